@@ -1,4 +1,4 @@
-"""Throw-away certificates, and the TLS of both ends made of them."""
+"""Throw-away certificates, and the TLS of both ends with them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _name(text: str) -> x509.Name:
 
 
 class ThrowAwayAuthority:
-    """An authority that lasts for a day."""
+    """A CA that is valid for a day."""
 
     def __init__(self, name: str) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -58,12 +58,12 @@ class ThrowAwayAuthority:
 
 @cache
 def authority() -> ThrowAwayAuthority:
-    """Return the authority that all tests share: keys take time to make."""
+    """Return the CA that all tests share, since creating keys takes time."""
     return ThrowAwayAuthority("authority")
 
 
 def _context(method: int, name: str | None) -> SSL.Context:
-    """Make a context that trusts the authority alone, and shows a certificate for ``name``."""
+    """Return a context that trusts only this CA, with a certificate for ``name``."""
     context = SSL.Context(method)
     store = context.get_cert_store()
     assert store is not None
@@ -78,7 +78,7 @@ def _context(method: int, name: str | None) -> SSL.Context:
 
 @implementer(IOpenSSLServerConnectionCreator)
 class ServerTLS:
-    """The TLS of a server that speaks ``protocols`` and demands a certificate of its clients."""
+    """The TLS of a server that speaks ``protocols`` and requires a client certificate."""
 
     def __init__(self, protocols: list[bytes]) -> None:
         self._context = _context(SSL.TLS_SERVER_METHOD, HOST)
@@ -89,7 +89,7 @@ class ServerTLS:
         )
 
     def serverConnectionForTLS(self, tlsProtocol: object) -> SSL.Connection:
-        """Make the state of a connection."""
+        """Create the state of a connection."""
         return SSL.Connection(self._context, None)
 
 
@@ -103,5 +103,5 @@ class ClientTLS:
             self._context.set_alpn_protos(protocols)
 
     def clientConnectionForTLS(self, tlsProtocol: object) -> SSL.Connection:
-        """Make the state of a connection."""
+        """Create the state of a connection."""
         return SSL.Connection(self._context, None)

@@ -1,4 +1,4 @@
-"""What every :class:`~yurttunnel.tunnel.interfaces.IStream` does; run on each that there is."""
+"""The contract of every :class:`~yurttunnel.tunnel.interfaces.IStream`, tested with each one."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from yurttunnel.wire.codes import Code
 
 
 class StreamContract:
-    """A mixin for test cases that give the two ends of a stream.
+    """A mixin for test cases that provide the two ends of a stream.
 
-    ``make_pair()`` returns them, not yet attached; ``settle()`` lets all that is under way
-    arrive.
+    ``make_pair()`` returns them, not yet attached; ``settle()`` delivers everything in flight.
     """
 
     def make_pair(self):
@@ -24,7 +23,7 @@ class StreamContract:
         raise NotImplementedError
 
     def settle(self):
-        """Let what is under way arrive."""
+        """Deliver everything in flight."""
         raise NotImplementedError
 
     def attached(self, near_user=None, far_user=None):
@@ -44,13 +43,13 @@ class StreamContract:
             self.assertTrue(verifyObject(IHalfCloseableTransport, stream))
 
     def test_attach_connects(self):
-        """The protocol that is attached is connected to the stream, once."""
+        """The attached protocol is connected to the stream, once."""
         near, _, user, _ = self.attached()
         self.assertIs(near, user.transport)
         self.assertEqual(["made"], user.told)
 
     def test_both_directions(self):
-        """Bytes arrive in order in both directions, and are counted at both ends."""
+        """Data arrives in order in both directions, and is counted at both ends."""
         near, far, near_user, far_user = self.attached()
         near.write(b"to ")
         near.writeSequence([b"the ", b"agent"])
@@ -62,7 +61,7 @@ class StreamContract:
         self.assertEqual((13, 12), (far.bytes_sent, far.bytes_received))
 
     def test_held_until_attached(self):
-        """What comes before there is a user waits for the user, and so does the end."""
+        """Data and the FIN that arrive before ``attach`` are held for the user."""
         near, far = self.make_pair()
         near.attach(HalfCloseUser())
         near.write(b"early")
@@ -75,7 +74,7 @@ class StreamContract:
         self.assertEqual(["made", "read lost"], user.told)
 
     def test_attach_after_reset(self):
-        """The user of a stream that was reset before is connected and told why it ended."""
+        """The user of a stream that was reset before is connected, and gets the reason."""
         near, far = self.make_pair()
         near.abort(Code.CONNECTION_LOST, "broken")
         self.settle()
@@ -86,7 +85,7 @@ class StreamContract:
         self.assertEqual(Code.CONNECTION_LOST, user.reasons[0].value.code)
 
     def test_half_close(self):
-        """The end of one direction is told to both ends, and the other direction goes on."""
+        """A half-close is reported at both ends, and the other direction continues."""
         near, far, near_user, far_user = self.attached()
         near.write(b"question")
         near.loseWriteConnection()
@@ -98,7 +97,7 @@ class StreamContract:
         self.assertEqual(b"answer", bytes(near_user.received))
 
     def test_both_half_closes(self):
-        """A stream of which both directions have ended is over, without an error."""
+        """A stream with both directions ended is closed, without an error."""
         near, far, near_user, far_user = self.attached()
         near.loseWriteConnection()
         self.settle()
@@ -109,7 +108,7 @@ class StreamContract:
             self.assertIsInstance(user.reasons[0].value, ConnectionDone)
 
     def test_write_after_half_close(self):
-        """What is written after the end of this direction is dropped."""
+        """Data written after the half-close is dropped."""
         near, _, _, far_user = self.attached()
         near.loseWriteConnection()
         near.write(b"too late")
@@ -117,7 +116,7 @@ class StreamContract:
         self.assertEqual(b"", bytes(far_user.received))
 
     def test_lose_connection(self):
-        """``loseConnection`` sends what was written, then ends both directions cleanly."""
+        """``loseConnection`` flushes written data, then ends both directions cleanly."""
         near, _, near_user, far_user = self.attached(far_user=User())
         near.write(b"last words")
         near.loseConnection()
@@ -138,7 +137,7 @@ class StreamContract:
         self.assertEqual(1, len(near_user.reasons))
 
     def test_plain_protocol(self):
-        """A protocol that knows no half-close is closed as soon as the peer has ended."""
+        """A protocol without half-close support is closed when the peer has ended."""
         near, _, near_user, far_user = self.attached(far_user=User())
         near.loseWriteConnection()
         self.settle()
@@ -147,7 +146,7 @@ class StreamContract:
         self.assertIn("read lost", near_user.told)
 
     def test_abort(self):
-        """An abort ends both ends, each of which is told the code and the text."""
+        """An abort ends both ends, and each gets the code and the text."""
         near, _, near_user, far_user = self.attached()
         near.abort(Code.CONNECTION_LOST, "the socket broke")
         self.settle()
@@ -158,7 +157,7 @@ class StreamContract:
             self.assertEqual((Code.CONNECTION_LOST, "the socket broke"), (error.code, error.text))
 
     def test_abort_connection(self):
-        """``abortConnection`` is an abort, also after ``loseConnection``."""
+        """``abortConnection`` aborts, also after ``loseConnection``."""
         near, far, near_user, far_user = self.attached()
         far.pauseProducing()
         near.loseWriteConnection()
@@ -168,7 +167,7 @@ class StreamContract:
         self.assertEqual(Code.CANCELLED, far_user.reasons[0].value.code)
 
     def test_pause(self):
-        """A paused stream delivers neither data nor the end until it is resumed."""
+        """A paused stream delivers neither data nor FIN until it is resumed."""
         near, far, _, far_user = self.attached()
         far.pauseProducing()
         near.write(b"waits")
@@ -198,7 +197,7 @@ class StreamContract:
         self.assertEqual(total * 4096 + 4, len(far_user.received))
 
     def test_register_while_full(self):
-        """A producer that is registered while there is no room is paused at once."""
+        """A producer that is registered while the buffer is full is paused at once."""
         near, far, _, _ = self.attached()
         far.pauseProducing()
         near.write(bytes(1024 * 1024))
@@ -208,7 +207,7 @@ class StreamContract:
         self.assertEqual(["pause"], producer.told)
 
     def test_two_producers(self):
-        """A second producer is refused until the first one is unregistered."""
+        """A second producer is rejected until the first one is unregistered."""
         near, _, _, _ = self.attached()
         near.registerProducer(Producer(), True)
         self.assertRaises(RuntimeError, near.registerProducer, Producer(), True)
@@ -216,7 +215,7 @@ class StreamContract:
         near.registerProducer(Producer(), True)
 
     def test_unregistered_producer(self):
-        """A producer that was unregistered while paused hears no more."""
+        """A producer that was unregistered while paused is not called any more."""
         near, far, _, _ = self.attached()
         producer = Producer()
         near.registerProducer(producer, True)
@@ -238,7 +237,7 @@ class StreamContract:
         self.assertEqual(["stop"], producer.told)
 
     def test_producer_of_closed_stream(self):
-        """A producer that is registered with a stream that is over is stopped at once."""
+        """A producer that is registered with a closed stream is stopped at once."""
         near, far, _, _ = self.attached()
         far.abort(Code.CONNECTION_LOST, "broken")
         self.settle()
@@ -247,7 +246,7 @@ class StreamContract:
         self.assertEqual(["stop"], producer.told)
 
     def test_after_the_end(self):
-        """Nothing that is done to a stream after its end has an effect, or raises."""
+        """Calls after the end of a stream have no effect, and do not raise."""
         near, far, near_user, _ = self.attached()
         far.abort(Code.CONNECTION_LOST, "broken")
         self.settle()

@@ -1,4 +1,4 @@
-"""Two sessions joined in memory, with a clock that only tests move."""
+"""Two sessions connected in memory, with a clock that the test controls."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ MIB = 1024 * 1024
 
 @implementer(IStreamAcceptor)
 class Acceptor:
-    """Keeps the requests of the peer; ``answer`` is called with each, if there is one."""
+    """Stores the peer's requests, and calls ``answer`` with each, if it is set."""
 
     def __init__(self) -> None:
         self.requests: list[IStreamRequest] = []
         self.answer: Callable[[IStreamRequest], object] | None = None
 
     def stream_requested(self, request: IStreamRequest) -> None:
-        """Keep and answer a request."""
+        """Store a request, and call ``answer``."""
         self.requests.append(request)
         if self.answer is not None:
             self.answer(request)
 
 
 class User(Protocol):
-    """A plain protocol that notes what happens to it, in order, in ``told``."""
+    """A plain protocol that records its events, in order, in ``told``."""
 
     def __init__(self) -> None:
         self.received = bytearray()
@@ -49,53 +49,53 @@ class User(Protocol):
         self.reasons: list[Failure] = []
 
     def connectionMade(self) -> None:
-        """Note the beginning."""
+        """Record the event."""
         self.told.append("made")
 
     def dataReceived(self, data: bytes) -> None:
-        """Keep data."""
+        """Store data."""
         self.received += data
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Note the end."""
+        """Record the event."""
         self.told.append("lost")
         self.reasons.append(reason)
 
 
 @implementer(IHalfCloseableProtocol)
 class HalfCloseUser(User):
-    """A :class:`User` that knows of half-closes."""
+    """A :class:`User` with half-close support."""
 
     def readConnectionLost(self) -> None:
-        """Note the end of what the peer sends."""
+        """Record the end of the peer's direction."""
         self.told.append("read lost")
 
     def writeConnectionLost(self) -> None:
-        """Note the end of what this side sends."""
+        """Record the end of this side's direction."""
         self.told.append("write lost")
 
 
 class Producer:
-    """A push producer that notes what it is told."""
+    """A push producer that records its calls."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
 
     def pauseProducing(self) -> None:
-        """Note it."""
+        """Record the call."""
         self.told.append("pause")
 
     def resumeProducing(self) -> None:
-        """Note it."""
+        """Record the call."""
         self.told.append("resume")
 
     def stopProducing(self) -> None:
-        """Note it."""
+        """Record the call."""
         self.told.append("stop")
 
 
 class Bulk:
-    """A push producer of ``data``, which begins in the next turn."""
+    """A push producer of ``data``, which starts in the next iteration."""
 
     def __init__(self, stream: IStream, data: bytes) -> None:
         self.stream = stream
@@ -110,16 +110,16 @@ class Bulk:
             self.stream.write(self.pieces.pop(0))
 
     def pauseProducing(self) -> None:
-        """Write no more."""
+        """Stop writing."""
         self.paused = True
 
     stopProducing = pauseProducing
 
 
 class MemoryCarrier:
-    """A connection without a socket: what is written stays in ``sent`` until it is moved.
+    """A connection without a socket: written data stays in ``sent`` until it is moved.
 
-    The producer is paused while more than ``capacity`` bytes are in it.
+    The producer is paused while it holds more than ``capacity`` bytes.
     """
 
     def __init__(self, session: TunnelSession) -> None:
@@ -133,11 +133,11 @@ class MemoryCarrier:
 
     @property
     def size(self) -> int:
-        """Bytes that wait to be moved."""
+        """The number of bytes to be moved."""
         return sum(map(len, self.sent))
 
     def write(self, data: bytes) -> None:
-        """Keep data."""
+        """Store data."""
         assert not self.ended and not self.abandoned, "written to after the end"
         self.sent.append(data)
         if self.size > self.capacity and self.producer is not None and not self.paused:
@@ -145,16 +145,16 @@ class MemoryCarrier:
             self.producer.pauseProducing()
 
     def register_producer(self, producer: object) -> None:
-        """Keep the producer."""
+        """Store the producer."""
         self.producer = producer
 
     def end(self) -> None:
-        """Note the end; what was written is still moved."""
+        """Record the end; written data is still moved."""
         self.ended = True
         self.session = None
 
     def abandon(self) -> None:
-        """Note the end."""
+        """Record the end."""
         self.abandoned = True
         self.session = None
         self.sent.clear()
@@ -173,7 +173,7 @@ class MemoryCarrier:
 class SessionPair:
     """A server's and an agent's session and the connection between them.
 
-    ``piece`` is how many bytes a session is given at once.
+    ``piece`` is the number of bytes that a session receives at once.
     """
 
     def __init__(
@@ -206,7 +206,7 @@ class SessionPair:
         return SessionContext(self.clock, TunnelCounters(), MemoryBudget(512 * MIB), acceptor)
 
     def connect(self) -> None:
-        """Join the sessions by a new connection."""
+        """Connect the sessions by a new connection."""
         at_server, at_agent = self.server.wire.received, self.agent.wire.received
         self.server_carrier = MemoryCarrier(self.server)
         self.agent_carrier = MemoryCarrier(self.agent)
@@ -214,7 +214,7 @@ class SessionPair:
         self.agent.carry(self.agent_carrier, at_server)
 
     def cut(self, told: bool = True) -> None:
-        """Lose the connection with all that is under way in it."""
+        """Lose the connection with all data in flight."""
         for carrier in (self.server_carrier, self.agent_carrier):
             session, carrier.session = carrier.session, None
             carrier.sent.clear()
@@ -222,7 +222,7 @@ class SessionPair:
                 session.connection_lost(told)
 
     def move(self) -> bool:
-        """Move a piece each way; whether there was anything to move."""
+        """Move a piece in each direction; return whether there was anything to move."""
         moved = False
         for carrier, far in (
             (self.server_carrier, self.agent_carrier),
@@ -236,18 +236,18 @@ class SessionPair:
         return moved
 
     def turn(self) -> bool:
-        """Do what a reactor's turn does: calls that are due, and a piece each way."""
+        """Run one iteration: the due calls, and a piece in each direction."""
         self.clock.advance(0)
         return self.move()
 
     def pump(self) -> None:
-        """Turn until nothing moves any more."""
+        """Run iterations until nothing moves any more."""
         idle = 0
         while idle < 3:
             idle = 0 if self.turn() else idle + 1
 
     def pass_time(self, seconds: float, step: float = 0.25) -> None:
-        """Let time pass in steps, moving what is sent."""
+        """Let time pass in steps, moving the sent data."""
         for _ in range(round(seconds / step)):
             self.clock.advance(step)
             self.pump()
@@ -257,7 +257,7 @@ class SessionPair:
         return self.server.open_stream("192.0.2.80", 80, timeout, request_id)
 
     def streams(self) -> tuple[IStream, IStream]:
-        """Open a stream and accept it; give the server's end and the agent's."""
+        """Open a stream and accept it; return the server's end and the agent's."""
         opened: list[IStream] = []
         self.acceptor.answer = None
         self.dial().addCallback(opened.append)
@@ -274,7 +274,7 @@ class SessionPair:
         return near_stream, far_stream
 
     def joined_while_busy(self, near: Protocol, far: Protocol) -> tuple[IStream, IStream]:
-        """Open a stream between two protocols while other streams never cease to send."""
+        """Open a stream between two protocols while other streams send without pause."""
         opened: list[IStream] = []
         self.acceptor.answer = lambda request: accepted.append(request.accept())
         accepted: list[IStream] = []
@@ -286,7 +286,7 @@ class SessionPair:
         return opened[0], accepted[0]
 
     def close(self) -> None:
-        """End both sessions; what their streams have held is to be given back everywhere."""
+        """End both sessions; everything that their streams held has to be released."""
         self.server.close(Code.DONE, "the test is over")
         self.agent.close(Code.DONE, "the test is over")
         self.pump()

@@ -1,4 +1,4 @@
-"""Two sessions and a stream between them, for the tests of both."""
+"""Two sessions and a stream between them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class SessionTestCase(SynchronousTestCase):
     """Two sessions, and a stream between two users."""
 
     def setUp(self):
-        """Join them."""
+        """Connect the sessions."""
         self.pair = SessionPair()
         self.addCleanup(self.pair.close)
         self.near_user, self.far_user = HalfCloseUser(), HalfCloseUser()

@@ -36,7 +36,7 @@ LIMITS = Limits()
 
 
 class Owner:
-    """What listeners and clients have in common: they note what connections tell them."""
+    """The common base of listener and client, which records the events of connections."""
 
     side: Side
     others = None
@@ -52,32 +52,32 @@ class Owner:
         self.ended = []
 
     def make(self):
-        """Make a connection."""
+        """Create a connection."""
         return SessionConnection(self.clock, self, self.others)
 
     def connection_ready(self, connection):
-        """Note it."""
+        """Record the event."""
         self.ready.append(connection)
 
     def connection_ended(self, connection, reason):
-        """Note it."""
+        """Record the event."""
         self.ended.append((connection, reason.value))
 
     def begin(self, connection, own, hello):
-        """Begin a session."""
+        """Start a session."""
         description = PeerDescription(self.side.name, "peer", "192.0.2.1:1")
         self.session = TunnelSession(self.context, self.side, own, hello, description)
         connection.start(self.session, hello)
 
 
 class Listener(Owner):
-    """The server's end."""
+    """The server side."""
 
     side = Side.SERVER
     refusal = None
 
     def hello_received(self, connection, hello):
-        """Resume the session or begin one, unless it is to be refused."""
+        """Resume the session or start one, unless it is to be refused."""
         if self.refusal is not None:
             raise self.refusal
         session = self.session
@@ -92,7 +92,7 @@ class Listener(Owner):
 
 
 class Client(Owner):
-    """The agent's end."""
+    """The agent side."""
 
     side = Side.AGENT
 
@@ -106,7 +106,7 @@ class Client(Owner):
         connection.send_hello(own)
 
     def hello_received(self, connection, hello):
-        """Go on with the session, or begin one."""
+        """Resume the session, or start one."""
         if self.session is not None and hello.session == self.session.session_id:
             connection.start(self.session, hello)
         else:
@@ -114,18 +114,18 @@ class Client(Owner):
 
 
 class RawClient(Protocol):
-    """A client that says what it likes."""
+    """A client that sends arbitrary data."""
 
     def __init__(self):
         self.received = b""
         self.lost = None
 
     def dataReceived(self, data):
-        """Keep data."""
+        """Store data."""
         self.received += data
 
     def connectionLost(self, reason):
-        """Note the end."""
+        """Record the end."""
         self.lost = reason.value
 
 
@@ -142,18 +142,18 @@ class Link:
         client.makeConnection(self.client_io)
 
     def turn(self):
-        """Do what a reactor's turn does."""
+        """Run one iteration."""
         self.clock.advance(0)
         return not self.lost and bool(self.pump.pump())
 
     def settle(self):
-        """Let everything arrive."""
+        """Deliver all data."""
         idle = 0
         while idle < 3:
             idle = 0 if self.turn() else idle + 1
 
     def cut(self):
-        """Break the connection; what is under way is lost."""
+        """Break the connection, and lose the data in flight."""
         self.lost = True
         for io in (self.client_io, self.server_io):
             if not io.disconnected:
@@ -165,11 +165,11 @@ class TwistedTLS:
     """Twisted's TLS under the protocols."""
 
     def server_factory(self, creator, factory):
-        """Return the side that accepts."""
+        """Return the factory of the accepting side."""
         return TLSMemoryBIOFactory(creator, False, factory, self.clock)
 
     def client_factory(self, creator, factory):
-        """Return the side that connects."""
+        """Return the factory of the connecting side."""
         return TLSMemoryBIOFactory(creator, True, factory, self.clock)
 
 
@@ -177,16 +177,16 @@ class DirectTLS:
     """This project's TLS under the protocols."""
 
     def server_factory(self, creator, factory):
-        """Return the side that accepts."""
+        """Return the factory of the accepting side."""
         return TLSFactory(creator.serverConnectionForTLS, False, factory)
 
     def client_factory(self, creator, factory):
-        """Return the side that connects."""
+        """Return the factory of the connecting side."""
         return TLSFactory(creator.clientConnectionForTLS, True, factory)
 
 
 class ConnectionTests:
-    """A mixin with the tests; the classes below choose the TLS."""
+    """A mixin with the tests; the classes below select the TLS."""
 
     def setUp(self):
         """Prepare both ends."""
@@ -223,24 +223,24 @@ class ConnectionTests:
         return self.link(self.client.make)
 
     def raw(self, protocols=(ALPN,)):
-        """Connect a client that says what it likes; give it and its link."""
+        """Connect a client that sends arbitrary data; return it and its link."""
         raw = RawClient()
         return raw, self.link(lambda: raw, protocols)
 
     def assert_failed(self, code):
-        """Check that the listener was told once, with a violation of ``code``."""
+        """Check that the listener was notified once, of a violation with ``code``."""
         [(_, error)] = self.listener.ended
         self.assertIsInstance(error, Violation)
         self.assertEqual(code, error.code)
 
-    # -- becoming a session --------------------------------------------------------------------
+    # -- starting a session --------------------------------------------------------------------
 
     def test_interface(self):
-        """A connection listens for the end of the handshake."""
+        """A connection provides the interface for the end of the handshake."""
         self.assertTrue(verifyObject(IHandshakeListener, self.listener.make()))
 
     def test_session(self):
-        """Both ends carry a session after the HELLOs, and streams work in both directions."""
+        """After the HELLOs both ends carry a session, with streams in both directions."""
         link = self.connect()
         self.assertTrue(self.listener.session.connected)
         self.assertTrue(self.client.session.connected)
@@ -252,7 +252,7 @@ class ConnectionTests:
         self.assertEqual((b"question", b"answer"), (far[1].received, near[1].received))
 
     def join(self, link):
-        """Open a stream; give both ends, each with its user."""
+        """Open a stream; return both ends, each with its user."""
         opened, near_user, far_user = [], HalfCloseUser(), HalfCloseUser()
         self.listener.session.open_stream("h", 1, 15.0, "r").addCallback(opened.append)
         link.settle()
@@ -263,21 +263,21 @@ class ConnectionTests:
         return (opened[0], near_user), (far, far_user)
 
     def test_peer_certificate(self):
-        """The certificate that TLS has verified is there once the connection is ready."""
+        """The verified certificate is available once the connection is ready."""
         self.connect()
         subject = self.listener.ready[0].peer_certificate.subject
         name = subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value
         self.assertEqual("edge-1", name)
 
     def test_no_alpn(self):
-        """A peer that does not negotiate a protocol is dropped before it is listened to."""
+        """A peer that does not negotiate a protocol is dropped before any data is read."""
         _, link = self.raw(())
         link.settle()
         self.assertEqual([], self.listener.ready)
         self.assert_failed(Code.PROTOCOL)
 
     def test_wrong_alpn(self):
-        """So is a peer that speaks another protocol, which nobody here speaks."""
+        """A peer that negotiates an unknown protocol is dropped, too."""
         self.server_protocols = [b"http/1.1"]
         _, link = self.raw((b"http/1.1",))
         link.settle()
@@ -285,7 +285,7 @@ class ConnectionTests:
         self.assert_failed(Code.PROTOCOL)
 
     def test_other_protocol(self):
-        """A protocol that shares the port is given its connections, whole."""
+        """Another protocol that shares the port gets its connections, with all data."""
         other = HalfCloseUser()
         self.server_protocols = [ALPN, b"other"]
         self.listener.others = {b"other": lambda: other}
@@ -315,10 +315,10 @@ class ConnectionTests:
         self.assertEqual(1, len(self.listener.ended))
         self.assertEqual(1, len(self.client.ended))
 
-    # -- deadlines -----------------------------------------------------------------------------
+    # -- timeouts ------------------------------------------------------------------------------
 
     def test_silent_before_handshake(self):
-        """A peer that connects and says nothing is dropped after HELLO_TIMEOUT."""
+        """A silent peer is dropped after HELLO_TIMEOUT."""
         link = self.link(RawClient, settle=False)
         self.clock.advance(HELLO_TIMEOUT - 0.1)
         self.assertFalse(link.server_io.disconnecting)
@@ -328,7 +328,7 @@ class ConnectionTests:
         self.assertEqual([], self.listener.ready)
 
     def test_slow_handshake(self):
-        """A handshake that comes byte by byte is dropped after HELLO_TIMEOUT all the same."""
+        """A handshake that arrives byte by byte is dropped after HELLO_TIMEOUT all the same."""
         link = self.link(RawClient, settle=False)
         hello = b"".join(link.client_io.stream)
         for byte in hello[: int(HELLO_TIMEOUT) - 1]:
@@ -339,7 +339,7 @@ class ConnectionTests:
         self.assertTrue(link.server_io.disconnecting)
 
     def test_slow_hello(self):
-        """A HELLO that comes byte by byte is dropped after HELLO_TIMEOUT all the same."""
+        """A HELLO that arrives byte by byte is dropped after HELLO_TIMEOUT all the same."""
         raw, link = self.raw()
         hello = Hello(LIMITS, NO_SESSION, b"p" * 16).encode()
         for byte in hello[: int(HELLO_TIMEOUT) + 1]:
@@ -351,7 +351,7 @@ class ConnectionTests:
         self.assertIsNone(self.listener.session)
 
     def test_deadline_ends_with_hello(self):
-        """A session is not bound by the deadline of its connection's beginning."""
+        """The timeout of the handshake and the HELLO does not apply to a session."""
         link = self.connect()
         for _ in range(int(HELLO_TIMEOUT) * 2):
             self.clock.advance(1)
@@ -359,17 +359,17 @@ class ConnectionTests:
         self.assertTrue(self.listener.session.connected)
 
     def test_server_that_never_answers(self):
-        """A client whose server is silent after the handshake gives up as well."""
+        """A client whose server is silent after the handshake is disconnected as well."""
         self.listener.hello_received = lambda connection, hello: None
         link = self.connect()
         self.clock.advance(HELLO_TIMEOUT)
         link.settle()
         self.assertEqual(1, len(self.client.ended))
 
-    # -- wrong beginnings ----------------------------------------------------------------------
+    # -- invalid starts ------------------------------------------------------------------------
 
     def test_first_frame_is_no_hello(self):
-        """A peer that begins with another frame is answered with CLOSE and hung up."""
+        """A peer that begins with another frame gets a CLOSE and is disconnected."""
         raw, link = self.raw()
         raw.transport.write(frames.offset_frame(frames.PING, 0, 1))
         link.settle()
@@ -378,7 +378,7 @@ class ConnectionTests:
         self.assert_failed(Code.PROTOCOL)
 
     def test_garbage(self):
-        """So is one that speaks something else entirely."""
+        """A peer that sends no frame at all gets a CLOSE and is disconnected, too."""
         raw, link = self.raw()
         raw.transport.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         link.settle()
@@ -386,11 +386,11 @@ class ConnectionTests:
         self.assertEqual(1, len(self.listener.ended))
 
     def test_garbage_that_goes_on(self):
-        """What comes after the first violation earns no other answer and no other deadline."""
+        """Data after the first violation triggers neither another answer nor another timeout."""
         raw, link = self.raw()
         for _ in range(int(CLOSE_TIMEOUT)):
             raw.transport.write(b"GET / HTTP/1.1\r\n")
-            # The client's TLS does not see the end: nothing comes back.
+            # The client's TLS does not see the end: nothing is sent back.
             self.clock.advance(0)
             data = link.client_io.getOutBuffer()
             if data:
@@ -400,14 +400,14 @@ class ConnectionTests:
         link.cut()
 
     def test_hello_too_long(self):
-        """A HELLO that is too long is refused from its header alone."""
+        """A HELLO that is too long is rejected from its header alone."""
         raw, link = self.raw()
         raw.transport.write(frames.HEADER.pack(1 << 20, frames.HELLO, 0))
         link.settle()
         self.assert_failed(Code.FRAME_TOO_LARGE)
 
     def test_close_as_first_frame(self):
-        """A peer that begins with CLOSE has its reason told to the owner."""
+        """If a peer begins with CLOSE, its reason is passed to the owner."""
         raw, link = self.raw()
         raw.transport.write(frames.coded_frame(frames.CLOSE, 0, Code.GOING_AWAY, "not now"))
         link.settle()
@@ -416,7 +416,7 @@ class ConnectionTests:
         self.assertEqual(b"", raw.received)
 
     def test_refused_by_owner(self):
-        """A violation that the owner raises is what the peer's owner is told."""
+        """A violation that the owner raises is sent to the peer's owner."""
         self.listener.refusal = Violation(Code.REVOKED, "node edge-1 has been revoked")
         self.connect()
         for owner in (self.listener, self.client):
@@ -426,7 +426,7 @@ class ConnectionTests:
             self.assertFalse(connection.greeted)
 
     def test_frames_behind_hello(self):
-        """Frames that come in one piece with the HELLO are the session's."""
+        """Frames that arrive in one piece with the HELLO are passed to the session."""
         raw, link = self.raw()
         hello = Hello(LIMITS, NO_SESSION, b"p" * 16).encode()
         raw.transport.write(hello + frames.offset_frame(frames.PING, 0, 7))
@@ -434,7 +434,7 @@ class ConnectionTests:
         self.assertIn(frames.offset_frame(frames.PONG, 0, 7), raw.received)
 
     def test_hello_byte_by_byte(self):
-        """A HELLO may be cut anywhere."""
+        """A HELLO may be split anywhere."""
         raw, link = self.raw()
         for byte in Hello(LIMITS, NO_SESSION, b"p" * 16).encode():
             raw.transport.write(bytes([byte]))
@@ -442,7 +442,7 @@ class ConnectionTests:
         self.assertTrue(self.listener.session.connected)
 
     def test_impossible_position(self):
-        """A peer that claims to have what was never sent gets CLOSE; the session is over."""
+        """A peer that acknowledges data that was never sent gets CLOSE; the session has ended."""
         link = self.connect()
         link.cut()
         session = self.listener.session
@@ -458,7 +458,7 @@ class ConnectionTests:
     # -- the end -------------------------------------------------------------------------------
 
     def test_lost_at_any_time(self):
-        """A connection may break after any byte: its owner is told once, and no timer is left."""
+        """After a break at any byte the owner is notified once, and no timer is left."""
         link = self.connect()
         total = 0
         link.cut()
@@ -476,7 +476,7 @@ class ConnectionTests:
             self.end_sessions()
 
     def test_close(self):
-        """The close of a session ends the connection at both ends, and in time."""
+        """The close of a session ends the connection at both ends, in time."""
         link = self.connect()
         self.listener.session.close(Code.REPLACED, "a newer session")
         link.settle()
@@ -487,7 +487,7 @@ class ConnectionTests:
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def test_peer_that_does_not_answer_the_close(self):
-        """A peer that does not answer the end of TLS is aborted after CLOSE_TIMEOUT."""
+        """A peer that does not answer ``close_notify`` is aborted after CLOSE_TIMEOUT."""
         link = self.connect()
         self.listener.session.close(Code.REPLACED, "a newer session")
         self.clock.advance(CLOSE_TIMEOUT - 0.1)
@@ -497,7 +497,7 @@ class ConnectionTests:
         link.cut()
 
     def test_closed_while_starting(self):
-        """A session that is closed while its connection starts hangs up without a delay."""
+        """A session that is closed while its connection starts closes it without a delay."""
         self.connect().cut()
         session = self.listener.session
         carry = session.carry
@@ -513,7 +513,7 @@ class ConnectionTests:
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def test_silent_connection(self):
-        """A connection that has fallen silent is aborted, and the session waits for the next."""
+        """A silent connection is aborted, and the session waits for the next one."""
         link = self.connect()
         for _ in range(100):
             self.clock.advance(0.25)
@@ -523,7 +523,7 @@ class ConnectionTests:
         link.cut()
 
     def test_replaced_by_a_newer_connection(self):
-        """A session that is resumed while its old connection seems alive leaves that one."""
+        """A session that is resumed while its old connection seems alive drops that one."""
         old = self.connect()
         near, _ = self.join(old)
         self.client.session.connection_lost(told=False)
@@ -537,7 +537,7 @@ class ConnectionTests:
     # -- resumption ----------------------------------------------------------------------------
 
     def test_resumption(self):
-        """Streams go on over new connections: nothing is lost, doubled or reordered."""
+        """Streams continue over new connections: nothing is lost, duplicated or reordered."""
         link = self.connect()
         near, far = self.join(link)
         chance = random.Random(5)

@@ -1,4 +1,4 @@
-"""Unmodified Twisted clients over the tunnel."""
+"""Unmodified Twisted clients through the tunnel."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ class EndpointTestCase(SynchronousTestCase):
     factory: Factory
 
     def setUp(self):
-        """Join the sessions."""
+        """Connect the sessions."""
         self.pair = SessionPair()
         self.pair.acceptor.answer = self.accept
         self.addCleanup(self.close)
 
     def accept(self, request):
-        """Connect a stream to a protocol, as if the target were here."""
+        """Connect a stream to a protocol, as if the target were local."""
         stream = request.accept()
         stream.attach(self.factory.buildProtocol(stream.getPeer()))
 
@@ -72,11 +72,11 @@ class TunnelEndpointTests(EndpointTestCase):
     factory = Factory.forProtocol(HalfCloseUser)
 
     def test_interface(self):
-        """It is a stream client endpoint."""
+        """A ``TunnelEndpoint`` is a stream client endpoint."""
         self.assertTrue(verifyObject(IStreamClientEndpoint, self.endpoint()))
 
     def test_connect(self):
-        """Connecting gives a protocol of the factory, connected to the target asked for."""
+        """Connecting returns a protocol of the factory, connected to the requested target."""
         connecting = self.endpoint("host.test", 8080, 2.5).connect(Factory.forProtocol(User))
         self.pair.pump()
         user = self.successResultOf(connecting)
@@ -86,7 +86,7 @@ class TunnelEndpointTests(EndpointTestCase):
         self.assertEqual(("host.test", 8080, 2.5), (request.host, request.port, request.timeout))
 
     def test_request_ids(self):
-        """Each connection has a request id of its own."""
+        """Each connection has its own request id."""
         for _ in range(2):
             self.endpoint().connect(Factory.forProtocol(User)).addErrback(lambda reason: None)
         self.pair.pump()
@@ -94,7 +94,7 @@ class TunnelEndpointTests(EndpointTestCase):
         self.assertNotEqual(first.request_id, second.request_id)
 
     def test_failure(self):
-        """A refused dial fails the Deferred with what the far end says."""
+        """A refused dial fails the Deferred with the far end's reason."""
         self.pair.acceptor.answer = lambda request: request.fail(Code.REFUSED, "nobody listens")
         connecting = self.endpoint().connect(Factory.forProtocol(User))
         self.pair.pump()
@@ -120,13 +120,13 @@ class TunnelEndpointTests(EndpointTestCase):
         self.check_no_protocol(factory, StreamFailed)
 
     def test_broken_factory(self):
-        """So does a factory that raises."""
+        """A factory that raises fails the Deferred, and the stream is reset."""
         factory = Factory()
         factory.buildProtocol = lambda address: 1 / 0
         self.check_no_protocol(factory, ZeroDivisionError)
 
     def test_broken_protocol(self):
-        """So does a protocol that raises when it is connected."""
+        """A protocol that raises in ``connectionMade`` fails it, too, and resets the stream."""
 
         class Broken(Protocol):
             def connectionMade(self):
@@ -135,7 +135,7 @@ class TunnelEndpointTests(EndpointTestCase):
         self.check_no_protocol(Factory.forProtocol(Broken), ZeroDivisionError)
 
     def check_no_protocol(self, factory, error):
-        """Connect; the Deferred fails with ``error`` and no stream is left."""
+        """Connect; check that the Deferred fails with ``error`` and no stream is left."""
         connecting = self.endpoint().connect(factory)
         self.pair.pump()
         self.failureResultOf(connecting, error)
@@ -143,7 +143,7 @@ class TunnelEndpointTests(EndpointTestCase):
         self.assertEqual({}, self.pair.agent.wire.streams)
 
     def test_greeting(self):
-        """What the target says first comes after the Deferred has fired."""
+        """Data that the target sends first arrives after the Deferred has fired."""
 
         class Greeting(User):
             def connectionMade(self):
@@ -162,7 +162,7 @@ class TLSTests(EndpointTestCase):
     """TLS over a stream."""
 
     def setUp(self):
-        """Have the target speak TLS."""
+        """Make the target speak TLS."""
         super().setUp()
         self.users = []
 
@@ -175,9 +175,9 @@ class TLSTests(EndpointTestCase):
         )
 
     def test_wrap_client_tls(self):
-        """``wrapClientTLS`` over a tunnel endpoint gives TLS up to the target, both ways."""
+        """``wrapClientTLS`` over a tunnel endpoint gives TLS to the target in both directions."""
         endpoint = wrapClientTLS(ClientTLS([b"test"]), self.endpoint())
-        # It joins writes by the global reactor, which does not run here.
+        # It joins writes with the global reactor, which does not run here.
         self.patch(tls, "_get_default_clock", lambda: self.pair.clock)
         connecting = endpoint.connect(Factory.forProtocol(User))
         self.pair.pump()
@@ -198,7 +198,7 @@ class TLSTests(EndpointTestCase):
 
 @implementer(IAgentEndpointFactory)
 class TunnelEndpoints:
-    """Endpoints for an HTTP client, all of which lead through a session."""
+    """Endpoints for an HTTP client, which all lead through a session."""
 
     def __init__(self, session):
         self.session = session
@@ -211,7 +211,7 @@ class TunnelEndpoints:
 
 
 class Large(Resource):
-    """Serves much data, and a digest of what is posted."""
+    """Serves much data, and a digest of posted data."""
 
     isLeaf = True
     data = random.Random(7).randbytes(5_000_000)
@@ -222,17 +222,17 @@ class Large(Resource):
         return self.data
 
     def render_POST(self, request):
-        """Return the digest, a little later."""
+        """Return the digest, with a small delay."""
         digest = hashlib.sha256(request.content.read()).hexdigest().encode()
         request.site.clock.callLater(0, lambda: (request.write(digest), request.finish()))
         return NOT_DONE_YET
 
 
 class TreqTests(EndpointTestCase):
-    """treq, which is made for Twisted's HTTP agent, against a Twisted web site at the agent."""
+    """treq, which uses Twisted's HTTP agent, with a Twisted web site at the agent."""
 
     def setUp(self):
-        """Make the client and the site."""
+        """Create the client and the site."""
         super().setUp()
         clock = self.pair.clock
         self.factory = Site(Large(), reactor=clock)
@@ -249,7 +249,7 @@ class TreqTests(EndpointTestCase):
         )
 
     def close(self):
-        """Close kept connections first."""
+        """Close idle connections first."""
         closing = self.pool.closeCachedConnections()
         self.pair.pump()
         self.successResultOf(closing)
@@ -263,18 +263,18 @@ class TreqTests(EndpointTestCase):
         return self.successResultOf(getting)
 
     def test_large_body(self):
-        """A body of five megabytes arrives whole."""
+        """A body of five megabytes arrives completely."""
         body = self.content(self.client.get("http://edge-1.test/"))
         self.assertEqual(Large.data, body)
 
     def test_keep_alive(self):
-        """Requests one after another use one stream."""
+        """Consecutive requests use one stream."""
         for _ in range(3):
             self.content(self.client.get("http://edge-1.test/"))
         self.assertEqual(1, len(self.pair.acceptor.requests))
 
     def test_parallel(self):
-        """Requests at the same time use a stream each."""
+        """Concurrent requests use a stream each."""
         getting = [
             self.client.get("http://edge-1.test/").addCallback(treq.content) for _ in range(4)
         ]
@@ -284,12 +284,12 @@ class TreqTests(EndpointTestCase):
         self.assertEqual(4, len(self.pair.acceptor.requests))
 
     def test_post(self):
-        """A body that is posted arrives whole."""
+        """A posted body arrives completely."""
         digest = self.content(self.client.post("http://edge-1.test/", data=Large.data))
         self.assertEqual(hashlib.sha256(Large.data).hexdigest().encode(), digest)
 
     def test_slow_reader(self):
-        """A response whose body nobody reads yet is held back, and holds up no other request."""
+        """A response whose body is not read yet is held back, and blocks no other request."""
         getting = self.client.get("http://edge-1.test/", unbuffered=True)
         self.pair.pump()
         response = self.successResultOf(getting)
@@ -298,7 +298,7 @@ class TreqTests(EndpointTestCase):
         self.assertEqual(Large.data, self.content(succeed(response)))
 
     def test_refused(self):
-        """A target that is not there fails the request with the reason."""
+        """An unreachable target fails the request with the reason."""
         self.pair.acceptor.answer = lambda request: request.fail(Code.REFUSED, "nobody listens")
         getting = self.client.get("http://edge-1.test/")
         self.pair.pump()
@@ -306,7 +306,7 @@ class TreqTests(EndpointTestCase):
 
 
 class Session(SSHChannel):
-    """A session channel at the server: ``exec`` answers with the command and ends."""
+    """A session channel at the server: ``exec`` runs the command and ends."""
 
     name = b"session"
 
@@ -338,10 +338,10 @@ class Avatar:
 
 
 class Realm:
-    """Makes an avatar for everybody."""
+    """Creates an avatar for every user."""
 
     def requestAvatar(self, avatar_id, mind, *interfaces):
-        """Return it."""
+        """Return an avatar."""
         return interfaces[0], Avatar(), lambda: None
 
 
@@ -361,12 +361,12 @@ class UserAuth(SSHUserAuthClient):
         return succeed(self.key)
 
     def getPassword(self, prompt=None):
-        """Have none."""
+        """Return ``None``."""
         return fail(ValueError("there is no password"))
 
 
 class SSHClient(SSHClientTransport):
-    """An SSH client that checks the host's key and has ``ready`` fire with its connection."""
+    """An SSH client that verifies the host key; ``ready`` fires with its connection."""
 
     def __init__(self, host_key, key):
         self.host_key = host_key
@@ -390,7 +390,7 @@ class SSHClient(SSHClientTransport):
 
 
 class Command(SSHChannel):
-    """Runs a command at an SSH server and keeps what it says."""
+    """Runs a command at an SSH server and stores its output."""
 
     name = b"session"
 
@@ -402,19 +402,19 @@ class Command(SSHChannel):
         self.ended = False
 
     def channelOpen(self, data):
-        """Ask for the command."""
+        """Request the command."""
         self.conn.sendRequest(self, b"exec", NS(self.command))
 
     def dataReceived(self, data):
-        """Keep output."""
+        """Store output."""
         self.received += data
 
     def request_exit_status(self, data):
-        """Keep the status."""
+        """Store the status."""
         self.status = int.from_bytes(data, "big")
 
     def closed(self):
-        """Note the end."""
+        """Record the end."""
         self.ended = True
 
 
@@ -422,7 +422,7 @@ class ConchTests(EndpointTestCase):
     """conch's SSH client against conch's SSH server at the agent."""
 
     def setUp(self):
-        """Make the server."""
+        """Create the server."""
         super().setUp()
         self.host_key, self.key = (Key(ed25519.Ed25519PrivateKey.generate()) for _ in range(2))
         self.factory = SSHFactory()
@@ -435,7 +435,7 @@ class ConchTests(EndpointTestCase):
         self.factory.startFactory()
 
     def test_command(self):
-        """A command that is run over SSH through the tunnel gives all of its output."""
+        """A command that is run over SSH through the tunnel returns all of its output."""
         client = SSHClient(self.host_key.public().blob(), self.key)
         connectProtocol(self.endpoint(port=22), client)
         self.pair.pump()

@@ -1,4 +1,4 @@
-"""Many streams in one session: who waits for whom, and how much memory that takes."""
+"""Many streams in one session: isolation, fairness, and memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PIECE = 16 * 1024
 
 
 class Endless:
-    """A push producer that never runs out, and counts what it has written."""
+    """A push producer without an end, which counts the written bytes."""
 
     data = bytes(PIECE)
 
@@ -34,19 +34,19 @@ class Endless:
             self.stream.write(self.data)
 
     def pauseProducing(self):
-        """Write no more for now."""
+        """Stop writing."""
         self.paused = True
 
     stopProducing = pauseProducing
 
 
 class Count(User):
-    """Counts bytes instead of keeping them."""
+    """Counts bytes instead of storing them."""
 
     total = 0
 
     def dataReceived(self, data):
-        """Count."""
+        """Count the bytes."""
         self.total += len(data)
 
 
@@ -54,12 +54,12 @@ class FlowTestCase(SynchronousTestCase):
     """A pair of sessions."""
 
     def setUp(self):
-        """Join them."""
+        """Connect the sessions."""
         self.pair = SessionPair()
         self.addCleanup(lambda: self.pair.close())
 
     def bulk(self, count):
-        """Open streams and prepare producers that begin to write when called."""
+        """Open streams, and return producers that start writing when called."""
         joined = []
         for _ in range(count):
             user = Count()
@@ -69,7 +69,7 @@ class FlowTestCase(SynchronousTestCase):
 
 
 class IsolationTests(FlowTestCase):
-    """Streams that nobody reads."""
+    """Streams without a reader."""
 
     def stalled(self, count):
         """Fill streams that the far end does not read."""
@@ -81,7 +81,7 @@ class IsolationTests(FlowTestCase):
         return stalled
 
     def test_fifth_stream_flows(self):
-        """While four readers are stalled a fifth stream carries megabytes both ways."""
+        """While four readers are stalled a fifth stream transfers megabytes in both directions."""
         stalled = self.stalled(4)
         near_user, far_user = Count(), Count()
         near, far = self.pair.joined(near_user, far_user)
@@ -93,7 +93,7 @@ class IsolationTests(FlowTestCase):
             self.assertTrue(producer.paused)
 
     def test_ends_that_wait_are_not_looked_at(self):
-        """Streams that have ended, and wait for who does not read, cost others no time."""
+        """Ended streams that wait for a reader cost the others no time."""
         stalled = []
         for near, far, _ in self.bulk(20):
             far.pauseProducing()
@@ -122,7 +122,7 @@ class IsolationTests(FlowTestCase):
             self.assertEqual(["made", "write lost"], ended.told[:2])
 
     def test_same_turns_as_undisturbed(self):
-        """A question and its answer take as many turns beside stalled streams as alone."""
+        """A question and its answer take as many iterations with stalled streams as without."""
         turns = []
         for stall in (False, True):
             if stall:
@@ -141,7 +141,7 @@ class IsolationTests(FlowTestCase):
         self.assertEqual(turns[0], turns[1])
 
     def test_stalled_streams_go_on(self):
-        """A stalled stream goes on where it was once it is read."""
+        """A stalled stream continues where it was once it is read."""
         [(producer, far)] = self.stalled(1)
         user = far._protocol
         far.resumeProducing()
@@ -154,7 +154,7 @@ class IsolationTests(FlowTestCase):
         self.assertLessEqual(producer.written - user.total, window + FULL_ABOVE + PIECE)
 
     def test_many_stalled_streams(self):
-        """However many streams are stalled, a new one that fits into the budget flows."""
+        """However many streams are stalled, a new one that fits into the budget works."""
         self.stalled(200)
         user = Count()
         near, _ = self.pair.joined(HalfCloseUser(), user)
@@ -164,7 +164,7 @@ class IsolationTests(FlowTestCase):
 
 
 class FairnessTests(FlowTestCase):
-    """Streams that all want to send."""
+    """Streams that all have data to send."""
 
     def test_eight_bulk_streams(self):
         """Eight bulk streams share a connection evenly."""
@@ -186,7 +186,7 @@ class FairnessTests(FlowTestCase):
         self.pair.pump()
 
     def test_interactive_beside_bulk(self):
-        """What an interactive stream sends overtakes the bulk that waits for the connection."""
+        """An interactive stream overtakes bulk data that waits for the connection."""
         self.pair.server_carrier.capacity = 128 * 1024
         joined = self.bulk(8)
         for near, _, _ in joined:
@@ -194,7 +194,7 @@ class FairnessTests(FlowTestCase):
         user = Count()
         near, _ = self.pair.joined_while_busy(HalfCloseUser(), user)
         for _ in range(20):
-            # Who has just sent waits for a turn of each of the others: by then they have had it.
+            # A stream that has just sent waits for a quantum of each other; each has had it by now.
             before = sum(bulk.total for _, _, bulk in joined)
             while sum(bulk.total for _, _, bulk in joined) < before + MIB:
                 self.pair.clock.advance(0.0005)
@@ -205,17 +205,17 @@ class FairnessTests(FlowTestCase):
             while user.total == received:
                 self.pair.clock.advance(0.0005)
                 self.pair.turn()
-            # What is in the connection goes first: its capacity, and the chunk that filled it.
+            # Data in the connection precedes it: its capacity, and the chunk that filled it.
             bulk = sum(bulk.total for _, _, bulk in joined) - before
             self.assertLess(bulk, 2 * (128 * 1024 + self.pair.server.wire.chunk))
         self.end(joined)
 
 
 class MemoryTests(FlowTestCase):
-    """Bounds."""
+    """Memory limits."""
 
     def test_windows_stay_in_the_budget(self):
-        """Streams beyond the memory budget are refused, and the promised memory is bounded."""
+        """Streams above the memory budget are refused, and the promised memory is limited."""
         limits = Limits(session_window=4 * MIB, stream_window=64 * 1024)
         self.pair.close()
         self.pair = SessionPair(limits)
@@ -237,13 +237,13 @@ class MemoryTests(FlowTestCase):
         self.assertEqual(3 * MIB, agent.memory.used)
 
     def test_refusal_says_overloaded(self):
-        """Who is refused for memory is told that trying later may work."""
+        """A stream refused for lack of memory fails with OVERLOADED: a retry may succeed."""
         self.pair.server_context.budget.limit = 0
         error = self.failureResultOf(self.pair.dial(), StreamFailed).value
         self.assertEqual(Code.OVERLOADED, error.code)
 
     def test_unacknowledged_data(self):
-        """What is kept for a lost connection stays small while the peer acknowledges."""
+        """The log for retransmission stays small while the peer acknowledges."""
         joined = self.bulk(4)
         for near, _, _ in joined:
             Endless(near)
@@ -258,7 +258,7 @@ class MemoryTests(FlowTestCase):
         self.pair.pump()
 
     def test_nothing_is_left(self):
-        """When all streams have ended nothing of them is left, and everything is acknowledged."""
+        """When all streams have ended nothing of them is left, and all data is acknowledged."""
         joined = self.bulk(20)
         for near, far, _ in joined:
             near.write(bytes(100_000))

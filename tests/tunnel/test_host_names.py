@@ -1,4 +1,4 @@
-"""Names of hosts in ASCII are those of Python's codec, which is not asked for most."""
+"""ASCII forms of host names are those of Python's codec, which is not used for most."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from yurttunnel.tunnel.host_names import in_ascii
 
 
 class HostNameTests(SynchronousTestCase):
-    """Names that DNS and TLS can have, and others."""
+    """Names that are valid in DNS and TLS, and others."""
 
     def test_as_the_codec(self) -> None:
-        """Each name is what Python's codec makes of it."""
+        """Each name is encoded as by Python's codec."""
         for name in (
             "api.test",
             "API.test.",
@@ -29,7 +29,7 @@ class HostNameTests(SynchronousTestCase):
         self.assertEqual(b"xn--bcher-kva.test", in_ascii("bücher.test"))
 
     def test_no_names(self) -> None:
-        """A label that is empty or too long is refused."""
+        """A label that is empty or too long is rejected."""
         for name in (".", "a..b", ".a", "a" * 64, f"{'a' * 64}.test", "\N{SNOWMAN}" * 64):
             self.assertRaises(UnicodeError, in_ascii, name)
 

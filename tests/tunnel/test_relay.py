@@ -46,7 +46,7 @@ class RelayTestCase(SynchronousTestCase):
         self.settle()
 
     def settle(self):
-        """Let everything move until nothing does, sockets included."""
+        """Transfer all data, sockets included."""
         before = None
         while before != (before := self.progress()):
             self.pair.pump()
@@ -63,17 +63,17 @@ class RelayTestCase(SynchronousTestCase):
 
 
 class RelayTests(RelayTestCase):
-    """Bytes, ends and aborts."""
+    """Data, half-closes and aborts."""
 
     def test_interfaces(self):
-        """The protocols of a relay are half-closeable, so that no end is mistaken for both."""
+        """The protocols of a relay support half-close."""
         self.assertTrue(verifyObject(IHalfCloseableProtocol, self.near))
         self.assertTrue(verifyObject(IHalfCloseableProtocol, StreamSide(self.near)))
         self.join()
         self.assertTrue(verifyObject(IPushProducer, self.client.producer))
 
     def test_bytes(self):
-        """What a socket sends comes out of the other, in both directions."""
+        """Data from one socket arrives at the other, in both directions."""
         self.join()
         self.client.receive(b"question")
         self.target.receive(b"answer")
@@ -82,7 +82,7 @@ class RelayTests(RelayTestCase):
         self.assertEqual(b"answer", self.client.sent)
 
     def test_early_bytes(self):
-        """Early bytes of the socket come before what it sends afterwards."""
+        """Early data of the socket precedes what it sends afterwards."""
         self.near.join(self.near_stream, b"early ")
         self.client.receive(b"and late")
         self.far.join(self.far_stream)
@@ -90,7 +90,7 @@ class RelayTests(RelayTestCase):
         self.assertEqual(b"early and late", self.target.sent)
 
     def test_early_bytes_beyond_the_bound(self):
-        """A socket whose early bytes fill the stream is not read until they are sent."""
+        """A socket whose early data fills the stream is not read until it is sent."""
         self.client.pauseProducing()
         self.near.join(self.near_stream, bytes(WINDOW + FULL_ABOVE + 1))
         self.pair.pump()
@@ -101,14 +101,14 @@ class RelayTests(RelayTestCase):
         self.assertEqual(WINDOW + FULL_ABOVE + 1, len(self.target.sent))
 
     def test_paused_socket_is_resumed(self):
-        """A socket that was paused while the stream was opened is read once it is joined."""
+        """A socket that was paused while the stream was opened is resumed when it is joined."""
         self.client.pauseProducing()
         self.client.receive(b"waited")
         self.join()
         self.assertEqual(b"waited", self.target.sent)
 
     def test_greeting(self):
-        """What the target sends first reaches a client that is joined later."""
+        """Data that the target sends first reaches a client that is joined later."""
         self.far.join(self.far_stream)
         self.target.receive(b"220 ready")
         self.pair.pump()
@@ -117,7 +117,7 @@ class RelayTests(RelayTestCase):
         self.assertEqual(b"220 ready", self.client.sent)
 
     def test_half_close_of_client(self):
-        """A client that ends its direction gets its answer all the same."""
+        """A client that ends its direction still gets its response."""
         self.join()
         self.client.receive(b"x")
         self.client.receive_end()
@@ -134,7 +134,7 @@ class RelayTests(RelayTestCase):
         self.assertEqual({}, self.pair.server.wire.streams)
 
     def test_half_close_of_target(self):
-        """A target that ends its direction is still sent what the client has to say."""
+        """A target that ends its direction still gets the client's data."""
         self.join()
         self.target.receive(b"bye")
         self.target.receive_end()
@@ -147,7 +147,7 @@ class RelayTests(RelayTestCase):
         self.assertIsInstance(self.target.closed_with, ConnectionDone)
 
     def test_end_before_join(self):
-        """The end that came before the client was joined is passed on when it is."""
+        """A half-close before the client was joined is forwarded when it is."""
         self.far.join(self.far_stream)
         self.target.receive(b"short")
         self.target.receive_end()
@@ -167,7 +167,7 @@ class RelayTests(RelayTestCase):
         )
 
     def test_a_socket_that_broke_is_left_alone(self):
-        """The end of its stream follows, but Twisted's TLS cannot be aborted after its own end."""
+        """A broken socket is not aborted: Twisted's TLS cannot be aborted after its end."""
         self.join()
         aborts = []
         self.client.abortConnection = lambda: aborts.append(self.client)
@@ -176,7 +176,7 @@ class RelayTests(RelayTestCase):
         self.assertEqual([], aborts)
 
     def test_broken_upload_does_not_look_complete(self):
-        """A socket that breaks never ends the other one's direction as if it had been all."""
+        """A socket that breaks never ends the other one's direction as if it were complete."""
         self.join()
         self.client.receive(b"half of the fi")
         self.settle()
@@ -194,7 +194,7 @@ class RelayTests(RelayTestCase):
         self.settle()
         self.assertTrue(self.client.aborted)
         self.assertFalse(self.client.write_ended)
-        # TLS would have said that this was all.
+        # TLS would have reported a complete end.
         self.assertFalse(self.client.disconnecting)
 
     def test_session_is_lost(self):
@@ -206,7 +206,7 @@ class RelayTests(RelayTestCase):
         self.assertTrue(self.target.aborted)
 
     def test_socket_gone_before_join(self):
-        """A stream that is opened for a socket which has gone is reset."""
+        """A stream that is opened for a closed socket is reset."""
         self.client.break_off(ConnectionLost("reset by peer"))
         self.near.join(self.near_stream)
         user = HalfCloseUser()
@@ -215,14 +215,14 @@ class RelayTests(RelayTestCase):
         self.assertEqual(Code.CANCELLED, user.reasons[0].value.code)
 
     def test_socket_ends_before_join(self):
-        """A socket that ends before it is joined is closed: nobody waits for an answer."""
+        """A socket that ends before it is joined is closed, since it expects no response."""
         self.client.receive_end()
         self.settle()
         self.assertIsInstance(self.client.closed_with, ConnectionDone)
         self.assertTrue(self.near.lost)
 
     def test_stream_gone_before_join(self):
-        """A socket that is joined to a stream which has been reset is aborted."""
+        """A socket that is joined to a reset stream is aborted."""
         self.far_stream.abort(Code.CONNECTION_LOST, "broken")
         self.pair.pump()
         self.near.join(self.near_stream, b"early")
@@ -230,13 +230,13 @@ class RelayTests(RelayTestCase):
         self.assertTrue(self.client.aborted)
 
     def test_clean_end_with_short_credit(self):
-        """What a socket sent before it closed cleanly arrives, though credit is short then."""
+        """Data that a socket sent before a clean close arrives, even if credit is short then."""
         self.near.join(self.near_stream)
         data = random.Random(1).randbytes(WINDOW + FULL_ABOVE)
         self.client.receive(data)
         self.pair.pump()
         self.assertGreater(self.near_stream._wire.pending_size, 0)
-        # TLS sockets know no half-close: all that is told is that both directions have ended.
+        # TLS sockets have no half-close: only the end of both directions is reported.
         self.client.break_off(ConnectionDone())
         self.pair.pump()
         self.far.join(self.far_stream)
@@ -247,12 +247,12 @@ class RelayTests(RelayTestCase):
 
 
 class BackPressureTests(RelayTestCase):
-    """A side that does not read stops the side that sends, and nothing grows without bound."""
+    """A side that does not read pauses the sender, and all buffers are limited."""
 
     PIECE = 16 * 1024
 
     def fill(self, socket):
-        """Send into a socket while it is read; give how much went in."""
+        """Send into a socket while it is read; return how much was accepted."""
         total = 0
         while socket.reading and total < 16 * 1024 * 1024:
             socket.receive(bytes(self.PIECE))
@@ -261,17 +261,17 @@ class BackPressureTests(RelayTestCase):
         return total
 
     def test_stalled_client(self):
-        """A client that reads nothing stops the target within the bounds of the buffers."""
+        """A client that does not read pauses the target, within the limits of the buffers."""
         self.join()
         total = self.fill(self.target)
-        # Twisted's buffer of the client's socket, the window, and what the stream may queue.
+        # Twisted's buffer of the client's socket, the window, and the stream's send buffer.
         self.assertLessEqual(total, WINDOW + WINDOW + FULL_ABOVE + 3 * self.PIECE)
         self.settle()
         self.assertEqual(total, len(self.client.sent))
         self.assertTrue(self.target.reading)
 
     def test_stalled_target(self):
-        """A target that reads nothing stops the client within the same bounds."""
+        """A target that does not read pauses the client within the same limits."""
         self.join()
         total = self.fill(self.client)
         self.assertLessEqual(total, WINDOW + WINDOW + FULL_ABOVE + 3 * self.PIECE)
@@ -279,7 +279,7 @@ class BackPressureTests(RelayTestCase):
         self.assertEqual(total, len(self.target.sent))
 
     def test_end_while_stalled(self):
-        """The end that comes while the other side is stalled arrives after all the data."""
+        """A half-close while the other side is stalled arrives after all data."""
         self.join()
         ends = []
         passed_on = self.near.readConnectionLost
@@ -301,7 +301,7 @@ class BackPressureTests(RelayTestCase):
         self.client.reactor.advance(0)
         self.assertTrue(self.client.aborted)
         self.assertEqual({}, self.pair.server.wire.streams)
-        # What is left are the last frames, until the peers have acknowledged them.
+        # Only the last frames are left, until the peers have acknowledged them.
         for context, end in (
             (self.pair.server_context, self.pair.server),
             (self.pair.agent_context, self.pair.agent),
@@ -309,7 +309,7 @@ class BackPressureTests(RelayTestCase):
             self.assertEqual(end.wire.kept, context.budget.used)
 
     def test_much_data_both_ways(self):
-        """Megabytes both ways arrive whole, with half-closes at the end."""
+        """Megabytes arrive completely in both directions, with half-closes at the end."""
         self.join()
         data = random.Random(2).randbytes(1024 * 1024)
         ways = ((self.client, self.target, data), (self.target, self.client, data[::-1]))
@@ -325,21 +325,21 @@ class BackPressureTests(RelayTestCase):
 
 
 class HalfCloseableString(StringTransport):
-    """Twisted's string transport with the half-close that sockets have."""
+    """Twisted's string transport with the half-close of sockets."""
 
     write_ended = False
 
     def loseWriteConnection(self):
-        """Note it."""
+        """Record the call."""
         self.write_ended = True
 
     def unregisterProducer(self):
-        """Forget the producer; like a socket's, this may be called again."""
+        """Forget the producer; as for a socket, this may be called again."""
         self.producer = None
 
 
 class OtherTransportTests(SynchronousTestCase):
-    """Relays on the transports that Twisted provides for tests."""
+    """Relays on the test transports of Twisted."""
 
     def setUp(self):
         """Open a stream whose far end has a plain user."""
@@ -350,7 +350,7 @@ class OtherTransportTests(SynchronousTestCase):
         self.local = LocalConnection()
 
     def test_string_transport(self):
-        """Back-pressure reaches a string transport's producer state, and its ends are passed on."""
+        """Back-pressure pauses and resumes a string transport, and ends are forwarded."""
         transport = HalfCloseableString()
         self.local.makeConnection(transport)
         self.local.join(self.near_stream)
@@ -370,7 +370,7 @@ class OtherTransportTests(SynchronousTestCase):
         self.assertTrue(transport.disconnecting)
 
     def test_simulated_connection(self):
-        """A client at the other end of a simulated connection talks to the stream's far end."""
+        """A client at the other end of a simulated connection communicates with the far end."""
         client = User()
         server_io = FakeTransport(self.local, isServer=True)
         client_io = FakeTransport(client, isServer=False)
@@ -392,7 +392,7 @@ class OtherTransportTests(SynchronousTestCase):
         self.assertEqual(["made", "read lost"], self.user.told)
 
     def test_failed_stream_names_reason(self):
-        """The reset that a broken socket causes says what happened to it."""
+        """The reset after a broken socket contains the reason."""
         transport = HalfCloseableString()
         self.local.makeConnection(transport)
         self.local.join(self.near_stream)

@@ -1,4 +1,4 @@
-"""What a session is and says."""
+"""The identity and the figures of a session."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from yurttunnel.tunnel.interfaces import IStreamAcceptor, IStreamOpener
 
 
 class IdentityTests(SessionTestCase):
-    """What a session is and says."""
+    """The identity and the figures of a session."""
 
     def test_interfaces(self):
         """A session opens streams, and is its connection's producer."""
@@ -22,12 +22,12 @@ class IdentityTests(SessionTestCase):
         self.assertTrue(verifyObject(IStreamAcceptor, Acceptor()))
 
     def test_session_id(self):
-        """Both ends name the session by the id that the server has given it."""
+        """Both ends use the session id that the server has assigned."""
         self.assertEqual(SESSION_ID, self.pair.server.session_id)
         self.assertEqual(SESSION_ID, self.pair.agent.session_id)
 
     def test_snapshot(self):
-        """A snapshot has the figures of the moment."""
+        """A snapshot has the current figures."""
         self.join()
         self.near.write(b"12345")
         self.far.write(b"123")
@@ -47,12 +47,12 @@ class IdentityTests(SessionTestCase):
         self.assertFalse(self.pair.server.snapshot().connected)
 
     def test_software_that_is_not_named(self):
-        """A peer that does not say what it is has an unknown version."""
+        """A peer that does not name its software has an unknown version."""
         self.pair.server.wire.peer.properties.clear()
         self.assertEqual("unknown", self.pair.server.snapshot().version)
 
     def test_bytes_are_counted(self):
-        """The process counts the payload of all sessions, both ways."""
+        """The process counts the payload of all sessions, in both directions."""
         self.join()
         for _ in range(2):
             self.near.write(bytes(500))

@@ -14,7 +14,7 @@ class CloseTests(SessionTestCase):
     """The end of a session."""
 
     def test_close(self):
-        """A close tells the peer the code; both ends tell their owners, once, and are still."""
+        """A close sends the code to the peer; both ends notify their owners, once."""
         self.join()
         ended = self.pair.server.ended()
         self.pair.server.close(Code.REVOKED, "revoked")
@@ -29,7 +29,7 @@ class CloseTests(SessionTestCase):
         self.assert_no_timers()
 
     def test_ended_already(self):
-        """Who waits for the end of a session that is over waits no longer."""
+        """``ended`` of a closed session fires at once."""
         self.pair.server.close(Code.DONE, "over")
         self.successResultOf(self.pair.server.ended())
 
@@ -43,7 +43,7 @@ class CloseTests(SessionTestCase):
         self.assert_no_timers()
 
     def test_close_with_writes_pending(self):
-        """What was to be sent at the end of the turn is dropped with its timer."""
+        """Data to be sent later is dropped with its timer."""
         self.join()
         self.near.write(b"x")
         self.near.write(b"y")
@@ -52,7 +52,7 @@ class CloseTests(SessionTestCase):
         self.assert_no_timers()
 
     def test_close_while_sending(self):
-        """A session that a producer closes sends nothing more after its CLOSE."""
+        """A session that a producer closes sends nothing after its CLOSE."""
         self.join()
         producer = Producer()
         producer.resumeProducing = lambda: self.pair.server.close(Code.REVOKED, "revoked")
@@ -66,13 +66,13 @@ class CloseTests(SessionTestCase):
         self.assertEqual(Code.REVOKED, self.far_user.reasons[0].value.code)
 
     def test_connection_lost_after_close(self):
-        """The end of the connection of a session that is over changes nothing."""
+        """The loss of a closed session's connection changes nothing."""
         self.pair.server.close(Code.DONE, "over")
         self.pair.server.connection_lost(told=True)
         self.assertEqual(0, self.pair.server_context.counters.connections_lost)
 
     def test_violation(self):
-        """A peer that breaks the protocol is told so, and the session is over."""
+        """A peer that violates the protocol gets a CLOSE, and the session ends."""
         self.pair.server.data_received(frames.frame(0xBF, 0))
         self.pair.pump()
         self.assertEqual(
@@ -98,7 +98,7 @@ class CloseTests(SessionTestCase):
             self.assertEqual([], pair.clock.getDelayedCalls())
 
     def test_memory_is_given_back(self):
-        """What a session has reserved is free for others when it is over."""
+        """The memory that a session has reserved is released when it ends."""
         self.join()
         self.assertGreater(self.pair.agent_context.budget.used, 0)
         self.pair.server.close(Code.REVOKED, "revoked")

@@ -1,4 +1,4 @@
-"""When a session's bytes go to its connection."""
+"""When a session sends its data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from yurttunnel.wire.codes import Code
 
 @implementer(IRounds)
 class RoundsClock(Clock):
-    """A clock of which the test says when a round is going on, and when it ends."""
+    """A clock with rounds that the test controls."""
 
     def __init__(self):
         super().__init__()
@@ -23,17 +23,17 @@ class RoundsClock(Clock):
         self.waiting = []
 
     def at_end_of_round(self, call):
-        """Keep ``call`` while a round is going on."""
+        """Store ``call`` during a round."""
         if self.serving:
             self.waiting.append(call)
         return self.serving
 
     def call_soon(self, call, *arguments):
-        """Call it in the next turn."""
+        """Call it in the next iteration."""
         self.callLater(0, call, *arguments)
 
     def end_round(self):
-        """Call what waits."""
+        """Run the stored calls."""
         self.serving = False
         waiting, self.waiting = self.waiting, []
         for call in waiting:
@@ -41,10 +41,10 @@ class RoundsClock(Clock):
 
 
 class RoundTests(SynchronousTestCase):
-    """When bytes go to the connection on a reactor that serves what is ready by rounds."""
+    """When data is sent on a reactor with rounds."""
 
     def setUp(self):
-        """Open a stream that answers, and let everything calm down."""
+        """Open a stream that echoes, and let everything settle."""
         self.clock = RoundsClock()
         self.pair = SessionPair(clock=self.clock)
         self.addCleanup(self.pair.close)
@@ -54,13 +54,13 @@ class RoundTests(SynchronousTestCase):
         self.carrier = self.pair.server_carrier
 
     def test_alone(self):
-        """What is written while nothing else waits is sent within the call, each time."""
+        """Data written outside of a round is sent within the call, each time."""
         for count in range(1, 4):
             self.near.write(b"x")
             self.assertEqual(count, len(self.carrier.sent))
 
     def test_a_round(self):
-        """What is written in a round goes out together at its end, without a delayed call."""
+        """Data written in a round is sent together at its end, without a delayed call."""
         self.clock.serving = True
         calls = len(self.clock.getDelayedCalls())
         for _ in range(50):
@@ -73,7 +73,7 @@ class RoundTests(SynchronousTestCase):
         self.assertEqual(50 * b"more", self.far_user.received)
 
     def test_answers(self):
-        """What is written to streams while the connection is read joins the others of a round."""
+        """Data written while the connection is read is sent with the rest of the round."""
         self.far_user.dataReceived = self.far.write
         self.near.write(b"question")
         data = self.carrier.take(100_000)
@@ -87,7 +87,7 @@ class RoundTests(SynchronousTestCase):
         self.assertIn(b"question", self.pair.agent_carrier.sent[0])
 
     def test_answers_alone(self):
-        """They are sent at once, in one write, when nothing else waits."""
+        """Outside of a round it is sent at once, in one write."""
         self.far_user.dataReceived = self.far.write
         self.near.write(b"one")
         self.near.write(b"two")
@@ -95,7 +95,7 @@ class RoundTests(SynchronousTestCase):
         self.assertEqual(1, len(self.pair.agent_carrier.sent))
 
     def test_a_connection_lost_in_the_round(self):
-        """What waits for the end of the round waits for the next connection then."""
+        """Data for the end of the round is sent on the next connection."""
         self.clock.serving = True
         self.near.write(b"x")
         self.pair.cut()
@@ -105,7 +105,7 @@ class RoundTests(SynchronousTestCase):
         self.assertEqual(b"x", self.far_user.received)
 
     def test_a_session_closed_in_the_round(self):
-        """Nothing more is sent after the CLOSE."""
+        """Nothing is sent after the CLOSE."""
         self.clock.serving = True
         self.near.write(b"x")
         self.pair.server.close(Code.GOING_AWAY, "enough")
@@ -115,22 +115,22 @@ class RoundTests(SynchronousTestCase):
 
 
 class FlushTests(SessionTestCase):
-    """When bytes go to the connection."""
+    """When data is sent on a reactor without rounds."""
 
     def setUp(self):
-        """Open a stream, and let everything calm down."""
+        """Open a stream, and let everything settle."""
         super().setUp()
         self.join()
         self.pair.pass_time(1)
         self.carrier = self.pair.server_carrier
 
     def test_first_write_is_direct(self):
-        """What is written after a pause goes to the connection within the call."""
+        """Data written after a pause is sent within the call."""
         self.near.write(b"x")
         self.assertEqual(1, len(self.carrier.sent))
 
     def test_writes_are_joined(self):
-        """What is written right after that goes out together, at the end of the turn."""
+        """Data written right after that is sent together, at the end of the iteration."""
         self.near.write(b"first")
         for _ in range(50):
             self.near.write(b"more")
@@ -141,14 +141,14 @@ class FlushTests(SessionTestCase):
         self.assertEqual(b"first" + 50 * b"more", self.far_user.received)
 
     def test_write_after_a_burst(self):
-        """The next write is direct again once a burst is over."""
+        """The next write is direct again after a burst."""
         self.near.write(b"x")
         self.pair.clock.advance(2 * BURST)
         self.near.write(b"y")
         self.assertEqual(2, len(self.carrier.sent))
 
     def test_answers_are_joined(self):
-        """What is written while a read of the connection is dealt with goes out in one write."""
+        """Data written while a read of the connection is processed is sent in one write."""
         users = []
         for _ in range(5):
             user = User()
@@ -164,7 +164,7 @@ class FlushTests(SessionTestCase):
         self.pair.pump()
 
     def test_busy_connection(self):
-        """Nothing is written while the connection is busy, and everything once it is not."""
+        """Nothing is sent while the connection is congested, and everything afterwards."""
         self.pair.server.pauseProducing()
         self.near.write(b"x")
         self.pair.clock.advance(1)
@@ -173,14 +173,14 @@ class FlushTests(SessionTestCase):
         self.assertEqual(1, len(self.carrier.sent))
 
     def test_stopped_connection(self):
-        """Nothing is written after the connection has told its producer to stop."""
+        """Nothing is sent after the connection has stopped its producer."""
         self.pair.server.stopProducing()
         self.near.write(b"x")
         self.pair.clock.advance(1)
         self.assertEqual([], self.carrier.sent)
 
     def test_connection_that_is_busy_at_once(self):
-        """A session stops in the middle of what it has to send when the connection is full."""
+        """A session stops sending when the connection is congested."""
         self.carrier.capacity = 0
         self.near.write(bytes(4 * self.pair.server.wire.chunk))
         self.assertEqual(1, len(self.carrier.sent))

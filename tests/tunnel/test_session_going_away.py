@@ -1,4 +1,4 @@
-"""A session that goes away."""
+"""A session that sends GOAWAY."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class GoAwayTests(SessionTestCase):
         self.failureResultOf(self.pair.dial(), StreamFailed)
 
     def test_for_the_sake_of_others(self):
-        """A session without streams ends when those say so with which it goes away."""
+        """A session without streams ends only when ``may_end`` allows it."""
         may_end = False
         self.pair.agent.go_away("the agent stops", lambda: may_end)
         self.pair.pass_time(5)
@@ -49,7 +49,7 @@ class GoAwayTests(SessionTestCase):
         self.assertTrue(self.pair.agent.closed)
 
     def test_again(self):
-        """Who is to be succeeded and then stops does not wait for the successor any longer."""
+        """A stopping agent does not wait for the successor of its session any longer."""
         self.pair.agent.go_away("the agent begins anew", least=SUCCESSION)
         self.pair.pass_time(1)
         self.pair.agent.go_away("the agent stops")
@@ -58,14 +58,14 @@ class GoAwayTests(SessionTestCase):
         self.assertTrue(self.pair.agent.closed)
 
     def test_again_later(self):
-        """Who goes away does so as soon as before when it is asked to take its time."""
+        """A later call with a longer time does not delay the end."""
         self.pair.agent.go_away("the agent stops")
         self.pair.agent.go_away("the agent begins anew", least=SUCCESSION)
         self.pair.pass_time(2 * GOAWAY_STEP)
         self.assertTrue(self.pair.agent.closed)
 
     def test_again_for_the_sake_of_others(self):
-        """The others for whom it goes on are those of the last call."""
+        """If GOAWAY is requested again, the ``may_end`` of the last call applies."""
         self.pair.agent.go_away("the agent begins anew", least=SUCCESSION)
         self.pair.agent.go_away("the agent stops", lambda: False)
         self.pair.pass_time(SUCCESSION + 1)
@@ -76,7 +76,7 @@ class GoAwayTests(SessionTestCase):
         self.assertTrue(self.pair.agent.closed)
 
     def test_both_go_away(self):
-        """One that waits for others keeps the other end from nothing."""
+        """A session that waits for ``may_end`` does not keep the other end from closing."""
         self.pair.agent.go_away("the agent stops", lambda: False)
         self.pair.pass_time(5)
         self.pair.server.go_away("the server stops")
@@ -84,11 +84,11 @@ class GoAwayTests(SessionTestCase):
         self.assertTrue(self.pair.agent.closed)
 
     def test_a_stream_that_comes_too_late(self):
-        """One that is under way when the last one ends is told to go elsewhere."""
+        """A stream in flight when the last one ends fails with GOING_AWAY."""
         self.pair.agent.go_away("the agent stops")
         self.pair.pump()
         opening = self.pair.dial()
-        # The second step is on its way before the request has arrived.
+        # The second step is sent before the request has arrived.
         self.pair.agent_carrier.session, session = None, self.pair.agent_carrier.session
         self.pair.clock.advance(GOAWAY_STEP)
         self.pair.agent_carrier.session = session
@@ -108,7 +108,7 @@ class GoAwayTests(SessionTestCase):
         self.assert_no_timers()
 
     def test_steps_are_two_round_trips_apart(self):
-        """With a distant peer the second step waits for two round trips."""
+        """With a distant peer the second step follows after two round trips."""
         self.pair.clock.pump([0, 1])
         self.pair.pump()
         self.pair.agent.go_away("the agent stops")
@@ -120,7 +120,7 @@ class GoAwayTests(SessionTestCase):
         self.assertTrue(self.pair.agent.closed)
 
     def test_told_once(self):
-        """The peer's owner is told once that the session takes no new streams."""
+        """The peer's owner is notified once that the session accepts no new streams."""
         self.join()
         told = []
         self.pair.server.on_going_away.append(lambda: told.append(True))
@@ -130,7 +130,7 @@ class GoAwayTests(SessionTestCase):
         self.assertEqual([True], told)
 
     def test_drained(self):
-        """The session ends with its last stream, whose data and end arrive first."""
+        """The session ends with its last stream, after its data and FIN have arrived."""
         for last in (self.drain_by_near, self.drain_by_far):
             self.setUp()
             self.join()
@@ -147,7 +147,7 @@ class GoAwayTests(SessionTestCase):
             self.assert_no_timers()
 
     def drain_by_near(self):
-        """Have the server's end finish last."""
+        """Finish the server's end last."""
         self.far.loseWriteConnection()
         self.pair.pump()
         self.near.write(bytes(100_000))
@@ -156,7 +156,7 @@ class GoAwayTests(SessionTestCase):
         self.assertEqual(100_000, len(self.far_user.received))
 
     def drain_by_far(self):
-        """Have the end that goes away finish last."""
+        """Finish the draining end last."""
         self.near.loseWriteConnection()
         self.pair.pump()
         self.far.write(bytes(100_000))
@@ -165,7 +165,7 @@ class GoAwayTests(SessionTestCase):
         self.assertEqual(100_000, len(self.near_user.received))
 
     def test_drained_by_an_end_alone(self):
-        """So does an end that comes without data."""
+        """The session also ends after a FIN without data."""
         self.join()
         self.pair.agent.go_away("the agent stops")
         self.pair.pass_time(1)
@@ -177,7 +177,7 @@ class GoAwayTests(SessionTestCase):
         self.assertTrue(self.pair.agent.closed)
 
     def test_drained_and_cut(self):
-        """A connection that breaks under the last words does not take them with it."""
+        """If the connection breaks before the last data has arrived, it is not lost."""
         self.join()
         self.pair.agent.go_away("the agent stops")
         self.pair.pass_time(1)
@@ -185,7 +185,7 @@ class GoAwayTests(SessionTestCase):
         self.pair.pump()
         self.far.write(b"last words")
         self.far.loseWriteConnection()
-        # They are in the connection, which nobody has read.
+        # It is in the connection, and has not been read.
         self.pair.clock.advance(0)
         self.assertTrue(self.pair.agent_carrier.size)
         self.assertFalse(self.pair.agent.closed)
@@ -199,7 +199,7 @@ class GoAwayTests(SessionTestCase):
         self.assertTrue(self.pair.server.closed)
 
     def test_drained_on_a_busy_connection(self):
-        """A session whose connection is busy ends once the last bytes are in it."""
+        """A session with a congested connection ends once the last data is sent."""
         self.join()
         self.pair.agent.go_away("the agent stops")
         self.pair.pass_time(1)
@@ -216,7 +216,7 @@ class GoAwayTests(SessionTestCase):
         self.assertEqual(b"last words", self.near_user.received)
 
     def test_drained_with_the_end_waiting(self):
-        """What comes in meanwhile does not end the session before the last end is sent."""
+        """Data received meanwhile does not end the session before the last FIN is sent."""
         self.join()
         self.pair.agent.go_away("the agent stops")
         self.pair.pass_time(1)
@@ -239,7 +239,7 @@ class GoAwayTests(SessionTestCase):
         self.assert_no_timers()
 
     def test_go_away_after_close(self):
-        """A session that is over does not go away."""
+        """A closed session sends no GOAWAY."""
         self.pair.agent.close(Code.DONE, "over")
         self.pair.agent.go_away("the agent stops")
         self.pair.pump()

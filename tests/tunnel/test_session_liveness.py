@@ -1,4 +1,4 @@
-"""Connections on which nothing comes any more."""
+"""Silent connections."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from yurttunnel.wire.codes import Code
 
 
 class LivenessTests(SessionTestCase):
-    """Connections on which nothing comes any more."""
+    """Silent connections."""
 
     def elapse_until_silent(self, limit):
-        """Drop all that is sent; return the seconds until both ends have given up."""
+        """Drop all sent data; return the seconds until both ends have dropped the connection."""
         self.pair.silent = True
         seconds = 0.0
         ends = (self.pair.server_carrier, self.pair.agent_carrier)
@@ -20,7 +20,7 @@ class LivenessTests(SessionTestCase):
         return seconds
 
     def test_idle(self):
-        """An idle peer that has fallen silent is noticed within 25 seconds."""
+        """An idle peer that has become silent is detected within 25 seconds."""
         self.pair.pass_time(30)
         seconds = self.elapse_until_silent(60)
         self.assertLessEqual(seconds, 25)
@@ -30,20 +30,20 @@ class LivenessTests(SessionTestCase):
             self.assertFalse(end.closed)
 
     def test_busy(self):
-        """With a stream open it is noticed within 7.5 seconds."""
+        """With an open stream a silent peer is detected within 7.5 seconds."""
         self.join()
         self.pair.pass_time(30)
         self.assertLessEqual(self.elapse_until_silent(60), 7.5)
 
     def test_peer_that_answers(self):
-        """A peer that answers pings is never given up, however long nothing else happens."""
+        """A peer that answers PINGs is never dropped, however long nothing else happens."""
         self.join()
         self.pair.pass_time(300, 1)
         self.assertTrue(self.pair.server.connected)
         self.assertTrue(self.pair.agent.connected)
 
     def test_kept_for_the_resume_window(self):
-        """A session whose peer fell silent is kept for the whole resume window."""
+        """A session whose peer became silent is kept for the whole resume window."""
         self.join()
         self.elapse_until_silent(60)
         self.pair.clock.pump([1] * 29)

@@ -16,7 +16,7 @@ class ResumptionTests(SessionTestCase):
     """Sessions outlive their connections."""
 
     def test_return_grace(self):
-        """After a loss that the peer's side told, the server keeps the session a moment only."""
+        """If the peer's side closed the connection, the server keeps the session only briefly."""
         self.join()
         self.pair.cut(told=True)
         self.pair.clock.advance(0.4)
@@ -28,13 +28,13 @@ class ResumptionTests(SessionTestCase):
         self.assertTrue(self.pair.agent.closed)
 
     def test_end_of_a_connection_that_was_not_in_order(self):
-        """A peer that has not answered before it went may live: it has the resume window."""
+        """A peer with unanswered PINGs may be alive, and has the resume window."""
         self.join()
         while not self.pair.agent_carrier.abandoned:
             self.pair.clock.advance(0.25)
             self.pair.server_carrier.take(1 << 20)
             self.pair.move()
-        # What it gives up is reset, and so is noticed.
+        # The peer resets the abandoned connection, which is noticed.
         self.pair.server.connection_lost(told=True)
         self.pair.clock.pump([1] * 29)
         self.assertFalse(self.pair.server.closed)
@@ -43,7 +43,7 @@ class ResumptionTests(SessionTestCase):
         self.assertEqual(([], []), (self.near_user.reasons, self.far_user.reasons))
 
     def test_return_grace_of_distant_peers(self):
-        """The moment is longer for a peer that is far away."""
+        """The server keeps the session of a distant peer for longer."""
         pair = SessionPair(return_grace=0.5)
         pair.clock.pump([0, 1])
         pair.pump()
@@ -56,7 +56,7 @@ class ResumptionTests(SessionTestCase):
         pair.close()
 
     def test_resume_window(self):
-        """The resume window is the smaller one of both ends, whichever end has it."""
+        """The resume window is the smaller one of both ends."""
         short, long = Limits(resume_window=2_000), Limits(resume_window=9_000)
         for server, agent in ((short, long), (long, short)):
             pair = SessionPair(limits=server, agent_limits=agent)
@@ -81,7 +81,7 @@ class ResumptionTests(SessionTestCase):
         self.assertEqual(1, self.pair.server.snapshot().resumptions)
 
     def test_replaced_connection(self):
-        """A new connection takes over from one that still seems to live, which is abandoned."""
+        """A new connection replaces one that still seems alive, which is abandoned."""
         self.join()
         self.near.write(b"lost with the old one")
         old = self.pair.server_carrier
@@ -93,7 +93,7 @@ class ResumptionTests(SessionTestCase):
         self.assertEqual([], self.near_user.reasons)
 
     def test_data_both_ways(self):
-        """Whatever is cut off, and however often, all bytes arrive once and in order."""
+        """However often connections are lost, all data arrives once and in order."""
         self.join()
         chance = random.Random(3)
         sent = [chance.randbytes(600_000), chance.randbytes(600_000)]
@@ -115,7 +115,7 @@ class ResumptionTests(SessionTestCase):
             self.assertEqual(hashlib.sha256(data).digest(), hashlib.sha256(user.received).digest())
 
     def test_end_under_way(self):
-        """Data and the end that were under way when the connection was lost arrive after it."""
+        """Data and FIN in flight when the connection was lost arrive afterwards."""
         self.join()
         self.near.write(b"last words")
         self.near.loseWriteConnection()
@@ -127,7 +127,7 @@ class ResumptionTests(SessionTestCase):
         self.assertEqual(["made", "write lost"], self.near_user.told)
 
     def test_dial_while_detached(self):
-        """A stream that is opened while there is no connection is opened on the next one."""
+        """A stream opened without a connection is opened on the next one."""
         self.pair.acceptor.answer = lambda request: request.accept()
         self.pair.cut()
         opening = self.pair.dial()
@@ -136,7 +136,7 @@ class ResumptionTests(SessionTestCase):
         self.successResultOf(opening)
 
     def test_impossible_position(self):
-        """A peer that claims to have what was never sent ends the session with PROTOCOL."""
+        """A peer that acknowledges data that was never sent ends the session with PROTOCOL."""
         self.pair.cut()
         with self.assertRaises(Violation) as caught:
             self.pair.server.carry(MemoryCarrier(self.pair.server), 10**9)

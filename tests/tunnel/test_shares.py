@@ -1,4 +1,4 @@
-"""Who may open how many streams."""
+"""The shares of streams."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ MOST = Limits().max_streams
 
 
 def holder(entry: str, caller: str = "192.0.2.1", kind: Kind = Kind.FORWARD) -> Holder:
-    """Make the holder for a caller of a forward."""
+    """Return the holder for a caller of a forward."""
     return Holder.of(kind, entry, caller)
 
 
 class SharesTestCase(SynchronousTestCase):
-    """The streams of one session, as many as there are by default."""
+    """The streams of one session, with the default maximum."""
 
     def setUp(self) -> None:
-        """Begin with none."""
+        """Start without streams."""
         self.shares = Shares("to edge-1", MOST, lambda: MOST - self.shares.held.total())
 
     def take(self, desired: Holder, most: int = 10 * MOST) -> int:
-        """Take what there is for a holder; give how much that is."""
+        """Take as many streams as possible for a holder; return how many."""
         for number in range(most):
             try:
                 self.shares.check(desired)
@@ -62,15 +62,15 @@ class SharesTestCase(SynchronousTestCase):
         return most
 
     def refused(self, desired: Holder) -> ShareUsedUp:
-        """Require that there is nothing; give what is said of it."""
+        """Check that the holder may take none; return the exception."""
         return self.assertRaises(ShareUsedUp, self.shares.check, desired)
 
 
 class SharesTests(SharesTestCase):
-    """What greedy callers leave to others."""
+    """The streams that greedy callers leave to others."""
 
     def test_one_caller_alone(self) -> None:
-        """It gets more than half, and the others of its entry, other entries and kubelets some."""
+        """A single caller gets more than half, but other callers, entries and kubelets get some."""
         self.assertEqual(572, self.take(holder("a")))
         self.assertEqual(Share.CALLER, self.refused(holder("a")).share)
         self.assertGreater(self.take(holder("a", "192.0.2.2")), 10)
@@ -78,7 +78,7 @@ class SharesTests(SharesTestCase):
         self.assertGreaterEqual(self.take(FOR_KUBELETS), MOST // RESERVE)
 
     def test_one_entry_alone(self) -> None:
-        """Many callers of one entry get two thirds of what is not kept, and no more."""
+        """Many callers of one entry get two thirds without the reserve, and no more."""
         taken = sum(self.take(holder("a", f"192.0.2.{number}")) for number in range(200))
         self.assertLessEqual(taken, 584)
         self.assertGreater(taken, 570)
@@ -86,7 +86,7 @@ class SharesTests(SharesTestCase):
         self.assertGreater(self.take(holder("b", kind=Kind.CONNECT)), 100)
 
     def test_what_is_kept_is_for_what_goes_to_kubelets(self) -> None:
-        """By whatever entry it comes, of a caller that has used up its share, too."""
+        """The reserve is for kubelets through any entry, even if a caller has used up its share."""
         for kind in (Kind.CONNECT, Kind.PASSTHROUGH):
             self.setUp()
             greedy = holder("a", kind=kind)
@@ -97,14 +97,14 @@ class SharesTests(SharesTestCase):
             self.assertGreater(self.take(FOR_KUBELETS), 100)
 
     def test_however_many_take_what_is_kept(self) -> None:
-        """Whoever comes anew finds room, and half is left to the ports."""
+        """A new caller always finds room, and half of the reserve is left to the ports."""
         for number in range(4):
             desired = holder(str(number), kind=Kind.CONNECT).reaching(10255)
             self.assertGreater(self.take(desired), 1, number)
         self.assertGreaterEqual(self.take(FOR_KUBELETS), MOST // RESERVE // 2)
 
     def test_what_goes_to_kubelets(self) -> None:
-        """It is told by its port, but for the entries that lead to nothing else."""
+        """The port decides, except for entries that lead only to kubelets."""
         for kind in Kind:
             desired = holder("a", kind=kind)
             self.assertTrue(desired.reaching(10250).to_kubelet, kind)
@@ -113,27 +113,27 @@ class SharesTests(SharesTestCase):
             self.assertEqual(desired[:3], desired.reaching(10250)[:3])
 
     def test_however_many_entries_are_greedy_the_next_one_finds_room(self) -> None:
-        """And the kubelets have what is kept for them."""
+        """With any number of greedy entries the next one finds room, and kubelets the reserve."""
         for number in range(4):
             self.assertGreater(self.take(holder(str(number))), 1, number)
         self.assertGreaterEqual(self.take(FOR_KUBELETS), MOST // RESERVE)
 
     def test_requests_to_kubelets_leave_room(self) -> None:
-        """They have what is kept for them and a share as others."""
+        """The ports for requests to kubelets have the reserve, and a share like other entries."""
         taken = self.take(FOR_KUBELETS)
         self.assertGreater(taken, MOST // 2)
         self.assertEqual(Share.ENTRY, self.refused(FOR_KUBELETS).share)
         self.assertGreater(self.take(holder("a")), 100)
 
     def test_one_caller_of_kubelets(self) -> None:
-        """What lasts for one leaves room to what lasts for others, and to short requests."""
+        """A caller's lasting streams leave room for those of others, and for short requests."""
         self.assertGreater(self.take(for_kubelets("mallory")), MOST // 2)
         self.assertEqual(Share.CALLER, self.refused(for_kubelets("mallory")).share)
         self.assertGreater(self.take(for_kubelets("jane")), 100)
         self.assertGreater(self.take(FOR_KUBELETS), 20)
 
     def test_one_caller_on_connections_of_all(self) -> None:
-        """As many as one may have in use of a node leave others room, as the limits say."""
+        """One caller's share of the shared connections leaves room for others, as documented."""
         most = PoolSettings().max_connections_per_key // 2
         self.assertEqual(512, self.take(FOR_KUBELETS, most))
         left = self.take(FOR_KUBELETS)
@@ -143,7 +143,7 @@ class SharesTests(SharesTestCase):
         self.assertGreater(self.take(for_kubelets("jane")), 50)
 
     def test_what_is_given_back_can_be_taken(self) -> None:
-        """By whoever comes."""
+        """Released streams can be taken by any holder."""
         taken = self.take(holder("a"))
         for _ in range(taken):
             self.shares.give_back(holder("a"))
@@ -151,12 +151,12 @@ class SharesTests(SharesTestCase):
         self.assertEqual(taken, self.take(holder("b")))
 
     def test_the_server_itself(self) -> None:
-        """Its own streams are bound by what there is alone."""
+        """Only the total limit applies to the server's own streams."""
         self.assertEqual(MOST, self.take(OTHER))
         self.assertEqual(Share.ALL, self.refused(OTHER).share)
 
     def test_sentences(self) -> None:
-        """They say whose share is used up, where, and what to do."""
+        """The messages contain the share that is used up, where, and what to do."""
         self.take(holder("a"))
         self.assertEqual(
             "this caller has 572 streams to edge-1 by this entry, its share of 1000: close some,"
@@ -170,7 +170,7 @@ class SharesTests(SharesTestCase):
         )
 
     def test_sentences_about_memory(self) -> None:
-        """Where it is used up, they say that instead of a number of streams, also if it is 0."""
+        """If memory is used up, they say so instead of a number, even at 0."""
         room = 10
         shares = Shares("to edge-1", MOST, lambda: room)
         for _ in range(2):
@@ -188,7 +188,7 @@ class SharesTests(SharesTestCase):
     def test_nobody_who_holds_nothing_is_refused_by_a_share_while_others_hold_little(
         self, takers: list[tuple[int, int]]
     ) -> None:
-        """Up to a third of all streams nobody is refused, whoever holds them."""
+        """Up to a third of all streams no holder is refused, whoever holds them."""
         self.setUp()
         for entry, caller in takers:
             desired = holder(str(entry), str(caller))
@@ -197,11 +197,11 @@ class SharesTests(SharesTestCase):
 
 
 class HolderTests(SynchronousTestCase):
-    """Whom servers tell each other."""
+    """Holders encoded for other servers."""
 
     @given(st.sampled_from(Kind), st.text(), st.text())
     def test_what_is_written_can_be_read(self, kind: Kind, flag: str, caller: str) -> None:
-        """In twelve characters, of which none is a slash."""
+        """The encoding has twelve characters, without a slash."""
         desired = Holder.of(kind, flag, caller)
         written = str(desired)
         self.assertEqual(12, len(written))
@@ -209,21 +209,21 @@ class HolderTests(SynchronousTestCase):
         self.assertEqual(desired, Holder.parse(written))
 
     def test_what_nobody_has_written_cannot_be_read(self) -> None:
-        """Kinds that there are not, the first as well as the last that there is room for."""
+        """Unknown kinds are rejected, up to the highest encodable one."""
         bits = 72 - 3
         for kind in range(len(Kind), 8):
             text = urlsafe_b64encode((kind << bits).to_bytes(9, "big")).decode()
             self.assertRaises(ValueError, Holder.parse, text)
 
     def test_callers_by_address(self) -> None:
-        """Of IPv6 a whole /64 is one caller, which may have chosen any address of it."""
+        """A whole IPv6 /64 is one caller, since a caller may use any address of it."""
         self.assertEqual(caller_at("192.0.2.1"), caller_at("::ffff:192.0.2.1"))
         self.assertNotEqual(caller_at("192.0.2.1"), caller_at("192.0.2.2"))
         self.assertEqual(caller_at("2001:db8::1"), caller_at("2001:db8::ffff:2"))
         self.assertNotEqual(caller_at("2001:db8::1"), caller_at("2001:db8:0:1::1"))
 
     def test_what_comes_with_each_dial_is_made_once(self) -> None:
-        """The form of an address, and the digests of it and of the flag."""
+        """The form of an address, and the digests of it and of the flag, are cached."""
         for made in (caller_at, _digest):
             made.cache_clear()
         for _ in range(2):
@@ -232,7 +232,7 @@ class HolderTests(SynchronousTestCase):
 
 
 class SessionTests(SynchronousTestCase):
-    """The streams of a session are counted from their OPEN to their end."""
+    """The streams of a session count from their OPEN to their end."""
 
     def setUp(self) -> None:
         """Connect an agent that accepts everything."""
@@ -240,15 +240,15 @@ class SessionTests(SynchronousTestCase):
         self.addCleanup(self.pair.close)
 
     def open(self, desired: Holder = OTHER, port: int = 80):
-        """Ask for a stream."""
+        """Open a stream."""
         return self.pair.server.open_stream("192.0.2.80", port, 15.0, "r", desired)
 
     def held(self) -> dict[str, int]:
-        """Return what is held, as /agents has it."""
+        """Return the held streams, as shown in /agents."""
         return dict(self.pair.server.snapshot().streams_by_entry)
 
     def test_a_greedy_caller_leaves_streams_to_others(self) -> None:
-        """It is refused by OVERLOADED; who comes by another entry, and a kubelet's, is not."""
+        """A greedy caller gets OVERLOADED; callers of another entry, and kubelets, do not."""
         failures = []
         for _ in range(MOST):
             self.open(holder("a")).addErrback(failures.append)
@@ -263,7 +263,7 @@ class SessionTests(SynchronousTestCase):
         self.assertEqual({"forward": 622, "kubelets": 50}, self.held())
 
     def test_what_is_kept_goes_by_the_destination(self) -> None:
-        """The API's connections to a kubelet by CONNECT find what is kept, and give it back."""
+        """The API server's connections to a kubelet by CONNECT use the reserve, and release it."""
         desired = holder("a", kind=Kind.CONNECT)
         for _ in range(MOST):
             self.open(desired).addErrback(lambda _: None)
@@ -278,7 +278,7 @@ class SessionTests(SynchronousTestCase):
             self.pair.pass_time(GIVEN_UP_HELD)
 
     def test_what_has_ended_counts_no_more(self) -> None:
-        """However it has: closed, aborted, cancelled, failed, or with its session."""
+        """A stream does not count after an abort or its session's end, and soon after a cancel."""
         for end in ("abort", "cancel", "session"):
             self.setUp()
             opened = self.open(holder("a"))
@@ -301,7 +301,7 @@ class SessionTests(SynchronousTestCase):
             self.assertEqual({}, self.held(), end)
 
     def test_what_is_given_up_counts_until_the_agent_knows(self) -> None:
-        """Without a connection that is when it is back, or the session ends."""
+        """A cancelled dial counts without a connection until that is back, or the session ends."""
         for ends in (False, True):
             self.setUp()
             self.pair.cut(told=False)
@@ -321,7 +321,7 @@ class SessionTests(SynchronousTestCase):
             self.assertEqual([], self.pair.clock.getDelayedCalls())
 
     def test_each_that_is_given_up_counts_for_as_long(self) -> None:
-        """One after the other they count no more, by one timer."""
+        """Cancelled dials are released one after the other, with one timer."""
         timers = len(self.pair.clock.getDelayedCalls())
         for count in (1, 2, 3):
             dial = self.open(holder("a"))
@@ -338,7 +338,7 @@ class SessionTests(SynchronousTestCase):
         self.assertEqual([3, 2, 1, 0], held)
 
     def test_dials_that_are_given_up_are_no_flood(self) -> None:
-        """However many, and however late the agent gets to see them: its session lives."""
+        """Any number of them, received by the agent at any time, leaves its session open."""
         self.pair.acceptor.answer = None
         self.pair.silent = True
         clock = self.pair.clock
@@ -349,7 +349,7 @@ class SessionTests(SynchronousTestCase):
                     dial = self.open(holder(f"caller {number}"))
                     dial.addErrback(lambda _: None)
                     dial.cancel()
-            # The agent sleeps for two seconds, and sees in no time what has come.
+            # The agent sleeps for two seconds, then processes everything at once.
             self.pair.silent = clock.seconds() % 3 < 2
             clock.advance(0.1)
             while self.pair.move():
@@ -358,7 +358,7 @@ class SessionTests(SynchronousTestCase):
         self.assertFalse(self.pair.agent.closed)
 
     def test_nor_where_more_may_be_open(self) -> None:
-        """A session with another server, for all of its nodes, lives likewise."""
+        """A session with another server, for all of its nodes, lives as well."""
         self.pair = SessionPair(SIBLING_LIMITS)
         self.addCleanup(self.pair.close)
         dials = []
@@ -375,7 +375,7 @@ class SessionTests(SynchronousTestCase):
 
 
 class ProcessTests(SynchronousTestCase):
-    """Two sessions of a process that has memory for a few streams."""
+    """Two sessions of a process with memory for a few streams."""
 
     def setUp(self) -> None:
         """Connect the agents of two nodes."""
@@ -393,7 +393,7 @@ class ProcessTests(SynchronousTestCase):
             pair.close()
 
     def fill(self, number: int) -> list[Deferred[IStream]]:
-        """Open as many streams by one session as a caller gets."""
+        """Open as many streams in one session as a caller may."""
         opened = []
         for _ in range(MOST):
             dial = self.pairs[number].server.open_stream("192.0.2.80", 80, 15.0, "r", holder("a"))
@@ -404,7 +404,7 @@ class ProcessTests(SynchronousTestCase):
         raise AssertionError("nothing was refused")
 
     def test_what_one_session_holds_is_missing_in_the_other(self) -> None:
-        """And is there again once its streams, or the session, have ended."""
+        """Streams of one session reduce those of the other until they, or it, have ended."""
         opened = self.fill(0)
         self.assertGreater(len(opened), 10)
         self.assertIn("in this process of the server", self.refusal.text)
@@ -421,7 +421,7 @@ class ProcessTests(SynchronousTestCase):
         self.assertGreater(len(self.fill(0)), 10)
 
     def test_what_is_given_up_in_one_session_is_not_missing_in_the_other(self) -> None:
-        """Nodes that are lost, with dials that nobody waits for, take nothing from others."""
+        """Cancelled dials to lost nodes do not reduce the shares of others."""
         lost = self.pairs[0]
         lost.cut(told=False)
         for _ in range(5):
@@ -432,7 +432,7 @@ class ProcessTests(SynchronousTestCase):
         self.assertGreater(len(self.fill(1)), 10)
 
     def test_what_is_not_acknowledged_leaves_room_for_what_goes_to_kubelets(self) -> None:
-        """However much is written to streams of one node, another node's kubelet is reached."""
+        """Much unacknowledged data to one node does not prevent streams to another's kubelet."""
         one, other = self.pairs
         one.acceptor.answer = lambda request: request.accept().attach(User())
         opened = self.fill(0)

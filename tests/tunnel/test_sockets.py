@@ -1,4 +1,4 @@
-"""Socket options arrive in the kernel."""
+"""Socket options are set in the kernel."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from yurttunnel.tunnel import sockets
 
 
 class SocketOptionTests(SynchronousTestCase):
-    """What the kernel says of a socket that has been set up."""
+    """The options of a configured socket, as reported by the kernel."""
 
     def socket(self, family: int = socket.AF_INET) -> socket.socket:
-        """Return a socket that is connected to nothing."""
+        """Return an unconnected socket."""
         sock = socket.socket(family, socket.SOCK_STREAM)
         self.addCleanup(sock.close)
         return sock
 
     def tcp(self, sock: socket.socket, option: int) -> int:
-        """Ask the kernel for a TCP option."""
+        """Get a TCP option."""
         return sock.getsockopt(socket.IPPROTO_TCP, option)
 
     def test_session_socket(self) -> None:
-        """A session's socket is quick, keeps a short queue and is dead after 25 silent seconds."""
+        """A session's socket has low latency, a short queue and a silence limit of 25 seconds."""
         sock = self.socket()
         sockets.tune_session_socket(sock)
         self.assertNotEqual(0, self.tcp(sock, socket.TCP_NODELAY))
@@ -36,7 +36,7 @@ class SocketOptionTests(SynchronousTestCase):
         self.assertEqual(128 * 1024, self.tcp(sock, socket.TCP_NOTSENT_LOWAT))
 
     def test_local_socket(self) -> None:
-        """A local TCP socket of either family is quick and probed, but may stall."""
+        """A local TCP socket of either family has low latency and keepalive, but may stall."""
         for family in (socket.AF_INET, socket.AF_INET6):
             sock = self.socket(family)
             sockets.tune_local_socket(sock)
@@ -48,7 +48,7 @@ class SocketOptionTests(SynchronousTestCase):
             self.assertEqual(0, self.tcp(sock, socket.TCP_USER_TIMEOUT))
 
     def test_unix_socket(self) -> None:
-        """A Unix socket has no such options and is left alone."""
+        """A Unix socket has no such options and is left unchanged."""
         sock = self.socket(socket.AF_UNIX)
         sockets.tune_local_socket(sock)
         self.assertEqual(0, sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))

@@ -25,13 +25,13 @@ class JoinTests(SynchronousTestCase):
         splice_streams(left_near, self.right_near)
 
     def test_bytes(self):
-        """Bytes go through both ways, those first that were there before."""
+        """Data is forwarded in both directions, beginning with data that was there before."""
         self.left_far.write(b" and late")
         self.right_far.write(b"answer")
         self.assertEqual((b"early and late", b"answer"), (self.right.received, self.left.received))
 
     def test_half_close(self):
-        """Each direction ends by itself; after both the streams have ended well."""
+        """Each direction ends separately; after both the streams have ended without an error."""
         self.left_far.loseWriteConnection()
         self.assertEqual((1, 0), (self.right.read_ended, self.left.read_ended))
         self.right_far.write(b"answer")
@@ -42,7 +42,7 @@ class JoinTests(SynchronousTestCase):
             self.assertIsInstance(end, ConnectionDone)
 
     def test_slow_end(self):
-        """What is left for a reader that does not read is bounded as after a close."""
+        """The data left for a stalled reader is limited as after a close."""
         self.right_far.pauseProducing()
         self.left_far.write(b"late")
         self.left_far.loseWriteConnection()
@@ -50,19 +50,19 @@ class JoinTests(SynchronousTestCase):
         self.assertTrue(self.right_near.disconnecting)
 
     def test_reset(self):
-        """A reset goes through with its code and text, whichever stream it comes from."""
+        """A reset is forwarded with its code and text, from either stream."""
         self.right_far.abort(Code.CONNECTION_LOST, "the kubelet has died")
         (end,) = self.left.ended_with
         self.assertIsInstance(end, StreamFailed)
         self.assertEqual((Code.CONNECTION_LOST, "the kubelet has died"), (end.code, end.text))
 
     def test_reset_by_the_other(self):
-        """The same the other way."""
+        """A reset is forwarded in the other direction, too."""
         self.left_far.abort(Code.CANCELLED, "kubectl has left")
         self.assertEqual(Code.CANCELLED, self.right.ended_with[0].code)
 
     def test_back_pressure(self):
-        """A reader that stops pauses the writer at the other end, and goes on where it was."""
+        """A reader that stops pauses the writer at the other end, which resumes later."""
         producer = _Producer()
         self.left_far.registerProducer(producer, True)
         self.right_far.pauseProducing()
@@ -78,16 +78,16 @@ class JoinTests(SynchronousTestCase):
 
 
 class _Producer:
-    """Notes whether it is paused."""
+    """Records whether it is paused."""
 
     paused = False
 
     def pauseProducing(self):
-        """Note it."""
+        """Record the call."""
         self.paused = True
 
     def resumeProducing(self):
-        """Note it."""
+        """Record the call."""
         self.paused = False
 
     def stopProducing(self):

@@ -1,4 +1,4 @@
-"""What streams and requests say of themselves."""
+"""The addresses and interfaces of streams and requests."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from yurttunnel.tunnel.interfaces import IStreamRequest
 
 
 class InterfaceTests(SessionTestCase):
-    """What streams and requests say of themselves."""
+    """The addresses and interfaces of streams and requests."""
 
     def test_addresses(self):
-        """A stream's addresses name the node and the target, and its request at this end."""
+        """A stream's addresses contain the node and the target, and its request id at this end."""
         self.join()
         for address in (self.near.getPeer(), self.near.getHost()):
             self.assertTrue(verifyObject(IAddress, address))
@@ -29,7 +29,7 @@ class InterfaceTests(SessionTestCase):
         self.assertEqual("edge-1/[fd00::1]:80", repr(opened[0].getPeer()))
 
     def test_request(self):
-        """A request provides its interface and what the opener asked for."""
+        """A request provides its interface, and the values that the opener sent."""
         self.pair.dial(timeout=2.5, request_id="abc").addErrback(lambda failure: None)
         self.pair.pump()
         request = self.pair.acceptor.requests[0]
@@ -40,7 +40,7 @@ class InterfaceTests(SessionTestCase):
         )
 
     def test_text_is_refused(self):
-        """Writing text instead of bytes raises TypeError and harms nobody."""
+        """Writing text instead of bytes raises TypeError, without further effects."""
         self.join()
         self.assertRaises(TypeError, self.near.write, "text")
         self.near.write(b"bytes")

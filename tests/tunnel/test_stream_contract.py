@@ -1,4 +1,4 @@
-"""The contract of streams, held by the stream of a session and by its stand-in."""
+"""The contract of streams, for the stream of a session and for its fake."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class TunnelStreamContractTests(StreamContract, SynchronousTestCase):
     """The stream of a session."""
 
     def setUp(self):
-        """Join two sessions."""
+        """Connect two sessions."""
         self.pair = SessionPair()
         self.addCleanup(self.pair.close)
 
@@ -22,16 +22,16 @@ class TunnelStreamContractTests(StreamContract, SynchronousTestCase):
         return self.pair.streams()
 
     def settle(self):
-        """Let the sessions exchange all they have."""
+        """Transfer everything between the sessions."""
         self.pair.pump()
 
 
 class FakeStreamContractTests(StreamContract, SynchronousTestCase):
-    """The stream that other packages are tested with."""
+    """The fake with which other packages are tested."""
 
     def make_pair(self):
         """Return a stream in memory."""
         return FakeStream.pair()
 
     def settle(self):
-        """Do nothing: everything has arrived at once."""
+        """Do nothing: data is delivered at once."""

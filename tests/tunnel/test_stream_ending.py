@@ -1,4 +1,4 @@
-"""How the stream of a session ends, beyond the contract of all streams."""
+"""The end of a session's stream, beyond the contract of all streams."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class EndTests(SessionTestCase):
             self.assertEqual(["made", "lost"], user.told)
 
     def test_not_within_a_resumption(self):
-        """Nor from within ``resumeProducing``, where the peer's end was kept meanwhile."""
+        """Nor is it called within ``resumeProducing``, if the peer's FIN was held meanwhile."""
         self.join()
         self.near.pauseProducing()
         self.near.loseWriteConnection()
@@ -43,7 +43,7 @@ class EndTests(SessionTestCase):
         self.assertEqual(["made", "write lost", "read lost", "lost"], self.near_user.told)
 
     def test_not_within_an_abort_of_a_close_that_waits(self):
-        """Nor from within an abort of a close that has waited for a producer that is pulled."""
+        """Nor is it called within an abort of a close that was delayed by a pull producer."""
         self.join()
         self.near.registerProducer(Producer(), False)
         self.near.loseConnection()
@@ -72,7 +72,7 @@ class EndTests(SessionTestCase):
         self.assertIsInstance(self.near_user.reasons[0].value, ConnectionDone)
 
     def test_lose_at_once_after_half_close(self):
-        """Both in one turn end the stream for its user as well."""
+        """A half-close and a close in one iteration end the stream for its user as well."""
         self.join()
         self.near.write(b"last words")
         self.near.loseWriteConnection()
@@ -82,7 +82,7 @@ class EndTests(SessionTestCase):
         self.assertEqual(b"last words", self.far_user.received)
 
     def test_lose_after_peers_end(self):
-        """``loseConnection`` after the peer's end ends the stream at both ends."""
+        """``loseConnection`` after the peer's FIN ends the stream at both ends."""
         self.join()
         self.far.loseWriteConnection()
         self.pair.pump()
@@ -93,7 +93,7 @@ class EndTests(SessionTestCase):
         self.assert_counters({Code.DONE: 1})
 
     def test_lose_while_detached(self):
-        """A stream that is closed while its session has no connection is over for its user."""
+        """A stream that is closed while its session has no connection ends for its user."""
         self.join()
         self.pair.cut()
         self.near.loseConnection()
@@ -101,7 +101,7 @@ class EndTests(SessionTestCase):
         self.assertEqual(["made", "lost"], self.near_user.told)
 
     def test_ending_in_each_other(self):
-        """A protocol that ends another stream when it is lost has that one's user told too."""
+        """If a protocol ends another stream in ``connectionLost``, its user is notified too."""
         other_user = HalfCloseUser()
         other, _ = self.pair.joined(other_user, User())
         self.near_user.connectionLost = lambda reason: other.loseConnection()
@@ -111,7 +111,7 @@ class EndTests(SessionTestCase):
         self.assertEqual(["made", "lost"], other_user.told)
 
     def test_clean_end_with_short_credit(self):
-        """What was written before ``loseConnection`` arrives, however late the peer reads it."""
+        """Data written before ``loseConnection`` arrives, however late the peer reads it."""
         self.join()
         data = bytes(range(256)) * 2048
         self.far.pauseProducing()
@@ -126,7 +126,7 @@ class EndTests(SessionTestCase):
         self.assertIsInstance(self.near_user.reasons[0].value, ConnectionDone)
 
     def test_clean_end_while_peer_sends(self):
-        """What the peer sends to a closing stream resets it only after the last byte is sent."""
+        """Data from the peer resets a closing stream only after the last byte is sent."""
         self.join()
         self.far.pauseProducing()
         data = bytes(4 * WINDOW)
@@ -142,7 +142,7 @@ class EndTests(SessionTestCase):
         self.assertIsInstance(self.near_user.reasons[0].value, ConnectionDone)
 
     def test_unwanted_data(self):
-        """What comes after the close resets the stream, as with a socket that is closed."""
+        """Data after the close resets the stream, as for a closed socket."""
         self.join()
         self.near.loseConnection()
         self.pair.pump()
@@ -152,7 +152,7 @@ class EndTests(SessionTestCase):
         self.assertEqual(Code.CANCELLED, self.far_user.reasons[0].value.code)
 
     def test_pause_after_close(self):
-        """A user that pauses the stream which it has closed does not keep it from its end."""
+        """A user that pauses a stream after closing it does not prevent its end."""
         self.near_user.connectionLost = lambda reason: self.near.pauseProducing()
         self.join()
         self.near.loseConnection()
@@ -163,7 +163,7 @@ class EndTests(SessionTestCase):
         self.assert_counters({Code.DONE: 1})
 
     def test_peers_end_after_close(self):
-        """The peer's end, which waits, is not told to a user that has closed the stream."""
+        """The peer's held FIN is not reported to a user that has closed the stream."""
         self.join()
         self.near.pauseProducing()
         self.far.loseWriteConnection()
@@ -174,7 +174,7 @@ class EndTests(SessionTestCase):
         self.assert_counters({Code.DONE: 1})
 
     def test_linger(self):
-        """A peer that never ends a closed stream has it reset after LINGER seconds."""
+        """A closed stream that the peer never ends is reset after LINGER seconds."""
         self.join()
         self.near.loseConnection()
         self.pair.pass_time(LINGER - 1)
@@ -185,7 +185,7 @@ class EndTests(SessionTestCase):
         self.assertEqual({}, self.pair.server.wire.streams)
 
     def test_linger_with_progress(self):
-        """A peer that reads slowly gets all of what was sent before the close."""
+        """A peer that reads slowly gets all data sent before the close."""
         self.join()
         data = bytes(8 * WINDOW)
         self.far.pauseProducing()
@@ -202,7 +202,7 @@ class EndTests(SessionTestCase):
         self.assertEqual(len(data), len(self.far_user.received))
 
     def test_linger_without_progress(self):
-        """A peer that takes nothing for LINGER seconds has the closed stream reset."""
+        """A closed stream whose peer reads nothing for LINGER seconds is reset."""
         self.join()
         self.far.pauseProducing()
         self.near.write(bytes(4 * WINDOW))
@@ -212,7 +212,7 @@ class EndTests(SessionTestCase):
         self.assertEqual(Code.CANCELLED, self.near_user.reasons[0].value.code)
 
     def test_linger_without_a_connection(self):
-        """A closed stream waits for the connection to be back, and its last bytes arrive."""
+        """A closed stream waits for the connection to be back, and its last data arrives."""
         self.join()
         self.near.write(b"last words")
         self.pair.clock.advance(0)
@@ -220,7 +220,7 @@ class EndTests(SessionTestCase):
         self.pair.cut(told=False)
         self.pair.clock.advance(LINGER / 2)
         self.pair.connect()
-        # It is cut again before anything is heard, and at the moment at which it would be reset.
+        # It is lost again before anything is received, and when the reset would be due.
         self.pair.cut(told=False)
         self.pair.clock.advance(LINGER / 2)
         self.pair.connect()

@@ -1,4 +1,4 @@
-"""How a stream is opened."""
+"""Opening of a stream."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class OpeningTests(SessionTestCase):
         self.assertEqual({}, self.pair.agent.wire.streams)
 
     def test_answers_after_cancel(self):
-        """What is answered after the cancel has no effect; an accepted stream ends at once."""
+        """An answer after the cancellation has no effect; an accepted stream ends at once."""
         opening = self.pair.dial()
         opening.addErrback(lambda failure: None)
         self.pair.pump()
@@ -53,7 +53,7 @@ class OpeningTests(SessionTestCase):
         self.assertEqual(Code.CANCELLED, self.far_user.reasons[0].value.code)
 
     def test_no_answer(self):
-        """A dial that the far end does not answer fails with TIMEOUT, soon after its deadline."""
+        """A dial that is not answered fails with TIMEOUT, soon after its deadline."""
         opening = self.pair.dial(timeout=3)
         self.pair.pass_time(3)
         self.assertNoResult(opening)
@@ -72,7 +72,7 @@ class OpeningTests(SessionTestCase):
         self.assertEqual([True], cancelled)
 
     def test_bad_destination(self):
-        """A destination that does not fit into an OPEN fails; the session goes on."""
+        """A destination that does not fit into an OPEN fails; the session continues."""
         for host, port, request_id in (("", 80, "r"), ("h" * 256, 80, "r"), ("h", 0, "r")):
             opening = self.pair.server.open_stream(host, port, 1.0, request_id)
             error = self.failureResultOf(opening, StreamFailed).value
@@ -81,13 +81,13 @@ class OpeningTests(SessionTestCase):
         self.assertEqual(["made"], self.far_user.told)
 
     def test_endless_timeout(self):
-        """A timeout beyond what an OPEN can say is cut to that."""
+        """A timeout above the maximum of an OPEN is reduced to it."""
         self.pair.dial(timeout=float("inf")).addErrback(lambda failure: None)
         self.pair.pump()
         self.assertEqual(0xFFFFFFFF / 1000, self.pair.acceptor.requests[0].timeout)
 
     def test_no_new_streams(self):
-        """A session that has gone away opens no stream and says for which node."""
+        """A session after GOAWAY opens no stream; the message names the node."""
         self.pair.agent.go_away("the agent stops")
         self.pair.pass_time(1)
         self.assertTrue(self.pair.server.closed)
@@ -106,11 +106,11 @@ class OpeningTests(SessionTestCase):
         for context in (self.pair.server_context, self.pair.agent_context):
             self.assertEqual({Code.DONE: 1, Code.REFUSED: 1}, dict(context.counters.dials))
         self.assertEqual(1, sum(self.pair.server_context.counters.dial_durations.buckets))
-        # One that was never open is no stream that ends.
+        # A stream that was never open does not count as ended.
         self.assert_counters({})
 
     def test_dials_that_are_cancelled_are_counted_once(self):
-        """Whatever is answered later, of each only the end is counted that came first."""
+        """Whatever is answered later, only the first result of each counts."""
         for answer in (
             lambda request: request.fail(Code.REFUSED, "nobody listens"),
             lambda request: request.accept(),

@@ -1,4 +1,4 @@
-"""Pauses of streams, and of the producers that write to them."""
+"""Pausing of streams, and of the producers that write to them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from yurttunnel.wire.stream import FULL_ABOVE
 
 
 class PauseTests(SessionTestCase):
-    """Streams as producers of what comes from the peer."""
+    """Streams as producers of data from the peer."""
 
     def test_pause_when_made(self):
-        """A protocol that pauses its stream in ``connectionMade`` gets nothing until it resumes."""
+        """A protocol that pauses its stream in ``connectionMade`` gets no data until it resumes."""
         self.far_user.connectionMade = lambda: self.far_user.transport.pauseProducing()
         near, far = self.pair.streams()
         near.write(b"early")
@@ -26,7 +26,7 @@ class PauseTests(SessionTestCase):
         self.assertEqual(b"early", self.far_user.received)
 
     def test_resume_before_attach(self):
-        """Pausing and resuming before there is a user delivers nothing to nobody."""
+        """Pausing and resuming before ``attach`` delivers nothing."""
         near, far = self.pair.streams()
         near.write(b"early")
         far.pauseProducing()
@@ -36,7 +36,7 @@ class PauseTests(SessionTestCase):
         self.assertEqual(b"early", self.far_user.received)
 
     def test_resume_in_data_received(self):
-        """A protocol may pause and resume with each piece, however many have been kept."""
+        """A protocol may pause and resume with each piece, however many are held."""
         self.join()
         self.far.pauseProducing()
         for number in range(60):
@@ -61,7 +61,7 @@ class PauseTests(SessionTestCase):
         self.assertEqual(1, depth[1])
 
     def test_pause_while_kept_data_is_delivered(self):
-        """A protocol that pauses in the middle of what was kept gets no more of it."""
+        """A protocol that pauses during the delivery of held data gets no more of it."""
         self.join()
         self.far.pauseProducing()
         for _ in range(3):
@@ -77,7 +77,7 @@ class PauseTests(SessionTestCase):
         self.assertEqual(2048, len(self.far_user.received))
 
     def test_bound(self):
-        """A paused stream makes its end keep a window and no more."""
+        """The end of a paused stream buffers a window, and no more."""
         self.join()
         self.far.pauseProducing()
         self.near.write(bytes(1024 * 1024))
@@ -93,7 +93,7 @@ class PauseTests(SessionTestCase):
 
 
 class PushProducerTests(SessionTestCase):
-    """Producers that push."""
+    """Push producers."""
 
     def setUp(self):
         """Open a stream whose far end does not read, and register a producer."""
@@ -102,14 +102,14 @@ class PushProducerTests(SessionTestCase):
         self.producer = Producer()
 
     def test_duck_typed(self):
-        """A producer need not declare that it is one, as with sockets."""
+        """A producer need not declare its interface, as with sockets."""
         self.assertFalse(IPushProducer.providedBy(self.producer))
         self.near.registerProducer(self.producer, True)
         self.near.write(b"x")
         self.assertEqual([], self.producer.told)
 
     def test_connection_busy(self):
-        """A producer is paused while the connection takes no more, though there is credit."""
+        """A producer is paused while the connection is congested, even with credit."""
         self.pair.server_carrier.capacity = 0
         self.near.registerProducer(self.producer, True)
         self.near.write(bytes(1024))
@@ -122,7 +122,7 @@ class PushProducerTests(SessionTestCase):
         self.assertEqual(["pause", "resume"], self.producer.told)
 
     def test_detached(self):
-        """A producer is paused while the session has no connection, and goes on with the next."""
+        """A producer is paused while the session has no connection, and resumed with the next."""
         self.near.registerProducer(self.producer, True)
         self.pair.cut()
         self.near.write(bytes(FULL_ABOVE + 1))
@@ -141,7 +141,7 @@ class PushProducerTests(SessionTestCase):
         self.assertEqual(["stop"], self.producer.told)
 
     def test_writes_when_resumed(self):
-        """A producer may write from within ``resumeProducing``, and be paused again by that."""
+        """A producer may write within ``resumeProducing``, and be paused again by that."""
         pieces = [bytes([number]) * 8192 for number in range(100)]
         left = list(pieces)
 
@@ -178,12 +178,12 @@ class PullProducer:
             self.stream.unregisterProducer()
 
     def stopProducing(self):
-        """Note it."""
+        """Record the call."""
         self.stopped += 1
 
 
 class PullProducerTests(SessionTestCase):
-    """Producers that are pulled."""
+    """Pull producers."""
 
     def setUp(self):
         """Open a stream."""
@@ -191,7 +191,7 @@ class PullProducerTests(SessionTestCase):
         self.join()
 
     def test_pulled(self):
-        """A pull producer is asked until it unregisters itself."""
+        """A pull producer is called until it unregisters itself."""
         producer = PullProducer(self.near, [b"a" * 1000] * 100)
         self.near.registerProducer(producer, False)
         self.assertEqual(0, producer.asked)
@@ -200,7 +200,7 @@ class PullProducerTests(SessionTestCase):
         self.assertEqual(100_000, len(self.far_user.received))
 
     def test_not_pulled_while_full(self):
-        """A pull producer is not asked while there is no room, and is again afterwards."""
+        """A pull producer is not called while the buffer is full, but again afterwards."""
         producer = PullProducer(self.near, [bytes(16384)] * 32)
         self.far.pauseProducing()
         self.near.registerProducer(producer, False)
@@ -211,7 +211,7 @@ class PullProducerTests(SessionTestCase):
         self.assertEqual(32 * 16384, len(self.far_user.received))
 
     def test_registered_while_full(self):
-        """A pull producer that is registered while there is no room is not asked."""
+        """A pull producer that is registered while the buffer is full is not called."""
         self.far.pauseProducing()
         self.near.write(bytes(1024 * 1024))
         self.pair.pump()
@@ -221,7 +221,7 @@ class PullProducerTests(SessionTestCase):
         self.assertEqual(0, producer.asked)
 
     def test_lose_connection(self):
-        """``loseConnection`` waits until a pull producer has sent all, as sockets do."""
+        """``loseConnection`` waits until a pull producer has sent all data, as for sockets."""
         producer = PullProducer(self.near, [bytes(16384)] * 32)
         self.near.registerProducer(producer, False)
         self.near.loseConnection()
@@ -231,7 +231,7 @@ class PullProducerTests(SessionTestCase):
         self.assertEqual(["made", "lost"], self.near_user.told)
 
     def test_reset(self):
-        """A pull producer of a stream that is reset is stopped and asked no more."""
+        """A pull producer of a stream that is reset is stopped, and not called any more."""
         producer = PullProducer(self.near, [bytes(1024)] * 1000)
         self.near.registerProducer(producer, False)
         self.pair.turn()
@@ -242,7 +242,7 @@ class PullProducerTests(SessionTestCase):
         self.assertEqual((asked, 1), (producer.asked, producer.stopped))
 
     def test_failure(self):
-        """A pull producer that raises costs its stream, and is logged once."""
+        """A pull producer that raises resets its stream, and is logged once."""
         producer = PullProducer(self.near, [])
         producer.resumeProducing = lambda: 1 / 0
         self.near.registerProducer(producer, False)

@@ -1,4 +1,4 @@
-"""Protocols that fail or call back into their stream."""
+"""Protocols that raise, or call back into their stream."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from yurttunnel.wire.codes import Code
 
 
 class FailingUserTests(SessionTestCase):
-    """Protocols with defects harm nobody else."""
+    """A protocol that raises affects no other stream."""
 
     def setUp(self):
         """Open the stream of a failing user, and another one."""
@@ -24,7 +24,7 @@ class FailingUserTests(SessionTestCase):
         raise ZeroDivisionError
 
     def assert_contained(self):
-        """Check that the failure was logged once and the other stream goes on."""
+        """Check that the failure was logged once, and the other stream continues."""
         self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
         self.other.write(b"still here")
         self.pair.pump()
@@ -32,7 +32,7 @@ class FailingUserTests(SessionTestCase):
         self.assertTrue(self.pair.agent.connected)
 
     def test_data_received(self):
-        """A protocol that raises in ``dataReceived`` loses its stream, and is told so once."""
+        """A protocol that raises in ``dataReceived`` loses its stream, and is notified once."""
         self.far_user.dataReceived = self.fail
         self.near.write(b"x")
         self.pair.pump()
@@ -41,7 +41,7 @@ class FailingUserTests(SessionTestCase):
             self.assertEqual([Code.INTERNAL], [reason.value.code for reason in user.reasons])
 
     def test_data_received_of_kept_data(self):
-        """So does one that raises in what it gets when it resumes."""
+        """A protocol that raises on held data when it resumes loses its stream, too."""
         self.far.pauseProducing()
         self.near.write(b"x")
         self.pair.pump()
@@ -52,7 +52,7 @@ class FailingUserTests(SessionTestCase):
         self.assertEqual(Code.INTERNAL, self.near_user.reasons[0].value.code)
 
     def test_read_connection_lost(self):
-        """So does one that raises in ``readConnectionLost``."""
+        """A protocol that raises in ``readConnectionLost`` loses its stream, too."""
         self.far_user.readConnectionLost = self.fail
         self.near.loseWriteConnection()
         self.pair.pump()
@@ -60,7 +60,7 @@ class FailingUserTests(SessionTestCase):
         self.assertEqual(Code.INTERNAL, self.near_user.reasons[0].value.code)
 
     def test_write_connection_lost(self):
-        """So does one that raises in ``writeConnectionLost``."""
+        """A protocol that raises in ``writeConnectionLost`` loses its stream, too."""
         self.near_user.writeConnectionLost = self.fail
         self.near.loseWriteConnection()
         self.pair.pump()
@@ -68,21 +68,21 @@ class FailingUserTests(SessionTestCase):
         self.assertEqual(Code.INTERNAL, self.far_user.reasons[0].value.code)
 
     def test_connection_lost(self):
-        """A protocol that raises in ``connectionLost`` is logged, and its stream is gone."""
+        """A protocol that raises in ``connectionLost`` is logged, and its stream has ended."""
         self.far_user.connectionLost = self.fail
         self.near.abortConnection()
         self.pair.pump()
         self.assert_contained()
 
     def test_connection_lost_after_close(self):
-        """So is one that raises in ``connectionLost`` after it has closed the stream."""
+        """A protocol that raises in ``connectionLost`` after it has closed the stream is logged."""
         self.near_user.connectionLost = self.fail
         self.near.loseConnection()
         self.pair.pump()
         self.assert_contained()
 
     def test_producer(self):
-        """A producer that raises when it is resumed costs its stream."""
+        """A producer that raises when it is resumed resets its stream."""
         producer = Producer()
         producer.resumeProducing = self.fail
         self.near.registerProducer(producer, True)
@@ -95,7 +95,7 @@ class FailingUserTests(SessionTestCase):
         self.assertEqual(Code.INTERNAL, self.near_user.reasons[0].value.code)
 
     def test_opening_callback(self):
-        """What raises in a callback of the opening stays in its Deferred."""
+        """An exception in a callback of the opening stays in its Deferred."""
         opening: Deferred = self.pair.dial()
         opening.addCallback(self.fail)
         self.pair.pump()
@@ -111,7 +111,7 @@ class ReentranceTests(SessionTestCase):
     """Protocols that call back into their stream."""
 
     def test_answer_from_data_received(self):
-        """A protocol may write, half-close and close from within ``dataReceived``."""
+        """A protocol may write, half-close and close within ``dataReceived``."""
         for method in ("loseConnection", "loseWriteConnection"):
             near_user, far_user = HalfCloseUser(), User()
 
@@ -153,7 +153,7 @@ class ReentranceTests(SessionTestCase):
         self.assert_counters({Code.DONE: 1})
 
     def test_write_from_read_connection_lost(self):
-        """What a plain protocol writes in ``connectionLost`` goes nowhere, harmlessly."""
+        """Data that a plain protocol writes in ``connectionLost`` is dropped without an error."""
         user = User()
         user.connectionLost = lambda reason: user.transport.write(b"x")
         near, _ = self.pair.joined(self.near_user, user)

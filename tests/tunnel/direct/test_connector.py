@@ -32,7 +32,7 @@ from yurttunnel.tunnel.direct.reactor import with_transports
 
 
 class Client(ClientFactory):
-    """Notes in ``told`` what it is told of its connection."""
+    """Records the events of its connection in ``told``."""
 
     noisy = False
 
@@ -42,7 +42,7 @@ class Client(ClientFactory):
         self.reason = None
 
     def startedConnecting(self, connector) -> None:
-        """Note the beginning."""
+        """Record the event."""
         self.told.append("started")
 
     def buildProtocol(self, addr) -> User:
@@ -51,24 +51,24 @@ class Client(ClientFactory):
         return self.user
 
     def clientConnectionFailed(self, connector, reason) -> None:
-        """Note the end."""
+        """Record the event."""
         self.told.append("failed")
         self.reason = reason
 
     def clientConnectionLost(self, connector, reason) -> None:
-        """Note the end."""
+        """Record the event."""
         self.told.append("lost")
         self.reason = reason
 
 
 class ConnectorContract:
-    """What endpoints and the dialer rely on."""
+    """The requirements of endpoints and the dialer."""
 
     transports: str
     timeout = 20
 
     def setUp(self) -> None:
-        """Hold a port; nobody listens yet."""
+        """Reserve a port that does not listen yet."""
         self.reactor = with_transports(reactor, self.transports)
         self.held = socket.socket()
         self.addCleanup(self.held.close)
@@ -76,7 +76,7 @@ class ConnectorContract:
         self.port = self.held.getsockname()[1]
 
     def dial(self, client: Client, host: str = "127.0.0.1", timeout: float = 10):
-        """Begin to connect."""
+        """Start connecting."""
         return self.reactor.connectTCP(host, self.port, client, timeout)
 
     async def connect(self, client: Client) -> Peer:
@@ -89,7 +89,7 @@ class ConnectorContract:
         return peer
 
     async def test_a_connection_from_its_beginning_to_its_end(self) -> None:
-        """The factory is started, told of both, and stopped."""
+        """The factory is started, notified of both, and stopped."""
         client = Client(HalfCloseUser())
         peer = await self.connect(client)
         user = client.user
@@ -111,7 +111,7 @@ class ConnectorContract:
         self.assertEqual(client.numPorts, 0)
 
     async def test_sockets_are_prepared(self) -> None:
-        """Whoever wants to sees each socket of an outgoing connection before it is connected."""
+        """``prepare`` gets each socket of an outgoing connection before it is connected."""
         seen = []
 
         def prepare(sock: socket.socket) -> None:
@@ -129,7 +129,7 @@ class ConnectorContract:
         await until(lambda: client.reason)
 
     async def test_a_pause_in_connection_made_holds(self) -> None:
-        """A dialed connection joins a stream there, which may have no room."""
+        """A dialed connection is joined to a stream there, which may have no credit."""
         client = Client()
         client.user.on["made"] = lambda: client.user.transport.pauseProducing()
         peer = await self.connect(client)
@@ -142,7 +142,7 @@ class ConnectorContract:
         await until(lambda: client.reason)
 
     async def test_a_refusal_is_told_later(self) -> None:
-        """Never before ``connectTCP`` has returned."""
+        """A refusal is never reported before ``connectTCP`` has returned."""
         client = Client()
         self.dial(client)
         self.assertEqual(client.told, ["started"])
@@ -151,13 +151,13 @@ class ConnectorContract:
         self.assertEqual((client.told, client.numPorts), (["started", "failed"], 0))
 
     def fall_silent(self) -> None:
-        """Have nobody answer."""
+        """Connect to a port that never responds."""
         hole = BlackHole()
         self.addCleanup(hole.close)
         self.port = hole.port
 
     async def test_silence_ends_in_time(self) -> None:
-        """With a ``TimeoutError``."""
+        """The attempt fails with a ``TimeoutError``."""
         self.fall_silent()
         client = Client()
         self.dial(client, timeout=0.01)
@@ -166,7 +166,7 @@ class ConnectorContract:
         self.assertEqual(client.told, ["started", "failed"])
 
     async def test_an_attempt_can_be_given_up(self) -> None:
-        """At once; afterwards there is nothing to give up, but it can be begun anew."""
+        """An attempt can be cancelled once; afterwards it can be started again."""
         self.fall_silent()
         client = Client()
         connector = self.dial(client)
@@ -182,7 +182,7 @@ class ConnectorContract:
         await turns()
 
     async def test_an_attempt_can_be_given_up_as_it_begins(self) -> None:
-        """In ``startedConnecting``, by a caller that left in the meantime."""
+        """An attempt can be cancelled in ``startedConnecting``, by a caller that has left."""
 
         class Hasty(Client):
             def startedConnecting(self, connector) -> None:
@@ -195,14 +195,14 @@ class ConnectorContract:
         self.assertEqual(client.told, ["started", "failed"])
 
     async def test_a_zone_that_does_not_exist_is_found_at_once(self) -> None:
-        """As an ``OSError``, and it costs no descriptor."""
+        """A zone that does not exist is an ``OSError``, without a leaked descriptor."""
         before = len(os.listdir("/proc/self/fd"))
         with self.assertRaises(OSError):
             self.dial(Client(), "fe80::1%no-such-if")
         self.assertEqual(len(os.listdir("/proc/self/fd")), before)
 
     async def test_ipv6(self) -> None:
-        """Both ends are told addresses of it."""
+        """Both ends of an IPv6 connection have IPv6 addresses."""
         listening = socket.socket(socket.AF_INET6)
         self.addCleanup(listening.close)
         listening.bind(("::1", 0))
@@ -219,7 +219,7 @@ class ConnectorContract:
         await until(lambda: client.reason)
 
     async def test_running_out_of_descriptors_is_a_failure_with_its_number(self) -> None:
-        """The dialer tells it from the fault of a target."""
+        """Running out of descriptors fails the attempt with the number of that error."""
         client = Client()
         with no_descriptor_left():
             self.dial(client)
@@ -228,7 +228,7 @@ class ConnectorContract:
         self.assertEqual(client.reason.value.osError, errno.EMFILE)
 
     async def test_a_defect_in_connection_made_closes_the_connection(self) -> None:
-        """It is logged, and the factory is told."""
+        """The defect is logged, and the factory is notified."""
         client = Client()
         client.user.on["made"] = lambda: 1 // 0
         peer = await self.connect(client)
@@ -238,7 +238,7 @@ class ConnectorContract:
         client.reason.trap(ZeroDivisionError)
 
     async def test_a_defect_in_a_factory_fails_the_attempt(self) -> None:
-        """It is logged, and the socket is closed."""
+        """The defect is logged, and the socket is closed."""
 
         class Broken(Client):
             def buildProtocol(self, addr) -> User:
@@ -256,18 +256,18 @@ class ConnectorContract:
 
 
 class TwistedConnectorTests(ConnectorContract, TestCase):
-    """Twisted's own keep it."""
+    """The contract with Twisted's connectors."""
 
     transports = "twisted"
 
 
 class DirectConnectorTests(ConnectorContract, TestCase):
-    """Those of the direct transports keep it."""
+    """The contract with those of the direct transports."""
 
     transports = "direct"
 
     async def test_a_zone_reaches_the_kernel(self) -> None:
-        """Without its number a link-local address leads nowhere."""
+        """Without the number of the zone a link-local address is unreachable."""
         client = Client()
         connector = self.dial(client, "fe80::1%lo")
         self.assertEqual(connector.getDestination().scopeID, socket.if_nametoindex("lo"))
@@ -276,12 +276,12 @@ class DirectConnectorTests(ConnectorContract, TestCase):
         await turns()
 
     async def test_a_name_is_no_address(self) -> None:
-        """Endpoints look names up before they connect."""
+        """A name is rejected: endpoints resolve names before they connect."""
         with self.assertRaises(OSError):
             self.dial(Client(), "localhost")
 
     async def test_a_factory_that_builds_no_protocol(self) -> None:
-        """Has its connection closed, and is told of a failure."""
+        """The connection is closed, and the failure reported."""
 
         class Unwilling(Client):
             def buildProtocol(self, addr) -> None:
@@ -294,7 +294,7 @@ class DirectConnectorTests(ConnectorContract, TestCase):
         client.reason.trap(ConnectError)
 
     async def test_what_cannot_be_watched(self) -> None:
-        """Where the kernel watches no more, attempts and connections end with that reason."""
+        """If the kernel is out of watches, attempts and connections fail with that reason."""
         for prepare, method, number in (
             (self.held.listen, "addReader", errno.ENOSPC),
             (self.fall_silent, "addWriter", errno.ENOSPC),
@@ -309,12 +309,12 @@ class DirectConnectorTests(ConnectorContract, TestCase):
                 self.dial(client)
                 await until(lambda client=client: client.reason)
             self.assertEqual((method, client.reason.value.osError), (method, number))
-            # Nobody is built who would wait for the connection.
+            # No protocol is built that would wait for the connection.
             self.assertEqual(client.told, ["started", "failed"])
             self.assertEqual(len(os.listdir("/proc/self/fd")), before)
 
     async def test_a_socket_connected_to_itself_is_refused(self) -> None:
-        """A free port of this host can be reached from the same port: nobody is there."""
+        """A free port of this host can be connected to itself: nothing listens there."""
 
         class Bound(socket.socket):
             def connect_ex(bound, address):
@@ -330,7 +330,7 @@ class DirectConnectorTests(ConnectorContract, TestCase):
         client.reason.trap(ConnectionRefusedError)
 
     async def test_a_socket_that_is_connected_at_once(self) -> None:
-        """As connect(2) may say, where the network is quick."""
+        """connect(2) may succeed at once on a fast network."""
 
         class Quick(socket.socket):
             def connect_ex(quick, address):
@@ -350,7 +350,7 @@ class DirectConnectorTests(ConnectorContract, TestCase):
         client.reason.trap(ConnectionDone)
 
     async def test_an_unreachable_target_is_told_with_its_reason(self) -> None:
-        """A message of ICMP ends the attempt at once, whatever connect(2) would say."""
+        """An ICMP message ends the attempt at once, whatever connect(2) would return."""
         network = Namespace()
         self.addCleanup(network.close)
         network.run("ip", "link", "set", "lo", "up")
@@ -370,7 +370,7 @@ class DirectConnectorTests(ConnectorContract, TestCase):
             self.assertEqual((kind, client.reason.value.osError), (kind, kinds[kind]))
 
     async def test_an_error_is_read_as_soon_as_it_is_looked_for(self) -> None:
-        """A reactor may tell of it as it tells of success, and again and again (select(2))."""
+        """A reactor may report an error like a success, and repeatedly (select(2))."""
         network = Namespace()
         self.addCleanup(network.close)
         network.run("ip", "link", "set", "lo", "up")
@@ -383,7 +383,7 @@ class DirectConnectorTests(ConnectorContract, TestCase):
         self.assertEqual(errno.EHOSTUNREACH, client.reason.value.osError)
 
     async def test_the_end_of_the_reactor_is_no_error_of_the_target(self) -> None:
-        """It ends attempts, and is told as what it is."""
+        """A stopping reactor ends attempts, with that reason."""
         self.fall_silent()
         client = Client()
         connector = self.dial(client)

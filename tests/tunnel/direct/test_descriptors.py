@@ -1,4 +1,4 @@
-"""Many descriptors as one: who is served when, and what a failure costs the others."""
+"""A set of descriptors: the order of events, and the isolation of failures."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ from yurttunnel.tunnel.direct.descriptors import (
 
 
 class Outer:
-    """The reactor: it notes what it is to watch."""
+    """The reactor; records the descriptors that it watches."""
 
     def __init__(self) -> None:
         self.readers: list[Any] = []
         self.later: list[tuple[float, Callable[..., object], tuple[object, ...]]] = []
 
     def addReader(self, reader: Any) -> None:
-        """Watch."""
+        """Start watching."""
         self.readers.append(reader)
 
     def removeReader(self, reader: Any) -> None:
-        """Watch no more."""
+        """Stop watching."""
         self.readers.remove(reader)
 
     def callLater(self, delay: float, call: Callable[..., object], *arguments: object) -> None:
-        """Note what is for another turn."""
+        """Record a call for a later iteration."""
         self.later.append((delay, call, arguments))
 
     def seconds(self) -> float:
@@ -54,7 +54,7 @@ class Outer:
 
 
 class StoppedReactor(SelectReactor):
-    """A reactor of Twisted's that nobody runs, and whose clock stands still."""
+    """A Twisted reactor that is not run, with a clock that stands still."""
 
     now = 100.0
 
@@ -64,7 +64,7 @@ class StoppedReactor(SelectReactor):
 
 
 class Member:
-    """One end of a pair of sockets; it notes what it is told, and does what ``on[...]`` says."""
+    """One end of a socket pair; records its events, and runs the callback in ``on``."""
 
     def __init__(self) -> None:
         self.socket, self.peer = socket.socketpair()
@@ -77,16 +77,16 @@ class Member:
         return self.socket.fileno()
 
     def logPrefix(self) -> str:
-        """Name it."""
+        """Return its name."""
         return "member"
 
     def note(self, what: str) -> Any:
-        """Note, and do."""
+        """Record an event, and run its callback."""
         self.told.append(what)
         return self.on.get(what, lambda: None)()
 
     def doRead(self) -> Any:
-        """Take what has come."""
+        """Read the data."""
         self.socket.recv(100)
         return self.note("read")
 
@@ -95,33 +95,33 @@ class Member:
         return self.note("write")
 
     def connectionLost(self, reason: Failure) -> None:
-        """Note why."""
+        """Record the event."""
         self.reason = reason
         self.note("lost")
 
 
 @implementer(IHalfCloseableDescriptor)
 class HalfCloseMember(Member):
-    """A member that knows half-close."""
+    """A member with half-close support."""
 
     def readConnectionLost(self, reason: Failure) -> None:
-        """Note it."""
+        """Record the event."""
         self.note("read lost")
 
     def writeConnectionLost(self, reason: Failure) -> None:
-        """Nobody tells this."""
+        """Do nothing: this is never called."""
 
 
 class DescriptorSetTests(SynchronousTestCase):
-    """Over real pairs of sockets; the test is the reactor, and calls when it likes."""
+    """Tests with real socket pairs; the test acts as the reactor."""
 
     def setUp(self) -> None:
-        """Nothing is watched yet."""
+        """Start without members."""
         self.outer = Outer()
         self.descriptors = DescriptorSet(self.outer)
 
     def member(self, kind: type[Member] = Member, ready: bool = True) -> Member:
-        """Return a member that is watched for reading, with something to read or not."""
+        """Return a member that is watched for reading, with data to read or not."""
         member = kind()
         self.addCleanup(member.peer.close)
         self.addCleanup(member.socket.close)
@@ -132,18 +132,18 @@ class DescriptorSetTests(SynchronousTestCase):
         return member
 
     def remove(self, member: Member) -> None:
-        """Leave nothing behind."""
+        """Remove a member completely."""
         self.descriptors.removeReader(member)
         self.descriptors.removeWriter(member)
 
     def serve(self) -> None:
-        """Be told by the reactor that something is ready, if that is so."""
+        """Simulate the event of the reactor that the set is ready."""
         self.descriptors.doRead()
 
-    # The reactor
+    # Registration with the reactor
 
     def test_the_reactor_watches_while_there_are_members(self) -> None:
-        """One descriptor for all of them, and none when there are none."""
+        """The reactor watches one descriptor for all members, and none without members."""
         self.assertEqual(self.descriptors.fileno(), -1)
         one, other = self.member(), self.member()
         self.assertEqual(self.outer.readers, [self.descriptors])
@@ -168,7 +168,7 @@ class DescriptorSetTests(SynchronousTestCase):
         self.assertEqual(self.outer.readers, [self.descriptors])
 
     def test_a_stopping_reactor_ends_all_members(self) -> None:
-        """Each is told the reason that the set was told, even when another one fails."""
+        """Each gets the reason, even if another one fails."""
         one, other = self.member(), self.member()
         one.on["lost"] = lambda: 1 / 0
         self.descriptors.connectionLost(Failure(CONNECTION_LOST))
@@ -179,16 +179,16 @@ class DescriptorSetTests(SynchronousTestCase):
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
     def test_a_member_that_another_one_has_ended_is_told_once(self) -> None:
-        """A proxy's ends close one another when the reactor stops."""
+        """The ends of a proxy close each other when the reactor stops."""
         one, other = self.member(), self.member()
         one.on["lost"] = lambda: self.remove(other)
         self.descriptors.connectionLost(Failure(CONNECTION_LOST))
         self.assertEqual((one.told, other.told), (["lost"], []))
 
-    # Who is served
+    # Order of events
 
     def test_what_is_wanted_is_served(self) -> None:
-        """Reading and writing, each until it is wanted no more; asking twice is once."""
+        """Reading and writing are served until they are removed; adding twice has no effect."""
         member = self.member()
         self.descriptors.addReader(member)
         self.descriptors.addWriter(member)
@@ -204,7 +204,7 @@ class DescriptorSetTests(SynchronousTestCase):
         self.assertEqual(member.told, ["read", "write", "write"])
 
     def test_what_is_watched_already_costs_nothing(self) -> None:
-        """Most pauses are over before anything comes: the kernel hears of what changes alone."""
+        """Most pauses are short, so only changes cause a system call."""
         kernel = Mock()
         self.patch(select, "epoll", lambda: kernel)
         member = self.member(ready=False)
@@ -216,14 +216,14 @@ class DescriptorSetTests(SynchronousTestCase):
         self.assertEqual(kernel.method_calls, changes)
 
     def test_nothing_is_served_when_nothing_is_ready(self) -> None:
-        """The reactor may call in vain."""
+        """The reactor may call the set without a ready member."""
         self.serve()
         member = self.member(ready=False)
         self.serve()
         self.assertEqual(member.told, [])
 
     def test_busy_members_leave_the_reactor_its_turn(self) -> None:
-        """Those that are always ready are served a bounded number of times."""
+        """Members that are always ready are served a limited number of times."""
         members = [self.member() for _ in range(2)]
         for member in members:
             member.on["read"] = lambda member=member: member.peer.send(b"x") and None
@@ -231,7 +231,7 @@ class DescriptorSetTests(SynchronousTestCase):
         self.assertEqual([len(member.told) for member in members], [MOST_ROUNDS] * 2)
 
     def test_all_members_may_go_while_they_are_served(self) -> None:
-        """There is nothing to ask any more then."""
+        """All members may be removed within a round; then nothing is left to poll."""
         members = [self.member() for _ in range(2)]
         for member in members:
             member.on["read"] = lambda member=member: self.remove(member)
@@ -239,7 +239,7 @@ class DescriptorSetTests(SynchronousTestCase):
         self.assertEqual([member.told for member in members], [["read"]] * 2)
 
     def test_a_number_that_was_closed_is_not_served_in_the_same_round(self) -> None:
-        """It may be another one's by now, for which nothing was ready."""
+        """The number may have been reused by a member that is not ready."""
         members = [self.member() for _ in range(2)]
         told: list[Member] = []
 
@@ -259,7 +259,7 @@ class DescriptorSetTests(SynchronousTestCase):
         self.assertEqual(other.told, ["write"])
 
     def test_what_was_removed_is_not_served_in_the_same_round(self) -> None:
-        """Though it was ready when the round began."""
+        """A removed member is not served, even if it was ready when the round began."""
         members = [self.member() for _ in range(2)]
         for member, other in (members, members[::-1]):
             member.on["read"] = partial(self.remove, other)
@@ -267,7 +267,7 @@ class DescriptorSetTests(SynchronousTestCase):
         self.assertEqual(sorted(member.told for member in members), [[], ["read"]])
 
     def test_what_is_desired_no_more_is_not_served_in_the_same_round(self) -> None:
-        """Whether another member has asked for that, or this one when it was read."""
+        """An event is not served if another member, or its own member's read, has removed it."""
         members = [self.member() for _ in range(2)]
 
         def leave_the_other_its_writing(member: Member, other: Member) -> None:
@@ -282,7 +282,7 @@ class DescriptorSetTests(SynchronousTestCase):
         self.assertEqual(sorted(member.told for member in members), [["read"], ["write"]])
 
     def test_what_breaks_while_it_pauses_for_a_moment_is_read_first(self) -> None:
-        """Its peer has sent something and ended; in the same round it is desired again."""
+        """A member whose peer has sent data and ended is read before the end is reported."""
         members = [self.member() for _ in range(2)]
 
         def pause(member: Member, other: Member) -> Exception:
@@ -301,7 +301,7 @@ class DescriptorSetTests(SynchronousTestCase):
         )
 
     def test_what_comes_soon_is_waited_for(self) -> None:
-        """A reactor with nothing to do by its clock is not gone back to before the answer."""
+        """If no timer of the reactor is due, the set waits for the response."""
         self.begin(self.real_reactor())
         asking, answering = self.member(), self.member(ready=False)
         answers = [lambda: answering.peer.send(b"x"), lambda: None]
@@ -310,7 +310,7 @@ class DescriptorSetTests(SynchronousTestCase):
         self.assertEqual((asking.told, answering.told), (["read"], ["read"]))
 
     def test_nothing_is_waited_for_where_events_are_rare(self) -> None:
-        """Then the wait would mostly be in vain."""
+        """If events are rare the set does not wait, because waiting would usually be in vain."""
         reactor = self.real_reactor()
         self.begin(reactor)
         asking, answering = self.member(), self.member(ready=False)
@@ -320,7 +320,7 @@ class DescriptorSetTests(SynchronousTestCase):
         self.assertEqual((asking.told, answering.told), (["read"], []))
 
     def test_a_turn_ends_in_time(self) -> None:
-        """The rest of the reactor waits; but it has a few rounds, however long they take."""
+        """An iteration is limited in time, but has a minimum number of rounds."""
         reactor = self.real_reactor()
         self.begin(reactor)
         members = [self.member() for _ in range(2)]
@@ -337,11 +337,11 @@ class DescriptorSetTests(SynchronousTestCase):
             self.assertEqual([len(member.told) for member in members], [rounds] * 2)
 
     def test_nothing_is_waited_for_when_a_timer_is_due(self) -> None:
-        """It is the reactor's turn then."""
+        """If a timer of the reactor is due, the set returns to the reactor."""
         self.assert_not_waited_for(lambda reactor: reactor.callLater(0, lambda: None))
 
     def test_nothing_is_waited_for_when_a_member_has_set_a_timer(self) -> None:
-        """One that is due at once, although none was when the reactor was asked before."""
+        """The timer is due at once, although none was when the reactor was last checked."""
         self.begin(self.real_reactor())
         asking, answering = self.member(), self.member(ready=False)
 
@@ -355,15 +355,15 @@ class DescriptorSetTests(SynchronousTestCase):
         self.assertEqual((asking.told, answering.told), (["read"], ["read"]))
 
     def test_nothing_is_waited_for_when_a_thread_has_called(self) -> None:
-        """Nor does a thread wait for the sockets."""
+        """A thread's call does not wait for the sockets."""
         self.assert_not_waited_for(lambda reactor: reactor.callFromThread(lambda: None))
 
     def test_nothing_is_waited_for_in_the_turn_of_another_reactor(self) -> None:
-        """One that keeps its timers elsewhere, as asyncio's does, cannot tell what is due."""
+        """A reactor with its own timers, such as asyncio's, does not report when one is due."""
 
         class OtherReactor(StoppedReactor):
             def callLater(self, *details: Any) -> Any:
-                """Keep it elsewhere."""
+                """Store it elsewhere."""
 
         self.assert_not_waited_for(lambda reactor: None, OtherReactor())
 
@@ -372,7 +372,7 @@ class DescriptorSetTests(SynchronousTestCase):
         occupy: Callable[[SelectReactor], object],
         reactor: StoppedReactor | None = None,
     ) -> None:
-        """Check that the answer to what is served is left for later, when the reactor is busy."""
+        """Check that the response is served later, if the reactor is busy."""
         reactor = self.real_reactor(reactor)
         self.begin(reactor)
         asking, answering = self.member(), self.member(ready=False)
@@ -382,13 +382,13 @@ class DescriptorSetTests(SynchronousTestCase):
         self.assertEqual((asking.told, answering.told), (["read"], []))
 
     def real_reactor(self, reactor: StoppedReactor | None = None) -> StoppedReactor:
-        """Return a reactor of Twisted's that nobody runs."""
+        """Return a Twisted reactor that is not run."""
         reactor = reactor or StoppedReactor()
         self.addCleanup(reactor.disconnectAll)
         return reactor
 
     def begin(self, reactor: SelectReactor) -> None:
-        """Begin with a set of ``reactor`` that has just served an event."""
+        """Create a set for ``reactor`` that has just served an event."""
         self.descriptors = DescriptorSet(reactor)
         first = self.member()
         first.on["read"] = lambda: self.remove(first)
@@ -398,7 +398,7 @@ class DescriptorSetTests(SynchronousTestCase):
     # The end of a round
 
     def test_calls_wait_for_the_end_of_the_round(self) -> None:
-        """Until everything that was ready has been served; each is called once."""
+        """Calls for the end of a round run after all ready members have been served, once each."""
         members = [self.member() for _ in range(3)]
         order: list[str] = []
 
@@ -415,7 +415,7 @@ class DescriptorSetTests(SynchronousTestCase):
         self.assertEqual(order, ["read"] * 3 + ["end"] * 3)
 
     def test_nothing_waits_when_one_member_is_ready(self) -> None:
-        """There is nothing to wait for, nor is there outside of a round."""
+        """With a single event, or outside of a round, no call waits."""
         member = self.member()
         waits: list[bool] = []
         member.on["read"] = lambda: waits.append(self.descriptors.at_end_of_round(self.fail))
@@ -424,14 +424,14 @@ class DescriptorSetTests(SynchronousTestCase):
         self.assertFalse(self.descriptors.at_end_of_round(self.fail))
 
     def test_nothing_waits_after_a_round(self) -> None:
-        """What comes then, from a timer or another descriptor, has no round that would end."""
+        """A call from a timer or another descriptor has no round whose end it could wait for."""
         for _ in range(2):
             self.member()
         self.serve()
         self.assertFalse(self.descriptors.at_end_of_round(self.fail))
 
     def test_a_call_that_fails_is_logged(self) -> None:
-        """The next one is called nevertheless."""
+        """A call that raises is logged, and the next one still runs."""
         members = [self.member() for _ in range(2)]
         called: list[Member] = []
 
@@ -447,10 +447,10 @@ class DescriptorSetTests(SynchronousTestCase):
         self.assertEqual(len(called), 2)
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 2)
 
-    # What is to be done soon
+    # Calls for soon
 
     def test_soon_is_when_all_that_is_ready_has_been_served(self) -> None:
-        """And before what is called once for a round, which sends what that has written."""
+        """Calls for soon run before those for the end of the round, which send what they wrote."""
         members = [self.member() for _ in range(2)]
         order: list[str] = []
 
@@ -465,7 +465,7 @@ class DescriptorSetTests(SynchronousTestCase):
         self.assertEqual(order, ["read", "read", "soon", "soon", "end", "end"])
 
     def test_soon_is_after_a_member_that_is_served_alone(self) -> None:
-        """Never within it."""
+        """Calls for soon never run within the event of a member that is served alone."""
         member = self.member()
         order: list[str] = []
 
@@ -478,7 +478,7 @@ class DescriptorSetTests(SynchronousTestCase):
         self.assertEqual(order, ["read", "soon"])
 
     def test_soon_is_the_next_turn_while_nothing_is_served(self) -> None:
-        """A timer, or what the reactor watches besides, has asked."""
+        """The caller was a timer, or another descriptor of the reactor."""
         self.descriptors.call_soon(self.fail, "too soon")
         self.assertEqual(self.outer.later, [(0, self.fail, ("too soon",))])
         self.member()
@@ -487,7 +487,7 @@ class DescriptorSetTests(SynchronousTestCase):
         self.assertEqual(len(self.outer.later), 2)
 
     def test_what_leads_to_more_of_it_without_end_leaves_the_reactor_its_turn(self) -> None:
-        """As a producer does that is pulled by a transport which takes all at once."""
+        """An example is a pull producer on a transport that accepts everything at once."""
         member = self.member()
         calls: list[int] = []
 
@@ -501,7 +501,7 @@ class DescriptorSetTests(SynchronousTestCase):
         self.assertEqual(self.outer.later, [(0, again, ())])
 
     def test_what_fails_soon_is_logged(self) -> None:
-        """The next one is called nevertheless."""
+        """A call for soon that raises is logged, and the next one still runs."""
         member = self.member()
         called: list[int] = []
 
@@ -521,7 +521,7 @@ class DescriptorSetTests(SynchronousTestCase):
     # Ends and failures
 
     def test_a_member_that_says_that_it_has_ended_is_told_why(self) -> None:
-        """It is watched no more."""
+        """A member that reports its end gets the reason, and is removed."""
         member = self.member()
         self.descriptors.addWriter(member)
         member.on["read"] = lambda: CONNECTION_DONE
@@ -531,7 +531,7 @@ class DescriptorSetTests(SynchronousTestCase):
         self.assertEqual(self.outer.readers, [])
 
     def test_the_end_of_reading_is_told_to_who_knows_half_close(self) -> None:
-        """It goes on writing."""
+        """A member with half-close support continues to write after the end of reading."""
         member = self.member(HalfCloseMember)
         self.descriptors.addWriter(member)
         member.on["read"] = lambda: CONNECTION_DONE
@@ -540,7 +540,7 @@ class DescriptorSetTests(SynchronousTestCase):
         self.assertEqual(self.descriptors.writers(), [member])
 
     def test_a_failing_write_is_a_loss_for_who_knows_half_close(self) -> None:
-        """Only an end that reading has found is half of one."""
+        """Only an end that was found by reading is a half-close."""
         member = self.member(HalfCloseMember, ready=False)
         self.descriptors.addWriter(member)
         member.on["write"] = lambda: CONNECTION_LOST
@@ -548,7 +548,7 @@ class DescriptorSetTests(SynchronousTestCase):
         self.assertEqual(member.told, ["write", "lost"])
 
     def test_a_socket_that_breaks_while_nobody_reads_it_is_lost(self) -> None:
-        """The kernel tells of a hang-up whether one asks or not."""
+        """The kernel reports a hang-up even if it was not requested."""
         member = self.member(ready=False)
         self.descriptors.addWriter(member)
         self.descriptors.removeReader(member)
@@ -558,7 +558,7 @@ class DescriptorSetTests(SynchronousTestCase):
         member.reason.trap(ConnectionLost)
 
     def test_a_failing_member_is_logged_and_ended(self) -> None:
-        """The others are served."""
+        """A member that raises is logged and disconnected; the others are still served."""
         one, other = self.member(), self.member()
         one.on["read"] = other.on["read"] = lambda: 1 / 0
         self.serve()

@@ -1,4 +1,4 @@
-"""TLS over memory: one contract for our own calls of OpenSSL and for pyOpenSSL's public methods."""
+"""TLS over memory: one contract for direct calls of OpenSSL and for pyOpenSSL's public methods."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ PARTIAL_WRITES = 0x1
 """SSL_MODE_ENABLE_PARTIAL_WRITE of OpenSSL's ssl.h: pyOpenSSL sets it in each context."""
 
 MUCH = bytes(range(256)) * 4 * 1024
-"""1 MiB: more than the buffer that is kept."""
+"""1 MiB: more than the reused buffer."""
 
 
 class Pair:
-    """A server's and a client's TLS, through their handshake, and what moves between them."""
+    """The TLS of a server and a client after their handshake, and the data between them."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Pair:
                 self.move()
 
     def move(self) -> None:
-        """Let each have what the other has to send."""
+        """Transfer the pending output of each end to the other."""
         with contextlib.suppress(SSL.WantReadError):
             self.state.feed(self.peer.bio_read(1 << 25))
         produced = self.state.produced()
@@ -61,13 +61,13 @@ class Pair:
             self.peer.bio_write(produced)
 
     def read(self, records: int) -> bytes:
-        """Return what so many records hold."""
+        """Return the data of a number of records."""
         pieces: list[bytes] = []
         self.state.read(records, pieces)
         return b"".join(pieces)
 
     def arrives(self, encrypted: bytes, size: int) -> bytes:
-        """Return what the peer makes of ``encrypted``."""
+        """Return the data that the peer decrypts from ``encrypted``."""
         self.peer.bio_write(encrypted)
         received = b""
         while len(received) < size:
@@ -76,16 +76,16 @@ class Pair:
 
 
 class StateContract:
-    """What the transport relies on."""
+    """The requirements of the transport."""
 
     state: Callable[[SSL.Connection], TLSState]
 
     def pair(self, **options) -> Pair:
-        """Make both ends."""
+        """Create both ends."""
         return Pair(self.state, **options)
 
     def test_all_that_is_written_comes_out_in_one_piece(self) -> None:
-        """Nothing, a byte, a record and a bit, and more than any buffer; in either version."""
+        """Data of any size, from none to more than any buffer, is encrypted in one piece."""
         for version in (SSL.TLS1_2_VERSION, SSL.TLS1_3_VERSION):
             pair = self.pair(version=version)
             self.assertEqual(b"", pair.state.write(b""))
@@ -95,13 +95,13 @@ class StateContract:
                 self.assertEqual(b"", pair.state.produced())
 
     def test_what_openssl_takes_only_in_part_is_written_to_its_end(self) -> None:
-        """Where a context allows that, it takes one record at a time."""
+        """If the context allows partial writes, OpenSSL writes one record at a time."""
         pair = self.pair(whole_writes=False)
         encrypted = pair.state.write(MUCH)
         self.assertTrue(pair.arrives(encrypted, len(MUCH)) == MUCH)
 
     def test_a_piece_as_large_as_the_buffer_is_no_end(self) -> None:
-        """What is produced may fill it exactly, or by one byte less or more."""
+        """The output may fill it exactly, or be one byte less or more."""
         for over in (-1, 0, 1):
             pair = self.pair()
             size = KEPT + over - 22 * (KEPT // RECORD)
@@ -112,7 +112,7 @@ class StateContract:
             self.assertEqual(b"", pair.state.produced())
 
     def test_records_are_read_in_their_order(self) -> None:
-        """As many as are asked for, however much they hold."""
+        """As many records are read as requested, whatever their size."""
         pair = self.pair()
         pair.peer.sendall(b"one")
         pair.peer.sendall(b"two")
@@ -123,7 +123,7 @@ class StateContract:
         self.assertTrue(pair.read(1 + len(MUCH) // RECORD) == b"two" + MUCH)
 
     def test_records_without_data(self) -> None:
-        """A server's tickets are such ones: they are skipped, and what comes with them is there."""
+        """A server's tickets are such records: they are skipped, and following data is returned."""
         pair = self.pair()
         with self.assertRaises(SSL.WantReadError):
             pair.read(1)
@@ -135,7 +135,7 @@ class StateContract:
         self.assertEqual([b"x"], pieces)
 
     def test_half_a_record_is_nothing_yet(self) -> None:
-        """Its rest makes it one."""
+        """Half a record returns no data; it is complete with its rest."""
         pair = self.pair()
         pair.peer.sendall(b"x" * 100)
         encrypted = pair.peer.bio_read(1 << 16)
@@ -146,7 +146,7 @@ class StateContract:
         self.assertEqual(b"x" * 100, pair.read(1))
 
     def test_nothing_is_lost_when_it_shrinks(self) -> None:
-        """What came with the end of the handshake is there, to its last half record."""
+        """Data that came with the end of the handshake is kept, even half a record."""
         for version in (SSL.TLS1_2_VERSION, SSL.TLS1_3_VERSION):
             pair = self.pair(version=version)
             pair.peer.sendall(b"one")
@@ -158,14 +158,14 @@ class StateContract:
             pair.state.feed(encrypted[-9:])
             self.assertEqual(b"two", pair.read(1))
             self.assertEqual(b"three", pair.arrives(pair.state.write(b"three"), 5))
-            # The buffers are those of pyOpenSSL, too.
+            # pyOpenSSL uses the same BIOs.
             pair.tls.shutdown()
             pair.move()
             with self.assertRaises(SSL.ZeroReturnError):
                 pair.peer.recv(1)
 
     def test_the_peers_end_is_told_behind_its_data(self) -> None:
-        """An end in order is not the loss of a connection."""
+        """A clean end is not a lost connection."""
         pair = self.pair()
         pair.peer.sendall(b"bye")
         pair.peer.shutdown()
@@ -177,7 +177,7 @@ class StateContract:
         self.assertTrue(pair.tls.get_shutdown() & SSL.RECEIVED_SHUTDOWN)
 
     def test_a_broken_record_is_told_behind_the_data(self) -> None:
-        """With OpenSSL's reason; the alert is produced, and nothing is read any more."""
+        """A broken record raises OpenSSL's error after the data before it, and causes an alert."""
         pair = self.pair()
         pair.peer.sendall(b"good")
         pair.move()
@@ -194,7 +194,7 @@ class StateContract:
             pair.read(1)
 
     def test_the_failure_of_one_is_not_told_to_another(self) -> None:
-        """Nothing of it is left in OpenSSL's queue of errors, which all connections share."""
+        """Nothing of it is left in OpenSSL's error queue, which all connections share."""
         broken, sound = self.pair(), self.pair()
         broken.state.feed(b"\x17\x03\x03\x00\x20" + b"x" * 32)
         with self.assertRaises(SSL.Error):
@@ -204,7 +204,7 @@ class StateContract:
             sound.read(1)
 
     def test_nothing_is_written_after_the_end(self) -> None:
-        """It is an error, as OpenSSL has it, and nothing comes out."""
+        """Writing after the end is an error of OpenSSL, and has no output."""
         pair = self.pair()
         pair.tls.shutdown()
         self.assertTrue(pair.state.produced())
@@ -214,16 +214,16 @@ class StateContract:
 
 
 class DirectCallsTests(StateContract, SynchronousTestCase):
-    """Our own calls keep it."""
+    """The contract with direct calls."""
 
     def state(self, connection: SSL.Connection) -> TLSState:
-        """Make what is tested."""
+        """Create the state."""
         library = private_library()
         assert library is not None
         return DirectCalls(connection, library)
 
     def test_buffers_are_new_after_it_shrinks(self) -> None:
-        """Those before have grown by the handshake, and OpenSSL makes none smaller."""
+        """The old ones have grown during the handshake, and OpenSSL never shrinks them."""
         pair = self.pair()
         before = pair.tls._into_ssl, pair.tls._from_ssl
         pair.state.shrink()
@@ -231,7 +231,7 @@ class DirectCallsTests(StateContract, SynchronousTestCase):
             self.assertNotEqual(former, present)
 
     def test_an_error_that_something_else_has_left_is_nobodys(self) -> None:
-        """It is in the queue before, and would be taken for the reason of what comes next."""
+        """An error already in the queue would be taken for the reason of the next failure."""
         pair = self.pair()
         for act in (
             lambda: self.assertRaises(SSL.WantReadError, pair.read, 1),
@@ -244,15 +244,15 @@ class DirectCallsTests(StateContract, SynchronousTestCase):
 
 
 class PublicMethodsTests(StateContract, SynchronousTestCase):
-    """What pyOpenSSL has in public keeps it."""
+    """The contract with pyOpenSSL's public methods."""
 
     def state(self, connection: SSL.Connection) -> TLSState:
-        """Make what is tested."""
+        """Create the state."""
         return PublicMethods(connection)
 
 
 class Other:
-    """Is ``real`` in all but one attribute, which is ``value``, or missing when that is None."""
+    """Delegates to ``real``, except for one attribute: ``value``, or missing if it is ``None``."""
 
     def __init__(self, real: object, name: str, value: object) -> None:
         self._real = real
@@ -260,7 +260,7 @@ class Other:
         self._value = value
 
     def __getattr__(self, name: str) -> object:
-        """Return what there is."""
+        """Return the attribute."""
         if name != self._name:
             return getattr(self._real, name)
         if self._value is None:
@@ -269,23 +269,23 @@ class Other:
 
 
 class ChoiceTests(SynchronousTestCase):
-    """Which of them it is."""
+    """The choice of the implementation."""
 
     def setUp(self) -> None:
-        """Have it found out anew afterwards."""
+        """Detect it again afterwards."""
         self.addCleanup(private_library.cache_clear)
 
     def chosen(self) -> type:
-        """Return the class of what a connection gets."""
+        """Return the class of a connection's state."""
         private_library.cache_clear()
         return type(state_of(SSL.Connection(SSL.Context(SSL.TLS_METHOD))))
 
     def test_direct_calls_where_they_are_possible(self) -> None:
-        """As they are by the pyOpenSSL that is installed."""
+        """The installed pyOpenSSL supports direct calls."""
         self.assertIs(DirectCalls, self.chosen())
 
     def test_public_methods_where_a_function_is_missing_or_something_else(self) -> None:
-        """One of another shape would be called wrongly."""
+        """A function with another signature would be called wrongly."""
         lib = _util.lib
         for name in openssl._SHAPES:
             for value in (None, lib.SSL_new, 1):
@@ -293,7 +293,7 @@ class ChoiceTests(SynchronousTestCase):
                 self.assertIs(PublicMethods, self.chosen(), (name, value))
 
     def test_public_methods_where_a_connection_has_something_else(self) -> None:
-        """A name is missing, or leads to what is no such pointer."""
+        """If a name is missing or has another type, public methods are used."""
         connection = SSL.Connection(SSL.Context(SSL.TLS_METHOD))
         for name in (*openssl._POINTERS, "_raise_ssl_error"):
             for value in (None, 1):

@@ -1,7 +1,6 @@
-"""TLS in memory: one contract for Twisted's layer and for the one that works in large pieces.
+"""TLS in memory: one contract for Twisted's layer and for the one with large pieces.
 
-The peer is OpenSSL itself, driven by the test, over a plain transport that only keeps what it is
-told.
+The peer is OpenSSL itself, driven by the test, over a plain transport that only records calls.
 """
 
 from __future__ import annotations
@@ -38,15 +37,15 @@ MUCH = bytes(range(256)) * 4 * 10 * 1024
 
 @implementer(IHandshakeListener)
 class TLSUser(User):
-    """A :class:`User` that is told of the end of the handshake."""
+    """A :class:`User` that is notified of the end of the handshake."""
 
     def handshakeCompleted(self) -> None:
-        """Note it."""
+        """Record the event."""
         self.note("shaken")
 
 
 class Plain:
-    """A plain transport that keeps what is written, and notes what is asked for."""
+    """A plain transport that stores written data, and records calls."""
 
     disconnecting = False
     aborted = False
@@ -57,40 +56,40 @@ class Plain:
         self.sent: list[bytes] = []
 
     def write(self, data: bytes) -> None:
-        """Keep."""
+        """Store the data."""
         if not self.aborted:
             self.sent.append(data)
 
     def loseConnection(self) -> None:
-        """Note."""
+        """Record the call."""
         self.disconnecting = True
 
     def abortConnection(self) -> None:
-        """Note."""
+        """Record the call."""
         self.aborted = True
 
     def registerProducer(self, producer, streaming: bool) -> None:
-        """Note."""
+        """Record the call."""
         assert self.producer is None
         self.producer = producer
 
     def unregisterProducer(self) -> None:
-        """Note."""
+        """Record the call."""
         self.producer = None
 
     def pauseProducing(self) -> None:
-        """Note."""
+        """Record the call."""
         self.paused = True
 
     def resumeProducing(self) -> None:
-        """Note."""
+        """Record the call."""
         self.paused = False
 
 
 class Keys:
-    """What the peer of a link protects its records with: pyOpenSSL cannot have them changed.
+    """The record protection keys of a link's peer: pyOpenSSL cannot trigger a key update.
 
-    The peer itself can send nothing once this has.
+    The peer itself can send nothing once this has sent a record.
     """
 
     def __init__(self, is_client: bool) -> None:
@@ -99,7 +98,7 @@ class Keys:
         self._number = 0 if is_client else 2
 
     def change(self) -> bytes:
-        """Return a record that changes the keys, and demands as much of the other side."""
+        """Return a record that updates the keys, and requests the same from the other side."""
         record = self.seal(22, b"\x18\0\0\1\1")
         self._begin(self._expand(b"traffic upd", 48))
         self._number = 0
@@ -113,7 +112,7 @@ class Keys:
         return header + self._cipher.encrypt(nonce, data + bytes([kind]), header)
 
     def note(self, connection: SSL.Connection, line: bytes) -> None:
-        """Take a line of OpenSSL's log of keys."""
+        """Process a line of OpenSSL's key log."""
         label, _, secret = line.split()
         if label == self._label:
             assert connection.get_cipher_name() == "TLS_AES_256_GCM_SHA384"
@@ -125,13 +124,13 @@ class Keys:
         self._vector = self._expand(b"iv", 12)
 
     def _expand(self, label: bytes, size: int) -> bytes:
-        """Derive from the secret (RFC 8446 section 7.1)."""
+        """Derive a key from the secret (RFC 8446 section 7.1)."""
         info = size.to_bytes(2, "big") + bytes([6 + len(label)]) + b"tls13 " + label + b"\0"
         return HKDFExpand(hashes.SHA384(), size, info).derive(self._secret)
 
 
 class Link:
-    """A user above the tested layer, and OpenSSL as its peer."""
+    """A user above the tested layer, with OpenSSL as its peer."""
 
     def __init__(
         self,
@@ -164,12 +163,12 @@ class Link:
         self.is_over = False
 
     def start(self) -> Link:
-        """Connect, and let both shake hands."""
+        """Connect, and complete the handshake."""
         self.layer.makeConnection(self.plain)
         return self.run()
 
     def run(self) -> Link:
-        """Let both get what the other has sent, until nothing moves any more."""
+        """Transfer data between both until nothing moves any more."""
         while True:
             self.clock.advance(0)
             self.to_peer()
@@ -182,7 +181,7 @@ class Link:
         return self
 
     def to_peer(self) -> None:
-        """Hand what has been sent to OpenSSL."""
+        """Pass the sent data to OpenSSL."""
         sent, self.plain.sent = b"".join(self.plain.sent), []
         if sent:
             self.peer.bio_write(sent)
@@ -197,19 +196,19 @@ class Link:
             self.peer_error = self.peer_error or error
 
     def from_peer(self) -> bytes:
-        """Take what OpenSSL sends."""
+        """Return the output of OpenSSL."""
         try:
             return self.peer.bio_read(1 << 25)
         except SSL.WantReadError:
             return b""
 
     def close_plain(self) -> None:
-        """Do what a socket does in the next turn."""
+        """Simulate a socket in the next iteration."""
         if not self.is_over and (self.plain.disconnecting or self.plain.aborted):
             self.lose(ConnectionAborted() if self.plain.aborted else ConnectionDone())
 
     def lose(self, error: Exception) -> None:
-        """End the plain connection."""
+        """Lose the plain connection."""
         self.is_over = True
         producer, self.plain.producer = self.plain.producer, None
         if producer is not None:
@@ -219,24 +218,24 @@ class Link:
 
 
 def creator_for(host: str):
-    """Return what clients of ``twisted.internet.ssl`` use: it verifies in its own way."""
+    """Return the creator for clients of ``twisted.internet.ssl``, with its own verification."""
     pem = authority().certificate.public_bytes(serialization.Encoding.PEM)
     trusted = ssl.trustRootFromCertificates([ssl.Certificate.loadPEM(pem)])
     return ssl.optionsForClientTLS(host, trustRoot=trusted)
 
 
 def pieces_of(data: bytes) -> Iterator[bytes]:
-    """Yield each byte by itself."""
+    """Yield each byte separately."""
     return (data[number : number + 1] for number in range(len(data)))
 
 
 class TLSContract:
-    """What the users of TLS rely on."""
+    """The requirements of the users of TLS."""
 
     transports: str
 
     def link(self, **options) -> Link:
-        """Make both ends."""
+        """Create both ends."""
         return Link(self.transports, **options)
 
     def both(self) -> Iterator[Link]:
@@ -245,7 +244,7 @@ class TLSContract:
             yield self.link(is_client=is_client)
 
     def test_data_goes_both_ways(self) -> None:
-        """Little and much."""
+        """Small and large amounts of data arrive."""
         for link in self.both():
             link.start()
             self.assertEqual(link.user.told, ["made", "shaken"])
@@ -261,7 +260,7 @@ class TLSContract:
             link.lose(ConnectionLost())
 
     def test_data_written_before_the_end_of_the_handshake_waits_for_it(self) -> None:
-        """Nothing is lost."""
+        """Data written before the end of the handshake is sent after it, without loss."""
         for link in self.both():
             link.user.on["made"] = lambda link=link: link.user.transport.write(MUCH)
             link.start()
@@ -269,7 +268,7 @@ class TLSContract:
             link.lose(ConnectionLost())
 
     def test_data_that_comes_with_the_end_of_the_handshake(self) -> None:
-        """Is delivered after it."""
+        """Data that arrives with the end of the handshake is delivered after that."""
         link = self.link()
         link.layer.makeConnection(link.plain)
         link.to_peer()
@@ -282,7 +281,7 @@ class TLSContract:
         link.lose(ConnectionLost())
 
     def test_records_may_come_in_any_pieces(self) -> None:
-        """Also of one byte, during the handshake and after it."""
+        """Records may be split into bytes, during the handshake and after it."""
         link = self.link()
         link.layer.makeConnection(link.plain)
         while "shaken" not in link.user.told:
@@ -297,7 +296,7 @@ class TLSContract:
         link.lose(ConnectionLost())
 
     def test_a_peer_that_changes_its_keys_is_answered(self) -> None:
-        """With the next write, or when it does so again, and what follows is delivered."""
+        """A key update is answered with the next write or update; later data is delivered."""
         for is_client in (False, True):
             keys = Keys(not is_client)
             link = self.link(is_client=is_client, keys=keys).start()
@@ -332,7 +331,7 @@ class TLSContract:
             link.user.reason.trap(ConnectionDone)
 
     def test_the_peers_close_is_answered(self) -> None:
-        """After the data that came with it; then the plain connection is closed."""
+        """The peer's close is answered after all data; then the plain connection is closed."""
         for link in self.both():
             link.start()
             link.peer.sendall(b"bye")
@@ -344,7 +343,7 @@ class TLSContract:
             self.assertTrue(link.peer_ended)
 
     def test_an_end_that_tls_was_not_told_of_is_a_loss(self) -> None:
-        """During the handshake, and after it."""
+        """An end without ``close_notify`` is a lost connection, also during the handshake."""
         link = self.link()
         link.layer.makeConnection(link.plain)
         link.lose(ConnectionDone())
@@ -355,13 +354,13 @@ class TLSContract:
             link.user.reason.trap(ConnectionLost)
 
     def test_a_reset_is_told_as_such(self) -> None:
-        """The reason of the plain connection comes through where TLS has none."""
+        """Without a reason of TLS, that of the plain connection is reported."""
         link = self.link().start()
         link.lose(ConnectionAborted())
         self.assertTrue(link.user.reason.check(ConnectionAborted, ConnectionLost))
 
     def test_what_is_written_after_a_close_is_dropped(self) -> None:
-        """It is no error."""
+        """Data written after a close is dropped without an error."""
         link = self.link().start()
         link.user.transport.loseConnection()
         link.user.transport.write(b"late")
@@ -373,7 +372,7 @@ class TLSContract:
         link.user.transport.write(b"later")
 
     def test_a_close_before_the_handshake_aborts(self) -> None:
-        """There is nothing to tell a peer that TLS has not been agreed on with."""
+        """There is no ``close_notify`` before TLS is established."""
         link = self.link()
         link.layer.makeConnection(link.plain)
         link.user.transport.loseConnection()
@@ -382,7 +381,7 @@ class TLSContract:
         self.assertTrue(link.user.lost)
 
     def test_a_close_after_early_data_sends_it_first(self) -> None:
-        """The handshake is waited for."""
+        """A close after data written before the end of the handshake waits for the handshake."""
         link = self.link(is_client=True)
 
         def write_and_close() -> None:
@@ -400,7 +399,7 @@ class TLSContract:
     # Producers
 
     def test_a_producer_is_the_plain_transports(self) -> None:
-        """Which pauses and resumes it."""
+        """A producer is paused and resumed by the plain transport."""
         link = self.link().start()
         push = Push()
         link.user.transport.registerProducer(push, True)
@@ -416,7 +415,7 @@ class TLSContract:
         self.assertEqual(push.told, ["pause", "resume"])
 
     def test_a_close_waits_for_a_producer(self) -> None:
-        """What it still has is sent."""
+        """A close waits until a registered producer has sent its remaining data."""
         link = self.link().start()
         link.user.transport.registerProducer(Push(), True)
         link.user.transport.loseConnection()
@@ -428,7 +427,7 @@ class TLSContract:
         self.assertTrue(link.peer_ended)
 
     def test_a_producer_ends_with_its_connection(self) -> None:
-        """By the peer's close, which is told as a clean end."""
+        """The peer's close stops a producer, and is a clean end."""
         link = self.link().start()
         push = Push()
         link.user.transport.registerProducer(push, True)
@@ -438,7 +437,7 @@ class TLSContract:
         self.assertEqual(push.told, ["stop"])
 
     def test_reading_can_be_paused(self) -> None:
-        """By way of the plain transport."""
+        """Pausing reading pauses the plain transport."""
         link = self.link().start()
         link.user.transport.pauseProducing()
         link.peer.sendall(b"x")
@@ -449,10 +448,10 @@ class TLSContract:
         link.run()
         self.assertTrue(link.user.received.endswith(b"y"))
 
-    # From within
+    # Reentrance
 
     def test_an_abort_in_any_callback_is_the_last_thing_that_happens(self) -> None:
-        """Nothing is delivered after it, also if it has come already."""
+        """Nothing is delivered after it, even if it was received already."""
         for what, told in (
             ("made", ["made"]),
             ("shaken", ["made", "shaken"]),
@@ -466,14 +465,14 @@ class TLSContract:
                 try:
                     link.peer.sendall(b"x")
                 except SSL.Error:
-                    pass  # The handshake is not over.
+                    pass  # The handshake is not complete.
                 link.layer.dataReceived(link.from_peer() or b"\x17\x03\x03\x00\x01x")
             self.assertTrue(link.plain.aborted)
             link.close_plain()
             self.assertEqual(link.user.told, [*told, "lost"])
 
     def test_an_answer_and_a_close_on_data(self) -> None:
-        """Both reach the peer."""
+        """An answer and a close within ``dataReceived`` both reach the peer."""
         link = self.link().start()
 
         def answer() -> None:
@@ -486,7 +485,7 @@ class TLSContract:
         self.assertEqual((link.received, link.peer_ended), (b"answer", True))
 
     def test_a_close_when_the_handshake_is_over(self) -> None:
-        """Ends TLS properly."""
+        """A close in ``handshakeCompleted`` ends TLS cleanly."""
         for link in self.both():
             link.user.on["shaken"] = lambda link=link: link.user.transport.loseConnection()
             link.start()
@@ -496,7 +495,7 @@ class TLSContract:
     # Failures
 
     def test_garbage_instead_of_a_handshake(self) -> None:
-        """Ends the connection with the reason of TLS."""
+        """Garbage instead of a handshake ends the connection with the reason of TLS."""
         for link in self.both():
             link.layer.makeConnection(link.plain)
             link.plain.sent.clear()
@@ -507,14 +506,14 @@ class TLSContract:
             self.assertNotIn("shaken", link.user.told)
 
     def test_a_peer_without_a_certificate_is_told_why(self) -> None:
-        """By an alert."""
+        """A peer without a certificate gets an alert."""
         link = self.link(peer_certificate=None).start()
         link.user.reason.trap(SSL.Error)
         link.to_peer()
         self.assertIn("alert", str(link.peer_error))
 
     def test_a_broken_record_ends_the_connection(self) -> None:
-        """What came before it is delivered; the peer is told by an alert."""
+        """Data before a broken record is delivered; the peer gets an alert."""
         link = self.link().start()
         push = Push()
         link.user.transport.registerProducer(push, True)
@@ -531,7 +530,7 @@ class TLSContract:
         self.fail_verification()
 
     def fail_verification(self) -> Link:
-        """Have a callback of OpenSSL refuse the peer when the handshake is over."""
+        """Reject the peer in a callback of OpenSSL at the end of the handshake."""
         creator = ClientTLS([b"a"])
         link = self.link(is_client=True, creator=creator)
 
@@ -548,7 +547,7 @@ class TLSContract:
         return link
 
     def test_twisteds_own_creators_serve(self) -> None:
-        """They find what they need, and their verification counts."""
+        """Twisted's own connection creators work, and their verification is applied."""
         link = self.link(is_client=True, creator=creator_for(HOST)).start()
         self.assertIn("shaken", link.user.told)
         link = self.link(is_client=True, creator=creator_for("other.test")).start()
@@ -557,18 +556,18 @@ class TLSContract:
 
 
 class TwistedTLSTests(TLSContract, SynchronousTestCase):
-    """Twisted's layer keeps it."""
+    """The contract with Twisted's layer."""
 
     transports = "twisted"
 
 
 class DirectTLSTests(TLSContract, SynchronousTestCase):
-    """The layer that works in large pieces keeps it."""
+    """The contract with the layer for large pieces."""
 
     transports = "direct"
 
     def test_an_abort_on_data_before_a_broken_record(self) -> None:
-        """It is the abort that is told, not what nobody was to read any more."""
+        """The abort is reported, not an error in data that was not to be read."""
         link = self.link().start()
         link.user.on["data"] = link.user.transport.abortConnection
         link.peer.sendall(b"good")
@@ -578,7 +577,7 @@ class DirectTLSTests(TLSContract, SynchronousTestCase):
         self.assertEqual(link.plain.sent, [])
 
     def test_a_peer_that_changes_its_keys_without_end(self) -> None:
-        """Loses the connection, and has next to nothing kept, whether it reads or not."""
+        """Endless key updates disconnect a peer, with hardly any data buffered."""
         for is_client in (False, True):
             for at_once in (1, 1000):
                 keys = Keys(not is_client)
@@ -594,7 +593,7 @@ class DirectTLSTests(TLSContract, SynchronousTestCase):
                 self.assertIn("changes keys", str(link.user.reason.value))
 
     def test_keys_that_are_changed_now_and_then(self) -> None:
-        """Are no flood, however often in all."""
+        """Occasional key updates are no flood, whatever their total."""
         keys = Keys(True)
         link = self.link(keys=keys).start()
         for _ in range(1000):
@@ -605,7 +604,7 @@ class DirectTLSTests(TLSContract, SynchronousTestCase):
         link.lose(ConnectionLost())
 
     def test_what_comes_in_one_read_is_delivered_in_one_piece(self) -> None:
-        """However many records it has."""
+        """One read is delivered in one piece, with any number of records."""
         link = self.link().start()
         link.peer.sendall(b"x" * 100_000)
         link.peer.sendall(b"y")
@@ -613,7 +612,7 @@ class DirectTLSTests(TLSContract, SynchronousTestCase):
         self.assertEqual(link.user.told, ["made", "shaken", "data"])
 
     def test_there_is_no_tls_state_before_there_is_a_first_record(self) -> None:
-        """Who is silent, or drips, costs a socket and what has come of the record."""
+        """A silent or slow peer costs only a socket and an incomplete record."""
         made: list[object] = []
         creator = ServerTLS([b"a"])
         make = creator.serverConnectionForTLS
@@ -634,7 +633,7 @@ class DirectTLSTests(TLSContract, SynchronousTestCase):
         self.assertIn("shaken", link.user.told)
 
     def test_a_first_record_that_cannot_be_is_refused_at_once(self) -> None:
-        """Whoever does not speak TLS, or claims a record that is too long, is not waited for."""
+        """A peer that does not speak TLS, or announces an overlong record, is rejected."""
         for first in (b"G", b"\x80", b"\x16\x03\x01\xff\xff"):
             link = Link("direct")
             link.layer.makeConnection(link.plain)
@@ -642,7 +641,7 @@ class DirectTLSTests(TLSContract, SynchronousTestCase):
             self.assertTrue(link.plain.disconnecting, first)
 
     def test_what_ends_before_the_first_record(self) -> None:
-        """Either side may leave, and has then done with it."""
+        """Either side may close before the first record."""
         link = Link("direct")
         link.layer.makeConnection(link.plain)
         link.layer.dataReceived(b"\x16\x03")
@@ -654,13 +653,13 @@ class DirectTLSTests(TLSContract, SynchronousTestCase):
         self.assertTrue(link.plain.aborted)
 
     def test_a_write_is_sent_in_one_piece_and_at_once(self) -> None:
-        """However many records it takes."""
+        """One write is sent in one piece and at once, in any number of records."""
         link = self.link().start()
         link.user.transport.write(b"x" * 100_000)
         self.assertEqual(len(link.plain.sent), 1)
 
     def test_buffers_do_not_keep_the_size_of_the_handshake(self) -> None:
-        """Once it is over they are new ones, where OpenSSL can be called directly."""
+        """The BIOs are replaced after the handshake, if OpenSSL can be called directly."""
         for link in self.both():
             before = []
             link.user.on["shaken"] = lambda link=link, before=before: before.append(
@@ -671,14 +670,14 @@ class DirectTLSTests(TLSContract, SynchronousTestCase):
             self.assertEqual(openssl.private_library() is not None, before != now)
 
     def test_a_connection_that_is_lost_when_the_handshake_is_over(self) -> None:
-        """What is freed by that is not asked for anything more."""
+        """The state that is freed then is not used any more."""
         for link in self.both():
             link.user.on["shaken"] = lambda link=link: link.lose(ConnectionDone())
             link.start()
             self.assertEqual(link.user.told, ["made", "shaken", "lost"])
 
     def test_early_data_goes_before_what_is_written_at_the_end_of_the_handshake(self) -> None:
-        """In the order of writing."""
+        """Early data is sent before data written at the end of the handshake."""
         link = self.link(is_client=True)
         link.user.on["made"] = lambda: link.user.transport.write(b"1")
         link.user.on["shaken"] = lambda: link.user.transport.write(b"2")
@@ -686,11 +685,11 @@ class DirectTLSTests(TLSContract, SynchronousTestCase):
         self.assertEqual(link.received, b"12")
 
     def test_a_handshake_with_a_peer_that_is_refused_is_never_over(self) -> None:
-        """Its user is not told that it is."""
+        """The user of a connection whose peer is rejected gets no ``handshakeCompleted``."""
         self.assertEqual(self.fail_verification().user.told, ["made", "lost"])
 
     def test_a_record_that_is_too_long_is_refused_at_once(self) -> None:
-        """Its end is not waited for."""
+        """The rest of a record that is too long is not awaited."""
         link = self.link().start()
         link.layer.dataReceived(b"\x17\x03\x03\xff\xff")
         link.run()
@@ -698,22 +697,22 @@ class DirectTLSTests(TLSContract, SynchronousTestCase):
 
 
 class PublicMethodsTLSTests(DirectTLSTests):
-    """So does the same layer by what pyOpenSSL has in public alone."""
+    """The contract with the same layer, using only public methods of pyOpenSSL."""
 
     def setUp(self) -> None:
-        """Find nothing of what pyOpenSSL keeps to itself."""
+        """Disable the private names of pyOpenSSL."""
         self.patch(openssl, "private_library", lambda: None)
 
 
 class RecordCounterTests(SynchronousTestCase):
-    """How many records are complete."""
+    """Counting of complete records."""
 
     @given(
         st.lists(st.integers(0, 40), max_size=8),
         st.lists(st.integers(0, 60), max_size=12),
     )
     def test_pieces_complete_the_records_that_end_in_them(self, lengths, cuts) -> None:
-        """However the bytes are cut."""
+        """The result does not depend on how the bytes are split."""
         data = b"".join(b"\x17\x03\x03" + n.to_bytes(2, "big") + bytes(n) for n in lengths)
         ends = [sum(5 + n for n in lengths[: count + 1]) for count in range(len(lengths))]
         counter = RecordCounter()

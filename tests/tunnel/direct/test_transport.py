@@ -1,7 +1,7 @@
 """Sockets as transports: one contract for Twisted's own and for those that send at once.
 
-Everything is on loopback, on ports that the kernel chooses. The peer is a plain socket which the
-test drives itself, so that both ends are in the state that the test wants.
+Everything is on loopback, on ports that the kernel chooses. The peer is a plain socket that the
+test uses directly, so that it controls the state of both ends.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from yurttunnel.tunnel.direct.descriptors import DescriptorSet
 from yurttunnel.tunnel.direct.reactor import with_transports
 
 MUCH = os.urandom(64 * 1024) * 160
-"""10 MiB: more than any socket's buffers take."""
+"""10 MiB: more than any socket's buffers hold."""
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Let the reactor turn until ``condition()`` holds; the test's own timeout bounds it."""
+    """Run the reactor until ``condition()`` holds, within the test's own timeout."""
     while not condition():
         await deferLater(reactor, 0)
 
 
 async def turns(count: int = 10) -> None:
-    """Let the reactor turn."""
+    """Run some iterations of the reactor."""
     for _ in range(count):
         await deferLater(reactor, 0)
 
 
 class Peer:
-    """The other end: a socket that does nothing by itself."""
+    """The other end: a socket that only the test uses."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
@@ -54,7 +54,7 @@ class Peer:
         self.reset = False
 
     def read(self) -> Peer:
-        """Take all that has come."""
+        """Read all available data."""
         with contextlib.suppress(BlockingIOError):
             while not (self.ended or self.reset):
                 try:
@@ -67,25 +67,25 @@ class Peer:
         return self
 
     def reset_connection(self) -> None:
-        """Close so that the other end gets a reset."""
+        """Close with a reset."""
         linger = (1).to_bytes(4, "little") + bytes(4)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         self.socket.close()
 
 
 class TransportContract:
-    """What the users of a connected socket rely on."""
+    """The requirements of the users of a connected socket."""
 
     transports: str
     timeout = 20
 
     def setUp(self) -> None:
-        """Nothing is connected yet."""
+        """Start without a connection."""
         self.reactor = with_transports(reactor, self.transports)
         self.is_done = False
 
     async def connect(self, user: User) -> Peer:
-        """Have a connection accepted for ``user``."""
+        """Accept a connection for ``user``."""
         port = self.reactor.listenTCP(0, Factory.forProtocol(lambda: user), interface="127.0.0.1")
         self.addCleanup(port.stopListening)
         peer = Peer(socket.create_connection(("127.0.0.1", port.getHost().port)))
@@ -94,7 +94,7 @@ class TransportContract:
         return peer
 
     async def end(self, user: User, peer: Peer) -> None:
-        """Leave nothing behind."""
+        """Close everything."""
         peer.socket.close()
         user.on.clear()
         if user.told and not user.lost:
@@ -104,7 +104,7 @@ class TransportContract:
     # Data and its end
 
     async def test_what_is_written_before_a_close_arrives_in_order(self) -> None:
-        """All of it, then the end."""
+        """All data written before a close arrives in order, then the end."""
         user = User()
         peer = await self.connect(user)
         for piece in (b"a", MUCH, b"b", MUCH, b"", b"c"):
@@ -117,7 +117,7 @@ class TransportContract:
         user.reason.trap(ConnectionDone)
 
     async def test_a_close_tells_later(self) -> None:
-        """Not from within ``loseConnection``; what is written in the same turn still goes."""
+        """A close is not reported within ``loseConnection``; data of that iteration is sent."""
         user = User()
         peer = await self.connect(user)
         user.transport.loseConnection()
@@ -132,7 +132,7 @@ class TransportContract:
         self.assertEqual(user.told.count("lost"), 1)
 
     async def test_an_end_closes_a_protocol_that_knows_no_half_close(self) -> None:
-        """As a clean end."""
+        """A protocol without half-close support is closed by an end, as a clean end."""
         user = User()
         peer = await self.connect(user)
         peer.socket.sendall(b"bye")
@@ -144,7 +144,7 @@ class TransportContract:
     # Half-close
 
     async def test_the_peers_end_leaves_the_other_direction(self) -> None:
-        """It is told once, and writing goes on."""
+        """The peer's end is reported once, and writing continues."""
         user = HalfCloseUser()
         peer = await self.connect(user)
         peer.socket.shutdown(socket.SHUT_WR)
@@ -154,7 +154,7 @@ class TransportContract:
         self.assertEqual(user.told, ["made", "read lost"])
 
     async def test_after_an_end_resuming_tells_it_again(self) -> None:
-        """A protocol that could not use it the first time asks for it so."""
+        """Resuming reports the end again, for a protocol that could not handle it before."""
         user = HalfCloseUser()
         peer = await self.connect(user)
         peer.socket.shutdown(socket.SHUT_WR)
@@ -165,7 +165,7 @@ class TransportContract:
         await until(lambda: user.told.count("read lost") == 2)
 
     async def test_an_end_while_paused_is_told_after_the_data(self) -> None:
-        """Once reading is resumed."""
+        """An end while reading is paused is reported after the data, once it is resumed."""
         user = HalfCloseUser()
         peer = await self.connect(user)
         user.transport.pauseProducing()
@@ -178,7 +178,7 @@ class TransportContract:
         self.assertEqual(user.told, ["made", "data", "read lost"])
 
     async def test_ending_ones_direction_sends_what_waits_first(self) -> None:
-        """The peer gets all, then the end; the other direction goes on."""
+        """The peer gets all data, then the end; the other direction continues."""
         user = HalfCloseUser()
         peer = await self.connect(user)
         user.transport.write(MUCH)
@@ -192,7 +192,7 @@ class TransportContract:
         await until(lambda: user.received == b"answer")
 
     async def test_the_end_of_ones_direction_is_told_later(self) -> None:
-        """Not from within ``loseWriteConnection``; a second call changes nothing."""
+        """The end is not reported within ``loseWriteConnection``; a second call has no effect."""
         user = HalfCloseUser()
         peer = await self.connect(user)
         user.transport.loseWriteConnection()
@@ -203,7 +203,7 @@ class TransportContract:
         self.assertEqual((peer.received, user.told), (b"", ["made", "write lost"]))
 
     async def test_after_both_ends_a_close_is_clean(self) -> None:
-        """Though the kernel calls such a socket hung up."""
+        """After both ends a close is clean, although the kernel reports a hang-up."""
         user = HalfCloseUser()
         peer = await self.connect(user)
         peer.socket.shutdown(socket.SHUT_WR)
@@ -213,10 +213,10 @@ class TransportContract:
         await until(lambda: user.lost)
         user.reason.trap(ConnectionDone)
 
-    # Breaking
+    # Aborts and resets
 
     async def test_an_abort_resets_and_drops(self) -> None:
-        """The peer sees that it is no end; the protocol is told later, that it was itself."""
+        """The peer gets a reset; the abort is reported to the protocol later."""
         user = User()
         peer = await self.connect(user)
         user.transport.write(MUCH)
@@ -230,7 +230,7 @@ class TransportContract:
         self.assertLess(len(peer.received), len(MUCH))
 
     async def test_nothing_is_sent_after_an_abort(self) -> None:
-        """Not even in the same turn."""
+        """Nothing is sent after an abort, not even within the same iteration."""
         user = User()
         peer = await self.connect(user)
         user.transport.abortConnection()
@@ -239,7 +239,7 @@ class TransportContract:
         self.assertEqual(peer.received, b"")
 
     async def test_an_abort_while_a_close_waits(self) -> None:
-        """Is an abort."""
+        """An abort takes effect while a close waits."""
         user = User()
         peer = await self.connect(user)
         user.transport.loseConnection()
@@ -249,13 +249,13 @@ class TransportContract:
         await until(lambda: peer.read().reset)
 
     async def test_an_abort_on_data_while_the_socket_takes_more(self) -> None:
-        """One event of the reactor that says both is an abort, not a clean end."""
+        """If the reactor reports both in one event, it is an abort, not a clean end."""
         user = User()
         peer = await self.connect(user)
         while user.transport not in self.reactor.getWriters():
             user.transport.write(bytes(1 << 16))
             await turns(3)
-        # What waits now is little: the socket will take it all as soon as the peer has read.
+        # Little is buffered now: the socket will accept all of it as soon as the peer has read.
         user.transport.pauseProducing()
         user.on["data"] = lambda: user.transport.abortConnection()
         peer.socket.sendall(b"x")
@@ -265,7 +265,7 @@ class TransportContract:
         user.reason.trap(ConnectionAborted)
 
     async def test_a_reset_is_a_loss(self) -> None:
-        """While the socket is read."""
+        """A reset is detected while the socket is read."""
         user = User()
         peer = await self.connect(user)
         peer.reset_connection()
@@ -273,7 +273,7 @@ class TransportContract:
         user.reason.trap(ConnectionLost)
 
     async def test_a_reset_while_paused_costs_nothing_until_resumed(self) -> None:
-        """The reactor is not kept busy by a socket that nobody wants."""
+        """A paused socket does not keep the reactor busy."""
         user = HalfCloseUser()
         peer = await self.connect(user)
         user.transport.pauseProducing()
@@ -286,7 +286,7 @@ class TransportContract:
         user.reason.trap(ConnectionLost)
 
     async def test_a_reset_after_a_half_close_is_noticed_by_writing(self) -> None:
-        """And not told from within ``write``."""
+        """A write detects a reset after a half-close, but does not report it itself."""
         user = HalfCloseUser()
         peer = await self.connect(user)
         peer.socket.shutdown(socket.SHUT_WR)
@@ -301,7 +301,7 @@ class TransportContract:
         user.reason.trap(ConnectionLost)
 
     async def test_a_defect_in_a_protocol_ends_its_connection(self) -> None:
-        """Wherever it is raised, it is logged and told as the reason."""
+        """An exception of a protocol is logged and is the reason, wherever it is raised."""
         for what in ("data", "read lost", "write lost"):
             user = HalfCloseUser()
             peer = await self.connect(user)
@@ -318,7 +318,7 @@ class TransportContract:
     # Pausing and producers
 
     async def test_a_pause_in_connection_made_holds(self) -> None:
-        """What the peer sends waits until reading is resumed."""
+        """Data from the peer is held until reading is resumed."""
         user = User()
         user.on["made"] = lambda: user.transport.pauseProducing()
         peer = await self.connect(user)
@@ -329,7 +329,7 @@ class TransportContract:
         await until(lambda: user.received == b"x")
 
     async def test_a_push_producer_is_paused_while_much_waits(self) -> None:
-        """And resumed when all has gone."""
+        """A push producer is paused while much is buffered, and resumed when all data is sent."""
         user = User()
         peer = await self.connect(user)
         push = Push()
@@ -350,7 +350,7 @@ class TransportContract:
         self.assertEqual(push.told[3:], ["stop"])
 
     async def test_the_next_push_producer_is_paused_as_well(self) -> None:
-        """What the one before has written may still wait."""
+        """Data of the previous one may still be buffered."""
         user = User()
         peer = await self.connect(user)
         first, second = Push(), Push()
@@ -366,7 +366,7 @@ class TransportContract:
         await until(lambda: second.told == ["pause", "resume"])
 
     async def test_nothing_is_read_while_a_close_waits(self) -> None:
-        """Whoever has closed wants nothing, even if its producer's other side says go on."""
+        """A closed transport does not read, even if it is resumed by another producer."""
         user = User()
         peer = await self.connect(user)
         user.transport.write(MUCH)
@@ -375,13 +375,13 @@ class TransportContract:
         peer.socket.send(b"late")
         await turns()
         self.assertEqual((user.received, user.lost), (b"", False))
-        # What nobody has read has the kernel close by a reset, which may overtake the last bytes
+        # Unread data would make the kernel close with a reset, which may overtake the last data
         # (RFC 2525 section 2.17).
         await until(lambda: peer.read() and user.lost)
         self.assertEqual(user.received, b"")
 
     async def test_a_close_does_not_wait_for_a_push_producer_that_may_send(self) -> None:
-        """Twisted's sockets close then, whatever the documentation of the method says."""
+        """Twisted's sockets close then, despite the documentation of the method."""
         user = User()
         await self.connect(user)
         user.transport.registerProducer(Push(), True)
@@ -389,7 +389,7 @@ class TransportContract:
         await until(lambda: user.lost)
 
     async def test_a_pull_producer_asked_again_knows_that_its_data_has_gone(self) -> None:
-        """The kernel has it: here that is the peer's side of the loopback."""
+        """The kernel has it: over loopback, it is at the peer already."""
         user = User()
         peer = await self.connect(user)
         seen: list[int] = []
@@ -409,7 +409,7 @@ class TransportContract:
         self.assertEqual(pull.asked, 2)
 
     async def test_a_pull_producer_is_not_asked_while_its_data_waits(self) -> None:
-        """But once the peer has taken it."""
+        """A pull producer is called again once the peer has read its data."""
         user = User()
         peer = await self.connect(user)
         pull = Pull(lambda: user.transport.write(MUCH))
@@ -420,7 +420,7 @@ class TransportContract:
         await until(lambda: len(peer.read().received) == len(MUCH))
 
     async def test_a_close_waits_for_a_pull_producer(self) -> None:
-        """Until it is unregistered."""
+        """A close waits until a pull producer is unregistered."""
         user = User()
         peer = await self.connect(user)
         pull = Pull(
@@ -435,10 +435,10 @@ class TransportContract:
         await until(lambda: user.lost)
         user.reason.trap(ConnectionDone)
 
-    # Who it is, and the port
+    # Addresses, and the port
 
     async def test_addresses_and_options(self) -> None:
-        """Both ends see the same addresses; the socket can be had for its options."""
+        """Both ends see the same addresses; the socket is accessible for its options."""
         user = User()
         peer = await self.connect(user)
         transport: Any = user.transport
@@ -451,7 +451,7 @@ class TransportContract:
         self.assertTrue(no_delay)
 
     def connect_unix(self, user: User, name: str = "") -> tuple[str, Peer]:
-        """Connect by a Unix socket, from one that may have a name; return the path, too."""
+        """Connect by a Unix socket, optionally from a named one; return the path and the peer."""
         path = os.path.relpath(self.mktemp())
         os.makedirs(os.path.dirname(path), exist_ok=True)
         port = listen_unix(self.reactor, "--flag", path, Factory.forProtocol(lambda: user))
@@ -466,7 +466,7 @@ class TransportContract:
         return path, peer
 
     async def test_a_unix_socket(self) -> None:
-        """It behaves like any other."""
+        """A Unix socket behaves like a TCP socket."""
         user = HalfCloseUser()
         path, peer = self.connect_unix(user)
         peer.socket.sendall(b"x")
@@ -482,7 +482,7 @@ class TransportContract:
         await until(lambda: user.lost)
 
     async def test_running_out_of_descriptors_costs_only_the_new_connection(self) -> None:
-        """It is closed, the port does not spin, and the next one is served."""
+        """Without a descriptor the new connection is closed, and existing ones still work."""
         user = User()
         peer = await self.connect(user)
         address = peer.socket.getpeername()
@@ -498,20 +498,20 @@ class TransportContract:
 
 
 class TwistedTransportTests(TransportContract, TestCase):
-    """Twisted's own keep it."""
+    """The contract with Twisted's transports."""
 
     transports = "twisted"
 
 
 class DirectTransportTests(TransportContract, TestCase):
-    """Those that send at once keep it."""
+    """The contract with the transports that send at once."""
 
     transports = "direct"
 
     async def test_a_unix_socket_whose_peer_has_a_name(self) -> None:
-        """Whatever the peer's own socket is called, it is let in; its name is its address."""
+        """Any name of the peer's socket is accepted; it is the peer's address."""
         user = User()
-        # It has as many characters as an address of IPv6 has fields, for which Twisted's takes it.
+        # It has as many characters as an IPv6 address has fields, which confuses Twisted.
         _, peer = self.connect_unix(user, "peer")
         peer.socket.sendall(b"x")
         await until(lambda: user.received == b"x" or peer.read().ended)
@@ -519,14 +519,14 @@ class DirectTransportTests(TransportContract, TestCase):
         self.assertEqual("peer", os.fsdecode(user.transport.getPeer().name))
 
     async def test_data_is_with_the_kernel_when_write_returns(self) -> None:
-        """That is what they are for."""
+        """Written data is in the kernel when ``write`` returns."""
         user = User()
         peer = await self.connect(user)
         user.transport.write(b"now")
         self.assertEqual(peer.read().received, b"now")
 
     async def test_what_cannot_be_watched_is_nobodys(self) -> None:
-        """Where the kernel watches no more, no protocol waits for a connection, or counts."""
+        """If the kernel is out of watches, no protocol is built that would wait or be counted."""
         built: list[User] = []
 
         class Building(Factory):
@@ -550,7 +550,7 @@ class DirectTransportTests(TransportContract, TestCase):
         self.assertEqual(other.read().received, b"served")
 
     async def test_small_pieces_wait_joined(self) -> None:
-        """A piece by itself would cost many times its bytes."""
+        """The overhead of a separate piece would exceed its size."""
         user = User()
         peer = await self.connect(user)
         pieces = [number.to_bytes(2, "big") for number in range(10_000)]
@@ -564,7 +564,7 @@ class DirectTransportTests(TransportContract, TestCase):
         self.assertEqual(peer.received, expected)
 
     async def test_an_event_for_both_directions_ends_with_an_abort(self) -> None:
-        """Nothing is sent after it, and no producer is asked for more."""
+        """Nothing is sent after the abort, and no producer is resumed."""
         user, push = User(), Push()
         peer = await self.connect(user)
         user.transport.registerProducer(push, True)
@@ -572,7 +572,7 @@ class DirectTransportTests(TransportContract, TestCase):
         user.on["data"] = user.transport.abortConnection
         sent: list[object] = []
         self.patch(user.transport, "_send", lambda data: sent.append(data) or len(data))
-        # Without a turn of the reactor: what waits has room, when there is something to read, too.
+        # Without an iteration of the reactor: the socket is writable and readable at once.
         peer.read()
         peer.socket.sendall(b"x")
         await until(lambda: user.lost)
@@ -580,11 +580,11 @@ class DirectTransportTests(TransportContract, TestCase):
         user.reason.trap(ConnectionAborted)
 
     def test_what_is_not_about_connections_is_the_reactors(self) -> None:
-        """Threads, name resolution, signals."""
+        """Threads, name resolution and signals are not replaced."""
         self.assertEqual(self.reactor.getThreadPool, reactor.getThreadPool)
 
     def test_ports_are_listened_on_as_on_twisteds(self) -> None:
-        """What is not said is the same."""
+        """The defaults are the same."""
         for kind in (self.reactor, reactor):
             listening = inspect.signature(kind.listenTCP)
             defaults = {name: each.default for name, each in listening.parameters.items()}

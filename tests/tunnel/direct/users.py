@@ -1,4 +1,4 @@
-"""Protocols and producers that note what they are told."""
+"""Protocols and producers that record their events."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from zope.interface import implementer
 
 
 class User(Protocol):
-    """Notes in ``told`` what happens, and does what ``on[...]`` says in the middle of it."""
+    """Records its events in ``told``, and runs the callback in ``on`` for each."""
 
     def __init__(self) -> None:
         self.received = b""
@@ -20,66 +20,66 @@ class User(Protocol):
         self.on: dict[str, Callable[[], object]] = {}
 
     def note(self, what: str) -> None:
-        """Note, then do."""
+        """Record an event, and run its callback."""
         self.told.append(what)
         self.on.get(what, lambda: None)()
 
     def connectionMade(self) -> None:
-        """Note the beginning."""
+        """Record the event."""
         self.note("made")
 
     def dataReceived(self, data: bytes) -> None:
-        """Keep data."""
+        """Store data."""
         self.received += data
         self.note("data")
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Note the end."""
+        """Record the event."""
         self.reason = reason
         self.note("lost")
 
     @property
     def lost(self) -> bool:
-        """Whether it is over."""
+        """Whether the connection is lost."""
         return "lost" in self.told
 
 
 @implementer(IHalfCloseableProtocol)
 class HalfCloseUser(User):
-    """A :class:`User` that knows of half-closes."""
+    """A :class:`User` with half-close support."""
 
     def readConnectionLost(self) -> None:
-        """Note the end of what the peer sends."""
+        """Record the end of the peer's direction."""
         self.note("read lost")
 
     def writeConnectionLost(self) -> None:
-        """Note the end of what this side sends."""
+        """Record the end of this side's direction."""
         self.note("write lost")
 
 
 @implementer(IPushProducer)
 class Push:
-    """A push producer that notes what it is told."""
+    """A push producer that records its calls."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
 
     def pauseProducing(self) -> None:
-        """Note."""
+        """Record the call."""
         self.told.append("pause")
 
     def resumeProducing(self) -> None:
-        """Note."""
+        """Record the call."""
         self.told.append("resume")
 
     def stopProducing(self) -> None:
-        """Note."""
+        """Record the call."""
         self.told.append("stop")
 
 
 @implementer(IPullProducer)
 class Pull:
-    """A pull producer that does the next of ``steps`` each time it is asked."""
+    """A pull producer that runs the next of ``steps`` each time it is called."""
 
     def __init__(self, *steps: Callable[[], object]) -> None:
         self.steps = list(steps)
@@ -87,11 +87,11 @@ class Pull:
         self.stopped = False
 
     def resumeProducing(self) -> None:
-        """Do the next step."""
+        """Run the next step."""
         self.asked += 1
         if self.steps:
             self.steps.pop(0)()
 
     def stopProducing(self) -> None:
-        """Note."""
+        """Record the call."""
         self.stopped = True
