@@ -1,1 +1,1 @@
-"""yurthub: the node's way to the Kubernetes API, which answers from a cache without the cloud."""
+"""yurthub: the node's proxy to the Kubernetes API, which serves from a cache while offline."""

@@ -1,4 +1,4 @@
-"""``twist yurthub``: the node's way to the Kubernetes API."""
+"""``twist yurthub``: the node's proxy to the Kubernetes API."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Options", "makeService"]
 
 
 def makeService(options: Options) -> IService:
-    """Build the hub from its command line; what is wrong ends the process with a sentence."""
+    """Build the hub from its command line; exit with a one-line message on errors."""
     reactor, settings = begin(options, subject)
     if options.dump is not None:
         _dump(settings.cache_dir, options.dump)
@@ -41,8 +41,8 @@ def makeService(options: Options) -> IService:
 
 
 def subject(settings: Settings) -> Subject:
-    """Name the hub's port, its files and its secret, for ``--diagnose``."""
-    # What only this needs takes time and memory to import.
+    """Return the hub's port, files and secrets for ``--diagnose``."""
+    # Imported here, because it takes time and memory, and only ``--diagnose`` needs it.
     from yurttunnel.hub.identity.identity import PKI_DIRECTORY
 
     bootstrap = settings.bootstrap
@@ -62,7 +62,7 @@ def _dump(cache: Path, target: Path) -> NoReturn:
     from yurttunnel.hub.cache.interfaces import CacheFailed
     from yurttunnel.hub.process import DATABASE
 
-    # What twist has put in the place of standard output writes to the log.
+    # twist has replaced sys.stdout with an object that writes to the log.
     screen = sys.__stdout__ or sys.stdout
     path = cache / DATABASE
     try:

@@ -1,15 +1,16 @@
-"""The ConfigMap ``yurt-hub-cfg``, followed live, with the keys that upstream has.
+"""The informer for the ConfigMap ``yurt-hub-cfg``, with the same keys as upstream.
 
 ==================  =========================  ===============================================
 key                 example                    meaning
 ==================  =========================  ===============================================
-``cache_agents``    ``ingress, my-operator``   whose answers are kept besides those of the
-                                               clients that a node always has; ``*`` is all
-name of a filter    ``nginx-ingress, mesh``    for whose requests it is, too
+``cache_agents``    ``ingress, my-operator``   additional clients whose responses are cached,
+                                               besides the default clients; ``*`` is all
+name of a filter    ``nginx-ingress, mesh``    additional clients that the filter applies to
 ==================  =========================  ===============================================
 
-A name is the first word of User-Agent up to its first slash, in whatever case. The hub follows it
-through its own port, so that a node that boots without the cloud has what was set before.
+A client's name is the first word of its User-Agent up to the first slash, in lower or upper case.
+The hub reads the ConfigMap through its own port, so a node that boots offline uses the last cached
+configuration.
 """
 
 from __future__ import annotations
@@ -28,22 +29,22 @@ CONFIG_MAP = "yurt-hub-cfg"
 CACHE_AGENTS = "cache_agents"
 
 ALL = "*"
-"""An item that stands for all components."""
+"""An item that matches all components."""
 
 _LONGEST_QUOTE = 40
 
-# RFC 9110 section 5.6.2, of which the products in User-Agent are; it has ``*``.
+# RFC 9110 section 5.6.2: the characters of a token, such as a User-Agent product; ``*`` is one.
 _TOKEN = frozenset(ascii_letters + digits + "!#$%&'*+-.^_`|~")
 
 log = Logger()
 
 
 class BadComponents(ValueError):
-    """A value is no list of components; one line says why."""
+    """A value is not a list of components; the message is one line."""
 
 
 def parse_components(value: object) -> frozenset[str]:
-    """Read a list of components between commas; raises :class:`BadComponents`."""
+    """Parse a comma-separated list of components; raise :class:`BadComponents`."""
     if not isinstance(value, str):
         raise BadComponents("it is not a text")
     items = [item for each in value.split(",") if (item := each.strip())]
@@ -55,15 +56,15 @@ def parse_components(value: object) -> frozenset[str]:
 
 
 class HubConfiguration:
-    """What is configured for all hubs, kept current by ``informers``.
+    """The configuration of all hubs, kept current by ``informers``.
 
-    ``filters`` are the names of those that there are; other keys are none of ours. Without the
-    ConfigMap nothing is configured. A value that cannot be read leaves what it said before.
+    ``filters`` are the names of the filters; other keys are ignored. Without the ConfigMap nothing
+    is configured. For an invalid value the previous one stays in use.
     """
 
     def __init__(self, informers: IInformers, namespace: str, filters: Iterable[str]) -> None:
         self.on_changed: list[Callable[[], object]] = []
-        """Who is told when a key has changed."""
+        """Callbacks for a changed key."""
         self._namespace = namespace
         self._keys = (CACHE_AGENTS, *filters)
         self._components: dict[str, frozenset[str]] = {}
@@ -102,10 +103,10 @@ class HubConfiguration:
 
 
 def configured(config_map: Object) -> Mapping[str, object]:
-    """Keep of a ``ConfigMap`` its values."""
+    """Return the data of a ``ConfigMap``."""
     return mapping(config_map.get("data"))
 
 
 def configuration_spec(namespace: str) -> InformerSpec[Mapping[str, object]]:
-    """Return what is followed: the one ConfigMap."""
+    """Return the informer spec for this one ConfigMap."""
     return InformerSpec(CONFIG_MAPS, configured, namespace=namespace, name=CONFIG_MAP)

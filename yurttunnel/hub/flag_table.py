@@ -1,4 +1,4 @@
-"""The flags of the hub; their names and most defaults are those of upstream."""
+"""The flags of the hub; their names and most defaults are the same as upstream's."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ LONGEST_INTERFACE_NAME = 15
 
 _LINK_LOCAL = IPv4Network("169.254.0.0/16")
 _RESERVED = IPv4Network("169.254.31.0/24")
-"""Of upstream's own; its validation refuses it, too."""
+"""Reserved by upstream for itself; upstream's validation rejects it, too."""
 _OF_CALICO = IPv4Address("169.254.1.1")
-"""The gateway that Calico gives to pods."""
+"""The gateway address that Calico gives to pods."""
 
 _BYTES = re.compile(r"([0-9]{1,15})(Ki|Mi|Gi|Ti)?")
 _FACTORS = {None: 1, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
@@ -31,7 +31,7 @@ _INTERFACE_NAME = re.compile(r"[^\s/:%]+")
 
 
 def _servers(text: str) -> tuple[str, ...]:
-    """Parse the list of API servers into URLs, each once."""
+    """Parse the list of API servers into URLs without duplicates."""
     found = []
     for item in flags.items(text):
         scheme, separator, rest = item.rpartition("://")
@@ -45,7 +45,7 @@ def _servers(text: str) -> tuple[str, ...]:
 
 
 def _working_mode(text: str) -> str:
-    """Parse the mode, of which one is left."""
+    """Parse the working mode; only one is supported."""
     if text != "edge":
         raise ValueError(
             f"{text!r} is not served: a node in the cloud reaches the API servers by itself, and"
@@ -55,7 +55,7 @@ def _working_mode(text: str) -> str:
 
 
 def _load_balancing(text: str) -> LoadBalancing:
-    """Parse how servers are chosen."""
+    """Parse the load balancing mode."""
     try:
         return LoadBalancing(text)
     except ValueError:
@@ -63,7 +63,7 @@ def _load_balancing(text: str) -> LoadBalancing:
 
 
 def _bootstrap_mode(text: str) -> BootstrapMode:
-    """Parse how the first certificate is got."""
+    """Parse the credentials for the first certificate."""
     try:
         return BootstrapMode(text)
     except ValueError:
@@ -71,7 +71,7 @@ def _bootstrap_mode(text: str) -> BootstrapMode:
 
 
 def _interface_name(text: str) -> str:
-    """Parse the name of an interface."""
+    """Parse the name of a network interface."""
     if len(text.encode()) > LONGEST_INTERFACE_NAME:
         raise ValueError(f"{text!r} has more than {LONGEST_INTERFACE_NAME} characters")
     if not _INTERFACE_NAME.fullmatch(text) or text in (".", ".."):
@@ -80,7 +80,7 @@ def _interface_name(text: str) -> str:
 
 
 def _interface_address(text: str) -> Address:
-    """Parse the address of the interface: one that is nobody else's."""
+    """Parse the address of the interface; it must not be in use by others."""
     address = flags.address(text)
     if isinstance(address, IPv4Address):
         if address not in _LINK_LOCAL or address in _RESERVED or address == _OF_CALICO:
@@ -94,7 +94,7 @@ def _interface_address(text: str) -> Address:
 
 
 def _limit(text: str) -> int:
-    """Parse how many there may be at a time; what is not positive is no limit."""
+    """Parse a limit of concurrent requests; zero and negative values mean no limit."""
     return max(0, int(text)) if re.fullmatch("-?[0-9]{1,9}", text, re.ASCII) else flags.number(text)
 
 
@@ -108,22 +108,22 @@ def _bytes(text: str) -> int:
 
 
 def _pins(text: str) -> frozenset[str]:
-    """Parse pins of authorities, between commas."""
+    """Parse comma-separated pins of authorities."""
     return frozenset(map(parse_pin, flags.items(text)))
 
 
 def _organizations(text: str) -> tuple[str, ...]:
-    """Parse the comma list of organizations."""
+    """Parse a comma-separated list of organizations."""
     return tuple(dict.fromkeys(flags.items(text)))
 
 
 def _filters(text: str) -> frozenset[str]:
-    """Parse the comma list of filters, or ``*``."""
+    """Parse a comma-separated list of filters, or ``*``."""
     return frozenset(flags.items(text))
 
 
 def _label(text: str) -> str:
-    """Parse a name that has to be one label of DNS, as that of a namespace."""
+    """Parse a name that must be a single DNS label, such as the name of a namespace."""
     name = flags.host(text)
     if "." in name or ":" in name:
         raise ValueError(f"{text!r} is not the name of a namespace")

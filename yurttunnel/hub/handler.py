@@ -1,4 +1,4 @@
-"""What becomes of each request: refused, answered here, or forwarded."""
+"""The decision for each request: reject it, serve it locally, or forward it."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from yurttunnel.hub.upstream.health import Health
 from yurttunnel.hub.upstream.kubelet_lease import KubeletLease
 
 EARLY_SECONDS = 0.1
-"""How long a request waits at the start to be told whether there is a cloud. A node that boots
-without one is to have its first answer within half a second of the hub's start, of which the
-interpreter and its modules take most."""
+"""How long a request at startup waits for the result of the first health checks. A node that boots
+offline is to serve its first response within half a second of the hub's start, and the interpreter
+and its imports take most of that."""
 
 
 _NOT_JSON = RequestFailed(406, "filters have to parse this response: accept application/json, too")
@@ -45,7 +45,7 @@ _log = Logger()
 
 
 class Hub:
-    """Decides, the same for all listeners; whoever made it closes it."""
+    """Handles requests in the same way for all listeners; its creator must close it."""
 
     def __init__(
         self,
@@ -63,18 +63,18 @@ class Hub:
         self._filters = filters
         self._kubelet_lease = kubelet_lease
         self._limits = limits
-        # Requests that came before the first checks of the servers were over.
+        # Requests that arrived before the first health checks were complete.
         self._early: Deadlines[_Early] = Deadlines(clock, EARLY_SECONDS, self._look_early)
-        # Those of which nothing is kept wait for the first checks, whose time is bounded: who is
-        # told meanwhile that there is no such object believes it.
+        # The early requests that cannot be served from the cache wait for the first health checks,
+        # which have a timeout: a client takes an object for deleted after a 404.
         self._unkept: dict[_Early, None] = {}
         self._watches: set[IExchange] = set()
         health.on_known(self._known)
 
     def take(self, exchange: IExchange, local: bool) -> None:
-        """Answer a request; one that is not ``local`` needs credentials of its own."""
+        """Handle a request; a request that is not ``local`` needs credentials of its own."""
         try:
-            # Most clients send one head again and again, of which that is found once.
+            # Most clients send the same head many times, so the result is stored with the head.
             asked = exchange.head.derived(_asked_here if local else _asked_by_pod)
             holder = None if local else getattr(exchange.transport.getPeer(), "host", "")
             call = HubCall(exchange, *asked, holder)
@@ -98,9 +98,9 @@ class Hub:
             exchange.on_end(lambda _: self._left(early))
 
     def end_watches(self) -> None:
-        """End all watches, as the API does from time to time: the hub stops.
+        """End all watches, as the API server does from time to time, because the hub is stopping.
 
-        One that was refused has an end of its own.
+        A watch that was rejected ends by itself.
         """
         for exchange in tuple(self._watches):
             if not exchange.head_sent:
@@ -113,8 +113,8 @@ class Hub:
         self._early.stop()
 
     def _known(self) -> None:
-        """Decide about those that came early."""
-        # Those of which nothing is kept have come before the others.
+        """Handle the requests that arrived early."""
+        # The requests that cannot be served from the cache have waited longest.
         waiting = (*self._unkept, *self._early.items())
         self._unkept.clear()
         for each in waiting:
@@ -127,11 +127,11 @@ class Hub:
         self._unkept.pop(early, None)
 
     def _look_early(self, early: _Early) -> None:
-        """Answer with what is kept, if that is what is asked for."""
+        """Serve an early request from the cache, if the requested data is cached."""
         if early.call.request.verb not in ("get", "list"):
             self._unkept[early] = None
             return
-        # It never fails.
+        # This Deferred never fails.
         _ = self._offline.answer_if_kept(early.call).addCallback(self._looked, early)
 
     def _looked(self, kept: bool, early: _Early) -> None:
@@ -143,7 +143,7 @@ class Hub:
             self._unkept[early] = None
 
     def _decide_early(self, early: _Early) -> None:
-        # Its connection does not see what goes wrong any more.
+        # The connection does not catch exceptions any more at this point.
         try:
             self._decide(early.call)
         except Exception:
@@ -166,7 +166,7 @@ class Hub:
 
 
 class _Early:
-    """A request that waits; each is another."""
+    """A request that arrived early; compared by identity."""
 
     __slots__ = ("call", "ended")
 
@@ -177,7 +177,7 @@ class _Early:
 
 @implementer(IRequestHandler)
 class Entrance:
-    """The handler of one listener; ``local`` is one that only programs of this machine reach."""
+    """The request handler of a listener; a ``local`` one accepts only clients of this machine."""
 
     def __init__(self, hub: Hub, local: bool) -> None:
         self._hub = hub
@@ -189,7 +189,7 @@ class Entrance:
 
 
 _Asked = tuple[ApiRequest, Caller, tuple[Form, ...]]
-"""What a head asks for, who asks, and the forms that are accepted."""
+"""The parsed head: the request, its caller, and the accepted forms."""
 
 
 def _asked_here(head: RequestHead) -> _Asked:

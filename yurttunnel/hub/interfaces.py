@@ -1,4 +1,4 @@
-"""The seams between the rooms of the hub."""
+"""The interfaces between the packages of the hub."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from yurttunnel.pki.contexts import ClientContexts
 
 
 class IConnectivity(Interface):
-    """Whether the cloud can be reached."""
+    """Whether the cloud is reachable."""
 
     online: bool = Attribute("`bool`: at least one API server is healthy.")
 
     def on_change(callback: Callable[[bool], object]) -> None:
-        """Have ``callback(online)`` called at each change."""
+        """Call ``callback(online)`` after each change."""
 
 
 class IIdentity(Interface):
-    """As whom the API servers are asked, and whom of them the hub believes.
+    """The credentials for API servers, and the authorities that the hub trusts.
 
-    Contexts are made once there is a certificate, even one that has expired, and then stay: they
-    follow renewals by themselves, and tell of them (``on_rotated``). A hub that has just joined, or
-    whose files are damaged, answers from the cache without any.
+    The contexts are created once a certificate exists, even an expired one, and never replaced:
+    they follow renewals themselves, and report them with ``on_rotated``. Without contexts, because
+    it has just joined or its files are damaged, the hub serves from the cache.
     """
 
     node: ClientContexts | None = Attribute("`ClientContexts | None`: present the node.")
@@ -34,25 +34,25 @@ class IIdentity(Interface):
     )
 
     def problem() -> str | None:
-        """Return why there is no certificate that is good, if there is none."""
+        """Return why there is no valid certificate, or ``None`` if there is one."""
 
     def note_acceptance(is_accepted: bool) -> None:
-        """Take it that API servers do, or do not, accept the certificate of the node."""
+        """Record whether API servers accept the node's certificate."""
 
 
 class IOffline(Interface):
-    """Answers requests without the cloud."""
+    """Serves requests while the cloud is unreachable."""
 
     def answer(call: HubCall) -> None:
-        """Answer from the cache, or with a ``Status`` that says why not.
+        """Serve a request from the cache, or respond with a ``Status`` that has the reason why not.
 
-        Also for a request that was being forwarded when its server was lost, and whose answer has
-        not begun.
+        This is also used for a request that was being forwarded when its server failed, and whose
+        response has not begun.
         """
 
     def answer_if_kept(call: HubCall) -> Deferred[bool]:
-        """Answer a get or a list, if what it asks for is kept; return whether that is so.
+        """Serve a get or a list if the requested data is cached; return whether it is.
 
-        Else nothing is sent: for a request that the API may answer still, and whose client must
-        not be told meanwhile that there is no such object. It never fails.
+        If it is not cached, nothing is sent: the API server may still respond, and a 404 would tell
+        the client that the object does not exist. The Deferred never fails.
         """

@@ -1,9 +1,9 @@
-"""How many requests are in hand at a time: what lasts, and what is over soon, each by itself.
+"""Limits for concurrent requests: one for long-running requests, and one for all others.
 
-With one bound for both, as upstream has it, a node with many watches would answer nothing else any
-more; and with one for the node and for pods that have a network of their own, one of those could
-keep kubelet out. Of what those pods have together each has as much as it leaves free, so that none
-of them keeps the others out.
+With a single limit for both, as in upstream, a node with many watches would reject all other
+requests. With a single limit for the node and for pods in networks of their own, one such pod could
+lock out the kubelet. Each of these pods may use as much of their common limit as it leaves free, so
+no pod locks out the others.
 """
 
 from __future__ import annotations
@@ -19,41 +19,41 @@ from yurttunnel.hub.request.requests import HubCall
 from yurttunnel.metrics import Durations, Metric, gauge, histogram
 
 TOO_MANY = ApiFailure(429, "too many requests are in flight: try again later", retry_after=1)
-"""With the pause that upstream and kube-apiserver tell."""
+"""With the same ``Retry-After`` as upstream and kube-apiserver."""
 
 _EITHER = (False, True)
 
 
 _BOUNDS = (0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 60.0)
-"""Upper bounds of the histogram, in seconds: what is kept is answered in the first, mostly."""
+"""Upper bounds of the histogram in seconds; most cached responses are in the first bucket."""
 
 
 class Limits:
-    """At most ``max_requests`` that are over soon and ``max_watches`` that last; 0 is no bound.
+    """At most ``max_requests`` short requests and ``max_watches`` long-running ones; 0 is no limit.
 
-    Each is for those who ask by loopback, and as many again are for all others together, of one
-    address as many as it leaves free.
+    The limits apply to clients on loopback, and again to all others together, each address of which
+    may use as much as it leaves free.
     """
 
     def __init__(self, clock: IReactorTime, max_requests: int, max_watches: int) -> None:
         self._clock = clock
-        # By whether they last, and whether they are of those who ask by loopback.
+        # Keys: whether requests are long-running, and whether their clients use loopback.
         self._places = {(lasting, local): Places(0) for lasting in _EITHER for local in _EITHER}
         self.use(max_requests, max_watches)
         self.in_hand: Counter[str] = Counter()
-        """Requests now, by verb."""
+        """Current requests by verb."""
         self.rejected = 0
-        """How many were too many since the start."""
+        """The number of requests rejected since the start."""
         self.durations = Durations(_BOUNDS)
-        """How long those took that are over soon, from their heads to the ends of their answers."""
+        """The durations of short requests, from the request's head to the end of the response."""
 
     def use(self, max_requests: int, max_watches: int) -> None:
-        """Have these count for requests that come from now on."""
+        """Change the limits for new requests."""
         for (lasting, _), places in self._places.items():
             places.most = (max_watches if lasting else max_requests) or math.inf
 
     def take(self, call: HubCall) -> bool:
-        """Count a request until it ends; return whether there was room."""
+        """Count a request until it ends; return ``False`` if the limit is reached."""
         request = call.request
         lasting, verb = request.lasts, request.verb
         places = self._places[lasting, call.caller.local]
@@ -89,7 +89,7 @@ METRICS: tuple[Metric[Limits], ...] = (
         lambda limits: limits.in_hand.total(),
     ),
     Metric(
-        # Not by counter(), which would append _total to upstream's name.
+        # Not with counter(), which would append _total to upstream's name.
         "counter",
         "node_yurthub_rejected_requests_counter",
         "Requests rejected with 429, because --max-requests-in-flight or --max-watches was"

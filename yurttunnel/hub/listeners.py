@@ -1,4 +1,4 @@
-"""Where clients find the hub: on loopback as the node, and at the interface for pods by tokens."""
+"""The hub's listeners: loopback for the node, and the interface for pods with tokens."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     from yurttunnel.hub.network.interface import NodeInterface
 
 SETTINGS = ServerSettings(limits=HeadLimits(max_bytes=512 * 1024, max_fields=200))
-"""The words of a command to execute are in the query, as ``kubectl exec`` has it, and one word can
-have 128 KiB (``MAX_ARG_STRLEN`` of execve(2)), which percent-encoding triples."""
+"""``kubectl exec`` sends the words of the command in the query. One word can have 128 KiB
+(``MAX_ARG_STRLEN`` of execve(2)), and percent-encoding triples that."""
 
 DRAIN_SECONDS = 2.0
-"""How long the end waits for answers that are under way."""
+"""How long shutdown waits for responses in progress."""
 
 INTERVAL = 15.0
-"""Seconds between two attempts to listen on an address that may come later."""
+"""The interval of attempts to listen on an address that does not exist yet, in seconds."""
 
 
 class LaterPort(Reconciler):
-    """Listens as soon as ``may_listen()`` and the address are there, and tells once why not."""
+    """Listens once ``may_listen()`` is true and the address exists; logs a failure once."""
 
     _log = Logger()
 
@@ -53,13 +53,13 @@ class LaterPort(Reconciler):
         self._may_listen = may_listen
         self._listen = listen
         self.on_tried: list[Callable[[], object]] = []
-        """Who is told after each attempt to listen, whatever came of it."""
+        """Callbacks for each attempt to listen, whether successful or not."""
         self._port: IListeningPort | None = None
         self._problem = ""
 
     @property
     def listens(self) -> bool:
-        """It does."""
+        """Whether the port is open."""
         return self._port is not None
 
     def stopService(self) -> Deferred[bool]:
@@ -89,10 +89,11 @@ class LaterPort(Reconciler):
 
 
 class HubListeners(MultiService):
-    """All of them; ``local`` and ``foreign`` are the handlers of clients that are, or are not, the
-    node's own. ``reached`` is told whether pods reach the one by TLS, as soon as that is known.
+    """All listeners of the hub.
 
-    Those on loopback are there when the service starts, or the process ends with a sentence.
+    ``local`` handles requests of clients on the node, ``foreign`` all others. ``reached`` is called
+    with whether pods can connect to the TLS port, once that is known. The loopback listeners are
+    open when the service has started, or the process exits with a message.
     """
 
     def __init__(
@@ -134,8 +135,8 @@ class HubListeners(MultiService):
         )
 
         def tell() -> None:
-            # It listens on when the interface is disturbed, which is repaired: to lead pods to and
-            # fro would have their containers started anew.
+            # The port stays open while a damaged interface is repaired: if pods were redirected to
+            # the API and back, their containers would be restarted.
             reached(secured.listens)
 
         secured.on_tried.append(tell)
@@ -145,15 +146,15 @@ class HubListeners(MultiService):
             interface.on_refused.append(tell)
 
     def problem(self) -> str | None:
-        """Return where pods do not find the hub."""
+        """Return the addresses on which pods cannot connect to the hub yet."""
         missing = [what for what, each in self._later.items() if not each.listens]
         return f"nobody listens yet on {'; '.join(missing)}" if missing else None
 
     def drain(self, end_watches: Callable[[], object]) -> Deferred[None]:
-        """Close the ports, and let answers end for a moment; what they come from runs still.
+        """Close the ports, and wait a moment for responses to end, before their producers stop.
 
-        Watches have no end of their own, so ``end_watches()`` is called once nobody finds a port to
-        begin them again at.
+        Watches do not end by themselves: ``end_watches()`` is called once clients cannot restart
+        them here.
         """
         return Deferred.fromCoroutine(self._drain(super().stopService(), end_watches))
 
@@ -164,7 +165,7 @@ class HubListeners(MultiService):
         await within(self._reactor, DRAIN_SECONDS, [drained])
 
     def stopService(self) -> Deferred[None]:
-        """Close the ports, and abort what is left."""
+        """Close the ports, and abort the remaining connections."""
         return Deferred.fromCoroutine(self._stop(super().stopService()))
 
     async def _stop(self, closed: Deferred[object]) -> None:
@@ -181,7 +182,7 @@ class HubListeners(MultiService):
         return port
 
     def _secured(self, identity: HubIdentity, factory: HTTPFactory) -> IProtocolFactory:
-        assert identity.serving is not None  # it is asked before
+        assert identity.serving is not None  # may_listen() has checked this.
         return tls.server_side(self._reactor, identity.serving, factory)
 
     def _try(self) -> None:

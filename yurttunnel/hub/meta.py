@@ -1,17 +1,17 @@
-"""The hub's pages for operators, on port 10267: those of all programs, and its own.
+"""The hub's pages for operators, on port 10267: the pages of all programs, and its own.
 
 =======================  ======================================================================
-``/v1/healthz``          as ``/healthz``, where upstream's manifests look for it
-``/v1/readyz``           as ``/readyz``
+``/v1/healthz``          same as ``/healthz``, for upstream's manifests
+``/v1/readyz``           same as ``/readyz``
 ``/v1/token``            POST or PUT ``{"jointoken": "..."}``: a node whose certificate and token
-                         have both expired, or whose certificate the API does not accept, joins
-                         anew, without a restart
-``/pods``                the pods of this node, a ``PodList`` in JSON; without the cloud those that
-                         kubelet knows, if it asks for them in JSON, which the filter
+                         have both expired, or whose certificate the API rejects, joins again
+                         without a restart
+``/pods``                the pods of this node, as a ``PodList`` in JSON; offline those that the
+                         kubelet has cached, if it requests them in JSON, which the filter
                          ``serviceenvupdater`` makes it do
 =======================  ======================================================================
 
-The last two are for this machine alone, wherever the port listens.
+The last two are served only to clients on this machine, on whatever address the port listens.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from yurttunnel.pki.discovery import BadBootstrapToken, BootstrapToken
 _log = Logger()
 
 TakeToken = Callable[[BootstrapToken], bool]
-"""Takes a token, and says whether the node joins with it now."""
+"""Accepts a token; returns whether the node joins with it now."""
 
 
 def hub_pages(
@@ -46,7 +46,7 @@ def hub_pages(
     take_token: TakeToken,
     pods: Callable[[], Awaitable[Object]],
 ) -> dict[str, AnyPage]:
-    """Build the pages; ``pods()`` gives the list of the node's pods."""
+    """Return the pages by path; ``pods()`` returns the list of the node's pods."""
     shared = meta_pages(status, readiness, metrics, None)
     return {
         **shared,
@@ -58,7 +58,7 @@ def hub_pages(
 
 
 def _local(path: str, methods: Sequence[bytes], page: AnyPage) -> AnyPage:
-    """Have ``page`` answer who is on this machine, but no web page that is open there."""
+    """Restrict ``page`` to clients on this machine, and reject requests from web pages."""
 
     def answer(request: PageRequest) -> Answer | Awaitable[Answer]:
         refused = refusal(request, lambda client, listener: False)
@@ -73,7 +73,7 @@ def _local(path: str, methods: Sequence[bytes], page: AnyPage) -> AnyPage:
 
 
 def _token_answer(take: TakeToken, request: PageRequest) -> Answer:
-    """Take a new token; answer with a ``message``, and whether the node ``joins`` now."""
+    """Accept a new token; respond with a ``message``, and whether the node ``joins`` now."""
     try:
         token = _token_in(request.body)
     except ValueError as error:
@@ -87,7 +87,7 @@ def _token_answer(take: TakeToken, request: PageRequest) -> Answer:
 
 
 async def _pods_answer(pods: Callable[[], Awaitable[Object]]) -> Answer:
-    """Ask for the node's pods as people do, who are answered offline with what kubelet knows."""
+    """Request the node's pods as a user would; offline, these are the kubelet's cached pods."""
     try:
         return _answer(await pods())
     except ApiError as error:
@@ -97,7 +97,7 @@ async def _pods_answer(pods: Callable[[], Awaitable[Object]]) -> Answer:
 
 
 def _token_in(body: bytes) -> BootstrapToken:
-    """Read ``{"jointoken": "..."}``; raises ``ValueError`` that does not repeat it."""
+    """Parse ``{"jointoken": "..."}``; raise a ``ValueError`` that does not contain the token."""
     try:
         text = json.loads(body)["jointoken"]
     except (ValueError, LookupError, TypeError, RecursionError):

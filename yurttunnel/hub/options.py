@@ -21,7 +21,7 @@ from yurttunnel.ops.help import Example
 from yurttunnel.ops.options import KLOG_FLAGS, KLOG_SWITCHES, CommandOptions
 from yurttunnel.pki.certificate_template import HUB_ADDRESS, HUB_ADDRESS_6
 
-# Of yurthub 1.6 and before, and of its logging library.
+# Flags of yurthub 1.6 and earlier, and of its logging library.
 _IGNORED_FLAGS = {
     "gc-frequency": "--cache-max-bytes limits the cache",
     "pool-scope-resources": "each client has its own watch",
@@ -74,7 +74,7 @@ class Options(CommandOptions[Settings]):
     table = flag_table.TABLE
 
     def make_settings(self) -> Settings:
-        """Check and convert everything; raises ``UsageError`` naming the flag and the fix."""
+        """Check and convert all options; raise a ``UsageError`` that names the flag and the fix."""
         bundle_path(self)
         self.dump = self.optional_value(flag_table.DUMP_CACHE, None)
         self.value(flag_table.WORKING_MODE)
@@ -127,7 +127,7 @@ class Options(CommandOptions[Settings]):
     def _bootstrap(self) -> BootstrapSettings:
         mode = self.value(flag_table.BOOTSTRAP_MODE)
         file, token = flag_table.BOOTSTRAP_FILE, flag_table.JOIN_TOKEN
-        # Manifests of upstream carry the flags without a value.
+        # Upstream's manifests have these flags with empty values.
         path = self.value(file) if self.is_given(file) else None
         given = self.value(token) if self.is_given(token) else None
         if path is not None and given is not None:

@@ -1,18 +1,18 @@
-"""What is kept of answers: whose, and of which requests.
+"""Which clients' responses are cached, and for which requests.
 
-Kept are answers about objects, for the clients that a node always has, for those that
-``cache_agents`` of ``yurt-hub-cfg`` names, and for any that asks for it by ``Edge-Cache: true``;
-and for every client what it needs to find its way: versions, discovery and OpenAPI.
-Whoever is not one of the node's own components is a guest: what is kept for guests takes nothing of
-what is for those.
+Objects are cached for the default clients, for those that ``cache_agents`` of ``yurt-hub-cfg``
+lists, and for those that request it with ``Edge-Cache: true``. Versions, discovery and OpenAPI are
+cached for every client with a User-Agent.
 
-Not kept are
+All clients except the node's own components are guests, whose data takes no room from theirs.
 
-- reviews, requests for tokens and CertificateSigningRequests, which are questions to the cloud;
-- Leases: the node's own is the hub's, and the others' say who holds something now, which nobody
-  may learn from a copy. They would be most of what is written, too;
-- Events on their way to the cloud, which are queued apart and never read here;
-- what subresources answer, but for ``status``, which is the object.
+These responses are not cached:
+
+- reviews, requests for tokens and CertificateSigningRequests, which only the cloud can answer;
+- Leases: the hub manages the node's own, and others have the current holder of a lock, which must
+  not be read from a copy. They would also be most of the writes;
+- Events to be sent to the cloud, which have a queue of their own and are never read here;
+- subresources, except ``status``, which returns the whole object.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ DEFAULT_CLIENTS = frozenset(
         "raven-agent-ds",
         "yurthub",
         "yurtproxy",
-        # The tunnel's agent: of this package, and of upstream.
+        # The tunnel's agent: this package's, and upstream's.
         "yurttunnel",
         "yurttunnel-agent",
     }
 )
-"""Those of upstream (pkg/yurthub/util, ``DefaultCacheAgents``), our own agent and service proxy."""
+"""Upstream's (pkg/yurthub/util, ``DefaultCacheAgents``), and our own agent and service proxy."""
 
 _SYSTEM = f"{SERVICE_ACCOUNT}kube-system:"
-"""What the owners of the tokens of a cluster's own components are called."""
+"""The prefix of the names of the cluster's own components in their tokens."""
 
 _READING = frozenset({"get", "list", "watch"})
 _KEPT_VERBS = _READING | {"create", "update", "patch"}
 _KEPT_SUBRESOURCES = frozenset({"", "status"})
 
 _QUESTIONS = frozenset({"authentication.k8s.io", "authorization.k8s.io"})
-"""Groups that have nothing but reviews."""
+"""API groups with only reviews."""
 
 _NEVER_KEPT = frozenset(
     {
@@ -57,16 +57,16 @@ _NEVER_KEPT = frozenset(
 )
 
 _NEVER_A_CLIENT = frozenset({"", PAGES})
-"""Who does not say what it is, and the hub's pages, which show what kubelet knows."""
+"""Clients without a User-Agent, and the hub's pages, which show the kubelet's cached data."""
 
 _DOCUMENTS = ("/version", "/api", "/apis", "/openapi")
 
 
 class Policy:
-    """Follows ``configuration``.
+    """The policy that ``configuration`` defines.
 
-    ``forget(keeps)`` is called when clients are kept no longer: what the cache has of a client
-    goes unless ``keeps(component)``, whoever owned the tokens.
+    ``forget(keeps)`` is called when clients are no longer cached: the cache then deletes their data
+    unless ``keeps(component)``, whoever owns their tokens.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Policy:
         configuration.on_changed.append(self._changed)
 
     def keeps(self, caller: Caller, request: ApiRequest) -> bool:
-        """Return whether the answer to a request is kept, and so may be given offline."""
+        """Return whether the response to a request is cached, and so may be served offline."""
         if caller.component in _NEVER_A_CLIENT:
             return False
         if request.resource is None:
@@ -93,18 +93,19 @@ class Policy:
         )
 
     def is_configured(self, caller: Caller) -> bool:
-        """Return whether it is neither always one of the clients, nor asks for it itself."""
+        """Return whether a caller is not a default client and does not request caching itself."""
         return bool(caller.component) and not (caller.keep or caller.component in DEFAULT_CLIENTS)
 
     def client(self, caller: Caller, owner: str) -> str:
-        """Return the component for the node, and the component of an owner for a token."""
+        """Return the component for the node, or the component with the owner of a token."""
         return f"{caller.component} {owner}" if owner else caller.component
 
     def is_guest(self, client: str) -> bool:
-        """Return whether a client is not one of the node's own, by what :meth:`client` returned.
+        """Return whether a client is a guest; ``client`` is a result of :meth:`client`.
 
-        Its own are those that are listed: with the node's identity, or with that of an account of
-        the cluster itself. A name alone is nothing, since everybody may say any.
+        The node's own clients are the listed components with the node's identity, or that of a
+        service account of ``kube-system``. A component alone proves nothing: any client can send
+        any User-Agent.
         """
         component, _, owner = client.partition(" ")
         return not self._is_listed(component) or (owner != "" and not owner.startswith(_SYSTEM))
@@ -118,7 +119,7 @@ class Policy:
         if ALL in gone:
             self._forget(self._is_listed)
         elif gone:
-            # The others may be kept because they asked for it.
+            # The other clients may be cached because they requested it.
             self._forget(lambda component: component not in gone or self._is_listed(component))
 
 

@@ -1,4 +1,4 @@
-"""The parts list of the hub."""
+"""The composition of the hub from its parts."""
 
 from __future__ import annotations
 
@@ -73,10 +73,10 @@ from yurttunnel.pki.metrics import cluster_trust_metrics
 from yurttunnel.tunnel.reactor import IReactor
 
 DATABASE = "yurthub.sqlite"
-"""Within ``--disk-cache-path``."""
+"""The file name in ``--disk-cache-path``."""
 
 PREFIX = "yurthub_"
-"""What the names of metrics begin with that upstream does not have."""
+"""The prefix of metrics that upstream does not have."""
 
 
 LIVE_FLAGS = (
@@ -85,24 +85,23 @@ LIVE_FLAGS = (
     flag_table.MIN_REQUEST_TIMEOUT,
     flag_table.CACHE_MAX_BYTES,
 )
-"""Those that change while the hub runs."""
+"""The flags that can change while the hub runs."""
 
 API_SERVICE = InformerSpec(SERVICES, service_addresses, namespace="default", name="kubernetes")
-"""The Service by which pods ask the API, and so the hub."""
+"""The Service whose address pods use for the API, and so for the hub."""
 
 
 def build(
     reactor: IReactor, settings: Settings, following: Following[Settings] | None = None
 ) -> IService:
-    """Compose the hub; raises ``StateError`` and ``BadFilter``.
+    """Compose the hub; raise ``StateError`` or ``BadFilter``.
 
-    ``following`` follows the file of the settings, if there is one.
-
-    Nothing here waits for the cloud: what an earlier run has left is enough to answer from.
+    ``following`` follows the configuration file, if there is one. Nothing here waits for the cloud:
+    the files of an earlier run suffice to serve requests.
     """
     listeners = settings.listeners
     readiness = Readiness()
-    # What the hub itself wants of the API it asks for as a client of its own.
+    # The hub sends its own API requests through its own port, as a client of its own.
     url = f"http://{join_authority(listeners.proxy_host, listeners.proxy_port)}"
     own = KubeClient(reactor, without_credentials(url), program="yurthub")
     for_pages = KubeClient(reactor, without_credentials(url), program=PAGES)
@@ -180,7 +179,7 @@ def build(
 
     kernel = interface = None
     if listeners.interface is not None:
-        # What only this needs takes time and memory to import.
+        # Imported here, because it takes time and memory, and only the interface needs it.
         from yurttunnel.hub.network.interface import NodeInterface
         from yurttunnel.steering.netlink.worker import KernelWorker
 
@@ -227,9 +226,9 @@ def build(
 
         following.follow(LIVE_FLAGS, use)
         following.tell(readiness)
-    # Without a certificate it answers from the cache, and may wait long for somebody's approval.
+    # Without a certificate the hub serves from the cache, and approval may take long.
     parts = Supervised(reactor, readiness, serves_unready=True)
-    # The ports come first: when one is taken, nothing else has begun. What ends first is last.
+    # The ports are opened first, so nothing has started if one is in use. Services stop in reverse.
     for part in (
         meta,
         following,
@@ -246,7 +245,7 @@ def build(
         filtered_watches,
         kept_watches,
         offline,
-        # Answers have their time to end while what they come from runs.
+        # Responses get time to end before the services that produce them stop.
         ClosedAtTheEnd(partial(ports.drain, hub.end_watches)),
         ClosedAtTheEnd(own.close),
         ClosedAtTheEnd(for_pages.close),
@@ -260,7 +259,7 @@ def build(
 
 
 def _held(path: Path) -> HeldDirectory | None:
-    """Keep other hubs from the directory, unless it cannot be written: a hub works without it."""
+    """Lock the directory against other hubs; a directory that is not writable is not locked."""
     try:
         return HeldDirectory(path)
     except StateError as error:
@@ -272,7 +271,7 @@ def _held(path: Path) -> HeldDirectory | None:
 def hub_registry(
     certificates: Callable[[], Mapping[str, datetime.datetime]], reactor_lag: Callable[[], float]
 ) -> MetricRegistry:
-    """Make what a scrape of a hub shows of its process; its parts add theirs."""
+    """Return the registry with the metrics of the process; the parts add their own."""
     registry = MetricRegistry()
     add_process_metrics(registry, PREFIX, certificates, reactor_lag)
     return registry
@@ -322,7 +321,7 @@ def _meta(
 
 
 def _cloud_problem(health: Health) -> str | None:
-    """Return why requests are answered from the cache."""
+    """Return why requests are served from the cache."""
     if health.online:
         return None
     problems = [
@@ -332,7 +331,7 @@ def _cloud_problem(health: Health) -> str | None:
 
 
 def _serving_addresses(settings: Settings, informers: Informers) -> Collection[Address]:
-    """Return at which addresses pods ask for the API on this node."""
+    """Return the addresses at which pods on this node connect to the API."""
     service = informers.informer(API_SERVICE)
     if not service.synced:
         raise TemplateUnknown("the addresses of the Service kubernetes are not known yet")
@@ -345,6 +344,6 @@ def _serving_addresses(settings: Settings, informers: Informers) -> Collection[A
 
 
 def _placeholders(reactor: IReactor, settings: Settings) -> PlaceholderTokens:
-    """Make what issues them."""
+    """Return the issuer of placeholder tokens."""
     secret = kept_secret(StateDirectory(settings.root_dir / PKI_DIRECTORY))
     return PlaceholderTokens(secret, partial(time_of_day, reactor))

@@ -1,4 +1,4 @@
-"""What the command line of the hub says, checked and converted."""
+"""The settings of the hub: its checked and converted command line."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from yurttunnel.pki.discovery import BootstrapToken
 
 
 class BootstrapMode(enum.Enum):
-    """How a hub without a certificate proves that it is its node."""
+    """How a hub without a certificate authenticates as its node."""
 
     TOKEN = "token"
     KUBELET_CERTIFICATE = "kubeletcertificate"
 
 
 class LoadBalancing(enum.Enum):
-    """Which of the healthy API servers is asked: each in turn, or the first one of the list."""
+    """Which healthy API server is used: each in turn, or the first in the list."""
 
     ROUND_ROBIN = "rr"
     PRIORITY = "priority"
@@ -28,10 +28,10 @@ class LoadBalancing(enum.Enum):
 class BootstrapSettings:
     """How the hub gets its first certificate.
 
-    ``file`` is a kubeconfig with a token, ``token`` one that was given itself. ``pins`` are those
-    of the cluster's authorities; there are none where they are not to be checked.
-    ``kubelet_certificate`` and ``kubelet_authorities`` are files of the kubelet.
-    ``organizations`` are wanted in the certificate beside those that a hub has.
+    ``file`` is a kubeconfig with a token, ``token`` is a token given directly. ``pins`` are the
+    pins of the cluster's authorities; they are empty if the authorities are not verified.
+    ``kubelet_certificate`` and ``kubelet_authorities`` are files of the kubelet. ``organizations``
+    are requested in the certificate in addition to the hub's own.
     """
 
     mode: BootstrapMode = BootstrapMode.TOKEN
@@ -46,7 +46,7 @@ class BootstrapSettings:
 
 @dataclass(frozen=True, slots=True)
 class InterfaceSettings:
-    """The interface at which pods find the hub."""
+    """The interface on which pods connect to the hub."""
 
     name: str
     address: Address
@@ -54,7 +54,7 @@ class InterfaceSettings:
 
 @dataclass(frozen=True, slots=True)
 class ListenerSettings:
-    """Where the hub listens; without an ``interface`` pods find it at ``proxy_host`` only."""
+    """The addresses and ports of the hub; without an ``interface`` pods use ``proxy_host``."""
 
     meta_host: str
     meta_port: int
@@ -66,11 +66,12 @@ class ListenerSettings:
 
 @dataclass(frozen=True, slots=True)
 class HealthSettings:
-    """How the health of API servers is found out, by renewing the node's Lease; seconds.
+    """The health checks of API servers, which renew the node's Lease; times are in seconds.
 
-    Within each ``interval`` a server has ``retries`` attempts, of ``timeout`` together, so that a
-    silent one is noticed in time, and is healthy again after ``threshold`` checks that went well.
-    The lease is not renewed when the kubelet has not asked for ``kubelet_grace``.
+    In each ``interval`` a server gets ``retries`` attempts, which share one ``timeout``, so that a
+    silent server is detected in time. It is healthy again after ``threshold`` consecutive
+    successes. The Lease is not renewed if the kubelet has not renewed its own for
+    ``kubelet_grace``.
     """
 
     interval: float
@@ -86,10 +87,10 @@ class Settings:
 
     ``servers`` are the URLs of the API servers. ``root_dir`` is for keys and certificates,
     ``cache_dir`` for the cache, of at most ``cache_bytes``. ``max_requests`` and ``max_watches``
-    are answered at a time, 0 for any number. ``least_watch`` is how many seconds a watch lasts
-    offline that does not say it. ``namespace`` is where ``yurt-hub-cfg`` is; ``node_pool`` is empty
-    when objects tell it. Filters are those that are not in ``disabled_filters``, where ``*`` is
-    all of them.
+    limit concurrent requests and watches; 0 is no limit. ``least_watch`` is the minimum duration,
+    in seconds, of an offline watch without a timeout. ``namespace`` is that of ``yurt-hub-cfg``.
+    ``node_pool`` is empty if the pool is read from the API. ``disabled_filters`` may be ``*`` for
+    all.
     """
 
     node_name: str

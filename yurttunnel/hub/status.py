@@ -1,4 +1,4 @@
-"""What the status page shows of a hub: the API servers, and what is kept for an outage."""
+"""The hub's sections of the status page: the API servers, requests, and the cache."""
 
 from __future__ import annotations
 
