@@ -1,1 +1,1 @@
-"""What a request to the Kubernetes API asks for, who asks, and in which form."""
+"""The parsed request to the Kubernetes API: its content, its caller, and the accepted forms."""

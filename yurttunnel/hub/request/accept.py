@@ -1,4 +1,4 @@
-"""Which forms of an answer a client accepts (RFC 9110 section 12.5.1)."""
+"""The response forms that a client accepts (RFC 9110 section 12.5.1)."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ _TRANSFORMS = {
     "PartialObjectMetadataList": "PartialObjectMetadata",
 }
 _VERSIONS = frozenset({"v1", "v1beta1"})
-"""The versions of ``meta.k8s.io`` that have the transforms."""
+"""The versions of ``meta.k8s.io`` that define the transforms."""
 
 
 def forms_of(head: RequestHead) -> tuple[Form, ...]:
-    """Return the forms that ``Accept`` asks for, the best first.
+    """Return the forms that ``Accept`` lists, the best first.
 
-    Without the field it is JSON. YAML, CBOR, unknown types and unknown transforms are left out:
-    so there may be none. Raises ``RequestFailed`` (400) for more than :data:`LONGEST_ACCEPT`.
+    Without the header field the form is JSON. YAML, CBOR, unknown types and unknown transforms are
+    omitted, so the result may be empty. Raises ``RequestFailed`` (400) for more than
+    :data:`LONGEST_ACCEPT` bytes.
     """
     values = head.by_name.get(b"accept")
     if values is None:
@@ -45,18 +46,18 @@ _JSON = (Form("json"),)
 
 
 def json_forms(forms: Iterable[Form]) -> tuple[Form, ...]:
-    """Return those of the forms that a filter can look into; with none, the answer is 406.
+    """Return the forms that filters can process; if there is none, the response is 406.
 
-    A Table is left out although it can be JSON: of objects it has the metadata only, so nothing
-    could be changed or hidden by what they specify. Who asks for Tables, as kubectl does, takes
-    objects, too. ``PartialObjectMetadata`` stays: it has nothing that filters change but what hides
+    A Table is omitted although it can be JSON: its rows have only the metadata of objects, so
+    filters could not use their spec. Clients that request Tables, such as kubectl, also accept
+    objects. ``PartialObjectMetadata`` is included: filters do not change metadata, but hide objects
     by name.
     """
     return tuple(form for form in forms if form.media == "json" and form.transform != "Table")
 
 
 def json_only(fields: Fields) -> list[tuple[bytes, bytes]]:
-    """Return a request's fields, whose ``Accept`` asks for :func:`json_forms` only."""
+    """Return a request's fields with ``Accept`` reduced to :func:`json_forms`."""
     accept = b",".join(value for name, value in fields if name.lower() == b"accept")
     others = [field for field in fields if field[0].lower() != b"accept"]
     kept = [
@@ -69,10 +70,10 @@ def json_only(fields: Fields) -> list[tuple[bytes, bytes]]:
 
 @lru_cache(256)
 def answered_form(content_type: bytes, forms: tuple[Form, ...]) -> Form | None:
-    """Return which of the forms that were asked for an answer has, by its ``Content-Type``.
+    """Return which of the requested forms a response has, by its ``Content-Type``.
 
-    kube-apiserver says the bare media type, also of what it has transformed: then it is the best
-    one of that type.
+    kube-apiserver sends only the media type, also for transformed objects; the result is then the
+    best requested form of that type.
     """
     found = _form(*media_range(content_type.decode("latin-1")))
     fitting = (form for form in forms if found in (form, Form(form.media)))
@@ -80,20 +81,21 @@ def answered_form(content_type: bytes, forms: tuple[Form, ...]) -> Form | None:
 
 
 def media_of(content_type: bytes) -> str:
-    """Return the ``media`` of :class:`Form` that a ``Content-Type`` says, empty for others."""
+    """Return the ``media`` of :class:`Form` for a ``Content-Type``, empty for other types."""
     return _MEDIA.get(media_range(content_type.decode("latin-1")).type, "")
 
 
 def document_form(content_type: bytes) -> str:
-    """Return the form of an answer that is no object, by its ``Content-Type``.
+    """Return the form of a response that is not an object, by its ``Content-Type``.
 
-    That is the media type with what tells one representation of discovery from another (KEP-3352).
+    The form is the media type with the parameters that distinguish the representations of discovery
+    (KEP-3352).
     """
     return _document_form(*media_range(content_type.decode("latin-1")))
 
 
 def document_forms(head: RequestHead) -> tuple[str, ...]:
-    """Return the forms that ``Accept`` asks for of what is no object, the best first."""
+    """Return the forms that ``Accept`` lists for responses that are not objects, the best first."""
     accept = b",".join(head.values(b"accept")) or b"*/*"
     found = (_document_form(*each) for each in media_ranges(accept))
     return tuple(dict.fromkeys(found))
@@ -102,7 +104,7 @@ def document_forms(head: RequestHead) -> tuple[str, ...]:
 def _document_form(media_type: str, parameters: dict[str, str]) -> str:
     if _MEDIA.get(media_type) == "json":
         media_type = "application/json"
-    # The old name of a type of OpenAPI, which is answered with the new one
+    # The old name of an OpenAPI media type; the response has the new name
     # (subTypeProtobufDeprecated of k8s.io/kube-openapi pkg/handler/handler.go).
     media_type = media_type.replace("@", ".")
     told = [f"{name}={parameters[name]}" for name in ("as", "g", "v") if parameters.get(name)]

@@ -1,6 +1,6 @@
-"""Who asks, and what a bearer token says of itself.
+"""Callers, and the claims of bearer tokens.
 
-Nothing is verified here: whether a token is accepted, and whose it is, the API says.
+Nothing is verified here. Only the API knows whether a token is valid, and who owns it.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from yurttunnel.http.head import RequestHead
 from yurttunnel.hub.request.requests import Caller
 
 SERVICE_ACCOUNT = "system:serviceaccount:"
-"""What names of service accounts begin with; ``NAMESPACE:NAME`` follows."""
+"""The prefix of service account names; ``NAMESPACE:NAME`` follows."""
 
 PAGES = "yurthub-pages"
-"""The component of the hub itself where people ask its pages: nothing is kept for that."""
+"""The component of the hub itself when its pages request data; nothing is cached for it."""
 
 
 def groups_of(owner: str) -> list[str]:
-    """Return the groups of a user whom the API knows by this name.
+    """Return the groups of a user with this name.
 
-    For a service account those are all (k8s.io/apiserver pkg/authentication/serviceaccount); of
-    others it is only known that the API knows them.
+    For a service account the list is complete (k8s.io/apiserver pkg/authentication/serviceaccount).
+    For other users it has only the group of all authenticated users.
     """
     groups = ["system:authenticated"]
     if not owner.startswith(SERVICE_ACCOUNT):
@@ -39,19 +39,18 @@ def groups_of(owner: str) -> list[str]:
 
 
 LONGEST_COMPONENT = 253
-"""Characters of a component that are looked at; it is a key of the cache."""
+"""Maximum length of a component, in characters; it is a key of the cache."""
 
 _TOKEN_PROTOCOL = b"base64url.bearer.authorization.k8s.io."
-"""What a protocol of a WebSocket begins with that is a token (k8s.io/apiserver
+"""The prefix of a WebSocket subprotocol that contains a token (k8s.io/apiserver
 pkg/authentication/request/websocket)."""
 
 
 def caller_of(head: RequestHead, local: bool) -> Caller:
-    """Return who asks; ``local`` says that the request came by a loopback listener.
+    """Return the caller; ``local`` says that the request arrived on a loopback listener.
 
-    Raises ``RequestFailed`` (401) for an ``Authorization`` that is not one bearer token, and for a
-    token among the protocols of a WebSocket: what else it may be, it must not be answered as the
-    node's own.
+    Raises ``RequestFailed`` (401) for an ``Authorization`` that is not a single bearer token, and
+    for a token in a WebSocket subprotocol: such a request must not be served as the node's own.
     """
     agents = head.by_name.get(b"user-agent")
     component = _component(agents[0][: LONGEST_COMPONENT + 1]) if agents else ""
@@ -70,7 +69,7 @@ def caller_of(head: RequestHead, local: bool) -> Caller:
 
 
 def _asks_for_keeping(head: RequestHead) -> bool:
-    """Return whether it has upstream's ``Edge-Cache: true``."""
+    """Return whether the head has upstream's ``Edge-Cache: true``."""
     return any(value.lower() == b"true" for value in head.values(b"edge-cache"))
 
 
@@ -81,14 +80,14 @@ def _component(agent: bytes) -> str:
 
 
 _END_OF_TIME = 2**62
-"""Seconds since 1970; a later end of a token is none."""
+"""Seconds since 1970; a later expiry counts as none."""
 
 
 class Token(NamedTuple):
-    """What a bearer token says of itself, verified by nobody.
+    """The claims of a bearer token, which are not verified.
 
-    ``digest`` is its SHA-256. ``expires`` is in seconds since 1970, infinite when the token does
-    not say.
+    ``digest`` is the SHA-256 of the token. ``expires`` is in seconds since 1970, or infinite for a
+    token without an expiry.
     """
 
     digest: bytes
@@ -97,13 +96,13 @@ class Token(NamedTuple):
 
 @lru_cache(256)
 def read_token(token: str) -> Token:
-    """Return what ``token`` says."""
+    """Return the claims of ``token``."""
     digest = hashlib.sha256(token.encode()).digest()
     return Token(digest, _expiry(_claims(token)))
 
 
 def _claims(token: str) -> dict[str, Any]:
-    """Return the claims of a JWT (RFC 7519), none of what is no JWT."""
+    """Return the claims of a JWT (RFC 7519); empty for any other token."""
     parts = token.split(".")
     if len(parts) != 3:
         return {}

@@ -1,4 +1,4 @@
-"""How a failure of the hub is told to a client of the Kubernetes API."""
+"""Failure responses to clients of the Kubernetes API."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from yurttunnel.http.interfaces import IExchange
 
 
 def tell(exchange: IExchange, failure: RequestFailed) -> None:
-    """Answer with a ``metav1.Status``; an answer that has begun is broken off."""
+    """Respond with a ``metav1.Status``; abort a response that has begun."""
     if exchange.head_sent:
         exchange.abort()
     else:

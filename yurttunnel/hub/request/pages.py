@@ -1,8 +1,8 @@
-"""The hub's own port against pages in the browsers of its machine.
+"""Protection of the hub's loopback port against web pages in browsers of its machine.
 
-Who asks there without a token asks as the node. A page may have a browser send requests to
-127.0.0.1, or give its own name that address (DNS rebinding): ``Origin``, ``Sec-Fetch-Site`` and
-``Host`` tell, which no page can choose.
+A request on this port without a token has the node's identity. A web page can send requests to
+127.0.0.1, or point its own host name to it (DNS rebinding). ``Origin``, ``Sec-Fetch-Site`` and
+``Host`` reveal this, and no page can choose their values.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from yurttunnel.ops.rebinding import is_of_another_page, is_of_this_machine
 
 
 def check_not_of_a_page(head: RequestHead) -> None:
-    """Raise ``RequestFailed`` (403, 421) for a request that could be one of a page."""
+    """Raise ``RequestFailed`` (403, 421) for a request that may come from a web page."""
     by_name = head.by_name
     hosts = by_name.get(b"host", [])
     sites, origins = by_name.get(b"sec-fetch-site", ()), by_name.get(b"origin", ())

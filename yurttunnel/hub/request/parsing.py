@@ -1,8 +1,8 @@
-"""What a request asks for, read from its method and its target.
+"""Parsing of API requests from their method and target.
 
 The grammar is that of ``RequestInfoFactory.NewRequestInfo`` of k8s.io/apiserver
-(pkg/endpoints/request/requestinfo.go), so that the hub and the API never disagree about what a
-request is. What could be read in two ways is refused: the API has nothing by such a name
+(pkg/endpoints/request/requestinfo.go), so the hub and the API never interpret a request
+differently. Ambiguous requests are rejected: no API resource has such a name
 (``IsValidPathSegmentName`` of k8s.io/apimachinery pkg/api/validation/path).
 """
 
@@ -25,21 +25,22 @@ from yurttunnel.hub.request.requests import (
 from yurttunnel.kube.selectors import BadSelector, FieldTerm, field_terms
 
 LONGEST_SEGMENT = 253
-"""Bytes of one name in a path (``DNS1123SubdomainMaxLength`` of k8s.io/apimachinery)."""
+"""Maximum length of a path segment in bytes (``DNS1123SubdomainMaxLength`` of
+k8s.io/apimachinery)."""
 
 MOST_SEGMENTS = 64
-"""Names in a path; the API has none with a dozen."""
+"""Maximum number of path segments; no path of the API has a dozen."""
 
 MOST_PARAMETERS = 1_000
-"""Parameters of a list or a watch, of which there are some twenty."""
+"""Maximum number of query parameters of a list or a watch; the API defines about twenty."""
 
 _LONGEST_ENCODED = 3 * LONGEST_SELECTORS
-"""Characters of a parameter that is decoded, as a selector is whose characters are all encoded. To
-decode what a head has room for takes a tenth of a second."""
+"""Maximum length of a parameter that is decoded: a selector in which each character is encoded.
+Decoding the longest query that fits into a head would take a tenth of a second."""
 
 _LONGEST_REMEMBERED = 1024
 _REMEMBERED = 2048
-"""Targets: with their length they bound the memory to some MiB."""
+"""The number of remembered targets; with their maximum length they take some MiB at most."""
 
 _VERBS = {
     "GET": "get",
@@ -70,11 +71,11 @@ _FLAGS = frozenset({"sendInitialEvents", "allowWatchBookmarks", "watch"})
 
 
 def parse_request(head: RequestHead) -> ApiRequest:
-    """Return what is asked for.
+    """Return the parsed request.
 
-    Of parameters that are not of :class:`ListOptions` only the names are looked at, which no client
-    encodes, and without a list or a watch none is. Raises ``RequestFailed`` (400) for what names
-    nothing that the API could have.
+    Query parameters are parsed only for lists and watches. Of parameters that are not in
+    :class:`ListOptions` only the name is checked; no client encodes names. Raises ``RequestFailed``
+    (400) for a request that cannot refer to anything in the API.
     """
     if len(head.target) > _LONGEST_REMEMBERED:
         return _parse(head.method, head.target)
@@ -107,8 +108,8 @@ def _parse(method: bytes, target: bytes) -> ApiRequest:
         if verb == "get":
             verb = "watch" if watch else "list"
         if name:
-            # A watch of one object, by the old prefix (ListResource of k8s.io/apiserver
-            # pkg/endpoints/handlers/get.go).
+            # A watch of a single object, with the deprecated prefix (ListResource of
+            # k8s.io/apiserver pkg/endpoints/handlers/get.go).
             options = replace(options, field_selector=_selecting(name, options.field_selector))
         else:
             name = _selected_name(options.field_selector)
@@ -122,14 +123,14 @@ _remembered = lru_cache(_REMEMBERED)(_parse)
 
 
 def _segments(path: str) -> list[str]:
-    """Return the decoded names of a path, of a proxied one those that the API evaluates.
+    """Return the decoded segments of a path; of a proxied path, those that the API evaluates.
 
-    A final slash says nothing. What follows ``/proxy`` is for a pod, a Service or a node, and may
-    be anything.
+    A trailing slash is ignored. The part after ``/proxy`` is for a pod, a Service or a node, and
+    may have any content.
     """
     if not path.startswith("/"):
         raise _bad("its target is not a path that begins with a slash")
-    # One more than there may be is enough to see that there are too many.
+    # One segment more than the limit is enough to detect an excess.
     parts = path[1:].split("/", MOST_SEGMENTS)
     if parts[-1] == "":
         del parts[-1]
@@ -171,7 +172,7 @@ def _decoded(part: str) -> str:
 
 
 def _list_options(query: str) -> tuple[ListOptions, bool]:
-    """Return the options of a list or a watch, and whether the query asks for a watch."""
+    """Return the options of a list or a watch, and whether the query requests a watch."""
     if query.count("&") >= MOST_PARAMETERS:
         raise _bad(f"its query has more than {MOST_PARAMETERS} parameters")
     found: dict[str, Any] = {}
@@ -179,10 +180,10 @@ def _list_options(query: str) -> tuple[ListOptions, bool]:
         parameter, _, text = pair.partition("=")
         if "%" in parameter or "+" in parameter:
             raise _bad("its query has a parameter whose name is percent-encoded")
-        # A pair with a semicolon does not count for the API (net/url of Go).
+        # The API ignores pairs with a semicolon (Go's net/url).
         if ";" in pair:
             continue
-        # As the API does: the first of several counts.
+        # As in the API, the first of several values is used.
         field = _PARAMETERS.get(parameter)
         if field is not None and field not in found:
             found[field] = _value(parameter, text)
@@ -216,15 +217,16 @@ def _decoded_value(parameter: str, text: str) -> str:
 
 
 def _selecting(name: str, field_selector: str) -> str:
-    """Return a selector that demands a name beside what it demands already."""
+    """Return a field selector with an additional requirement for a name."""
     term = str(FieldTerm("metadata.name", True, name))
     return term if field_selector in ("", term) else f"{term},{field_selector}"
 
 
 def _selected_name(field_selector: str) -> str:
-    """Return the name that a selector demands, if it can be one; what is no selector demands none.
+    """Return the name that a field selector requires, or an empty string.
 
-    Whoever evaluates the selector says what is wrong with it. One that is too long is not read.
+    An invalid selector requires none; the evaluation of the selector reports the error. A selector
+    that is too long is not parsed.
     """
     if len(field_selector) > LONGEST_SELECTORS or "metadata.name" not in field_selector:
         return ""

@@ -1,4 +1,4 @@
-"""A request as the API server understands it (``RequestInfo`` of k8s.io/apiserver)."""
+"""Requests as the API server parses them (``RequestInfo`` of k8s.io/apiserver)."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ class ResourceType(NamedTuple):
     name: str
 
     def __str__(self) -> str:
-        """Return it as upstream's cache has it: ``pods.v1.core``."""
+        """Return the format of upstream's cache, such as ``pods.v1.core``."""
         return f"{self.name}.{self.version}.{self.group or 'core'}"
 
 
 LONGEST_SELECTORS = 8 * 1024
-"""Characters of both selectors of a request that are looked into here. Each requirement takes time
-and may have two characters, and a head has room for half a megabyte."""
+"""Maximum length of both selectors of a request that the hub evaluates, in characters. A
+requirement takes time and can be two characters long, and a head has room for half a megabyte."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListOptions:
-    """The query of a list or a watch (``ListOptions`` of meta/v1); as sent, not evaluated."""
+    """The query of a list or a watch (``ListOptions`` of meta/v1), as sent and not evaluated."""
 
     label_selector: str = ""
     field_selector: str = ""
@@ -45,12 +45,13 @@ _LASTING_SUBRESOURCES = frozenset({"log", "exec", "attach", "portforward", "prox
 
 @dataclass(frozen=True, slots=True)
 class ApiRequest:
-    """What is asked for.
+    """A parsed request.
 
-    ``verb`` is one of get, list, watch, create, update, patch, delete and deletecollection; for
-    what is no resource (``resource`` is ``None``: ``/version``, ``/apis/apps/v1``) the method in
-    lower case. ``namespace`` is empty for all of them and for what has none. ``path`` is without
-    the query, and decoded; each of its segments is a name that cannot leave a directory.
+    ``verb`` is get, list, watch, create, update, patch, delete or deletecollection. For a request
+    that is not for a resource (``resource`` is ``None``: ``/version``, ``/apis/apps/v1``) it is the
+    method in lower case. ``namespace`` is empty for all namespaces, and for cluster-scoped
+    resources. ``path`` is decoded and has no query; none of its segments can refer to a parent
+    directory.
     """
 
     verb: str
@@ -61,12 +62,12 @@ class ApiRequest:
     subresource: str = ""
     options: ListOptions = ListOptions()
     lasts: bool = field(init=False, compare=False, repr=False)
-    """Whether the answer lasts as long as somebody wants it to."""
+    """Whether the request is long-running: its response has no defined end."""
     size: int = field(init=False, compare=False, repr=False)
-    """How many characters of it its client chooses."""
+    """The number of characters in it that the client chooses."""
 
     def __post_init__(self) -> None:
-        """Look once: most requests come again and again."""
+        """Compute both values once, because most requests are repeated many times."""
         lasts = self.verb == "watch" or self.subresource in _LASTING_SUBRESOURCES
         object.__setattr__(self, "lasts", lasts)
         options = self.options
@@ -81,18 +82,19 @@ class ApiRequest:
         object.__setattr__(self, "size", sum(map(len, chosen)))
 
     def __hash__(self) -> int:
-        """Return what tells most requests apart, since the whole would take as long as all else."""
+        """Hash only the fields that differ most; hashing all takes as long as all other work."""
         return hash((self.verb, self.path))
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks.
+    """The sender of a request.
 
-    ``component`` is the first word of User-Agent in lower case, cut at its first slash; empty
-    when there is none. ``token`` is the bearer token, if any. ``local`` says that it came by a
-    loopback listener, where a request without a token has the node's identity. ``keep`` says that
-    it asks for its answer to be kept, by ``Edge-Cache: true``; the API does not get that field.
+    ``component`` is the first word of User-Agent in lower case, up to its first slash; empty
+    without a User-Agent. ``token`` is the bearer token, if any. ``local`` says that the request
+    arrived on a loopback listener, where a request without a token has the node's identity.
+    ``keep`` says that it requests caching with ``Edge-Cache: true``; this field is not forwarded to
+    the API.
     """
 
     component: str
@@ -102,10 +104,10 @@ class Caller:
 
 
 class Form(NamedTuple):
-    """The form of an answer: ``json`` or ``protobuf``, whole or transformed.
+    """The form of a response: ``json`` or ``protobuf``, and an optional transform.
 
-    ``transform`` is empty for objects as they are, ``Table`` or ``PartialObjectMetadata``
-    (its lists, too); ``version`` is that of ``meta.k8s.io`` for the latter two.
+    ``transform`` is empty for complete objects, else ``Table`` or ``PartialObjectMetadata`` (also
+    for its lists); ``version`` is the version of ``meta.k8s.io`` for these two.
     """
 
     media: str
@@ -113,21 +115,21 @@ class Form(NamedTuple):
     version: str = ""
 
     def __str__(self) -> str:
-        """Return it as one word, as collections are keyed by it."""
+        """Return a single word, which is part of the key of a collection."""
         return f"{self.media}:{self.transform}.{self.version}" if self.transform else self.media
 
 
 @dataclass(slots=True)
 class HubCall:
-    """One request on its way through the hub; ``forms`` are those accepted, the best first.
+    """A request on its way through the hub; ``forms`` are the accepted forms, the best first.
 
-    ``holder`` is whose share it takes of what all pods have together: that of an address. ``None``
-    is for clients in the node's network, who share nothing with those. Not by networks, as
-    elsewhere: all pods of a node may be in one. ``body`` is that of the request where it has been
-    read already, else it is still to come.
+    ``holder`` is the address whose share of the limits for pods is charged, ``None`` for clients in
+    the node's network, which have limits of their own. Shares are not per network, as elsewhere,
+    because all pods of a node may be in one. ``body`` is the body of the request if it has been
+    read already.
 
-    Nothing of it is changed. It is not frozen, as to make it then takes three times as long, which
-    each request would.
+    Instances are not modified. They are not frozen, because creating a frozen one takes three times
+    as long, and each request creates one.
     """
 
     exchange: IExchange
