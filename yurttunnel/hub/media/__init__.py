@@ -1,1 +1,1 @@
-"""Bodies of the Kubernetes API, cut and built without schemas, and without input or output."""
+"""Bodies of the Kubernetes API, parsed and built without schemas and without I/O."""

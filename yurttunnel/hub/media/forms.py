@@ -1,4 +1,4 @@
-"""What reads and writes each form of the API's bodies."""
+"""The codecs of all forms of API bodies."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ _KNOWN: Final[dict[tuple[str, str], IMedia]] = {
 
 
 def media_for(form: Form) -> IMedia | None:
-    """Return what reads and writes bodies of a form, ``None`` for a Table in protobuf."""
+    """Return the codec of a form, ``None`` for a Table in protobuf."""
     return _KNOWN.get((form.media, form.transform))

@@ -1,12 +1,12 @@
-"""The seam between the media types of the API and those who keep, change or rebuild bodies.
+"""The interface between the API's media types and the code that caches or changes bodies.
 
-A body is read in pieces of any size, as it passes. What is cut out of it are items: an object in
-the form that it has within a list, as bytes, with what is needed to find it again. In JSON that is
-the object without ``kind`` and ``apiVersion`` at its beginning, in Kubernetes protobuf the message
-without its envelope. :class:`TypeMeta` goes with the collection.
+Bodies are parsed as a stream, in pieces of any size. The parsed items are objects in the form that
+they have in a list, as bytes, with the fields that are needed to find them again. In JSON this is
+the object without ``kind`` and ``apiVersion`` at its start, in Kubernetes protobuf the message
+without its envelope. The :class:`TypeMeta` is stored with the collection.
 
-Readers raise :class:`BadBody` for what they cannot read; whoever reads passes the body on as it is,
-and keeps nothing of it.
+Readers raise :class:`BadBody` for a body that they cannot parse; the caller forwards the body
+unchanged, and does not cache it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class TypeMeta(NamedTuple):
 
 
 class Item(NamedTuple):
-    """An object, and what of it is looked at.
+    """An object, and the fields of it that the hub uses.
 
-    ``version`` is its resourceVersion. ``node`` is ``spec.nodeName``, cut out of pods only.
+    ``version`` is its resourceVersion. ``node`` is ``spec.nodeName``, and is parsed only for pods.
     ``body`` is in the form of a list's item.
     """
 
@@ -40,7 +40,7 @@ class Item(NamedTuple):
 
 
 class ListMeta(NamedTuple):
-    """What a list says beside its items; ``columns`` are the column definitions of a Table."""
+    """The fields of a list besides its items; ``columns`` are the column definitions of a Table."""
 
     type: TypeMeta
     version: str
@@ -52,8 +52,8 @@ class ListMeta(NamedTuple):
 class WatchEvent(NamedTuple):
     """An event of a watch.
 
-    ``type`` is ADDED, MODIFIED, DELETED, BOOKMARK or ERROR; ``item`` is ``None`` for the last,
-    whose ``status`` is the ``Status`` as it was in the frame. A bookmark's item has only a version;
+    ``type`` is ADDED, MODIFIED, DELETED, BOOKMARK or ERROR. ``item`` is ``None`` for ERROR;
+    ``status`` is then the ``Status`` from the frame. The item of a bookmark has only a version;
     ``initial_events_end`` is its annotation (``k8s.io/initial-events-end``, KEP-3157).
     """
 
@@ -65,35 +65,35 @@ class WatchEvent(NamedTuple):
 
 
 class IListReader(Interface):
-    """Cuts one list."""
+    """Parses one list."""
 
     def feed(data: bytes) -> Sequence[Item]:
-        """Take the next piece; return the items that are complete with it."""
+        """Parse the next piece; return the items that it completes."""
 
     def finish() -> ListMeta:
-        """Take the end; raises :class:`BadBody` when the list is not complete."""
+        """End the body; raise :class:`BadBody` if the list is incomplete."""
 
 
 class IWatchReader(Interface):
-    """Cuts the frames of one watch."""
+    """Parses the frames of one watch."""
 
     def feed(data: bytes) -> Sequence[WatchEvent]:
-        """Take the next piece; return the events that are complete with it."""
+        """Parse the next piece; return the events that it completes."""
 
 
 class IListWriter(Interface):
-    """Builds one list whose items are known by their sizes, so that it can be streamed."""
+    """Builds one list from the sizes of its items, so that it can be streamed."""
 
     length: int = Attribute("`int`: bytes of the whole body.")
     head: bytes = Attribute("`bytes`: what comes before the first item.")
     tail: bytes = Attribute("`bytes`: what comes behind the last item.")
 
     def items(bodies: Iterable[bytes]) -> bytes:
-        """Return the next items, as they follow one another in the body."""
+        """Return the next items as they appear in the body."""
 
 
 class IMedia(Interface):
-    """One form (:class:`yurttunnel.hub.request.requests.Form`) of the API's bodies."""
+    """The codec of one form (:class:`yurttunnel.hub.request.requests.Form`) of the API's bodies."""
 
     content_type: bytes = Attribute("`bytes`: of objects and lists.")
     watch_content_type: bytes = Attribute("`bytes`: of watches.")
@@ -102,36 +102,37 @@ class IMedia(Interface):
     )
 
     def list_reader(max_item: int) -> IListReader:
-        """Return a reader of one list; an item of more bytes than ``max_item`` is a bad body."""
+        """Return a reader of one list; an item over ``max_item`` bytes raises :class:`BadBody`."""
 
     def watch_reader(max_item: int) -> IWatchReader:
         """Return a reader of one watch."""
 
     def read_object(body: bytes) -> tuple[TypeMeta, Item]:
-        """Read one object; a ``Status`` is one, too, with the kind that says so.
+        """Parse one object, or a ``Status``, which its kind identifies.
 
-        What clients send may leave out its type, which is then empty.
+        Clients may omit the type of an object; it is then empty.
         """
 
     def is_held(body: bytes, type: TypeMeta) -> bool:
-        """Return whether an item that was deleted is there still.
+        """Return whether a deleted item still exists.
 
-        It is for as long as it has a time to end (``deletionGracePeriodSeconds``) or finalizers
-        (``BeforeDelete`` of k8s.io/apiserver pkg/registry/rest/delete.go). A Namespace has others
-        in its ``spec`` (k8s.io/kubernetes pkg/registry/core/namespace/storage/storage.go).
+        It exists as long as it has a grace period (``deletionGracePeriodSeconds``) or finalizers
+        (``BeforeDelete`` of k8s.io/apiserver pkg/registry/rest/delete.go). A Namespace has more
+        finalizers in its ``spec`` (k8s.io/kubernetes
+        pkg/registry/core/namespace/storage/storage.go).
         """
 
     def object(meta: TypeMeta, body: bytes, columns: bytes = b"") -> bytes:
-        """Return an item as an object of its own; ``columns`` are a Table's, if they are known."""
+        """Return an item as a complete object; ``columns`` are a Table's, if known."""
 
     def list_writer(meta: ListMeta, sizes: Sequence[int]) -> IListWriter:
-        """Return a writer of a list whose items have these sizes; ``meta.type`` is the items'."""
+        """Return a writer of a list with items of these sizes; ``meta.type`` is the items' type."""
 
     def watch_event(type: str, meta: TypeMeta, body: bytes, columns: bytes = b"") -> bytes:
         """Return a frame: ADDED, MODIFIED or DELETED, or ERROR with a ``Status`` as its body.
 
-        ``columns`` are a Table's, which stand in the first event of a watch only.
+        ``columns`` are a Table's; only the first event of a watch has them.
         """
 
     def bookmark(meta: TypeMeta, version: str, initial_events_end: bool) -> bytes:
-        """Return a frame: a bookmark."""
+        """Return the frame of a bookmark."""

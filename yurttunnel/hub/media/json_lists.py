@@ -1,4 +1,4 @@
-"""Lists and Tables in JSON, cut and built."""
+"""Parsing and building of lists and Tables in JSON."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from yurttunnel.hub.media.kinds import LIST, named
 from yurttunnel.kube.protobuf_fields import BadBody
 
 SEQUEL: Final = 11
-"""Bytes of an item's beginning by which the next one is found: ``{"metadata"`` or ``{"cells":["``
-in all lists of kube-apiserver."""
+"""The number of bytes at the start of an item that are used to find the next item: ``{"metadata"``
+or ``{"cells":["`` in all lists of kube-apiserver."""
 
 MAX_BETWEEN: Final = 1024
-"""Bytes of a member's name, or of white space, at most."""
+"""Maximum length of a member's name, or of white space, in bytes."""
 
 _OPEN = re.compile(spaced(rb"_\{"))
 _MEMBER = re.compile(spaced(rb"_(%b)_:_(?=\S)" % STRING), re.DOTALL)
@@ -50,7 +50,7 @@ _decode_any = msgspec.json.Decoder(msgspec.Raw).decode
 
 @implementer(IListReader)
 class JsonListReader:
-    """Cuts one list. Each step reads what is next and says whether it was complete."""
+    """Parses one list; each step parses the next token and returns whether it was complete."""
 
     def __init__(self, shape: Objects, max_item: int) -> None:
         self._shape = shape
@@ -68,7 +68,7 @@ class JsonListReader:
         self._columns = b""
 
     def feed(self, data: bytes) -> Sequence[Item]:
-        """Take the next piece; return the items that are complete with it."""
+        """Parse the next piece; return the items that it completes."""
         self._text += data
         self._may_be_last = may_be_last(data, self._may_be_last)
         self._items = []
@@ -80,7 +80,7 @@ class JsonListReader:
         return self._items
 
     def finish(self) -> ListMeta:
-        """Take the end; raises :class:`BadBody` when the list is not complete."""
+        """End the body; raise :class:`BadBody` if the list is incomplete."""
         if self._step is not JsonListReader._end:
             raise BadBody("the list is not complete")
         if self._item_reader is None:
@@ -90,7 +90,7 @@ class JsonListReader:
         return ListMeta(type, meta.version, meta.token, meta.remainingItemCount, self._columns)
 
     def _match(self, pattern: re.Pattern[bytes]) -> re.Match[bytes] | None:
-        """Return what comes next, ``None`` when that needs more; raises :class:`BadBody`."""
+        """Return the next match, ``None`` if more data is needed; raise :class:`BadBody`."""
         found = pattern.match(self._text, self._at)
         end = len(self._text) if found is None else found.end()
         if end - self._at > MAX_BETWEEN:
@@ -135,7 +135,7 @@ class JsonListReader:
         return True
 
     def _take(self, value: bytes) -> None:
-        """Take the value of a member; those that are not known do not matter."""
+        """Process the value of a member; unknown members are ignored."""
         match self._member:
             case "kind":
                 self._kind = checked(_decode_text, value)
@@ -205,7 +205,7 @@ class JsonListWriter:
         self._separator = b""
 
     def items(self, bodies: Iterable[bytes]) -> bytes:
-        """Return the next items, each with the comma before it."""
+        """Return the next items, preceded by a comma unless they are the first."""
         joined = b",".join(bodies)
         if not joined:
             return b""
@@ -214,7 +214,7 @@ class JsonListWriter:
 
 
 def list_members(type: TypeMeta, meta: ListMeta) -> bytes:
-    """Return what a list of this type says of itself, as members of its JSON object."""
+    """Return the members of a list other than its items, in JSON."""
     members: dict[str, str | int] = {"resourceVersion": meta.version}
     if meta.continue_token:
         members["continue"] = meta.continue_token

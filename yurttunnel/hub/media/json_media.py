@@ -23,7 +23,7 @@ from yurttunnel.hub.media.json_watches import JsonWatchReader, event_form
 
 @implementer(IMedia)
 class JsonMedia:
-    """JSON of one shape."""
+    """The JSON codec for one shape."""
 
     content_type = b"application/json"
     watch_content_type = b"application/json"
@@ -41,15 +41,15 @@ class JsonMedia:
         return JsonWatchReader(self._shape, max_item)
 
     def read_object(self, body: bytes) -> tuple[TypeMeta, Item]:
-        """Read one object."""
+        """Parse one object."""
         return checked(self._shape.object, body.strip(SPACE))
 
     def is_held(self, body: bytes, type: TypeMeta) -> bool:
-        """Return whether an item that was deleted is there still."""
+        """Return whether a deleted item still exists."""
         return checked(lambda item: self._shape.is_held(item, type), body)
 
     def object(self, meta: TypeMeta, body: bytes, columns: bytes = b"") -> bytes:
-        """Return an item as an object of its own."""
+        """Return an item as a complete object."""
         return self._shape.object_form(meta, body, columns) + b"\n"
 
     def list_writer(self, meta: ListMeta, sizes: Sequence[int]) -> IListWriter:

@@ -1,4 +1,4 @@
-"""Objects in JSON: what is looked at in them, and their form as items of lists."""
+"""Objects in JSON: the fields that the hub uses, and their form as items of lists."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from yurttunnel.hub.media.interfaces import Item, TypeMeta
 from yurttunnel.hub.media.json_text import spaced, text_form
 from yurttunnel.hub.media.kinds import INITIAL_EVENTS_END, UNKNOWN, is_namespace, is_pod
 
-# Members that say what an object is, at its beginning; without escapes, as all servers write them.
+# The type members at the start of an object; all servers write them without escapes.
 _TYPE_MEMBERS = re.compile(spaced(rb'\{(?:_"(?:kind|apiVersion)"_:_"[^"\\]*"_(?:,_(?=")|(?=\})))+'))
 _EMPTY = re.compile(spaced(rb"\{_\}"))
 
 
 class ObjectMeta(msgspec.Struct, gc=False, rename="camel"):
-    """What is looked at in the metadata of an object."""
+    """The metadata fields that the hub uses."""
 
     name: str = ""
     namespace: str = ""
@@ -25,7 +25,7 @@ class ObjectMeta(msgspec.Struct, gc=False, rename="camel"):
 
 
 class Object(msgspec.Struct, gc=False, rename="camel"):
-    """What is looked at in an object."""
+    """The object fields that the hub uses."""
 
     kind: str = ""
     api_version: str = ""
@@ -78,10 +78,10 @@ _decode_bookmark = msgspec.json.Decoder(_Bookmark).decode
 
 
 def decode_object(body: bytes, type: TypeMeta = UNKNOWN) -> tuple[TypeMeta, Item]:
-    """Read an object; raises :class:`msgspec.DecodeError`.
+    """Parse an object; raise :class:`msgspec.DecodeError`.
 
-    ``type`` is what is known of its type, for items of lists, which do not say it themselves. In
-    what is no pod the ``spec`` may be anything.
+    ``type`` is the known type of a list's item, because items do not have it. Only the ``spec`` of
+    pods is parsed.
     """
     found = _decode_object(body)
     meta = found.meta
@@ -95,14 +95,14 @@ def decode_object(body: bytes, type: TypeMeta = UNKNOWN) -> tuple[TypeMeta, Item
 
 
 def ends_initial_events(body: bytes) -> bool:
-    """Return whether a bookmark stands behind all the objects that there were."""
+    """Return whether a bookmark marks the end of the initial events."""
     meta = _decode_bookmark(body).metadata
     annotations = (meta and meta.annotations) or {}
     return annotations.get(INITIAL_EVENTS_END) == "true"
 
 
 def is_held(body: bytes, type: TypeMeta) -> bool:
-    """Return whether a deleted object has a time to end, or finalizers."""
+    """Return whether a deleted object has a grace period or finalizers."""
     found = _decode_held(body)
     meta = found.metadata
     if meta is None:
@@ -115,13 +115,13 @@ def is_held(body: bytes, type: TypeMeta) -> bool:
 
 
 def item_form(body: bytes) -> bytes:
-    """Return an object without what says its type at the beginning."""
+    """Return an object without the type members at its start."""
     found = _TYPE_MEMBERS.match(body)
     return b"{" + body[found.end() :] if found else body
 
 
 def object_form(type: TypeMeta, body: bytes) -> bytes:
-    """Return an item with what says its type, unless it does itself."""
+    """Return an item with the type members that it lacks."""
     own = _decode_object(body)
     members = b""
     if not own.kind:

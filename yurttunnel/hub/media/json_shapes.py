@@ -1,8 +1,8 @@
-"""The two shapes of JSON: objects in lists of items, and Tables of rows.
+"""The two shapes of JSON: objects in lists of items, and rows in Tables.
 
-A row of a Table has cells and, in ``object``, the metadata of what it shows (``TableRow`` of
-meta/v1). A single object is a Table, too, with one row. What the columns are stands in a list, and
-in the first event of a watch.
+A row of a Table has cells, and in ``object`` the metadata of the object (``TableRow`` of meta/v1).
+A single object is a Table with one row. The column definitions are in a list, and in the first
+event of a watch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PARTIAL: Final = "PartialObjectMetadata"
 
 
 class Objects:
-    """Objects as they are, or only their metadata when ``transform`` says so."""
+    """Complete objects, or only their metadata if ``transform`` says so."""
 
     items = "items"
     """The member that has the items of a list."""
@@ -42,14 +42,14 @@ class Objects:
         self._transform = transform
 
     def item(self, body: bytes, type: TypeMeta) -> Item:
-        """Return an item of a list, of this type as far as it is known.
+        """Parse an item of a list; ``type`` is its type as far as it is known.
 
         Raises :class:`msgspec.DecodeError`.
         """
         return decode_object(body, type)[1]
 
     def item_type(self, list_type: TypeMeta) -> TypeMeta:
-        """Return the type of a list's items; raises :class:`BadBody` for what is no such list."""
+        """Return the type of a list's items; raise :class:`BadBody` for any other kind of list."""
         return item_type(list_type, self._transform)
 
     def list_type(self, type: TypeMeta) -> TypeMeta:
@@ -57,15 +57,16 @@ class Objects:
         return TypeMeta(type.api_version, type.kind + LIST)
 
     def object(self, body: bytes) -> tuple[TypeMeta, Item]:
-        """Return an object of its own, or a ``Status``.
+        """Parse a single object, or a ``Status``.
 
-        Raises :class:`msgspec.DecodeError`, and :class:`BadBody` for what was not asked for.
+        Raises :class:`msgspec.DecodeError`, and :class:`BadBody` for an object of another
+        transform.
         """
         type, item = decode_object(body)
         return transformed_type(type, self._transform), item
 
     def bookmark(self, body: bytes) -> tuple[TypeMeta, str, bool]:
-        """Return the type, the version and whether the initial events end with this bookmark.
+        """Return the type, the version, and whether the initial events end with this bookmark.
 
         Raises :class:`msgspec.DecodeError`.
         """
@@ -73,14 +74,14 @@ class Objects:
         return checked_type(type, self._transform), item.version, ends_initial_events(body)
 
     def is_held(self, body: bytes, type: TypeMeta) -> bool:
-        """Return whether an item that was deleted is there still.
+        """Return whether a deleted item still exists.
 
         Raises :class:`msgspec.DecodeError`.
         """
         return is_held(body, type)
 
     def object_form(self, type: TypeMeta, body: bytes, columns: bytes) -> bytes:
-        """Return an item as an object of its own."""
+        """Return an item as a complete object."""
         return object_form(type, body)
 
     def bookmark_form(self, type: TypeMeta, version: str, initial_events_end: bool) -> bytes:
@@ -114,7 +115,7 @@ _decode_table = msgspec.json.Decoder(_Table).decode
 
 
 class Tables(Objects):
-    """Rows of Tables; their type is that of the Table."""
+    """Rows of Tables; their type is the type of the Table."""
 
     items = "rows"
 
@@ -122,11 +123,11 @@ class Tables(Objects):
         super().__init__(TABLE)
 
     def item(self, body: bytes, type: TypeMeta) -> Item:
-        """Return a row, found by the metadata of its object."""
+        """Parse a row; its object's metadata identifies it."""
         return decode_object(_shown(body))[1]._replace(body=body)
 
     def item_type(self, list_type: TypeMeta) -> TypeMeta:
-        """Return the type of a Table, which is that of its rows."""
+        """Return the type of a Table, which is also the type of its rows."""
         if list_type.kind != TABLE:
             raise BadBody(f"kind {list_type.kind[:60]!r} is no {TABLE}")
         return checked_type(list_type, TABLE)
@@ -136,7 +137,7 @@ class Tables(Objects):
         return type
 
     def object(self, body: bytes) -> tuple[TypeMeta, Item]:
-        """Return the row of a Table that has one; a ``Status`` is no Table."""
+        """Parse a Table with a single row, or a ``Status``."""
         type, rows = self._table(body)
         if type.kind != TABLE:
             return super().object(body)
@@ -145,7 +146,7 @@ class Tables(Objects):
         return checked_type(type, TABLE), self.item(bytes(rows[0]), type)
 
     def bookmark(self, body: bytes) -> tuple[TypeMeta, str, bool]:
-        """Return what a bookmark says, which is the object of its row."""
+        """Parse a bookmark from the object of its row."""
         type, rows = self._table(body)
         if type.kind != TABLE or len(rows) != 1:
             raise BadBody(f"a bookmark is no {TABLE} with one row")
@@ -154,7 +155,7 @@ class Tables(Objects):
         return checked_type(type, TABLE), version, ends_initial_events(shown)
 
     def is_held(self, body: bytes, type: TypeMeta) -> bool:
-        """Return whether the object of a row is there still."""
+        """Return whether the deleted object of a row still exists."""
         return is_held(_shown(body), type)
 
     def object_form(self, type: TypeMeta, body: bytes, columns: bytes) -> bytes:

@@ -1,8 +1,8 @@
-"""Where a JSON value ends, in text that comes in pieces.
+"""The end of a JSON value in text that arrives in pieces.
 
-Two ways: a general one, which goes over every bracket, and a guess. What servers of the API write
-is so regular that the next value begins as the one before it did, and a guess can be proved with a
-fast decoder: no JSON object is the beginning of another one, so what decodes is the value.
+There are two methods: a general one, which scans every bracket, and a guess. API servers write such
+regular JSON that the next value starts with the same bytes as the previous one. A fast decoder can
+verify a guess: no JSON object is a prefix of another, so text that decodes is the whole value.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from yurttunnel.hub.media.json_text import NOT_JSON, SPACE, STRING, Decoded, che
 from yurttunnel.kube.protobuf_fields import BadBody
 
 MAX_GUESS: Final = 64 * 1024
-"""Bytes among which the end of a value is guessed; of longer ones it is looked for."""
+"""Maximum length, in bytes, of a value whose end is guessed; longer values are scanned."""
 
 MAX_SCALAR: Final = 64
-"""Bytes of a number or a literal, at most."""
+"""Maximum length of a number or a literal, in bytes."""
 
 
 def _without(value: bytes) -> bytes:
-    """Return a pattern for all up to a bracket or a quote that begins none of such values."""
+    """Return a pattern for text up to a bracket or a quote that does not begin such a value."""
     return rb'[^"{}\[\]]*+(?:(?:' + value + rb')[^"{}\[\]]*+)*'
 
 
 def _or_nested(value: bytes) -> bytes:
-    """Return a pattern for such values, or an object or array that has no others."""
+    """Return a pattern for such a value, or an object or array that contains only such values."""
     return value + rb"|[{\[]" + _without(value) + rb"[}\]]"
 
 
-# Past all that stands between two brackets, with whole strings and flat objects, which most are;
-# what it stops at is a bracket, the quote of a string that is not complete, or the end.
+# Skips everything between two brackets, including whole strings and flat objects, which are the
+# most frequent. It stops at a bracket, at the quote of an incomplete string, or at the end.
 _TO_BRACKET = re.compile(_without(_or_nested(_or_nested(STRING))) + rb'([{}\[\]"]?)', re.DOTALL)
 _TO_QUOTE = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*("?)', re.DOTALL)
 _SCALAR = re.compile(rb"[-+.0-9A-Za-z]++(?=[ \t\r\n,\]}])")
 
 
 class Value(NamedTuple, Generic[Decoded]):
-    """A value: where its text ends, and what it says."""
+    """A value: the end of its text, its text, and its decoded content."""
 
     end: int
     text: bytes
@@ -47,7 +47,7 @@ class Value(NamedTuple, Generic[Decoded]):
 
 
 class EndScanner:
-    """Finds the end of one value; what has been looked at is not looked at again."""
+    """Finds the end of one value; scanned text is not scanned again."""
 
     def __init__(self) -> None:
         self._seen = 0
@@ -55,7 +55,7 @@ class EndScanner:
         self._in_string = False
 
     def find(self, text: bytearray, start: int) -> int:
-        """Return the end of the value that begins at ``start``, or -1: more is needed."""
+        """Return the end of the value that begins at ``start``, or -1 if more text is needed."""
         if self._seen == 0:
             first = text[start]
             if first not in b'{["':
@@ -90,11 +90,11 @@ def _end_of_scalar(text: bytearray, start: int) -> int:
 
 
 class ValueReader(Generic[Decoded]):
-    """Cuts values that are alike, one at a time.
+    """Reads similar values, one at a time.
 
-    ``decode`` raises what is in :data:`NOT_JSON` for what is no value. Where the end of one is
-    guessed, it is the brace before ``sequel``; without one it is looked for. A sequel of which a
-    guess was wrong is forgotten.
+    ``decode`` raises one of :data:`NOT_JSON` for invalid text. The guessed end of a value is the
+    brace at the start of ``sequel``; without a sequel the value is scanned. A sequel that led to a
+    wrong guess is discarded.
     """
 
     def __init__(
@@ -109,7 +109,8 @@ class ValueReader(Generic[Decoded]):
     def read(self, text: bytearray, start: int, may_be_last: bool) -> Value[Decoded] | None:
         """Return the value that begins at ``start``, if it is complete.
 
-        The last one has no sequel: ``may_be_last`` says that the text ends as one could.
+        The last value has no sequel: ``may_be_last`` says that the text may end with a complete
+        value.
         """
         if self._scanner is None:
             value = self._guess(text, start)
@@ -155,6 +156,6 @@ class ValueReader(Generic[Decoded]):
 
 
 def may_be_last(data: bytes, before: bool) -> bool:
-    """Return whether a text may end with an object; ``before`` says it without this piece."""
+    """Return whether the text may end with an object; ``before`` is the previous result."""
     data = data.rstrip(SPACE)
     return data.endswith(b"}") if data else before

@@ -1,4 +1,4 @@
-"""Watches in JSON: one event after another, each on a line of its own or not."""
+"""Watches in JSON: a sequence of events, with or without line breaks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from yurttunnel.hub.media.kinds import checked_type, named
 from yurttunnel.kube.protobuf_fields import BadBody
 
 SEQUEL: Final = b"}\n"
-"""What an event of kube-apiserver ends with."""
+"""The end of an event of kube-apiserver."""
 
 _SPACE = re.compile(spaced(b"_"))
 
@@ -34,20 +34,20 @@ _decode_event = msgspec.json.Decoder(_Event).decode
 
 @implementer(IWatchReader)
 class JsonWatchReader:
-    """Cuts the events of one watch."""
+    """Parses the events of one watch."""
 
     def __init__(self, shape: Objects, max_item: int) -> None:
         self._text = bytearray()
         self._events = ValueReader(partial(_event, shape), max_item, SEQUEL)
 
     def feed(self, data: bytes) -> Sequence[WatchEvent]:
-        """Take the next piece; return the events that are complete with it."""
+        """Parse the next piece; return the events that it completes."""
         text = self._text
         text += data
         events = []
         at = _begin(text, 0)
         while at < len(text):
-            # Nobody knows when the next one comes, so none waits for it.
+            # The next event may take any time, so no event waits for its successor.
             value = self._events.read(text, at, may_be_last=True)
             if value is None:
                 break
@@ -58,7 +58,7 @@ class JsonWatchReader:
 
 
 def _begin(text: bytearray, at: int) -> int:
-    """Return where the next event begins."""
+    """Return the start of the next event."""
     found = _SPACE.match(text, at)
     assert found is not None, "it matches nothing, too"
     begin = found.end()
@@ -83,5 +83,5 @@ def _event(shape: Objects, text: bytes) -> WatchEvent:
 
 
 def event_form(type: str, body: bytes) -> bytes:
-    """Return an event with an object."""
+    """Return the frame of an event with an object."""
     return b'{"type":%b,"object":%b}\n' % (text_form(type), body)

@@ -1,4 +1,4 @@
-"""What is the same in all media: kinds of lists, and what is looked at."""
+"""Kinds of lists, watch events, and kinds of objects that need special handling, in all media."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from yurttunnel.hub.media.interfaces import Item, TypeMeta
 from yurttunnel.kube.protobuf_fields import BadBody
 
 LIST: Final = "List"
-"""What follows the kind of its items in the kind of a list."""
+"""The suffix of the kind of a list, after the kind of its items."""
 
 EVENT_TYPES: Final = frozenset({"ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"})
-"""What a watch tells (pkg/watch of k8s.io/apimachinery)."""
+"""The types of watch events (pkg/watch of k8s.io/apimachinery)."""
 
 INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
-"""The annotation, ``true``, of the bookmark behind all objects that there were (KEP-3157)."""
+"""The annotation, with the value ``true``, of the bookmark after all initial objects (KEP-3157)."""
 
 STATUS: Final = "Status"
-"""The kind of what says why something failed, or what became of it."""
+"""The kind of the object that describes a failure or a result."""
 
 UNKNOWN: Final = TypeMeta("", "")
-"""What is known of the type of an object that says it itself."""
+"""The type that is passed for objects that contain their type themselves."""
 
 
 def is_pod(kind: str, api_version: str) -> bool:
-    """Return whether an object is a pod, as far as it is known: what is unknown is empty."""
+    """Return whether an object may be a pod; an unknown kind or version is empty."""
     return kind in ("", "Pod") and api_version in ("", "v1")
 
 
@@ -34,14 +34,14 @@ def is_namespace(type: TypeMeta) -> bool:
 
 
 def named(item: Item) -> Item:
-    """Return an item that has a name; others cannot be found again and are :class:`BadBody`."""
+    """Return an item that has a name; raise :class:`BadBody` for one that has none."""
     if not item.name:
         raise BadBody("an object has no name")
     return item
 
 
 def item_type(list_type: TypeMeta, transform: str) -> TypeMeta:
-    """Return the type of a list's items; raises :class:`BadBody` for what is no such list."""
+    """Return the type of a list's items; raise :class:`BadBody` for any other kind of list."""
     kind = list_type.kind.removesuffix(LIST)
     if kind in ("", list_type.kind):
         raise BadBody(f"kind {list_type.kind[:60]!r} is no list")
@@ -49,10 +49,9 @@ def item_type(list_type: TypeMeta, transform: str) -> TypeMeta:
 
 
 def checked_type(type: TypeMeta, transform: str) -> TypeMeta:
-    """Return the type of an object that the API sends.
+    """Return the type of an object that the API has sent.
 
-    Raises :class:`BadBody` for what does not say its type or was not transformed as it was asked
-    for.
+    Raises :class:`BadBody` for an object without a type, or without the requested transform.
     """
     if not type.kind or not type.api_version:
         raise BadBody("an object does not say what it is")
@@ -60,9 +59,9 @@ def checked_type(type: TypeMeta, transform: str) -> TypeMeta:
 
 
 def transformed_type(type: TypeMeta, transform: str) -> TypeMeta:
-    """Return the type of an object; raises :class:`BadBody` for what was not transformed so.
+    """Return the type of an object; raise :class:`BadBody` if it lacks the requested transform.
 
-    A ``Status`` may come in place of any object.
+    A ``Status`` is accepted in place of any object.
     """
     if transform and type.kind not in (transform, STATUS):
         raise BadBody(f"kind {type.kind[:60]!r} came where {transform} was asked for")

@@ -1,9 +1,9 @@
-"""How often an Event has happened, and when last, in either media.
+"""The count and the last time of an Event, in JSON and in protobuf.
 
-A recorder changes nothing else of an Event that is there (``recordToSink`` of k8s.io/client-go
-tools/record and tools/events). Of those of ``events.k8s.io`` that is the series, all else may not
-be changed (``ValidateEventUpdate`` of k8s.io/kubernetes pkg/apis/core/validation). The numbers of
-fields are those of generated.proto of k8s.io/api, core/v1 and events/v1.
+A recorder changes nothing else of an existing Event (``recordToSink`` of k8s.io/client-go
+tools/record and tools/events). For Events of ``events.k8s.io`` this is the series; nothing else of
+them may be changed (``ValidateEventUpdate`` of k8s.io/kubernetes pkg/apis/core/validation). The
+field numbers are those of generated.proto of k8s.io/api, core/v1 and events/v1.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _SERIES_COUNT, _SERIES_LAST = 1 << 3 | VARINT, tag(2)
 
 
 def occurrences(form: str, body: bytes) -> Mapping[str, Any]:
-    """Return what an Event says of them, with the names that it has in JSON.
+    """Return the fields with the occurrences of an Event, by their names in JSON.
 
-    In JSON there may be anything beside. ``form`` is ``json`` or ``protobuf``. Raises
+    For JSON the result may have other fields, too. ``form`` is ``json`` or ``protobuf``. Raises
     :class:`BadBody`.
     """
     if form == "json":
@@ -51,9 +51,8 @@ def occurrences(form: str, body: bytes) -> Mapping[str, Any]:
 
 
 def beyond(kept: Mapping[str, Any], there: Mapping[str, Any]) -> dict[str, Any]:
-    """Return as a merge patch what ``kept`` tells beyond what is ``there``: never less of either
-    the count or the time.
-    """
+    """Return the merge patch that updates ``there`` with the newer occurrences in ``kept``; it
+    never decreases the count or the time."""
     found = _more(kept, there, "lastTimestamp")
     if "count" in found and kept.get("message"):
         found["message"] = kept["message"]

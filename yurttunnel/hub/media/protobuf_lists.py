@@ -1,4 +1,4 @@
-"""Lists in Kubernetes protobuf, cut and built."""
+"""Parsing and building of lists in Kubernetes protobuf."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from yurttunnel.kube.protobuf_fields import (
 )
 
 MAX_FIELD: Final = 4096
-"""Bytes of a field of the envelope beside the list, at most."""
+"""Maximum length of a field of the envelope other than the list, in bytes."""
 
 ITEMS = tag(2)
 _VERSION, _CONTINUE, _REMAINING = tag(2), tag(3), 4 << 3 | VARINT
@@ -47,20 +47,20 @@ _VERSION, _CONTINUE, _REMAINING = tag(2), tag(3), 4 << 3 | VARINT
 
 @implementer(IListReader)
 class ProtobufListReader:
-    """Cuts one list: fields of the envelope, one of which has the fields of the list."""
+    """Parses one list: the fields of the envelope, one of which contains the fields of the list."""
 
     def __init__(self, transform: str, max_item: int) -> None:
         self._transform = transform
         self._max_item = max_item
         self._data = bytearray()
         self._has_begun = self._has_list = False
-        # Where the list ends, counted from the beginning of the data; None outside of it.
+        # The end of the list, relative to the start of the data; None outside of the list.
         self._list_end: int | None = None
         self._type = self._item_type = UNKNOWN
         self._meta = ListMeta(UNKNOWN, "")
 
     def feed(self, data: bytes) -> Sequence[Item]:
-        """Take the next piece; return the items that are complete with it."""
+        """Parse the next piece; return the items that it completes."""
         self._data += data
         items: list[Item] = []
         if not self._has_begun and not self._begin():
@@ -83,13 +83,13 @@ class ProtobufListReader:
         return items
 
     def finish(self) -> ListMeta:
-        """Take the end; raises :class:`BadBody` when the list is not complete."""
+        """End the body; raise :class:`BadBody` if the list is incomplete."""
         if self._data or self._list_end is not None or not self._has_list:
             raise BadBody("the list is not complete")
         return self._meta._replace(type=self._item_type)
 
     def _begin(self) -> bool:
-        """Return whether the list has begun; raises :class:`BadBody` for anything else."""
+        """Return whether the magic number is complete; raise :class:`BadBody` if it is wrong."""
         beginning = bytes(self._data[: len(MAGIC)])
         if not MAGIC.startswith(beginning):
             raise BadBody("the envelope of Kubernetes is missing")
@@ -99,9 +99,9 @@ class ProtobufListReader:
         return self._has_begun
 
     def _next_field(self, at: int) -> tuple[int, int, int] | None:
-        """Return tag, beginning and end of the field at a place, if it is complete.
+        """Return the tag, start and end of the field at ``at``, if it is complete.
 
-        Of the field that has the list, the header is enough.
+        For the field that contains the list, a complete header is enough.
         """
         try:
             field, begin, end = header(self._data, at)
@@ -117,7 +117,7 @@ class ProtobufListReader:
         return (field, begin, end) if end <= len(self._data) else None
 
     def _take_of_envelope(self, field: int, begin: int, end: int) -> int:
-        """Take a field of the envelope; return where to go on: in the list, or behind the field."""
+        """Process a field of the envelope; return where to continue: in the list, or after it."""
         if field == RAW:
             if self._has_list or self._type == UNKNOWN:
                 raise BadBody("the list is not where it has to be in its envelope")
@@ -147,7 +147,7 @@ class ProtobufListWriter:
         self.length = len(self.head) - len(before) + length + len(self.tail)
 
     def items(self, bodies: Iterable[bytes]) -> bytes:
-        """Return the next items, each with its length before it."""
+        """Return the next items, each preceded by its length."""
         return b"".join(part for body in bodies for part in (_item_head(len(body)), body))
 
 
@@ -169,7 +169,7 @@ def _decode_meta(data: bytes) -> ListMeta:
 
 
 def _encode_meta(meta: ListMeta) -> bytes:
-    # The API writes its texts also when they are empty.
+    # The API writes these strings even if they are empty.
     encoded = (
         bytes_form(1, b"")
         + bytes_form(2, meta.version.encode())

@@ -31,7 +31,7 @@ from yurttunnel.hub.media.protobuf_objects import (
 from yurttunnel.kube.protobuf_fields import BadBody, bytes_form, fields, tag, text
 
 LENGTH: Final = 4
-"""Bytes of a frame's length, which stands before it (pkg/util/framer of k8s.io/apimachinery)."""
+"""The size in bytes of the length before each frame (pkg/util/framer of k8s.io/apimachinery)."""
 
 _TYPE, _OBJECT = tag(1), tag(2)
 _RAW = tag(1)
@@ -39,7 +39,7 @@ _RAW = tag(1)
 
 @implementer(IWatchReader)
 class ProtobufWatchReader:
-    """Cuts the frames of one watch, each of which has a ``WatchEvent`` of meta/v1."""
+    """Parses the frames of one watch, each of which contains a ``WatchEvent`` of meta/v1."""
 
     def __init__(self, transform: str, max_item: int) -> None:
         self._transform = transform
@@ -47,7 +47,7 @@ class ProtobufWatchReader:
         self._data = bytearray()
 
     def feed(self, data: bytes) -> Sequence[WatchEvent]:
-        """Take the next piece; return the events that are complete with it."""
+        """Parse the next piece; return the events that it completes."""
         self._data += data
         events = []
         at = 0
@@ -78,7 +78,7 @@ class ProtobufWatchReader:
 
 
 def _decode_event(frame: bytes) -> tuple[str, bytes]:
-    """Return the type and the enveloped object of a ``WatchEvent``."""
+    """Return the type and the object's envelope of a ``WatchEvent``."""
     event, envelope = "", b""
     for field, begin, end in fields(frame, 0, len(frame)):
         if field == _TYPE:
@@ -97,7 +97,7 @@ def _event_form(type: str, envelope: bytes) -> bytes:
 
 @implementer(IMedia)
 class ProtobufMedia:
-    """Kubernetes protobuf, of objects as they are or of their metadata only."""
+    """The codec for Kubernetes protobuf, for complete objects or only their metadata."""
 
     content_type = MEDIA_TYPE.encode()
     watch_content_type = content_type + b";stream=watch"
@@ -115,16 +115,16 @@ class ProtobufMedia:
         return ProtobufWatchReader(self._transform, max_item)
 
     def read_object(self, body: bytes) -> tuple[TypeMeta, Item]:
-        """Read one object."""
+        """Parse one object."""
         type, message = open_envelope(body)
         return type, decode_item(message, transformed_type(type, self._transform))
 
     def is_held(self, body: bytes, type: TypeMeta) -> bool:
-        """Return whether an item that was deleted is there still."""
+        """Return whether a deleted item still exists."""
         return is_held(body, type)
 
     def object(self, meta: TypeMeta, body: bytes, columns: bytes = b"") -> bytes:
-        """Return an item as an object of its own."""
+        """Return an item as a complete object."""
         return envelope(meta, body)
 
     def list_writer(self, meta: ListMeta, sizes: Sequence[int]) -> IListWriter:

@@ -1,8 +1,9 @@
-"""Objects in Kubernetes protobuf: the envelope, and what is looked at in messages.
+"""Objects in Kubernetes protobuf: the envelope, and the message fields that the hub uses.
 
-The envelope is ``k8s\\0`` and a ``runtime.Unknown``. The numbers of fields are those of
-``generated.proto`` in k8s.io/apimachinery (pkg/runtime, pkg/apis/meta/v1) and k8s.io/api
-(core/v1). Each object has its metadata in field 1, each list in 1 and its items in 2.
+The envelope is ``k8s\\0`` and a ``runtime.Unknown``. The field numbers are those of
+``generated.proto`` in k8s.io/apimachinery (pkg/runtime, pkg/apis/meta/v1) and k8s.io/api (core/v1).
+Each object has its metadata in field 1; each list has its metadata in field 1 and its items in
+field 2.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ MEDIA_TYPE: Final = "application/vnd.kubernetes.protobuf"
 MAGIC: Final = b"k8s\0"
 
 TYPE, RAW, CONTENT_ENCODING, CONTENT_TYPE = tag(1), tag(2), tag(3), tag(4)
-"""Of ``runtime.Unknown``."""
+"""The fields of ``runtime.Unknown``."""
 
 METADATA = tag(1)
 _SPEC = tag(2)
@@ -40,11 +41,11 @@ _NAMESPACE_FINALIZERS = tag(1)
 _SECONDS, _NANOS = 1 << 3 | VARINT, 2 << 3 | VARINT
 
 ENVELOPE_TAIL: Final = bytes_form(3, b"") + bytes_form(4, b"")
-"""What the API writes behind the content: no encoding of its own, and no other media type."""
+"""The envelope's fields after the content: no content encoding, and the default media type."""
 
 
 def decode_type(data: bytes, begin: int, end: int) -> TypeMeta:
-    """Read a ``runtime.TypeMeta``."""
+    """Parse a ``runtime.TypeMeta``."""
     api_version = kind = ""
     for field, start, stop in fields(data, begin, end):
         if field == tag(1):
@@ -55,7 +56,7 @@ def decode_type(data: bytes, begin: int, end: int) -> TypeMeta:
 
 
 def check_content(field: int, content: bytes) -> None:
-    """Raise :class:`BadBody` when the content of an envelope is told not to be protobuf."""
+    """Raise :class:`BadBody` if the envelope declares content that is not plain protobuf."""
     if field == CONTENT_ENCODING and content:
         raise BadBody("the content of the envelope has an encoding of its own")
     if field == CONTENT_TYPE and content not in (b"", MEDIA_TYPE.encode()):
@@ -63,7 +64,7 @@ def check_content(field: int, content: bytes) -> None:
 
 
 def open_envelope(data: bytes) -> tuple[TypeMeta, bytes]:
-    """Return the type and the message that are in an envelope."""
+    """Return the type and the message in an envelope."""
     if not data.startswith(MAGIC):
         raise BadBody("the envelope of Kubernetes is missing")
     type, message = UNKNOWN, b""
@@ -78,7 +79,7 @@ def open_envelope(data: bytes) -> tuple[TypeMeta, bytes]:
 
 
 def envelope_head(type: TypeMeta, length: int) -> bytes:
-    """Return an envelope before a message of ``length`` bytes; :data:`ENVELOPE_TAIL` follows."""
+    """Return the start of an envelope for a message of ``length`` bytes, before its tail."""
     meta = bytes_form(1, type.api_version.encode()) + bytes_form(2, type.kind.encode())
     return MAGIC + bytes_form(1, meta) + varint_form(RAW) + varint_form(length)
 
@@ -89,10 +90,10 @@ def envelope(type: TypeMeta, message: bytes) -> bytes:
 
 
 def decode_item(body: bytes, type: TypeMeta) -> Item:
-    """Read a message as far as something in it is looked at.
+    """Parse the fields of a message that the hub uses.
 
-    Each encoder of Kubernetes writes fields in the order of their numbers, and a message once: so
-    nothing is looked for behind the metadata, and behind the spec of a pod.
+    All encoders of Kubernetes write fields in the order of their numbers, and each message field
+    once. So parsing ends after the metadata, or after the spec of a pod.
     """
     item = Item("", "", "", {}, "", body)
     for field, begin, end in fields(body, 0, len(body)):
@@ -129,7 +130,7 @@ def _decode_node(body: bytes, start: int, stop: int) -> str:
 
 
 def ends_initial_events(body: bytes) -> bool:
-    """Return whether a bookmark stands behind all the objects that there were."""
+    """Return whether a bookmark marks the end of the initial events."""
     return any(
         field == _ANNOTATIONS and _entry(body, begin, end) == (INITIAL_EVENTS_END, "true")
         for outer, start, stop in fields(body, 0, len(body))
@@ -139,7 +140,7 @@ def ends_initial_events(body: bytes) -> bool:
 
 
 def is_held(body: bytes, type: TypeMeta) -> bool:
-    """Return whether a deleted object has a time to end, or finalizers."""
+    """Return whether a deleted object has a grace period or finalizers."""
     is_ending = False
     for outer, start, stop in fields(body, 0, len(body)):
         if outer == METADATA:
@@ -162,7 +163,7 @@ def bookmark_form(version: str, initial_events_end: bool) -> bytes:
 
 
 def _entry(body: bytes, begin: int, end: int) -> tuple[str, str]:
-    """Return key and value of an entry of a map."""
+    """Return the key and value of a map entry."""
     key = value = ""
     for field, start, stop in fields(body, begin, end):
         if field == tag(1):
@@ -173,9 +174,9 @@ def _entry(body: bytes, begin: int, end: int) -> tuple[str, str]:
 
 
 def time_text(message: bytes, form: Callable[[float], str]) -> str | None:
-    """Return a ``metav1.Time`` or ``MicroTime`` as it is in JSON, if it is one.
+    """Return a ``metav1.Time`` or ``MicroTime`` in its JSON form, ``None`` if it is invalid.
 
-    ``form`` writes it, from seconds since 1970.
+    ``form`` formats seconds since 1970.
     """
     seconds, nanoseconds = None, 0
     with suppress(BadBody, ValueError, OverflowError, OSError):

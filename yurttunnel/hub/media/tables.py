@@ -1,6 +1,6 @@
-"""Tables and metadata, made of whole objects for who asks for them when the API cannot.
+"""Tables and metadata built from complete objects, for clients that request them offline.
 
-A Table made so has the name and the age: what else the API shows of a kind only the API knows.
+Such a Table has only the name and the age: the other columns of a kind are known only to the API.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _UID, _CREATED = tag(5), tag(8)
 
 
 class Conversion(NamedTuple):
-    """Makes a form of items that are kept whole.
+    """A conversion of complete items to another form.
 
-    ``type`` is that of what is made, ``columns`` are those of a Table. ``body(item)`` returns an
-    item as it is made.
+    ``type`` is the resulting type, ``columns`` are the columns of a Table. ``body(item)`` returns
+    the converted item.
     """
 
     type: TypeMeta
@@ -51,10 +51,10 @@ class Conversion(NamedTuple):
 
 
 def conversion(kept: Form, wanted: Form, now: float) -> Conversion | None:
-    """Return what makes one form of another, ``None`` if nothing does.
+    """Return the conversion from one form to another, ``None`` if it is not possible.
 
-    ``now`` is in seconds since 1970, for ages. Metadata stay in the media type in which they are
-    kept, as they have more than is looked at here.
+    ``now`` is in seconds since 1970, for ages. Metadata keep the media type in which they are
+    cached, because they have more fields than are parsed here.
     """
     if kept.transform or wanted.transform not in (TABLE, PARTIAL):
         return None
@@ -74,7 +74,7 @@ class _Object(msgspec.Struct, gc=False):
 
 
 class _Created(msgspec.Struct, gc=False, rename="camel"):
-    # Whatever it is: what cannot be read makes an age that is not known, not a lost list.
+    # Any type: an invalid timestamp results in an unknown age, not in a failed list.
     creation_timestamp: Any = None
 
 
@@ -106,7 +106,7 @@ def _partial_protobuf(item: Item) -> bytes:
 
 
 def _protobuf_metadata(item: Item) -> bytes:
-    """Return in JSON what a Table needs of metadata in protobuf."""
+    """Return the metadata fields that a Table needs, from protobuf in JSON."""
     found: dict[str, object] = {
         "name": item.name,
         "namespace": item.namespace,
@@ -123,7 +123,7 @@ def _protobuf_metadata(item: Item) -> bytes:
 
 
 def _messages(body: bytes) -> list[bytes]:
-    """Return the metadata, behind which readers do not look either."""
+    """Return the metadata fields, which come first; the rest is not searched."""
     first = takewhile(lambda one: one[0] == METADATA, fields(body, 0, len(body)))
     return [body[begin:end] for _, begin, end in first]
 
