@@ -1,1 +1,1 @@
-"""What each client last saw of the API, kept on disk."""
+"""The cache on disk: the last state of the API that each client has seen."""

@@ -1,14 +1,16 @@
-"""Which clients go: those that have not asked for long, and some when there is no room for all.
+"""Eviction of clients: those without recent requests, and others if there is no room.
 
-Guests, which are not the node's own components, go before those, and have half of the file at most.
-In that half are the documents, too, which all share: anybody can have many of them kept. Guests do
-not push them out; where the node's own need the room, they go when no guest is left.
-Of guests one of the owner goes who takes most: who has many clients, or says many names, loses by
-it nobody's but his own.
+Guests, which are not the node's own components, are evicted first, and may use half of the file.
+That includes the documents, which all clients share, because any client can have many of them
+cached. Guests do not displace documents; if the node's own clients need the room, documents are
+evicted once no guest is left.
 
-What a client sees may be the same for years, so what counts is when it asked. That is counted in
-hours in which the API answered: a node may be without the cloud, or switched off, for any time, and
-its clock may be wrong when it starts.
+Among guests, the owner that uses most loses a client. So an owner with many clients, or with many
+User-Agents, displaces only its own data.
+
+The data of a client may stay unchanged for years, so eviction is by the time of its last request,
+counted in hours in which the API responded: a node may be offline or switched off for any time, and
+its clock may be wrong at startup.
 """
 
 from __future__ import annotations
@@ -28,33 +30,33 @@ HOUR = 3600.0
 """Seconds."""
 
 MOST_HOURS = 30 * 24
-"""Hours after which a client that has not asked is forgotten."""
+"""The number of hours without a request after which a client is evicted."""
 
 KUBELET = "kubelet"
-"""The client that is not forgotten: kubelet, with the node's identity."""
+"""The client that is never evicted: the kubelet, with the node's identity."""
 
 GUESTS_SHARE = 0.5
-"""Part of the file that all guests may take together, with the documents."""
+"""The share of the file for all guests together, including the documents."""
 
 MOST_COLLECTIONS = 10_000
-"""Collections of all guests: each of their writes goes over all of them, which takes 1.5 us for
-each, and what the node's own have seen is written in between."""
+"""Maximum number of collections of all guests. Each write of a guest iterates over all of them, at
+1.5 us each, and delays the writes of the node's own clients."""
 
 IsGuest = Callable[[str], bool]
-"""Returns whether a client is a guest; called by the thread that writes, too."""
+"""Returns whether a client is a guest; it is also called in the writer thread."""
 
 _COLLECTION = 1_000
-"""Bytes that a collection takes beside what is in it, about."""
+"""Approximate size of a collection besides its objects, in bytes."""
 
 _SLACK = 2_048
-"""Pages that are free and kept for what comes next: 8 MiB."""
+"""The number of free pages that are kept for later writes: 8 MiB."""
 
 _AT_ONCE = 4_096
-"""Pages that are given back to the disk at once: 16 MiB."""
+"""Maximum number of pages that are returned to the file system at once: 16 MiB."""
 
 
 def use(collection: Collection) -> Statements:
-    """Return what takes it that a client asks for a collection, if anything of that is there."""
+    """Return the write that records a request for a collection, if the collection is cached."""
     return Statements(
         (
             "UPDATE collections SET hour = (SELECT hour FROM hours)"
@@ -68,7 +70,7 @@ def use(collection: Collection) -> Statements:
 def forget_object(
     client: str, resource: str, namespace: str, name: str, version: str
 ) -> Statements:
-    """Return what removes an object from all collections of a resource, if it is older."""
+    """Return the write that removes an object, if older, from all collections of a resource."""
     return Statements(
         (
             "DELETE FROM objects WHERE collection IN"
@@ -80,7 +82,7 @@ def forget_object(
 
 
 class Forget(Write):
-    """Forgets the clients whose component is not one that ``keeps``, which the thread calls."""
+    """Evicts the clients for whose component ``keeps`` is false; the writer thread calls it."""
 
     def __init__(self, keeps: Callable[[str], bool]) -> None:
         self._keeps = keeps
@@ -88,13 +90,13 @@ class Forget(Write):
     def do(self, connection: Connection) -> Done:
         """See :class:`~yurttunnel.hub.cache.writes.Write`."""
         rows = connection.execute("SELECT DISTINCT client FROM collections").fetchall()
-        # A client is its component, and who owns its token if that is not the node.
+        # A client is a component, followed by the owner of its token unless that is the node.
         gone = [client for (client,) in rows if not self._keeps(client.partition(" ")[0])]
         return _forget(connection, gone)
 
 
 class CountHour(Write):
-    """Counts an hour, forgets clients that have not asked for long, and gives room back."""
+    """Counts an hour, evicts clients without a request for a long time, and shrinks the file."""
 
     def do(self, connection: Connection) -> Done:
         """See :class:`~yurttunnel.hub.cache.writes.Write`."""
@@ -108,17 +110,17 @@ class CountHour(Write):
         (free,) = connection.execute("PRAGMA freelist_count").fetchone()
         if free > 2 * _SLACK:
             for _ in range(min(free - _SLACK, _AT_ONCE)):
-                # It takes a step for each page, and the module takes no more than the first.
+                # The pragma takes one step per page, and the sqlite3 module executes only one.
                 connection.execute("PRAGMA incremental_vacuum(1)")
         return done
 
 
 class MakeRoom(Write):
-    """Forgets the client that is missed least; for a write of a guest's, none of the node's own.
+    """Evicts the client that is needed least; for a guest's write, only guests.
 
-    Of those that is the one that has not asked for longest, and never kubelet. Before any of them
-    go documents, half of what they take at a time. It does so a ``number`` of times, and raises
-    :class:`NobodyLeft` when there was nobody from the start.
+    Among the node's own clients this is the one with the oldest last request, and never the
+    kubelet. Before any of these, documents are evicted, half of their size each time. This is done
+    ``number`` times. Raises :class:`NobodyLeft` if nothing could be evicted the first time.
     """
 
     def __init__(self, is_guest: IsGuest, for_guest: bool, number: int = 1) -> None:
@@ -154,9 +156,10 @@ class MakeRoom(Write):
 
 
 class BoundGuests(Write):
-    """Forgets guests until all of them take ``most`` bytes or fewer, with the documents.
+    """Evicts guests until all of them, with the documents, use at most ``most`` bytes.
 
-    Of these the oldest go beyond ``most_documents``; and guests have :data:`MOST_COLLECTIONS`.
+    The oldest documents over ``most_documents`` are evicted, and guests over
+    :data:`MOST_COLLECTIONS`.
     """
 
     def __init__(self, is_guest: IsGuest, most: int, most_documents: int) -> None:
@@ -176,7 +179,7 @@ class BoundGuests(Write):
 
 
 class _Taker(NamedTuple):
-    """A client, in which hour it asked last, and the bytes and collections that it takes."""
+    """A client with the hour of its last request, and its size in bytes and in collections."""
 
     client: str
     hour: int
@@ -184,7 +187,7 @@ class _Taker(NamedTuple):
     collections: int
 
     def rank(self) -> tuple[int, int]:
-        """Return what is the least for who asked longest ago; of several it is the largest."""
+        """Return the sort key: the oldest last request first, then the largest size."""
         return self.hour, -self.size
 
 
@@ -204,19 +207,19 @@ def _takers(connection: Connection) -> list[_Taker]:
 def _beyond(
     guests: Sequence[_Taker], takes: Callable[[_Taker], int], most: int
 ) -> Iterator[_Taker]:
-    """Yield which of some guests go, so that the others take ``most`` or less."""
+    """Yield the guests to evict, so that the others use at most ``most``."""
     taken = sum(map(takes, guests))
     going = _to_go(guests, takes)
-    # They are put into their order only where one has to go, as hardly ever.
+    # Their order is computed only if one has to be evicted, which is rare.
     while taken > most and (each := next(going, None)) is not None:
         taken -= takes(each)
         yield each
 
 
 def _to_go(guests: Sequence[_Taker], takes: Callable[[_Taker], int]) -> Iterator[_Taker]:
-    """Yield guests as they go, one after another, of whoever has those that take most then.
+    """Yield guests in the order of eviction, each of the owner that uses most at that time.
 
-    The node has those that have only asked to be kept.
+    Guests without a token, cached on request, count as the node's.
     """
     by_owner: dict[str, list[_Taker]] = {_owner(each): [] for each in guests}
     for each in sorted(guests, key=_Taker.rank)[::-1]:

@@ -1,4 +1,4 @@
-"""A connection to the file of the cache, which is opened when it is used and closed by trouble."""
+"""A connection to the cache file, opened at its first use and closed after errors."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from yurttunnel.hub.cache.interfaces import CacheFailed
 from yurttunnel.hub.cache.trouble import trouble_of
 
 Connect = Callable[[str], sqlite3.Connection]
-"""Opens what a URI of SQLite names."""
+"""Opens the database that an SQLite URI names."""
 
 BUSY_SECONDS = 2.0
-"""Seconds for which another process may hold the file: a command that looks at it does not."""
+"""How long to wait for another process that locks the file, in seconds; dumps do not lock it."""
 
 
 def connect(uri: str) -> sqlite3.Connection:
-    """Open a database for one thread at a time, with transactions as they are asked for."""
+    """Open a database for one thread at a time, with explicit transactions."""
     return sqlite3.connect(
         uri, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=True
     )
@@ -31,10 +31,10 @@ def uri_of(path: Path, query: str) -> str:
 
 
 class Connection:
-    """What has one connection, or none. All is called by one thread, after another."""
+    """The base class of objects with one connection. All calls are made by one thread at a time."""
 
     _troubles: tuple[type[Exception], ...] = (sqlite3.Error, CacheFailed)
-    """What may be wrong with the file."""
+    """Errors that may be caused by the file."""
 
     def __init__(self, path: Path, connect: Connect) -> None:
         self._path = path
@@ -42,7 +42,7 @@ class Connection:
         self._connection: sqlite3.Connection | None = None
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._connection is not None:
             connection, self._connection = self._connection, None
             with contextlib.suppress(sqlite3.Error):
@@ -50,11 +50,11 @@ class Connection:
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
-        """Raise :class:`CacheFailed` for what fails by the file, and close it whatever fails."""
+        """Raise :class:`CacheFailed` for errors of the file; close the connection after these."""
         try:
             yield
         except self._troubles as error:
-            # Whatever it is, a new connection knows most about it.
+            # A new connection gives the most precise diagnosis.
             self.close()
             trouble = trouble_of(error, self._path)
             if trouble is None:

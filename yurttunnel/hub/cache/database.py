@@ -1,4 +1,4 @@
-"""The file of the cache, as the thread that writes has it."""
+"""The cache file in the writer thread."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from yurttunnel.hub.cache.writes import MOST_IN_ONE, Changes, Done, Removals, St
 from yurttunnel.pki.directory import StateDirectory, StateError
 
 _PAGE = 4096
-"""Bytes of a page: those of flash, and of most disks."""
+"""The page size in bytes, which is that of flash memory and of most disks."""
 
 _PRAGMAS = (
-    # Before the first table.
+    # Must come before the first table.
     f"PRAGMA page_size = {_PAGE}",
     "PRAGMA auto_vacuum = INCREMENTAL",
     "PRAGMA journal_mode = WAL",
     "PRAGMA synchronous = FULL",
-    # What was secret is overwritten where that costs no write of its own.
+    # Deleted secrets are overwritten if that needs no additional write.
     "PRAGMA secure_delete = FAST",
     "PRAGMA cell_size_check = ON",
     "PRAGMA temp_store = MEMORY",
-    # Of 4 KiB: what a large list changes goes to the log when there is more of it.
+    # In pages of 4 KiB; changes of a large list that exceed it are moved to the log early.
     "PRAGMA cache_size = 1000",
     "PRAGMA journal_size_limit = 4194304",
 )
@@ -53,11 +53,11 @@ _LISTED = (
 _ONE_PAGE = Statements(
     ("UPDATE hours SET hour = hour + 1", ()), ("UPDATE hours SET hour = hour - 1", ())
 )
-"""Changes nothing in the end, and is written nevertheless: what stays the same is not."""
+"""A write that changes nothing but writes a page; a single UPDATE without a change would not."""
 
 
 class Contents(NamedTuple):
-    """What is in a file: bytes in use, and clients; and the bytes of its log."""
+    """The bytes in use in a file, the number of its clients, and the bytes of its log."""
 
     size: int
     clients: int
@@ -65,10 +65,10 @@ class Contents(NamedTuple):
 
 
 class Written(NamedTuple):
-    """What has come of writes; ``defects`` are of those that cannot be done.
+    """The result of writes; ``defects`` are the errors of writes that cannot be done.
 
-    ``contents`` are those after them. If they are ``refused``, for want of room, none of them is
-    done: fewer of them may be.
+    ``contents`` is the state afterwards. If the writes are ``refused`` for lack of room, none is
+    done; fewer may succeed.
     """
 
     done: Sequence[Done]
@@ -78,13 +78,13 @@ class Written(NamedTuple):
 
 
 class Database(Connection):
-    """The connection that writes.
+    """The writing connection.
 
-    Methods raise :class:`CacheFailed`, which is a :class:`CacheDamaged` when a new file has to be
-    begun; the connection is closed then, and the next call opens it again.
+    Methods raise :class:`CacheFailed`, or its subclass :class:`CacheDamaged` if a new file has to
+    be created. The connection is closed then, and the next call opens it again.
     """
 
-    # It makes the file, and moves it.
+    # This connection also creates and moves the file.
     _troubles = (*Connection._troubles, OSError)
 
     def __init__(self, path: Path, connect: Connect, most: int, is_guest: IsGuest) -> None:
@@ -94,27 +94,28 @@ class Database(Connection):
         self._inode = 0
 
     def open(self) -> tuple[Contents, int]:
-        """Open the file, made when it is not there; return what is in it, and how many events."""
+        """Open the file, created if necessary; return its contents and the number of events."""
         with self._explained():
             connection = self._opened()
             return _contents(connection, self._path), events.count(connection)
 
     def bound(self, most: int) -> None:
-        """Have ``most`` bytes count from now on; a file that is larger grows no more."""
+        """Change the maximum size in bytes; a file that is larger does not grow further."""
         self._most = most
 
     def write(self, writes: Sequence[Write], of_guests: bool) -> Written:
-        """Do some writes, all or none, with one fsync(2); those ``of_guests`` if there is room."""
+        """Do all writes or none, with one fsync(2); writes ``of_guests`` only if there is room."""
         with self._explained():
             connection = self._opened()
-            # Again each time: of a larger file it has been what that had, which may be less now.
+            # SQLite's limit is never below the current size of the file, which may have become
+            # smaller.
             _bound(connection, self._most)
             return self._done_within_bound(connection, events.bounded(writes), of_guests)
 
     def _done_within_bound(
         self, connection: sqlite3.Connection, writes: Sequence[Write], of_guests: bool
     ) -> Written:
-        # Nobody goes for what does not fit though all have gone: that is rolled back with it.
+        # If the writes do not fit even after all evictions, the evictions are rolled back, too.
         room: list[Write] = []
         more = self._what_makes_room(writes, of_guests)
         size = sum(write.size for write in writes)
@@ -137,7 +138,7 @@ class Database(Connection):
                 return Written(done, defects, _contents(connection, self._path))
 
     def _what_makes_room(self, writes: Sequence[Write], of_guests: bool) -> Iterator[Write]:
-        """Yield it, one behind the other; where many have to go, several of them at a time."""
+        """Yield writes that make room, one after another, and larger ones as more is evicted."""
         if any(isinstance(write, Changes) for write in writes):
             yield Removals(writes)
         gone = 0
@@ -149,17 +150,17 @@ class Database(Connection):
     def _without_room(self, connection: sqlite3.Connection, writes: Sequence[Write]) -> Written:
         refused = BoundReached(self._path, self._most, [KUBELET])
         if not any(write.size for write in writes):
-            # What lacks something has to be known.
+            # Incomplete collections have to be recorded, so an Unlist is not dropped.
             raise refused
         return Written((), (), _contents(connection, self._path), refused)
 
     def _without_room_on_disk(
         self, connection: sqlite3.Connection, writes: Sequence[Write], error: Exception
     ) -> Written:
-        """Refuse what is large, or several writes; else all has to wait until there is room."""
+        """Refuse a large write, or several; a small one raises, and waits until there is room."""
         if _is_small(writes):
             raise error
-        # It fails like this where there is no room for anything.
+        # This raises the same error if there is no room for anything.
         _in_transaction(connection, [_ONE_PAGE])
         return Written((), (), _contents(connection, self._path), trouble_of(error, self._path))
 
@@ -174,12 +175,12 @@ class Database(Connection):
         try:
             return _in_transaction(connection, writes), []
         except Exception as error:
-            # What is no trouble of the disk is a defect of one write, whatever it is.
+            # An error that is not caused by the file is a defect of a single write.
             if trouble_of(error, self._path) is not None:
                 raise
             if len(writes) == 1:
                 return [], [Failure()]
-        # One of them cannot be done. The others are not lost with it.
+        # The other writes are done one by one, so that they are not lost with the defective one.
         each = [self._done(connection, [write]) for write in writes]
         return (
             [done for dones, _ in each for done in dones],
@@ -187,7 +188,7 @@ class Database(Connection):
         )
 
     def set_aside(self) -> Path:
-        """Move what is damaged aside, in place of what was moved before; return where it is."""
+        """Rename the damaged file, replacing an older one; return its new path."""
         self.close()
         aside = self._path.with_name(f"{self._path.name}.damaged")
         with self._explained():
@@ -221,7 +222,7 @@ def _in_transaction(connection: sqlite3.Connection, writes: Sequence[Write]) -> 
         done = [write.do(connection) for write in writes]
         connection.execute("COMMIT")
     except BaseException:
-        # SQLite itself has ended it for most errors.
+        # SQLite has rolled back by itself for most errors.
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
@@ -229,9 +230,9 @@ def _in_transaction(connection: sqlite3.Connection, writes: Sequence[Write]) -> 
 
 
 def _is_small(writes: Sequence[Write]) -> bool:
-    """Return whether it is one write, and not a large one.
+    """Return whether there is a single write, and it is not large.
 
-    Changes are not large: they have one object beyond :data:`MOST_IN_ONE`.
+    Changes never count as large: only their last object may exceed :data:`MOST_IN_ONE`.
     """
     sizes = [write.size for write in writes if write.size]
     return len(sizes) <= 1 and sum(sizes) <= 2 * MOST_IN_ONE
@@ -246,7 +247,7 @@ def _contents(connection: sqlite3.Connection, path: Path) -> Contents:
 
 
 def _bytes(connection: sqlite3.Connection) -> int:
-    """Return the bytes that are in use, without those of the log."""
+    """Return the bytes in use, without the log."""
     pages, free = (
         connection.execute(f"PRAGMA {name}").fetchone()[0]
         for name in ("page_count", "freelist_count")
@@ -255,9 +256,9 @@ def _bytes(connection: sqlite3.Connection) -> int:
 
 
 def _make_private(path: Path) -> None:
-    """Make the file, so that what SQLite makes beside it is for nobody else, too.
+    """Create the file with private permissions, which SQLite also applies to the files beside it.
 
-    One that is there is not opened: to close it would end the locks that SQLite has on it
+    An existing file is not opened: closing it would release SQLite's locks on it
     (https://sqlite.org/howtocorrupt.html, 2.2).
     """
     try:

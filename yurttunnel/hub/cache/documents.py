@@ -1,4 +1,4 @@
-"""Answers that are no objects, in the file of the cache."""
+"""Responses that are not objects, in the cache file."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from yurttunnel.hub.cache.interfaces import KeptDocument
 from yurttunnel.hub.cache.writes import OVERHEAD, Statements
 
 MOST = 2_000
-"""Documents; kubectl's discovery of a large cluster reads some 200."""
+"""Maximum number of documents; kubectl's discovery of a large cluster reads about 200."""
 
 MOST_BYTES = 128 * 1024 * 1024
-"""Bytes of their bodies; OpenAPI of a large cluster has some 10 MB."""
+"""Maximum size of all bodies in bytes; OpenAPI of a large cluster has about 10 MB."""
 
 SHARE = 0.25
-"""Part of the file that they may take, where that is less."""
+"""Maximum share of the file for documents, if that is less than :data:`MOST_BYTES`."""
 
 
 def keep(client: str, path: str, form: str, document: KeptDocument) -> Statements:
-    """Return what keeps a document; the same as before writes nothing, and is not older for it."""
+    """Return the write that caches a document; an unchanged document is not written."""
     return Statements(
         (
             "INSERT INTO documents (client, path, form, content_type, body) VALUES (?, ?, ?, ?, ?)"
@@ -36,9 +36,9 @@ def size(connection: Connection) -> int:
 
 
 def bound(connection: Connection, most: int) -> int:
-    """Forget the oldest ones until all take ``most`` bytes or fewer; return how many went.
+    """Evict the oldest documents until all use at most ``most`` bytes; return the number evicted.
 
-    One that is larger than that goes alone.
+    A document that is larger than that is evicted alone.
     """
     number, taken = _count(connection)
     if number <= MOST and taken <= most:
@@ -62,7 +62,7 @@ def find(connection: Connection, client: str, path: str, form: str) -> KeptDocum
 
 
 def _count(connection: Connection) -> tuple[int, int]:
-    """Return how many there are, and the bytes of all bodies."""
+    """Return the number of documents, and the bytes of all bodies."""
     number, taken = connection.execute(
         "SELECT count(*), total(length(body)) FROM documents"
     ).fetchone()

@@ -1,6 +1,6 @@
-"""The cache for people: what is in its file, as text, or as files of their own.
+"""Dumps of the cache as text, or as one file per object.
 
-It reads a file that a running hub may have open, and changes nothing in it.
+A dump reads a file that a running hub may have open, and changes nothing in it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from yurttunnel.hub.media.interfaces import TypeMeta
 from yurttunnel.hub.request.requests import Form
 
 _LONGEST = 255
-"""Bytes of the name of a file (``NAME_MAX`` of limits.h)."""
+"""Maximum length of a file name in bytes (``NAME_MAX`` of limits.h)."""
 
 _Result = TypeVar("_Result")
 
@@ -33,7 +33,10 @@ _OBJECTS = (
 
 
 def as_text(path: Path) -> Iterator[str]:
-    """Return a line for each object, under one for each collection; raises :class:`CacheFailed`."""
+    """Yield a line for each collection, followed by one for each of its objects.
+
+    Raises :class:`CacheFailed`.
+    """
     rows = _read(path, lambda connection: connection.execute(_OBJECTS.format("size")).fetchall())
     before: list[str] = []
     for *collection, _, _, namespace, name, version, size in rows:
@@ -45,11 +48,12 @@ def as_text(path: Path) -> Iterator[str]:
 
 
 def write_files(path: Path, directory: Path) -> int:
-    """Write each object to ``<directory>/<client>/<resource>/<namespace>/<name>``; count them.
+    """Write each object to a file below ``directory``; return their number.
 
-    ``directory`` is made, and so are all in it, for nobody but their owner: there are secrets in
-    them. Names are quoted as in URLs where they are no plain ones. What has no namespace is in the
-    directory of its resource. Raises :class:`CacheFailed` and ``OSError``.
+    The files are ``<directory>/<client>/<resource>/<namespace>/<name>``, without the namespace of
+    cluster-scoped objects. Special characters are percent-encoded. The directory and everything in
+    it is created for the owner only: it contains secrets. Raises :class:`CacheFailed` and
+    ``OSError``.
     """
     return _read(path, lambda connection: _write_all(connection, directory))
 
@@ -85,7 +89,7 @@ def _write(path: Path, body: bytes) -> None:
 
 
 def _whole(form: str, type: TypeMeta, body: bytes) -> bytes:
-    """Return an item as an object of its own, in a form that is known, else as it is kept."""
+    """Return an item as a complete object if its form is known, else unchanged."""
     media, _, shape = form.partition(":")
     transform, _, version = shape.partition(".")
     known = media_for(Form(media, transform, version))
@@ -93,7 +97,7 @@ def _whole(form: str, type: TypeMeta, body: bytes) -> bytes:
 
 
 def _file_name(name: str) -> str:
-    """Return what a name is as that of a file, which never leads elsewhere."""
+    """Return a safe file name for a name; it never refers to another directory."""
     quoted = quote(name, safe=" :@,=+")
     if quoted.strip(".") == "":
         quoted = quoted.replace(".", "%2E")
@@ -104,5 +108,5 @@ def _file_name(name: str) -> str:
 
 
 def _shown(text: str) -> str:
-    """Return text that cannot do anything to a terminal."""
+    """Return text in which all non-printable characters are escaped for terminals."""
     return "".join(each if each.isprintable() else f"\\x{ord(each):02x}" for each in text)

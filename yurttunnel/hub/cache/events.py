@@ -1,4 +1,4 @@
-"""Events that could not be sent, in the file of the cache."""
+"""Events that could not be sent, in the cache file."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from yurttunnel.hub.cache.interfaces import KeptEvent
 from yurttunnel.hub.cache.writes import OVERHEAD, Done, Write
 
 MOST = 5_000
-"""Events; the oldest go first."""
+"""Maximum number of events; the oldest are evicted first."""
 
 MOST_BYTES = 16 * 1024 * 1024
-"""Bytes of their bodies and tokens."""
+"""Maximum size of their bodies and tokens in bytes."""
 
 COUNTS_AS = MOST_BYTES // MOST
-"""Bytes that a shorter one counts as, so that one bound is for both."""
+"""Minimum size that each event counts as, in bytes, so that one limit covers both."""
 
 SHARE = MOST_BYTES // 8
-"""Bytes that those of one service account may take, so that a pod cannot push out those of
-kubelet."""
+"""Maximum size of the events of one service account in bytes, so that a pod cannot evict the events
+of the kubelet."""
 
 _BEYOND = (
     "DELETE FROM events WHERE id IN (SELECT id FROM (SELECT id, owner,"
@@ -31,7 +31,7 @@ _OF_ALL = _BEYOND.format(of="", of_whom="")
 
 
 class Keep(Write):
-    """Takes an event; a :class:`Bound` has to follow."""
+    """Adds an event; a :class:`Bound` must follow."""
 
     def __init__(self, path: str, content_type: str, body: bytes, token: str, owner: str) -> None:
         self.size = OVERHEAD + len(body) + len(token)
@@ -47,8 +47,10 @@ class Keep(Write):
 
 
 class Bound(Write):
-    """Forgets the oldest events beyond the bound, and before that of each account, which is any
-    owner but the node, those beyond its share. It reads all, so once for all that are taken.
+    """Evicts the oldest events over the limits: first of each account, then of all.
+
+    An account is any owner except the node. Each run reads all events, so there is one for all that
+    are added together.
     """
 
     size = 0
@@ -63,12 +65,12 @@ class Bound(Write):
 
 
 def bounded(writes: Sequence[Write]) -> Sequence[Write]:
-    """Return some writes, with a :class:`Bound` if any of them takes an event."""
+    """Return the writes, followed by a :class:`Bound` if any of them adds an event."""
     return [*writes, Bound()] if any(isinstance(write, Keep) for write in writes) else writes
 
 
 class Drop(Write):
-    """Forgets an event."""
+    """Deletes an event."""
 
     def __init__(self, id: int) -> None:
         self._id = id
@@ -80,7 +82,7 @@ class Drop(Write):
 
 
 def count(connection: Connection) -> int:
-    """Return how many there are."""
+    """Return the number of events."""
     (events,) = connection.execute("SELECT count(*) FROM events").fetchone()
     return int(events)
 

@@ -1,7 +1,7 @@
-"""The seam of the cache: what is written while answers pass, and what is read without the cloud.
+"""The interface of the cache: written while responses are forwarded, and read while offline.
 
-Writes are told and done later, in their order, by a thread of the cache's own; what is read sees
-what was told before. What a client sees online does not wait for any of it.
+Writes are queued, and done later in their order by a thread of the cache. Reads see all earlier
+writes. Online, clients do not wait for the cache.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from yurttunnel.hub.media.interfaces import Item, ListMeta, TypeMeta
 
 
 class CacheFailed(Exception):
-    """The cache cannot be used; one line that names the file, and what to do."""
+    """The cache cannot be used; the message is one line with the file and the fix."""
 
 
 class Collection(NamedTuple):
-    """The objects of one resource as one client knows them, in one form.
+    """The objects of one resource as one client has seen them, in one form.
 
-    ``client`` is its component, and who owns its token when that is not the node. ``resource`` and
-    ``form`` are the texts of :class:`~yurttunnel.hub.request.requests.ResourceType` and ``Form``.
-    ``view`` is the part of a field selector that cannot be evaluated here: what was selected so is
-    kept apart.
+    ``client`` is a component, followed by the owner of its token unless that is the node.
+    ``resource`` and ``form`` are the strings of
+    :class:`~yurttunnel.hub.request.requests.ResourceType` and ``Form``. ``view`` is the part of a
+    field selector that cannot be evaluated here; results of such a selector are cached separately.
     """
 
     client: str
@@ -35,9 +35,9 @@ class Collection(NamedTuple):
 
 
 class Scope(NamedTuple):
-    """What a list is about: a collection, or what of it is in a namespace and selected.
+    """The objects that a list returns: a collection, or the part in a namespace and with selectors.
 
-    The selectors are texts that :mod:`yurttunnel.hub.cache.selectors` can evaluate.
+    The selectors are strings that :mod:`yurttunnel.hub.cache.selectors` can evaluate.
     """
 
     collection: Collection
@@ -47,43 +47,43 @@ class Scope(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """One object that is kept."""
+    """A cached object."""
 
     meta: TypeMeta
     item: Item
 
 
 class IListing(Interface):
-    """A list, or one page of it, on its way into the cache."""
+    """A list, or one page of it, that is being received."""
 
     def add(items: Sequence[Item]) -> None:
-        """Take the next items."""
+        """Add the next items."""
 
     def lag(size: int, ended: bool) -> bool:
-        """Take it that ``size`` bytes of the body have come whose items have not.
+        """Record that ``size`` bytes of the body have arrived whose items have not been added yet.
 
-        They count as what waits to be written. If the body has ``ended``, whoever reads the cache
-        waits for them. Return whether there is room for the list; if not, it is abandoned.
+        They count as data that waits. If the body has ``ended``, reads of the cache wait for the
+        items. Return whether there is room for the list; if not, it is abandoned.
         """
 
     def complete(meta: ListMeta) -> None:
-        """Take the end of the page.
+        """End the page.
 
-        With the last page what the scope had, and the pages do not, is removed, and all becomes
-        visible at once. What is removed so by a list with a selector may be there still, as with
-        :meth:`ICache.remove`. The pages of a list that never comes to its end change nothing but
-        the objects that they have.
+        The last page removes the objects of the scope that are not in any page, and makes
+        everything visible at once. Objects that a list with a selector removes may still exist, as
+        with :meth:`ICache.remove`. Pages of a list that is never completed only update the objects
+        that they contain.
 
-        Of an API server that lags it may be older than what is known of other scopes: it does not
-        bring back what has gone from those.
+        A list of an API server that lags may be older than the known state of other scopes; it does
+        not restore objects that were removed from these.
         """
 
     def abandon() -> None:
-        """The body broke off, or is of no use: forget it."""
+        """Discard the list: its body was incomplete, or is not usable."""
 
 
 class IListed(Interface):
-    """A list that is read: a snapshot, however it changes meanwhile."""
+    """A cached list: a snapshot that later writes do not change."""
 
     meta: ListMeta = Attribute(
         "`ListMeta`: with the version up to which all is known. If it is not complete, that is the"
@@ -98,20 +98,20 @@ class IListed(Interface):
     )
 
     def read() -> Deferred[Sequence[Item]]:
-        """Return the next items, some 256 KiB of them; none at the end.
+        """Return the next items, about 256 KiB; none at the end.
 
-        Fails with :class:`CacheFailed`, also when that takes too long, and when the snapshot has
-        ended for its age (2 minutes), or for want of room for what is written meanwhile.
+        Fails with :class:`CacheFailed`, also after a timeout, and if the snapshot has been closed
+        because of its age (2 minutes), or to make room for writes.
         """
 
     def close() -> None:
-        """End the snapshot; called once, also after the last item."""
+        """Close the snapshot; to be called once, also after the last item."""
 
 
 class KeptEvent(NamedTuple):
-    """An Event that could not be sent: what was asked, with the token and whose that is.
+    """An Event that could not be sent: the request, with its token and the owner of the token.
 
-    Both are empty for the node.
+    Token and owner are empty for the node.
     """
 
     id: int
@@ -123,104 +123,103 @@ class KeptEvent(NamedTuple):
 
 
 class KeptDocument(NamedTuple):
-    """An answer that is no object: discovery, versions, OpenAPI."""
+    """A response that is not an object: discovery, versions, OpenAPI."""
 
     content_type: str
     body: bytes
 
 
 class ICache(Interface):
-    """What clients last saw; see the module.
+    """The last state that clients have seen; see the module.
 
-    What returns a Deferred fails with :class:`CacheFailed` when the file cannot be read, or when
-    that takes too long.
+    Deferreds fail with :class:`CacheFailed` if the file cannot be read, or after a timeout.
     """
 
     def upsert(collection: Collection, meta: TypeMeta, item: Item) -> None:
-        """Take an object; one with a lower version than what is there changes nothing."""
+        """Store an object, unless its version is lower than the stored one."""
 
     def remove(scope: Scope, item: Item) -> None:
-        """Take it that an object has gone from a scope, as a watch of that tells.
+        """Record that a watch has reported the deletion of an object from its scope.
 
-        ``item`` is the object as it last was there, in the version at which it went; what is not
-        older stays. Without a version it goes whatever is there.
+        ``item`` is the last state of the object, with the version of its deletion; a stored object
+        that is not older stays. Without a version, any stored object is removed.
 
-        A watch with a selector tells of what leaves the selection as of an end. The object may be
-        there still, so another scope that had it is not complete before it is known up to that
-        version; a list or a watch of it tells then what has become of the object.
+        A watch with a selector also reports a deletion when an object no longer matches. The object
+        may still exist, so other scopes that contained it are incomplete until they are known up to
+        that version; their list or watch then reports what has become of the object.
         """
 
     def forget_object(
         client: str, resource: str, namespace: str, name: str, version: str = ""
     ) -> None:
-        """Take the end of an object in all forms and views that a client knows it in.
+        """Remove an object from all forms and views that are cached for a client.
 
-        The texts are those of :class:`Collection`; with ``version`` only what is older goes.
+        The strings are those of :class:`Collection`; with ``version``, only older objects are
+        removed.
         """
 
     def see(scope: Scope, since: str, version: str) -> None:
-        """Take it that a watch of a scope has told of all that happened in it up to ``version``.
+        """Record that a watch of a scope has reported all changes up to ``version``.
 
-        The watch began at the version ``since``. If lists and watches of just this scope have told
-        of all up to there, what is read of it then has no version from before ``version``; else
-        what happened before the watch may be missing, and this does not count. Versions that are no
-        numbers cannot be compared: of a scope that was listed it counts then. If nothing is known
-        of the collection, whether it counts is open.
+        The watch began at version ``since``. If lists and watches of exactly this scope cover all
+        earlier changes, later reads of it return at least ``version``. If they do not, changes
+        before the watch may be missing, and the call has no effect. Versions that are not numbers
+        cannot be compared: then the call has an effect if the scope was listed. If nothing is known
+        of the collection, the effect is undefined.
         """
 
     def use(collection: Collection) -> None:
-        """Take it that its client asks for it: a watch may have nothing to tell for weeks."""
+        """Record a request for the collection: a watch may have no events for weeks."""
 
     def forget(keeps: Callable[[str], bool]) -> None:
-        """Forget the clients whose component is not one that ``keeps``; documents stay."""
+        """Evict the clients for whose component ``keeps`` is false; documents stay."""
 
     def begin_list(scope: Scope, continue_token: str) -> IListing:
-        """Return where the items of a page go; the token is the request's, empty for the first."""
+        """Begin a page of a list; the token is the request's, empty for the first page."""
 
     def get(collection: Collection, namespace: str, name: str) -> Deferred[Stored | None]:
         """Return an object."""
 
     def list(scope: Scope) -> Deferred[IListed | None]:
-        """Return what there is of a scope; ``None`` when nothing of its collection is known."""
+        """Return the cached part of a scope; ``None`` if nothing of its collection is known."""
 
     def known_to(scope: Scope) -> Deferred[str | None]:
-        """Return up to which version all of a scope is known, ``None`` when it may lack something.
+        """Return the version up to which a scope is known, ``None`` if it may be incomplete.
 
-        That is the version of :meth:`list` where it is complete, without the list.
+        This is the version of :meth:`list` if that is complete, without the list.
         """
 
     def keep_document(client: str, path: str, form: str, document: KeptDocument) -> None:
-        """Take an answer that is no object.
+        """Cache a response that is not an object.
 
-        ``client`` is empty: whoever the API knows may read them, so all share what is there.
+        ``client`` is empty: every authenticated user may read documents, so all clients share them.
         ``form`` is that of ``document_form`` (:mod:`yurttunnel.hub.request.accept`).
         """
 
     def document(client: str, path: str, form: str) -> Deferred[KeptDocument | None]:
-        """Return an answer that is no object."""
+        """Return a response that is not an object."""
 
     def keep_event(path: str, content_type: str, body: bytes, token: str, owner: str = "") -> None:
-        """Take an Event to be sent later; beyond the bound the oldest ones go."""
+        """Store an Event to be sent later; over the limit the oldest are evicted."""
 
     def event_problem(token: str) -> str | None:
-        """Return why no Event can be kept of one with that token, or of the node without any."""
+        """Return why an Event with that token, or of the node without one, cannot be stored."""
 
     def kept_events(most: int) -> Deferred[Sequence[KeptEvent]]:
-        """Return the oldest events that were not sent."""
+        """Return the oldest events that have not been sent."""
 
     def drop_event(id: int) -> None:
-        """Forget an event: it has been sent, or never will be."""
+        """Delete an event: it has been sent, or never will be."""
 
     def accept_token(digest: bytes, owner: str, until: float) -> None:
-        """Take it that the API has accepted a token (its SHA-256), and whose it is."""
+        """Record that the API has accepted a token (its SHA-256), and the token's owner."""
 
     def token_owner(digest: bytes) -> Deferred[str | None]:
-        """Return whose token that is, if the API has ever accepted it and it has not expired."""
+        """Return the owner of a token, if the API has ever accepted it and it has not expired."""
 
     def refuse_token(digest: bytes) -> None:
-        """Forget a token: the API does not accept it any more."""
+        """Delete a token: the API no longer accepts it."""
 
     def problem() -> str | None:
-        """Return why nothing can be kept at this time, or what the node's own need was not when
-        something was kept last; for ``/readyz``.
-        """
+        """Return why nothing can be cached now, or why data of the node's own clients could not be
+        cached at the last write; for ``/readyz``."""

@@ -1,8 +1,8 @@
-"""Lists that come late, of API servers that lag: they do not bring back what has ended meanwhile.
+"""Late lists, from API servers that lag: they must not restore deleted objects.
 
-Of a scope that is known up to a version all is there that was in it then. So what a list has from
-before that version, and such a scope selects, and is not there, has gone since, or has left the
-selection.
+A scope that is known up to a version contains all its objects of that version. So if a list has an
+older object that such a scope selects but does not contain, the object was deleted since, or no
+longer matches the selectors.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Newer(NamedTuple):
     whole_from: int
 
     def had_told_of(self, item: Item) -> bool:
-        """Return whether an item would be there, in this or a newer version, had it not ended."""
+        """Return whether an item, in this or a newer version, would be stored if it existed."""
         return is_older(version_of(item.version), self.version) and selector(self.scope)(item)
 
     def lacking(self, scope: Scope) -> int:
-        """Return the version before which a scope may lack what is not there; 0 for none."""
+        """Return the version below which a scope may be incomplete; 0 if it is complete."""
         apart = self.scope.namespace and scope.namespace not in ("", self.scope.namespace)
         is_whole = self.version >= self.whole_from
         if apart or (is_whole and objects.is_within(scope, changing_part(self.scope))):
@@ -41,7 +41,7 @@ class Newer(NamedTuple):
 def newer_scopes(
     connection: Connection, row: int, collection: Collection, version: Version
 ) -> Sequence[Newer]:
-    """Return the scopes of a collection that are known up to after a version."""
+    """Return the scopes of a collection that are known beyond a version."""
     if not isinstance(version, int):
         return ()
     rows = connection.execute(
@@ -55,7 +55,7 @@ def newer_scopes(
 def without_ended(
     connection: Connection, row: int, newer: Sequence[Newer], items: Sequence[Item]
 ) -> Sequence[Item]:
-    """Return the items but for those that are not so any more, as one of the scopes knows."""
+    """Return the items without those that one of the scopes knows to be deleted or changed."""
     if not newer:
         return items
     absent = objects.absent(connection, row, (item[:2] for item in items))
@@ -67,8 +67,8 @@ def without_ended(
 
 
 def lacks_before(newer: Sequence[Newer], scope: Scope) -> int:
-    """Return the version before which a list of a scope may lack what is not there, 0 for none.
+    """Return the version below which a list of a scope may be incomplete, 0 if it is complete.
 
-    What has left the selection of another scope may be there still.
+    An object that has left the selection of another scope may still exist.
     """
     return max((each.lacking(scope) for each in newer), default=0)

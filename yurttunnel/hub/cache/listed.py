@@ -1,4 +1,4 @@
-"""A list that is read, as the reactor has it."""
+"""A cached list that is being read, in the reactor thread."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from yurttunnel.hub.cache.reading import Snapshot
 from yurttunnel.hub.media.interfaces import Item, ListMeta
 
 SECONDS = 120.0
-"""Seconds for which a snapshot may be read: the log of the file grows as long as there is one."""
+"""Maximum age of a snapshot in seconds; the log of the file grows as long as one is open."""
 
 READ_SECONDS = 10.0
-"""Seconds for the disk to give what is read, or a piece of a list."""
+"""The timeout of a read, or of a piece of a list, in seconds."""
 
 _Result = TypeVar("_Result")
 
 
 def in_time(clock: IReactorTime, reading: Deferred[_Result]) -> Deferred[_Result]:
-    """Have a reading fail with :class:`CacheFailed` when it takes too long."""
+    """Add a timeout to a read, which then fails with :class:`CacheFailed`."""
     return reading.addTimeout(READ_SECONDS, clock).addErrback(_explain)
 
 
@@ -35,7 +35,7 @@ def _explain(failure: Failure) -> NoReturn:
 
 @implementer(IListed)
 class Listed:
-    """See :class:`IListed`; ``read`` reads in the thread, and ``closed`` is called once."""
+    """See :class:`IListed`; ``read`` runs a function in the thread; ``closed`` is called once."""
 
     def __init__(
         self,

@@ -1,9 +1,10 @@
-"""Lists on their way into the cache: in memory until a page is complete, then in one transaction.
+"""Lists that are being received: in memory until a page is complete, then in one transaction.
 
-A list may come in pages, each of which is a request of its own. What the pages before had is known
-by the token that the next one continues with, as long as the API server may know it (5 to 15
-minutes, the compaction of etcd). After that, and after a restart, a last page removes nothing, nor
-does one whose first ones are not in the file any more, as there was no room or a new one was begun.
+A list may consist of several pages, each with a request of its own. The earlier pages are found by
+the continue token of the next one, for as long as the API server may accept it (5 to 15 minutes,
+the compaction interval of etcd). After that, and after a restart, the last page of a list removes
+nothing. The same applies if its first pages are no longer in the file, because there was no room or
+a new file was created.
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ from yurttunnel.hub.cache.writes import OVERHEAD, Done, Write, size_of_scope
 from yurttunnel.hub.media.interfaces import Item, ListMeta
 
 MOST_LISTS = 32
-"""Lists of which more pages may come."""
+"""Maximum number of lists with outstanding pages."""
 
 MOST_NAMES = 200_000
-"""Objects of the pages of one list; one that is longer removes nothing."""
+"""Maximum number of objects in the pages of one list; a longer list removes nothing."""
 
 PAGE_SECONDS = 900.0
-"""Seconds until a next page is not waited for any more."""
+"""How long a next page is expected, in seconds."""
 
 
 class Pages:
-    """The pages of one list, one behind the other.
+    """The pages of one list, as a linked list.
 
-    Before the version ``whole_from`` the last one lacks something; 0 for none.
+    Below the version ``whole_from`` the last page is incomplete; 0 if it is complete.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class Pages:
     ) -> None:
         self._count: int = len(names) + (0 if before is None else before._count)
         self._is_broken = self._count > MOST_NAMES
-        # Where they are too many nothing is removed by them, so that none is kept.
+        # Pages with too many names remove nothing, so no names are kept.
         self._before, self._names = (None, ()) if self._is_broken else (before, names)
         self._whole_from = whole_from
         # The row of their collection, once they are written.
@@ -52,38 +53,38 @@ class Pages:
 
     @property
     def is_broken(self) -> bool:
-        """One of them was lost."""
+        """Whether a page was lost."""
         return any(each._is_broken for each in self._all())
 
     @property
     def whole_from(self) -> int:
-        """The version before which any of them lacks something, 0 for none."""
+        """The version below which any of them is incomplete, 0 if all are complete."""
         return max(each._whole_from for each in self._all())
 
     def lack(self, version: int) -> None:
-        """Take it that the last one lacks something before that version, too; 0 for none."""
+        """Record that the last page is incomplete below that version, too; 0 has no effect."""
         self._whole_from = max(self._whole_from, version)
 
     def lose(self) -> None:
-        """Take it that the last one is lost."""
+        """Record that the last page is lost."""
         self._is_broken = True
 
     def written(self, row: int) -> None:
-        """Take it that the last one is in the file, in that row of ``collections``.
+        """Record that the last page was written to that row of ``collections``.
 
-        If those before were in another one, they have gone with it.
+        Earlier pages in another row have been deleted with that row.
         """
         self._row = row
         if self._before is not None and self._before._row != row:
             self._is_broken = True
 
     def names(self) -> Iterator[tuple[str, str]]:
-        """Return the namespaces and names of all of them."""
+        """Yield the namespaces and names of all pages."""
         for each in self._all():
             yield from each._names
 
     def _all(self) -> Iterator[Pages]:
-        """Yield all of them, the last one first: there may be more than Python calls deep."""
+        """Yield all pages, the last first; not recursive, because there may be very many."""
         pages: Pages | None = self
         while pages is not None:
             yield pages
@@ -91,15 +92,15 @@ class Pages:
 
 
 _Expected = OrderedDict[tuple[Scope, str], tuple[Pages, float]]
-"""By the token that the next page continues with: the pages before it, and until when."""
+"""The earlier pages by the continue token of the next page, and the end of their validity."""
 
 
 class Continued:
-    """The lists of which more pages may come."""
+    """The lists with outstanding pages."""
 
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
-        # The next pages; and the last ones that came, which may be asked for again.
+        # The expected pages; and the pages that were received last, which may be requested again.
         self._next: _Expected = OrderedDict()
         self._last: _Expected = OrderedDict()
 
@@ -110,13 +111,13 @@ class Continued:
         return pages if self._clock.seconds() < until else None
 
     def came(self, scope: Scope, token: str) -> None:
-        """Take it that the page that continues with ``token`` has come."""
+        """Record that the page that continues with ``token`` was received."""
         last = self._next.pop((scope, token), None)
         if last is not None:
             _put(self._last, (scope, token), last)
 
     def expect(self, scope: Scope, token: str, pages: Pages) -> None:
-        """Take it that one may come that continues with ``token``."""
+        """Record that a page that continues with ``token`` may follow."""
         _put(self._next, (scope, token), (pages, self._clock.seconds() + PAGE_SECONDS))
 
 
@@ -128,7 +129,7 @@ def _put(expected: _Expected, key: tuple[Scope, str], value: tuple[Pages, float]
 
 
 class Page(Write):
-    """A page that is to be written, with all ``pages`` so far when they are known."""
+    """A page to be written, with all ``pages`` so far if they are known."""
 
     def __init__(
         self, scope: Scope, meta: ListMeta, items: Sequence[Item], size: int, pages: Pages | None
@@ -151,7 +152,7 @@ class Page(Write):
         if self._pages is not None:
             self._pages.written(collection)
             if len(items) < len(self._items):
-                # When the last page comes it may not be known any more what was newer.
+                # The newer scopes may no longer be known when the last page is written.
                 self._pages.lack(lacks)
         if not self._meta.continue_token and self._pages is not None and not self._pages.is_broken:
             names = list(self._pages.names())
@@ -177,7 +178,7 @@ class Page(Write):
 
 @implementer(IListing)
 class Listing:
-    """A list, or a page of one, whose items come."""
+    """A list, or a page of it, that is being received."""
 
     def __init__(
         self,
@@ -220,7 +221,7 @@ class Listing:
 
     def _check_room(self) -> None:
         if not self._queue.lists_have_room():
-            # It counts with what waits as long as it is not abandoned.
+            # It counts as waiting data until it is abandoned.
             self._refused(self._scope)
             self.abandon()
 
@@ -235,7 +236,7 @@ class Listing:
         self._queue.fill(place, told, size)
 
     def _put(self, meta: ListMeta, items: Sequence[Item], size: int) -> None:
-        """Take the page, with all that was told before it."""
+        """Queue the page after all earlier writes."""
         gone = self._queue.gone_of(self._scope.collection)
         items, whole_from = _without_gone(gone, self._scope, items)
         pages = self._pages([(item.namespace, item.name) for item in items], whole_from)
@@ -260,7 +261,7 @@ class Listing:
         self._items, self._size, self._lag = [], 0, 0
 
     def _pages(self, names: Sequence[tuple[str, str]], whole_from: int) -> Pages | None:
-        """Return all pages so far, ``None`` when those before are not known."""
+        """Return all pages so far, ``None`` if the earlier ones are not known."""
         if not self._continue_token:
             return Pages(None, names, whole_from)
         before = self._continued.find(self._scope, self._continue_token)
@@ -270,9 +271,9 @@ class Listing:
 def _without_gone(
     gone: Mapping[tuple[str, str], Gone], scope: Scope, items: Sequence[Item]
 ) -> tuple[Sequence[Item], int]:
-    """Return those that have not gone in a newer version.
+    """Return the items without those that have been deleted at a newer version.
 
-    With them comes the version before which the scope may lack one that has left another scope.
+    Also return the version below which the scope may lack an item that has left another scope.
     """
     if gone.keys().isdisjoint((item.namespace, item.name) for item in items):
         return items, 0
@@ -290,8 +291,9 @@ def _without_gone(
 def _left_since(
     gone: Mapping[tuple[str, str], Gone], scope: Scope, version: Version, pages: Pages
 ) -> int:
-    """Return the version before which a list of ``version`` may lack what has left another scope
-    since a page had it.
+    """Return the version below which a list of ``version`` may be incomplete.
+
+    The reason are objects that left another scope after their page was received.
     """
     left = {
         key: end.version

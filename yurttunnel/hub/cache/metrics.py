@@ -1,4 +1,4 @@
-"""What the cache counts, and its metrics."""
+"""The counters of the cache, and its metrics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from yurttunnel.metrics import Metric, counter, gauge
 
 @dataclass(slots=True)
 class CacheStats:
-    """All of it, since the process started; ``size``, its bound ``most``, ``waiting``: bytes."""
+    """Counts since the start; ``size``, its limit ``most`` and ``waiting`` are in bytes."""
 
     size: int = 0
     most: int = 0
@@ -29,7 +29,7 @@ class CacheStats:
     broken: bool = False
 
     def count(self, done: Sequence[Done]) -> None:
-        """Count what has come of writes."""
+        """Add the results of writes."""
         for each in done:
             self.written += each.written
             self.unchanged += each.unchanged

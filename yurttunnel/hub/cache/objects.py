@@ -1,7 +1,7 @@
-"""What is done to the rows of objects, in the thread that writes.
+"""SQL operations on the rows of objects, in the writer thread.
 
-Many rows go into one statement: SQLite works without the interpreter's lock for as long as a
-statement runs, and each time it is taken again the reactor has to wait for it.
+Each statement processes many rows: SQLite releases the interpreter's lock while a statement runs,
+and the reactor has to wait each time the lock is acquired again.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from yurttunnel.hub.cache.versions import Version, newest, version_of
 from yurttunnel.hub.media.interfaces import Item, TypeMeta
 
 _ROWS = 50
-"""Objects of one statement: some 300 KB."""
+"""Objects per statement, about 300 KB."""
 
 _KEYS = 500
-"""Names of one statement."""
+"""Names per statement."""
 
 MOST_SCOPES = 100
-"""Selections of one collection that are known to have been listed.
+"""Maximum number of selections of one collection that are recorded as listed.
 
-Those are forgotten first that are a part of another one, then those that were not listed for long.
+Selections that are part of another one are removed first, then those that were listed longest ago.
 """
 
 _IS_COVERED = (
@@ -36,13 +36,13 @@ _IS_COVERED = (
     " AND other.field_selector IN ('', scopes.field_selector)"
     " AND other.version >= other.whole_from)"
 )
-"""Whether a scope is a part of another one that lacks nothing."""
+"""Whether a scope is part of another scope that is complete."""
 
 OLDER = "(typeof(version) = 'text' OR version < ?)"
-"""Whether an object may be older than a version; all are than the empty one, which is a text."""
+"""Whether an object may be older than a version; all are older than the empty version, a text."""
 
 _NOT_NEWER = "(typeof({0}) = 'text' OR {0} <= {1})"
-"""Whether {0} may be from before {1}: numbers are before all texts."""
+"""Whether {0} may be older than {1} or the same; SQLite sorts numbers before all texts."""
 
 
 _SEEN = (
@@ -51,7 +51,7 @@ _SEEN = (
 
 
 def enter(connection: Connection, collection: Collection, type: TypeMeta, version: Version) -> int:
-    """Return the row of a collection, made if need be, which has seen ``version``."""
+    """Return the row of a collection, created if necessary, with ``version`` recorded as seen."""
     connection.execute(
         "INSERT INTO collections"
         " (id, client, resource, form, view, api_version, kind, columns, version, hour)"
@@ -68,7 +68,7 @@ def enter(connection: Connection, collection: Collection, type: TypeMeta, versio
 
 
 def find(connection: Connection, collection: Collection) -> int | None:
-    """Return the row of a collection, ``None`` when nothing of it is known."""
+    """Return the row of a collection, ``None`` if it is not cached."""
     row = connection.execute(
         "SELECT id FROM collections WHERE (client, resource, form, view) = (?, ?, ?, ?)", collection
     ).fetchone()
@@ -76,16 +76,16 @@ def find(connection: Connection, collection: Collection) -> int | None:
 
 
 def see(connection: Connection, collection: int, version: Version) -> None:
-    """Take it that a collection has been at ``version``, and so never is before it."""
+    """Record that a collection has had ``version``; its version never decreases."""
     connection.execute(f"UPDATE collections {_SEEN} AND id = ?2", (version, collection))
 
 
 def see_scope(
     connection: Connection, collection: int, scope: Scope, since: Version, version: Version
 ) -> None:
-    """Take it that all of a scope is known up to ``version``, if it was up to ``since``.
+    """Record that a scope is known up to ``version``, if it was known up to ``since``.
 
-    What cannot be compared is taken for known.
+    Versions that cannot be compared count as known.
     """
     connection.execute(
         f"UPDATE scopes {_SEEN} AND collection = ?2"
@@ -98,11 +98,10 @@ def see_scope(
 def put(
     connection: Connection, collection: int, items: Sequence[Item], listed: Version = ""
 ) -> int:
-    """Take objects; return how many of them were not there, or in another version.
+    """Store objects; return how many of them are new or have another version.
 
-    What is not newer than what is there changes nothing, and writes nothing. But a list of the
-    version ``listed`` has the newest there was then: what is there and from before it, and newer
-    than the list has it, is from before etcd was restored from a backup.
+    An object that is not newer than the stored one is not written, unless a list of the version
+    ``listed``, at least as new as the stored one, has it: then etcd was restored from a backup.
     """
     written = 0
     known = listed if isinstance(listed, int) else -1
@@ -134,7 +133,7 @@ def _put(rows: int) -> str:
         " node = excluded.node, size = excluded.size, body = excluded.body"
         " WHERE excluded.version > version"
         " OR (typeof(version) = 'text' AND excluded.version <> version)"
-        # Metrics and the like have no version.
+        # Metrics and similar objects have no version.
         " OR (excluded.version = '' AND excluded.body <> body)"
         " OR (excluded.version < version AND version <= ?)"
     )
@@ -143,7 +142,7 @@ def _put(rows: int) -> str:
 def remove(
     connection: Connection, collection: int, keys: Iterable[tuple[str, str, Version]]
 ) -> None:
-    """Remove objects by namespace and name that are older than the version."""
+    """Remove objects, by namespace and name, that are older than the given version."""
     connection.executemany(
         f"DELETE FROM objects WHERE collection = ? AND namespace = ? AND name = ? AND {OLDER}",
         ((collection, *key) for key in keys),
@@ -151,10 +150,10 @@ def remove(
 
 
 def note_left(connection: Connection, collection: int, part: Scope, items: Sequence[Item]) -> None:
-    """Take it that objects have left a part of a collection, each at its version.
+    """Record that objects have left a part of a collection, each at its version.
 
-    They are removed, and may be there still: scopes that had them are not whole before that version
-    then, but for those within the part.
+    They were removed from the cache, but may still exist. So all scopes with them are incomplete
+    below that version, except scopes within the part.
     """
     scopes = connection.execute(
         "SELECT id, version, namespace, label_selector, field_selector FROM scopes"
@@ -172,7 +171,7 @@ def note_left(connection: Connection, collection: int, part: Scope, items: Seque
                 "UPDATE scopes SET whole_from = ?1 WHERE id = ?2 AND whole_from < ?1", (version, id)
             )
         else:
-            # It cannot be told when it is known up to there.
+            # The version up to which it is known cannot be compared.
             connection.execute("DELETE FROM scopes WHERE id = ?", (id,))
 
 
@@ -183,9 +182,9 @@ def keep_only(
     keys: Sequence[tuple[str, str]],
     version: Version,
 ) -> None:
-    """Remove what a scope has besides ``keys``, but for what is newer than ``version``.
+    """Remove the objects of a scope that are not in ``keys`` and not newer than ``version``.
 
-    It has left the scope.
+    They have left the scope.
     """
     within, values = within_scope(collection, scope)
     _put_listed(connection, keys)
@@ -215,7 +214,7 @@ def is_selective(scope: Scope) -> bool:
 
 
 def is_within(scope: Scope, part: Scope) -> bool:
-    """Return whether a scope is within a part that has all namespaces, by the texts of both."""
+    """Return whether a scope is within a part of all namespaces, by comparing their selectors."""
     labels, fields = part.label_selector, part.field_selector
     return labels in ("", scope.label_selector) and fields in ("", scope.field_selector)
 
@@ -223,7 +222,7 @@ def is_within(scope: Scope, part: Scope) -> bool:
 def absent(
     connection: Connection, collection: int, keys: Iterable[tuple[str, str]]
 ) -> set[tuple[str, str]]:
-    """Return those of some namespaces and names that are not there."""
+    """Return which of the namespaces and names are not stored."""
     _put_listed(connection, list(keys))
     rows = connection.execute(
         "SELECT namespace, name FROM temp.listed WHERE NOT EXISTS (SELECT 1 FROM objects WHERE"
@@ -246,7 +245,7 @@ def _listed(rows: int) -> str:
 
 
 def within_scope(collection: int, scope: Scope) -> tuple[str, tuple[Any, ...]]:
-    """Return the condition, and its values, for what is in a scope before its selectors."""
+    """Return the SQL condition, and its values, for a scope without its selectors."""
     if scope.namespace:
         return "collection = ? AND namespace = ?", (collection, scope.namespace)
     return "collection = ?", (collection,)
@@ -260,9 +259,9 @@ def mark_listed(
     version: Version,
     whole_from: int,
 ) -> None:
-    """Take it that all of a scope is there, as of ``version``; ``columns`` are those of a Table.
+    """Record that a scope was listed at ``version``; ``columns`` are those of a Table.
 
-    Before the version ``whole_from`` it may lack something.
+    Below the version ``whole_from`` it may be incomplete.
     """
     connection.execute(
         "UPDATE collections SET columns = ?1 WHERE id = ?2 AND columns <> ?1", (columns, collection)
@@ -275,7 +274,7 @@ def mark_listed(
         " whole_from = max(whole_from, excluded.whole_from)",
         (collection, *scope[1:], whole_from),
     )
-    # Before a list nothing has to be known.
+    # A list does not depend on earlier knowledge.
     see_scope(connection, collection, scope, "", version)
     connection.execute(
         "DELETE FROM scopes WHERE collection = ?1 AND id NOT IN"
@@ -285,9 +284,9 @@ def mark_listed(
 
 
 def listed_version(connection: Connection, collection: int, scope: Scope) -> Version | None:
-    """Return up to which version all of a scope is known, ``None`` when it may lack something.
+    """Return the version up to which a scope is known, ``None`` if it may be incomplete.
 
-    What a list or a watch tells of a scope, it tells of those that are a part of it.
+    A list or a watch of a scope also covers all scopes that are part of it.
     """
     rows = connection.execute(
         "SELECT version FROM scopes WHERE collection = ? AND namespace IN ('', ?)"
@@ -298,23 +297,23 @@ def listed_version(connection: Connection, collection: int, scope: Scope) -> Ver
 
 
 def unlist(connection: Connection, collection: Collection) -> None:
-    """Take it that a collection lacks something, until it is listed again."""
+    """Record that a collection is incomplete, until it is listed again."""
     connection.execute("DELETE FROM scopes WHERE collection = ?", (find(connection, collection),))
 
 
 def unlist_all(connection: Connection, of: Callable[[str], bool]) -> None:
-    """Take it that all collections lack something that are of clients for whom ``of`` is true."""
+    """Record that all collections are incomplete whose clients satisfy ``of``."""
     rows = connection.execute("SELECT id, client FROM collections").fetchall()
     for number in (number for number, client in rows if of(client)):
         connection.execute("DELETE FROM scopes WHERE collection = ?", (number,))
 
 
 def labels_text(labels: Mapping[str, str]) -> str:
-    """Return labels as they are kept."""
+    """Return labels in the form in which they are stored."""
     return json.dumps(labels) if labels else ""
 
 
 def labels_of(text: str) -> Mapping[str, str]:
-    """Return labels that are kept."""
+    """Parse stored labels."""
     labels: dict[str, str] = json.loads(text) if text else {}
     return labels

@@ -1,4 +1,4 @@
-"""What waits to be written, in its order, and bounded."""
+"""The queue of writes, ordered and with limited memory."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ from yurttunnel.hub.cache.versions import Version, is_older
 from yurttunnel.hub.cache.writes import MOST_IN_ONE, Change, Changes, Key, Unlist, Write
 
 MOST_GONE = 2_000
-"""Objects that are known to be gone, so that a late list or watch does not bring them back."""
+"""Maximum number of remembered deletions, which late lists and watches must not undo."""
 
 MOST_LACKING = 10_000
-"""Collections that are known to lack something while the disk takes nothing; if there are more, it
-is taken that all do."""
+"""Maximum number of collections recorded as incomplete while the disk accepts no writes; over it,
+all collections are."""
 
 MOST_IN_LINE = 1_000
-"""Changes that wait for lists which are still being cut, a tenth of a second for a large one."""
+"""Maximum number of changes that wait for lists being parsed, which takes a tenth of a second for a
+large list."""
 
 _FOR_LISTS = 0.8
-"""Part of the memory that lists may take; the rest is for changes."""
+"""The share of the memory for lists; the rest is for changes."""
 
 
 class Place:
-    """A place in the line behind lists that are still being cut, and of such a list.
+    """A place in the line behind lists that are still being parsed, or of such a list.
 
-    ``told`` does what is to be done then, ``None`` as long as nobody knows it; ``size`` are the
-    bytes that it holds. One that ``waits`` is told at its turn alone.
+    ``told`` is the function to call at its turn, ``None`` while it is not known; ``size`` is the
+    memory that it takes, in bytes. If it ``waits``, it is called only at its turn.
     """
 
     def __init__(
@@ -44,25 +45,25 @@ class Place:
 
     @property
     def stays(self) -> bool:
-        """Whether it cannot be told before its turn."""
+        """Whether it cannot be called before its turn."""
         return self._waits or self.told is None
 
 
 class Gone(NamedTuple):
-    """At which version an object has gone, and what it has only left then, if it may be there."""
+    """The version at which an object was deleted; ``part`` is set if it only left that part."""
 
     version: int
     part: Scope | None
 
 
 class WriteQueue:
-    """Writes that wait, and those that are being done.
+    """The writes that wait, and those in progress.
 
-    ``most`` is the memory that they may take, in bytes, with the lists that are on their way.
-    Beyond it the oldest ones are dropped: their collections then lack something until they are
-    listed again, as an :class:`Unlist` tells that is written in their place, and ``on_drop`` gets
-    the number of objects or lists. ``has(client)`` tells whose writes these are, also in the thread
-    that writes. ``on_come`` is called when something has come.
+    ``most`` is the limit of their memory in bytes, including lists that are being received. Over it
+    the oldest writes are dropped, and ``on_drop`` is called with the number of objects or lists. An
+    :class:`Unlist` in their place records that their collections are incomplete until they are
+    listed again. ``has(client)`` returns whether a client uses this queue; it is also called in the
+    writer thread. ``on_come`` is called when something was added.
     """
 
     def __init__(
@@ -83,34 +84,34 @@ class WriteQueue:
         self._marks: dict[int, list[Deferred[None]]] = {}
         self._line: deque[Place] = deque()
         self._gone: OrderedDict[Key, Gone] = OrderedDict()
-        # Stands behind lists before which something was told that is newer; its place in the line.
+        # The write behind lists that were overtaken by newer data, and its place in the line.
         self._behind_late: Unlist | None = None
         self._late_place: Place | None = None
         self.size = 0
-        """Bytes of memory that all of it takes, about."""
+        """Approximate memory of all writes in bytes."""
 
     def __bool__(self) -> bool:
-        """Whether something waits."""
+        """Whether a write waits."""
         return bool(self._waiting)
 
     @property
     def is_busy(self) -> bool:
-        """Something waits, is being done, or is still being cut."""
+        """Whether a write waits or is in progress, or a list is still being parsed."""
         return bool(self or self._taken or self._line)
 
     def put(self, write: Write) -> None:
-        """Take a write, to be done behind all those before."""
+        """Queue a write behind all earlier ones."""
         self._stand_in_line(partial(self.put_at_once, write), write.size)
 
     def put_at_once(self, write: Write) -> None:
-        """Take a write of which it is the turn."""
+        """Queue a write whose turn has come."""
         self._open = None
         self._waiting.append(write)
         self.size += write.size
         self._bound()
 
     def change(self, key: Key, change: Change) -> None:
-        """Take a change of an object; what is known to be older changes nothing."""
+        """Queue a change of an object; changes that are known to be out of date are ignored."""
         size = 0 if change.item is None else len(change.item.body)
         self._stand_in_line(partial(self._change, key, change), size)
 
@@ -120,7 +121,7 @@ class WriteQueue:
         if not is_late and change.item is None and isinstance(change.version, int):
             self._note_gone(key, Gone(change.version, None if left is None else left.part))
         changes = None if is_late else self._place(key, change)
-        # What it has left is noted with its removal, in one transaction.
+        # What an object has left is written with its removal, in one transaction.
         there = changes or (self._last() if left is not None else None)
         if there is None:
             return
@@ -133,9 +134,7 @@ class WriteQueue:
         self._bound()
 
     def see(self, scope: Scope, since: Version, version: Version) -> None:
-        """Take it that all from one version to another is known of a scope, by all that waits
-        before.
-        """
+        """Record that a scope is known from one version to another, given all earlier writes."""
         self._stand_in_line(partial(self._see, scope, since, version))
 
     def _see(self, scope: Scope, since: Version, version: Version) -> None:
@@ -146,9 +145,9 @@ class WriteQueue:
         self._bound()
 
     def gone_of(self, collection: Collection) -> Mapping[tuple[str, str], Gone]:
-        """Return what has gone of a collection, not long ago, by namespace and name.
+        """Return the recent deletions in a collection, by namespace and name.
 
-        Whatever is older than that does not come back.
+        Older states of these objects must not be stored again.
         """
         return {
             (key.namespace, key.name): gone
@@ -157,7 +156,7 @@ class WriteQueue:
         }
 
     def is_lacking(self, collection: Collection) -> bool:
-        """Return whether something of a collection was dropped, which is not known on disk yet."""
+        """Return whether a write of a collection was dropped and this is not on disk yet."""
         return any(
             collection in write.collections or write.of_all is not None
             for write in (*self._taken, *self._waiting)
@@ -165,13 +164,13 @@ class WriteQueue:
         )
 
     def lists_have_room(self) -> bool:
-        """Return whether lists that are on their way may take more."""
+        """Return whether lists that are being received may use more memory."""
         return self.size <= self._most * _FOR_LISTS
 
     def take(self, most: int = MOST_IN_ONE) -> list[Write]:
-        """Return what is to be done next, in one transaction; :meth:`done` or :meth:`put_back`.
+        """Take the next writes for one transaction; :meth:`done` or :meth:`put_back` must follow.
 
-        Those are ``most`` bytes, or one write.
+        These are at most ``most`` bytes, or a single write.
         """
         size = 0
         while self._waiting and (not size or size + self._waiting[0].size <= most):
@@ -182,7 +181,7 @@ class WriteQueue:
         return list(self._taken)
 
     def done(self) -> None:
-        """Forget what was taken: it is done."""
+        """Remove the taken writes, which are done."""
         taken, self._taken = self._taken, []
         for write in taken:
             if write is self._behind_late:
@@ -190,15 +189,15 @@ class WriteQueue:
             self._end(write)
 
     def give_up(self) -> set[str]:
-        """Drop what was taken: there is no room for it; return the clients that lack something."""
+        """Drop the taken writes for lack of room; return the clients whose data is incomplete."""
         taken, self._taken = self._taken, []
         return {collection.client for write in taken for collection in self._drop(write)}
 
     def has_to_wait(self, most: int) -> bool:
-        """Return whether what was taken is changes within ``most`` bytes, and nothing behind them
-        makes room.
+        """Return whether the taken writes should wait for room.
 
-        Nobody tells them again, as lists are told.
+        They should if they are changes of at most ``most`` bytes and no later write makes room:
+        unlike lists, changes are not sent again, so they should not be dropped.
         """
         taken = [write for write in self._taken if write.size]
         return all(isinstance(each, Changes) and each.size <= most for each in taken) and not any(
@@ -206,9 +205,9 @@ class WriteQueue:
         )
 
     def postpone(self) -> bool:
-        """Have Events that were taken wait until :meth:`resume`; return whether there were any.
+        """Postpone taken Events until :meth:`resume`; return whether there were any.
 
-        There is no room for them, but who has created them was told that they are kept.
+        There is no room for them, but their creators have been told that they are stored.
         """
         postponed = [write for write in self._taken if isinstance(write, Keep)]
         self._postponed += postponed
@@ -220,22 +219,22 @@ class WriteQueue:
         return bool(postponed)
 
     def resume(self) -> None:
-        """Have what was postponed wait behind all else."""
+        """Queue the postponed writes behind all others."""
         self._open = None
         self._waiting += self._postponed
         self._postponed.clear()
 
     @property
     def has_postponed(self) -> bool:
-        """Whether Events wait for which there was no room."""
+        """Whether Events were postponed because there was no room."""
         return bool(self._postponed)
 
     def put_back(self) -> None:
-        """Have what was taken wait again, to be taken first: it could not be done now."""
+        """Queue the taken writes again, before all others: they could not be done now."""
         taken, self._taken = self._taken, []
         last = taken[-1] if taken else None
         if isinstance(last, Unlist) and last is not self._behind_late:
-            # What was dropped since then is noted there, too: it may be tried again and again.
+            # Merged with what was dropped since then, so that retries do not accumulate.
             self._lack(last)
             taken.pop()
         self._waiting.extendleft(reversed(taken))
@@ -243,16 +242,16 @@ class WriteQueue:
         self._bound()
 
     def expect(self) -> Place:
-        """Return the place of a list that has come, and whose items are still being cut.
+        """Return the place of a list that was received and is still being parsed.
 
-        All that is told from now on is behind it.
+        All later writes are behind it.
         """
         place = Place()
         self._line.append(place)
         return place
 
     def fill(self, place: Place, told: Callable[[], object], size: int) -> None:
-        """Have ``told`` called when it is the turn of a place."""
+        """Set the function that is called at the turn of a place."""
         self._on_come()
         place.told, place.size = told, size
         self.size += size
@@ -260,7 +259,7 @@ class WriteQueue:
             self._tell(self._line.popleft())
 
     def _stand_in_line(self, told: Callable[[], object], size: int = 0) -> None:
-        """Do something once the lists are there that came before."""
+        """Call a function once all earlier lists have been parsed."""
         self._on_come()
         if not self._line:
             told()
@@ -268,7 +267,7 @@ class WriteQueue:
         self._line.append(Place(told, size))
         self.size += size
         if len(self._line) > MOST_IN_LINE or self.size > self._most:
-            # What is late is put right by its version, where it has one.
+            # Late lists are corrected by their versions, if these can be compared.
             line = self._line
             self._line = deque(place for place in line if place.stays)
             self._mark_late()
@@ -277,7 +276,7 @@ class WriteQueue:
                     self._tell(place)
 
     def _mark_late(self) -> None:
-        """Have something stand behind the lists in line, for what is told now and dropped then."""
+        """Put an Unlist behind the lists in line, for dropped changes that have overtaken them."""
         for place in reversed(self._line):
             if place is self._late_place:
                 return
@@ -291,7 +290,7 @@ class WriteQueue:
         if self._waiting or self._taken:
             self.put_at_once(unlist)
         elif unlist is self._behind_late:
-            # What was told before those lists has been written.
+            # The changes that overtook those lists have been written.
             self._behind_late = None
 
     def _tell(self, place: Place) -> None:
@@ -300,7 +299,7 @@ class WriteQueue:
             place.told()
 
     def mark(self) -> Deferred[None]:
-        """Return what fires when all that was taken in before now is done, or dropped."""
+        """Return a Deferred that fires when all writes so far are done or dropped."""
         if not self._line:
             return self._mark()
         told: Deferred[None] = Deferred()
@@ -325,10 +324,10 @@ class WriteQueue:
             self._gone.popitem(last=False)
 
     def _place(self, key: Key, change: Change) -> Changes | None:
-        """Return where a change goes, ``None`` when a newer one waits."""
+        """Return where a change belongs, ``None`` if a newer one is queued."""
         for write in reversed(self._waiting):
             if not isinstance(write, Changes):
-                # A list may have the object: what comes behind it is not written before.
+                # A list may contain the object, so a later change must not be written before it.
                 break
             before = write.of.get(key)
             if before is None:
@@ -336,16 +335,16 @@ class WriteQueue:
             if is_older(change.version, before.version):
                 return None
             if change.item is None and change.version == before.version != "":
-                # It has left a selection, and is there.
+                # It has left a selection, but still exists.
                 return None
             if isinstance(change.version, int) and isinstance(before.version, int):
-                # Numbers are compared when they are written: it may be done before others.
+                # Numbers are compared again when they are written, so the order does not matter.
                 return write
             break
         return self._last()
 
     def _last(self) -> Changes:
-        """Return changes behind all that waits."""
+        """Return the changes at the end of the queue."""
         if self._open is None or self._open.size >= MOST_IN_ONE:
             self._open = Changes()
             self._waiting.append(self._open)
@@ -360,7 +359,7 @@ class WriteQueue:
             mark.callback(None)
 
     def _drop(self, write: Write) -> Iterable[Collection]:
-        """Drop a write that was older than all that waits; return what lacks something."""
+        """Drop a write that is older than all queued ones; return the incomplete collections."""
         if write is self._behind_late:
             self._behind_late = None
         if write is self._open:
@@ -371,13 +370,13 @@ class WriteQueue:
         return lacking
 
     def _lack(self, more: Unlist) -> None:
-        """Have it written before all that waits that these lack something."""
+        """Record collections as incomplete, before all queued writes."""
         if not more.collections and more.of_all is None:
             return
         if not self._unlists_first():
             self._waiting.appendleft(Unlist(set()))
         if self._behind_late is not None:
-            # The thread may be reading those before.
+            # Not in place, because the thread may be iterating over the set.
             self._behind_late.collections = set(self._behind_late.collections)
         for unlist in (self._waiting[0], self._behind_late):
             if isinstance(unlist, Unlist):
@@ -409,7 +408,7 @@ class WriteQueue:
 
 
 def _makes_room(write: Write) -> bool:
-    """Return whether a write may take something away: a list does, and whatever forgets."""
+    """Return whether a write may free space: a list, a deletion, or an eviction."""
     if isinstance(write, Changes):
         return any(change.item is None for change in write.of.values())
     return not isinstance(write, Unlist | Keep)

@@ -1,4 +1,4 @@
-"""What is read, by a thread that no write holds up."""
+"""Reads of the cache, in a thread that does not wait for writes."""
 
 from __future__ import annotations
 
@@ -18,26 +18,27 @@ from yurttunnel.hub.cache.versions import Version
 from yurttunnel.hub.media.interfaces import Item, ListMeta, TypeMeta
 
 PIECE = 256 * 1024
-"""Bytes of bodies that are read at once."""
+"""The number of bytes of bodies that are read at once."""
 
 _Result = TypeVar("_Result")
 
 
 class Reader(Connection):
-    """A connection that reads.
+    """A connection for reading.
 
-    Methods raise :class:`CacheFailed`; the connection is closed then, and opened again by the next.
+    Methods raise :class:`CacheFailed`; the connection is closed then, and the next call opens it
+    again.
     """
 
     def read(self, read: Callable[[sqlite3.Connection], _Result]) -> _Result:
-        """Return what ``read`` finds."""
+        """Return the result of ``read``."""
         with self._explained():
             if self._connection is None:
                 self._connection = self._opened()
             return read(self._connection)
 
     def snapshot(self, scope: Scope) -> Snapshot | None:
-        """Return what there is of a scope, by a connection of its own."""
+        """Return a snapshot of a scope, with a connection of its own."""
         reader = Reader(self._path, self._connect)
         snapshot = reader.read(lambda connection: _snapshot(reader, connection, scope))
         if snapshot is None:
@@ -50,7 +51,7 @@ class Reader(Connection):
         except sqlite3.OperationalError as error:
             if not _is_all_there_is(self._path, error):
                 raise
-            # On a disk that is full, or mounted to be read only, nothing can be made beside it.
+            # On a file system that is full or read-only, SQLite cannot create its other files.
             return self._open("mode=ro&immutable=1")
 
     def _open(self, query: str) -> sqlite3.Connection:
@@ -66,7 +67,7 @@ class Reader(Connection):
 
 
 class Snapshot:
-    """A list that is read, with a transaction of its own: see :class:`IListed`."""
+    """A list being read, in a transaction of its own: see :class:`IListed`."""
 
     def __init__(
         self, reader: Reader, meta: ListMeta, complete: bool, rows: Sequence[tuple[int, int]]
@@ -95,15 +96,15 @@ class Snapshot:
         return [_item(*row) for row in rows]
 
     def close(self) -> None:
-        """End it."""
+        """Close the snapshot."""
         self._reader.close()
 
 
 def _is_all_there_is(path: Path, error: sqlite3.OperationalError) -> bool:
-    """Return whether the file alone has all, which cannot be opened as one with a log.
+    """Return whether the file alone is complete, if it cannot be opened with its log.
 
-    An empty log may be that of one who is about to write, unless there was no room for what that
-    one needs beside it.
+    An empty log may belong to a process that is about to write, unless there was no room for its
+    other files.
     """
     try:
         return os.stat(f"{path}-wal").st_size == 0 and is_of_full_disk(error)
@@ -127,7 +128,7 @@ def find(
 
 
 def known_to(scope: Scope, connection: sqlite3.Connection) -> str | None:
-    """Return up to which version all of a scope is known."""
+    """Return the version up to which a scope is known."""
     collection = objects.find(connection, scope.collection)
     found = None if collection is None else objects.listed_version(connection, collection, scope)
     return None if found is None else str(found)
@@ -148,7 +149,7 @@ def _snapshot(reader: Reader, connection: sqlite3.Connection, scope: Scope) -> S
     if listed is not None:
         version = listed
     elif rows and has_one_name(scope):
-        # Of what happened to it later nothing is known, however new others are.
+        # Later changes of these objects are not known, however new other objects are.
         version = _oldest(connection, rows)
     meta = ListMeta(TypeMeta(api_version, kind), str(version), columns=columns)
     return Snapshot(reader, meta, listed is not None, rows)
@@ -167,7 +168,7 @@ def _oldest(connection: sqlite3.Connection, rows: Sequence[tuple[int, int]]) -> 
 def _rows(
     connection: sqlite3.Connection, collection: int, scope: Scope
 ) -> Sequence[tuple[int, int]]:
-    """Return the rows of a scope's objects and their bytes, in the order of an API server."""
+    """Return the rows of a scope's objects and their sizes in bytes, in the API's order."""
     within, values = objects.within_scope(collection, scope)
     columns = "id, size"
     order = f"FROM objects WHERE {within} ORDER BY namespace, name"

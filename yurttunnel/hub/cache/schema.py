@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 APPLICATION = 0x79687562
-"""``application_id`` of the file: "yhub" (file(1) can know it by that)."""
+"""``application_id`` of the file: "yhub", by which file(1) can identify it."""
 
 VERSION = 5
 """``user_version`` of the file."""

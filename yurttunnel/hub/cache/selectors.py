@@ -1,4 +1,4 @@
-"""What a request selects, and the part of it that can be evaluated without the API."""
+"""The selectors of a request, and the part of them that can be evaluated without the API."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Selector = Callable[[Item], bool]
 """Returns whether an item is selected."""
 
 _LONGEST_REMEMBERED = 1024
-"""Characters of a selector whose meaning is remembered, so that what is remembered is bounded."""
+"""Maximum length of selectors whose parsed form is cached, so that the memory is limited."""
 
 _FIELDS: dict[str, Callable[[Item], str]] = {
     "metadata.name": lambda item: item.name,
@@ -33,11 +33,11 @@ _FIELDS: dict[str, Callable[[Item], str]] = {
 
 
 def scope_of(client: str, request: ApiRequest, form: Form) -> Scope:
-    """Return what a list or a watch of ``client`` is about, in the form that it gets.
+    """Return the scope of a list or a watch of ``client``, in the form of its response.
 
-    ``client`` is that of :class:`Collection`; ``request.resource`` is one. Raises
-    ``RequestFailed`` (400) for selectors that cannot be read, and (503) for those that are longer
-    than :data:`LONGEST_SELECTORS`, which the API reads.
+    ``client`` is that of :class:`Collection`; ``request.resource`` must be set. Raises
+    ``RequestFailed`` (400) for invalid selectors, and (503) for selectors longer than
+    :data:`LONGEST_SELECTORS`, which only the API evaluates.
     """
     assert request.resource is not None
     options = request.options
@@ -47,11 +47,11 @@ def scope_of(client: str, request: ApiRequest, form: Form) -> Scope:
         text = f"nothing is cached for selectors of more than {LONGEST_SELECTORS} characters"
         raise RequestFailed(503, text)
     if "\0" in options.label_selector or "\0" in options.field_selector:
-        # SQLite counts no character behind one, and nothing has such a label or field.
+        # SQLite's length() stops at a NUL, and no label or field can contain one.
         raise RequestFailed(400, "a selector has a NUL character")
     labels = options.label_selector.strip(LABEL_SPACES)
     try:
-        # Tables and metadata alone do not say where a pod is.
+        # Tables and metadata do not contain the node of a pod.
         pods = request.resource == PODS and not form.transform
         fields, view = split_fields(options.field_selector, pods)
         _test(labels, fields)
@@ -67,10 +67,10 @@ def _collection(client: str, resource: ResourceType, form: Form) -> Collection:
 
 
 def split_fields(field_selector: str, pods: bool) -> tuple[str, str]:
-    """Return what of a field selector :func:`selector` evaluates, and the rest, the view.
+    """Return the part of a field selector that :func:`selector` evaluates, and the rest, the view.
 
-    Both are in an order of their own, so that what means the same is the same text.
-    ``spec.nodeName`` is known of pods only. Raises :class:`BadSelector`.
+    Both are sorted, so that equivalent selectors are equal strings. ``spec.nodeName`` is evaluated
+    for pods only. Raises :class:`BadSelector`.
     """
     if len(field_selector) > _LONGEST_REMEMBERED:
         return _split(field_selector, pods)
@@ -92,10 +92,10 @@ def _is_known(term: FieldTerm, pods: bool) -> bool:
 
 
 def changing_part(scope: Scope) -> Scope:
-    """Return the part of a scope that an object can leave and be there still.
+    """Return the part of a scope that an object can leave while it still exists.
 
-    It is all of the collection if there is none: a name, a namespace and the node that a pod has
-    got stay as they are.
+    This is the whole collection if there is none: the name and namespace of an object, and the node
+    of a scheduled pod, never change.
     """
     terms = field_terms(scope.field_selector)
     lasts = all(term.field != "spec.nodeName" or (term.same and term.value) for term in terms)
@@ -109,9 +109,9 @@ def has_one_name(scope: Scope) -> bool:
 
 
 def selector(scope: Scope) -> Selector:
-    """Return what tells which items of its collection a scope has, its namespace included.
+    """Return a function that selects the items of a scope from its collection, by namespace, too.
 
-    Raises :class:`BadSelector`, which scopes of :func:`scope_of` never do.
+    Raises :class:`BadSelector`, but not for scopes from :func:`scope_of`.
     """
     test = _test(scope.label_selector, scope.field_selector)
     namespace = scope.namespace

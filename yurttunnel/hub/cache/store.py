@@ -1,4 +1,4 @@
-"""The cache: what the reactor has of it, between a thread that writes and one that reads."""
+"""The cache in the reactor thread, with one thread for writing and one for reading."""
 
 from __future__ import annotations
 
@@ -46,26 +46,26 @@ from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.ops.threads import Jobs
 
 MOST_BYTES = 2 * 1024 * 1024 * 1024
-"""Bytes of the file."""
+"""The default limit of the file in bytes."""
 
 MOST_WAITING = 80 * 1024 * 1024
-"""Bytes of memory for what waits to be written: two lists of 5,000 pods of 5.7 KB."""
+"""The memory limit of the write queue in bytes: two lists of 5,000 pods of 5.7 KB."""
 
 MOST_LISTED = 32
-"""Lists that are read at the same time; the next ones wait. For guests there are as many again."""
+"""Maximum number of concurrent reads of lists; others wait. Guests have as many more."""
 
 MOST_LOG = 128 * 1024 * 1024
-"""Bytes of the log of the file, beyond which lists that are being read are ended: as long as one is
-begun before the last one is over, nothing of the log can be used again."""
+"""Maximum size of the log in bytes. Over it, all lists that are being read are closed: the log
+cannot be reused as long as the reads overlap."""
 
 MOST_USED = 10_000
-"""Collections of which it is known that this hour has been noted; beyond, it is noted once more."""
+"""Maximum number of collections whose use in this hour is remembered."""
 
 _MOST_ACCEPTED = 1_000
-"""Tokens that are known to be on disk, or to be written."""
+"""Maximum number of tokens that are known to be stored or queued."""
 
 _MOST_REFUSED = 1_000
-"""Tokens that nobody knows to have been accepted, to be forgotten once nothing else waits."""
+"""Maximum number of unknown rejected tokens that are to be deleted when the queue is empty."""
 
 _Result = TypeVar("_Result")
 
@@ -74,10 +74,10 @@ _Result = TypeVar("_Result")
 class Cache(Service):
     """See :class:`ICache`.
 
-    ``threads(name)`` gives a thread, as :class:`~yurttunnel.ops.threads.JobThread` is one. The
-    directory of ``path`` is made (0700) if it is not there. ``is_guest(client)`` tells who is not
-    one of the node's own, and so takes nothing from those. Documents, which all share, are written
-    with what is of guests: anybody can have many of them kept.
+    ``threads(name)`` returns a thread, such as :class:`~yurttunnel.ops.threads.JobThread`. The
+    directory of ``path`` is created (0700) if it does not exist. Clients for which
+    ``is_guest(client)`` take no room from the others. Documents, which all clients share, are
+    written with the data of guests, because any client can have many of them cached.
     """
 
     _log = Logger()
@@ -109,7 +109,7 @@ class Cache(Service):
             self._opened,
             self._written,
         )
-        # By whether they are of guests.
+        # Keys: whether they are for guests.
         self._continued = {guests: Continued(clock) for guests in (False, True)}
         self._lists = {guests: DeferredSemaphore(MOST_LISTED) for guests in (False, True)}
         self._listed: set[Listed] = set()
@@ -118,14 +118,14 @@ class Cache(Service):
         self._hours = LoopingCall(self._count_hour)
         self._hours.clock = clock
         self._accepted: OrderedDict[bytes, tuple[str, float]] = OrderedDict()
-        # Of these, those that have to be written again.
+        # Those of them that have to be written again.
         self._lacking: set[bytes] = set()
-        # Those that may be there of an earlier run, and are to be forgotten; in their order.
+        # Tokens that an earlier run may have stored, to be deleted in this order.
         self._refused_tokens: dict[bytes, None] = {}
 
     @property
     def stats(self) -> CacheStats:
-        """What it counts."""
+        """The counters."""
         stats = self._writing.stats
         stats.most = self._most_bytes
         stats.waiting = self._writing.waiting
@@ -133,18 +133,18 @@ class Cache(Service):
         return stats
 
     def bound(self, most_bytes: int) -> None:
-        """Have another bound count for the file from now on."""
+        """Change the limit of the file."""
         self._most_bytes = most_bytes
         self._writing.bound(most_bytes)
 
     def startService(self) -> None:
-        """Open the file, in a moment."""
+        """Start to open the file."""
         super().startService()
         self._writing.start()
         _ = self._hours.start(clients.HOUR).addErrback(self._defect)
 
     def stopService(self) -> Deferred[None]:
-        """Write what waits, for some seconds at most, and let go of the file."""
+        """Write all queued data, for a few seconds at most, and close the file."""
         return Deferred.fromCoroutine(self._stop())
 
     async def _stop(self) -> None:
@@ -251,7 +251,7 @@ class Cache(Service):
         self._writing.own.put(events.Drop(id))
 
     def accept_token(self, digest: bytes, owner: str, until: float) -> None:
-        """See :class:`ICache`; what is on disk, or will be, is not written again."""
+        """See :class:`ICache`; a token that is stored or queued is not written again."""
         if self._accepted.get(digest) == (owner, until):
             return
         self._accepted[digest] = owner, until
@@ -265,7 +265,7 @@ class Cache(Service):
         self._writing.own.put(tokens.accept(digest, *self._accepted[digest], dropped))
 
     def _lack(self, digests: Iterable[bytes]) -> None:
-        """Have tokens written again once nothing waits: nobody tells of them again for long."""
+        """Write tokens again once the queue is empty: they are rarely reported again."""
         self._lacking = self._lacking.union(digests) & self._accepted.keys()
 
     def token_owner(self, digest: bytes) -> Deferred[str | None]:
@@ -278,7 +278,7 @@ class Cache(Service):
         )
 
     def refuse_token(self, digest: bytes) -> None:
-        """See :class:`ICache`; anybody can make up tokens, so they push out nothing that waits."""
+        """See :class:`ICache`; anyone can make up tokens, so they displace no queued write."""
         if self._accepted.pop(digest, None) is not None or not self._writing.own.is_busy:
             self._writing.own.put(tokens.refuse([digest]))
             return
@@ -295,7 +295,7 @@ class Cache(Service):
         self._used.add(collection)
 
     def _count_hour(self) -> None:
-        """Count an hour, unless the API has not answered in it."""
+        """Count an hour, unless no API server has responded in it."""
         if self._used:
             self._used.clear()
             self._writing.own.put(clients.CountHour())
@@ -340,12 +340,12 @@ class Cache(Service):
         slots.release()
 
     async def _in_reader(self, job: Callable[[], _Result], *queues: WriteQueue) -> _Result:
-        """Read once what waits in these queues is written, or after a moment."""
+        """Read after the writes in these queues are done, or after a timeout."""
         await self._writing.settled(*queues)
         return await self._in_thread(self._writing.opened, job)
 
     def _in_thread(self, opened: int, job: Callable[[], _Result]) -> Deferred[_Result]:
-        """Read from a file that was opened as the one of that number."""
+        """Read from the file that was opened with this number."""
 
         def failed(failure: Failure) -> Failure:
             if isinstance(failure.value, CacheDamaged):
@@ -360,18 +360,18 @@ class Cache(Service):
         return closed
 
     def _opened(self) -> None:
-        """Have what was opened before closed: it may be another file, without the tokens."""
+        """Close the earlier connections: the file may be another one, without the tokens."""
         self._lack(self._accepted)
         _ = self._thread.run(self._reader.close)
 
     def _written(self) -> None:
         if self._writing.log_size > MOST_LOG:
-            # It stays as long until the next write, before which others keep nothing from it.
+            # The size does not change before the next write; lists opened until then stay open.
             self._writing.log_size = 0
             for listed in tuple(self._listed):
                 listed.close()
         if self._writing.own.is_busy:
-            # Lists are on their way, which may leave no room.
+            # Lists are being received, and may leave no room.
             return
         digests, self._lacking = self._lacking & self._accepted.keys(), set()
         for digest in digests:

@@ -1,4 +1,4 @@
-"""Tokens that the API has accepted, in the file of the cache: their digests, not they."""
+"""Tokens that the API has accepted, in the cache file: only their digests, not the tokens."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from sqlite3 import Connection
 from yurttunnel.hub.cache.writes import OVERHEAD, Statements
 
 MOST = 10_000
-"""Tokens; those go first that end first."""
+"""Maximum number of tokens; those that expire first are evicted first."""
 
 
 def accept(digest: bytes, owner: str, until: float, dropped: Callable[[], object]) -> Statements:
-    """Return what keeps a token; ``dropped`` is called if that will not be done."""
+    """Return the write that stores a token; ``dropped`` is called if it is dropped."""
     return Statements(
         (
             "INSERT INTO tokens VALUES (?, ?, ?)"
@@ -31,7 +31,7 @@ def accept(digest: bytes, owner: str, until: float, dropped: Callable[[], object
 
 
 def refuse(digests: Collection[bytes]) -> Statements:
-    """Return what forgets tokens."""
+    """Return the write that deletes tokens."""
     return Statements(
         *(("DELETE FROM tokens WHERE digest = ?", (digest,)) for digest in digests),
         size=OVERHEAD * len(digests),
@@ -39,7 +39,7 @@ def refuse(digests: Collection[bytes]) -> Statements:
 
 
 def owner(connection: Connection, digest: bytes, now: float) -> str | None:
-    """Return whose token it is, if it has not ended at ``now``."""
+    """Return the owner of a token, if it has not expired at ``now``."""
     row = connection.execute(
         "SELECT owner FROM tokens WHERE digest = ? AND until > ?", (digest, now)
     ).fetchone()

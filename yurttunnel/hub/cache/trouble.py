@@ -1,4 +1,4 @@
-"""What may be wrong with the file of the cache, and what is to be done about it."""
+"""Errors of the cache file, and their fixes."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT
 
 
 class CacheDamaged(CacheFailed):
-    """The file is no database, or not a whole one."""
+    """The file is not a database, or a damaged one."""
 
 
 class NobodyLeft(CacheFailed):
-    """Nobody is left who could make room."""
+    """No client is left that could be evicted."""
 
 
 class BoundReached(CacheFailed):
-    """There is no room within the bound."""
+    """The data does not fit into the limit."""
 
     def __init__(self, path: Path, most: int, clients: Iterable[str]) -> None:
         super().__init__(
@@ -43,19 +43,19 @@ class BoundReached(CacheFailed):
         self.most = most
 
     def needed_by(self, clients: Iterable[str]) -> BoundReached:
-        """Return the same, of these clients."""
+        """Return the same error for these clients."""
         return BoundReached(self._path, self.most, clients)
 
 
 def is_of_full_disk(error: Exception) -> bool:
-    """Return whether SQLite found no room: for pages, or for the index of the log."""
-    # Errors of the module itself have none.
+    """Return whether SQLite found no room for pages, or for the index of the log."""
+    # Errors of the sqlite3 module itself do not have this attribute.
     code = getattr(error, "sqlite_errorcode", 0)
     return code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
 
 
 def trouble_of(error: Exception, path: Path) -> CacheFailed | None:
-    """Return what is wrong with the file at ``path``; ``None``: nothing, so the statement is."""
+    """Return the error of the file at ``path``; ``None`` if the statement is at fault."""
     if isinstance(error, CacheFailed):
         return error
     if isinstance(error, OSError):

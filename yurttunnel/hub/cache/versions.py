@@ -1,8 +1,8 @@
-"""Versions of objects, as they are compared.
+"""Comparison of object versions.
 
-A resourceVersion is a decimal number that grows in all of a resource (KEP-5504), but for API
-servers that are not Kubernetes' own. So one is kept as a number where it is one, else as the text
-that it is; SQLite puts all texts behind all numbers.
+A resourceVersion is a decimal number that increases within a resource (KEP-5504), except in API
+servers that are not Kubernetes' own. So it is stored as a number if it is one, else as a text;
+SQLite sorts all texts after all numbers.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 Version = int | str
-"""A number, or a text that can be compared with nothing."""
+"""A number, or a text that cannot be compared."""
 
 _DIGITS = 18
-"""Digits of numbers that SQLite holds for certain, in 64 bits with a sign."""
+"""The number of digits that always fit into SQLite's signed 64-bit integers."""
 
 
 def version_of(text: str) -> Version:
-    """Return how a version is kept; ``str`` gives the same text again."""
+    """Return the stored form of a version; ``str`` restores the text."""
     if (
         text.isascii()
         and text.isdecimal()
@@ -29,11 +29,11 @@ def version_of(text: str) -> Version:
 
 
 def is_older(one: Version, other: Version) -> bool:
-    """Return whether ``one`` is from before ``other``; what cannot be compared is not."""
+    """Return whether ``one`` is older than ``other``; false if they cannot be compared."""
     return isinstance(one, int) and isinstance(other, int) and one < other
 
 
 def newest(versions: Sequence[Version]) -> Version:
-    """Return the newest of some, in the order in which they came; of texts it is the last one."""
+    """Return the newest of versions in order of arrival; if all are texts, the last one."""
     numbers = [version for version in versions if isinstance(version, int)]
     return max(numbers) if numbers else versions[-1]

@@ -1,4 +1,4 @@
-"""What is written: made by the reactor, done by the thread that writes."""
+"""Writes: created in the reactor, done in the writer thread."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from yurttunnel.hub.cache.versions import Version, newest
 from yurttunnel.hub.media.interfaces import Item, TypeMeta
 
 OVERHEAD = 500
-"""Bytes of memory that an object takes beside its body, about."""
+"""Approximate memory of an object besides its body, in bytes."""
 
 
 def size_of_scope(scope: Scope) -> int:
-    """Return the bytes that a selection takes, about; its texts are in an index, too."""
+    """Return the approximate size of a selection in bytes; its strings are also in an index."""
     texts = scope.collection.view, scope.label_selector, scope.field_selector
     return OVERHEAD + 2 * sum(len(text.encode()) for text in texts)
 
 
 MOST_IN_ONE = 1024 * 1024
-"""Bytes of changes that are written together."""
+"""Maximum size of changes that are written together, in bytes."""
 
 
 class Done(NamedTuple):
-    """What has come of writes.
+    """The result of writes.
 
-    ``written`` objects were new, or in another version, ``unchanged`` ones were not. There are so
-    many more ``events``, and of those that were there so many are lost. ``forgotten`` are clients.
-    So many ``documents`` are not kept any longer, as there was no room.
+    ``written`` objects were new or had another version; ``unchanged`` objects did not. ``events``
+    is the change of the number of events, ``events_lost`` the number of evicted ones. ``forgotten``
+    are the evicted clients, ``documents`` is the number of evicted documents.
     """
 
     written: int = 0
@@ -43,21 +43,21 @@ class Done(NamedTuple):
 
 
 class Write:
-    """One of them; ``size`` is the memory that it takes, in bytes."""
+    """A write; ``size`` is the memory that it takes, in bytes."""
 
     size = OVERHEAD
 
     def do(self, connection: Connection) -> Done:
-        """Do it, within a transaction; in the thread."""
+        """Do the write in the thread, within a transaction."""
         raise NotImplementedError
 
     def drop(self) -> Iterable[Collection]:
-        """Take it that it will not be done; return the collections that now lack something."""
+        """Drop the write; return the collections that are now incomplete."""
         return ()
 
 
 class Statements(Write):
-    """Some statements that have nothing to do with objects.
+    """SQL statements that do not change objects.
 
     ``dropped`` is called if they are dropped.
     """
@@ -85,7 +85,7 @@ class Statements(Write):
 
 
 class Key(NamedTuple):
-    """Which object."""
+    """The key of an object."""
 
     collection: Collection
     namespace: str
@@ -93,14 +93,14 @@ class Key(NamedTuple):
 
 
 class Left(NamedTuple):
-    """What an object has left, and may be there still; and how it last was in it."""
+    """A part that an object has left while it may still exist, and its last state there."""
 
     part: Scope
     item: Item
 
 
 class Change(NamedTuple):
-    """What has become of an object; without an item it is gone, or has ``left`` something."""
+    """A change of an object; without an item it was deleted, or has ``left`` a part."""
 
     version: Version
     type: TypeMeta | None = None
@@ -109,16 +109,16 @@ class Change(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of memory that it takes, about."""
+        """Approximate memory of the change in bytes."""
         return OVERHEAD + (0 if self.item is None else len(self.item.body))
 
 
 @dataclass
 class Changes(Write):
-    """Changes of single objects, the last one of each, and of which versions those are all.
+    """The last change of each object, and the ranges of versions that the changes complete.
 
-    ``left`` has what objects have left, whatever became of them later. ``seen`` has from where to
-    where, as it was told: each counts only by those before it.
+    ``left`` has the objects that left a part, regardless of later changes. ``seen`` has the ranges
+    in order of arrival; each is valid only after all earlier ones.
     """
 
     size: int = 0
@@ -127,9 +127,9 @@ class Changes(Write):
     seen: dict[Scope, list[tuple[Version, Version]]] = field(default_factory=dict)
 
     def put(self, key: Key, change: Change) -> None:
-        """Take one, in place of the one before.
+        """Add a change, replacing an earlier one of the object.
 
-        What has gone before it was written leaves behind what type its collection has.
+        If an object is deleted before it was written, its type is kept for the collection.
         """
         before = self.of.get(key)
         if before is not None and change.type is None:
@@ -138,7 +138,7 @@ class Changes(Write):
         self.of[key] = change
 
     def leave(self, left: Left) -> None:
-        """Take it that an object has left something."""
+        """Record that an object has left a part."""
         self.size += OVERHEAD + sum(
             len(name) + len(text) for name, text in left.item.labels.items()
         )
@@ -147,7 +147,7 @@ class Changes(Write):
         self.left.setdefault(left.part, []).append(left.item)
 
     def see(self, scope: Scope, since: Version, version: Version) -> None:
-        """Take it that all from one version to another is known of a scope."""
+        """Record that a scope is known from one version to another."""
         told = self.seen.setdefault(scope, [])
         if told and told[-1][0] == since:
             _, before = told.pop()
@@ -157,7 +157,7 @@ class Changes(Write):
         told.append((since, version))
 
     def drop_oldest(self) -> Collection:
-        """Drop the one that has waited for longest."""
+        """Drop the oldest change."""
         key = next(iter(self.of))
         self.size -= self.of.pop(key).size
         return key.collection
@@ -190,9 +190,9 @@ class Changes(Write):
 
 
 class Removals(Write):
-    """What some changes remove, before all that they add: it makes room.
+    """The deletions of some changes, done before all additions to make room.
 
-    They have to follow, in the same transaction: what of them is newer than that comes again.
+    The changes must follow in the same transaction; they restore objects that are newer.
     """
 
     size = 0
@@ -228,7 +228,7 @@ def _change(
     else:
         row = objects.find(connection, collection)
     if row is None:
-        # What is gone was never there.
+        # The deleted object was never stored.
         return Done()
     objects.see(connection, row, version)
     gone = [
@@ -241,7 +241,7 @@ def _change(
 
 
 class Unlist(Write):
-    """Collections that lack something, and all of the clients for whom ``of_all`` is true."""
+    """Incomplete collections, and all those of clients for which ``of_all`` is true."""
 
     size = 0
 

@@ -1,4 +1,4 @@
-"""How what waits gets to the disk: when, and what happens when it cannot."""
+"""Writing of the queues to disk: its times, and its error handling."""
 
 from __future__ import annotations
 
@@ -25,30 +25,31 @@ from yurttunnel.ops.threads import Jobs
 from yurttunnel.ops.waiting import ended_within
 
 COLLECTED = 0.05
-"""Seconds for which changes are collected, and so what a process that is killed may lose."""
+"""How long changes are collected, in seconds; a process that is killed may lose that much."""
 
 BARRIER = 2.0
-"""Seconds for which what is read waits for what was told before it."""
+"""How long a read waits for earlier writes, in seconds."""
 
 FLUSH = 5.0
-"""Seconds for what waits when the process stops."""
+"""How long shutdown waits for the queues, in seconds."""
 
 SLOW = 5.0
-"""Seconds after which a write that has not ended is trouble."""
+"""The duration in seconds after which a write in progress is reported as a problem."""
 
 _PERIOD = 60.0
-"""Seconds after which it is tried whether the file can be used, though nothing waits."""
+"""The interval, in seconds, at which the file is tested while nothing is queued."""
 
 _CLOSE = 2.0
-"""Seconds for the end of what is under way, and for closing the file."""
+"""How long shutdown waits for the current write, and for closing the file, in seconds."""
 
 
 class Writing:
-    """Writes what comes into its queues, in batches and in order, by a thread.
+    """Writes its queues in batches and in order, in a thread.
 
-    What is of ``guests`` waits apart, so that it pushes out nothing of the node's ``own``, and has
-    half as much memory as ``most_waiting``. ``on_opened`` is called when there is a new connection:
-    what was opened before may be another file; ``on_written`` when nothing waits any more.
+    The queue for data of ``guests`` is separate, and has half as much memory as ``most_waiting``,
+    so it displaces nothing of the node's ``own``. ``on_opened`` is called after each new
+    connection, because the file may be another one; ``on_written`` is called when the queues are
+    empty.
     """
 
     _log = Logger()
@@ -86,7 +87,7 @@ class Writing:
         self._opening: list[Deferred[None]] = []
         self._damage: CacheDamaged | None = None
         self._problem: CacheFailed | None = None
-        # Why something of the node's own was given up when all was written the last time.
+        # Why data of the node's own was dropped in the last complete write.
         self._given_up: CacheFailed | None = None
         self._since: float | None = None
         self._resumes_at = 0.0
@@ -96,23 +97,24 @@ class Writing:
         self._queues = (self.own, self.guests)
         self.stats = CacheStats()
         self.opened = 0
-        """How often a file was opened, each of which may be another one."""
+        """The number of times that a file was opened; each may be another file."""
         self.log_size = 0
-        """Bytes of its log after the last write, 0 when somebody has looked after that. It begins
-        anew only when nobody reads what is in it."""
+        """The size of its log in bytes after the last write, 0 once it has been checked. The log is
+        reused only when no reader needs its contents."""
 
     def start(self) -> None:
         """Open the file."""
         self._loop.startService()
 
     def bound(self, most_bytes: int) -> None:
-        """Have another bound count for the file, behind what is being written."""
+        """Change the limit of the file, after the current write."""
         _ = self._thread.run(partial(self._database.bound, most_bytes))
 
     async def stop(self, let_go: Callable[[], Deferred[None]]) -> None:
-        """Write what waits, within :data:`FLUSH`, and let go of the file.
+        """Write the queues, within :data:`FLUSH`, and close the file.
 
-        Others ``let_go`` of it before: who is the last one moves the log of the file into it.
+        ``let_go`` closes the other connections before: the last connection to close moves the log
+        into the file.
         """
         await self.settled(*self._queues, seconds=FLUSH)
         await self._loop.stopService()
@@ -130,17 +132,17 @@ class Writing:
 
     @property
     def waiting(self) -> int:
-        """Bytes of memory that what waits takes."""
+        """The memory of all queued writes in bytes."""
         return sum(queue.size for queue in self._queues)
 
     def queue(self, client: str) -> WriteQueue:
-        """Return where it waits what is of a client."""
+        """Return the queue of a client."""
         return self.guests if self._is_guest(client) else self.own
 
     async def settled(self, *queues: WriteQueue, seconds: float = BARRIER) -> bool:
-        """Wait until all that was taken into queues before is done, and no longer than ``seconds``.
+        """Wait until all earlier writes in the queues are done, for at most ``seconds``.
 
-        Return whether it is; at once while there is a problem with writing.
+        Return whether they are; return ``False`` at once while there is a problem with writing.
         """
         if self._is_open and not any(queue.is_busy for queue in queues):
             return True
@@ -151,12 +153,12 @@ class Writing:
         return await ended_within(self._clock, seconds, marks)
 
     def problem(self) -> str | None:
-        """Return why nothing can be written, or not all could be of the node's own."""
+        """Return why nothing can be written, or why data of the node's own was dropped."""
         trouble = self._trouble()
         return trouble if self._given_up is None else trouble or str(self._given_up)
 
     def event_problem(self, queue: WriteQueue) -> str | None:
-        """Return why no Event can be kept, of those that wait in a queue."""
+        """Return why no Event can be stored by way of a queue."""
         if queue.has_postponed:
             return f"the cache {self._path} has no room for those that were taken before"
         return self.problem()
@@ -170,7 +172,7 @@ class Writing:
         return None
 
     def found_damaged(self, damage: CacheDamaged, opened: int) -> None:
-        """Take it that what was read is damaged; ``opened`` is from when reading began."""
+        """Record that a reader found damage; ``opened`` is the number of the opened file."""
         if opened == self.opened:
             self._damage = damage
             self._loop.trigger(at_once=True)
@@ -191,7 +193,7 @@ class Writing:
             except CacheDamaged as damage:
                 await self._begin_anew(damage)
                 await self._write_all()
-            # It may have something that was dropped before; there may be no other time for that.
+            # This may queue writes that were dropped before; there may be no later opportunity.
             self._on_written()
             await self._write_all()
         except CacheFailed as failure:
@@ -204,7 +206,7 @@ class Writing:
         return True
 
     def _resume(self) -> None:
-        """Try again what was postponed, now and then: there may be room meanwhile."""
+        """Retry postponed writes from time to time, because there may be room now."""
         now = self._clock.seconds()
         if now >= self._resumes_at:
             self._resumes_at = now + _PERIOD
@@ -239,7 +241,7 @@ class Writing:
         if number == 1:
             self._give_up(queue, refused)
             return
-        # What is behind one that does not fit may do, or make room.
+        # Writes behind one that does not fit may fit, or make room.
         queue.put_back()
         while number > 0 and queue:
             alone = queue.take(1)
@@ -249,7 +251,7 @@ class Writing:
                 self._give_up(queue, refused)
 
     async def _refused(self, queue: WriteQueue, writes: list[Write]) -> CacheFailed | None:
-        """Do what was taken; return why there is no room for it."""
+        """Do the taken writes; return the error if there is no room for them."""
         of_guests = queue is self.guests
         self._since = self._clock.seconds()
         try:
@@ -269,9 +271,10 @@ class Writing:
         return written.refused
 
     def _give_up(self, queue: WriteQueue, refused: CacheFailed) -> None:
-        """Drop the one write that was taken: what it is about lacks something from now on.
+        """Drop the single taken write, so that its collections become incomplete.
 
-        Changes of the node's own wait until the bound is raised, while nothing behind makes room.
+        Changes of the node's own clients wait for a higher limit instead, unless a later write
+        makes room.
         """
         if queue.postpone():
             return
@@ -297,7 +300,7 @@ class Writing:
 
     def _say_gone(self, done: Sequence[Done]) -> None:
         for client in (client for each in done for client in each.forgotten):
-            # Anybody can have guests come and go, by new names.
+            # Any client can create and displace guests, with new names.
             info = self._warnings.info if self._is_guest(client) else self._log.info
             info(
                 "What {client} knows of the API is not kept any longer: it was not asked for"
