@@ -1,1 +1,1 @@
-"""The API servers: which is healthy, connections to them, and forwarding."""
+"""The API servers: health checks, connections, and the hub's own requests."""

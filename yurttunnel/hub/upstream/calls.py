@@ -1,4 +1,4 @@
-"""What the hub itself asks of the API servers: short requests, as the node or with a token."""
+"""The hub's own requests to API servers: short, as the node or with a token."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ from yurttunnel.hub.upstream.servers import Balancer, Server
 from yurttunnel.kube.protobuf_fields import BadBody
 
 MAX_ANSWER = 1 << 20
-"""Bytes of an answer that are looked at."""
+"""Maximum size of a response in bytes."""
 
 UNANSWERED = (RequestFailed, ExchangeFailed, PoolBusy)
-"""What a call fails with; the text says why there is no answer."""
+"""The errors of a failed call; the message says why there is no response."""
 
 _AUTHENTICATION, _AUTHORIZATION = "authentication.k8s.io/v1", "authorization.k8s.io/v1"
 _JSON, _MERGE_PATCH = b"application/json", b"application/merge-patch+json"
 _NO_SUCH_REVIEW = frozenset({HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND})
-"""How the API answers what it does not have: most may not ask for it, either."""
+"""The statuses for a review that the API server does not have; for most users it is 403."""
 
 _NOBODY = "system:anonymous"
-"""Whose requests are that prove nothing (``Anonymous`` of k8s.io/apiserver
+"""The user of requests without credentials (``Anonymous`` of k8s.io/apiserver
 pkg/authentication/user)."""
 
 _AGENT = b"yurthub/" + __version__.encode("ascii")
 
 
 class TokenRefused(Exception):
-    """The API does not accept a token."""
+    """The API has rejected a token."""
 
 
 class ApiCalls:
-    """Asks over ``connections``; whoever asks bounds the time, and may cancel."""
+    """Sends requests over ``connections``; the caller sets a timeout, and may cancel."""
 
     def __init__(self, connections: Connections, balancer: Balancer) -> None:
         self._connections = connections
@@ -65,12 +65,12 @@ class ApiCalls:
         token: str = "",
         fresh: bool = False,
     ) -> Answer:
-        """Return the answer of ``server``; without a ``token`` it is the node that asks.
+        """Send a request to ``server``, as the node or with a ``token``, and return the response.
 
-        With ``fresh`` on a new connection, since one that was kept may have been closed there.
+        With ``fresh`` a new connection is used, because the server may have closed an idle one.
         Fails with one of :data:`UNANSWERED`.
         """
-        # What lasts does not wait for its turn.
+        # Long-running requests do not wait in a queue for a connection.
         connection = self._connections.take(server, not token, fresh=fresh, lasting=True)
         if isinstance(connection, Deferred):
             connection = await connection
@@ -86,12 +86,12 @@ class ApiCalls:
         return await ask(connection, method, path, fields, body, MAX_ANSWER)
 
     def send_event(self, event: KeptEvent) -> Deferred[int | None]:
-        """Send an Event that was kept; return the answer's status, ``None`` if nobody answered.
+        """Send a stored Event; return the status of the response, ``None`` without a response.
 
-        When its token is not accepted any more, as after an outage that was longer than tokens
-        last, the node sends it, if the API says that the token's owner may create it; that it
-        cannot say so now is no answer. One that is there already (409) has been told then how often
-        and when it happened last; that it could not be told so now is no answer, either.
+        If its token is no longer valid, as after a long outage, the node sends the Event, provided
+        that the API says that the token's owner may create it; if the API cannot say so now, the
+        result is ``None``. The count and last time of an Event that exists already (409) are
+        updated; if that is not possible now, the result is ``None``, too.
         """
         return Deferred.fromCoroutine(self._send_event(event))
 
@@ -103,16 +103,16 @@ class ApiCalls:
         return None if answer is None else answer.status
 
     async def _tell_occurrences(self, event: KeptEvent, path: str, form: str) -> int | None:
-        """Have an Event that is there tell what a kept one of its name tells beyond it.
+        """Update an existing Event with the newer occurrences of a stored one of the same name.
 
-        Recorders create one anew that they cannot patch, as in an outage; and they patch it while
-        what they told before is on its way.
+        Recorders create an Event again if they cannot patch it, as in an outage; and they may patch
+        it while its earlier state is being sent.
         """
         media, json_media = media_for(Form(form)), media_for(Form("json"))
         assert media is not None and json_media is not None, "no other Event is kept"
         try:
             path = f"{path}/{quote(media.read_object(event.body)[1].name, safe='')}"
-            # Who may change Events need not be allowed to read them: no node is.
+            # A client that may change Events need not be allowed to read them; nodes are not.
             there = await self._patch(event, path, {})
             if there is None or there.status != HTTPStatus.OK:
                 return _unless_passing(there)
@@ -125,7 +125,7 @@ class ApiCalls:
         patch["metadata"] = {"resourceVersion": version}
         changed = await self._patch(event, path, patch)
         if changed is not None and changed.status == HTTPStatus.CONFLICT:
-            # Somebody else has changed it meanwhile, so it may tell more than this.
+            # Another client has changed it meanwhile, so it may have newer occurrences.
             return None
         return _unless_passing(changed)
 
@@ -144,7 +144,7 @@ class ApiCalls:
         body: bytes,
         content_type: bytes,
     ) -> Answer | None:
-        """Ask with the token of an Event; as the node if its owner may, and the token has ended."""
+        """Send a request with the token of an Event, or as the node for an authorized owner."""
         target = path.encode("ascii")
         answer = await self._ask_any(method, target, body, content_type, event.token)
         if answer is None or answer.status != HTTPStatus.UNAUTHORIZED or not event.owner:
@@ -152,19 +152,19 @@ class ApiCalls:
         access = _access(event, verb)
         allowed = await self._review(_AUTHORIZATION, "SubjectAccessReview", access)
         if allowed is None or _is_passing(allowed):
-            # It is said neither that he may nor that he may not.
+            # The API has neither allowed nor denied it.
             return None
         if _status(allowed).get("allowed") is True:
             return await self._ask_any(method, target, body, content_type)
         return answer
 
     def user_of(self, token: str) -> Deferred[str]:
-        """Return by which name the API knows whoever has ``token``, empty if it does not say.
+        """Return the name of the owner of ``token``, empty if the API does not say.
 
-        It is asked by a SelfSubjectReview (KEP-3325), which all may create who are known. Before
-        Kubernetes 1.28 there were none: then the node asks by a TokenReview, which all nodes may
-        create (``NodeRules`` of k8s.io/kubernetes plugin/pkg/auth/authorizer/rbac/bootstrappolicy).
-        Fails with :class:`TokenRefused` when nobody is known by it.
+        The hub creates a SelfSubjectReview (KEP-3325), which every authenticated user may do. It
+        does not exist before Kubernetes 1.28: then the node creates a TokenReview, which all nodes
+        may do (``NodeRules`` of k8s.io/kubernetes plugin/pkg/auth/authorizer/rbac/bootstrappolicy).
+        Fails with :class:`TokenRefused` if the token is not valid.
         """
         return Deferred.fromCoroutine(self._user_of(token))
 
@@ -183,7 +183,7 @@ class ApiCalls:
     async def _review(
         self, version: str, kind: str, spec: Mapping[str, object] | None = None, token: str = ""
     ) -> Answer | None:
-        """Have the API answer a question, which is asked by the node or with a token."""
+        """Create a review, as the node or with a token, and return the response."""
         review: dict[str, object] = {"kind": kind, "apiVersion": version}
         if spec is not None:
             review["spec"] = spec
@@ -193,7 +193,7 @@ class ApiCalls:
     async def _ask_any(
         self, method: bytes, path: bytes, body: bytes, content_type: bytes, token: str = ""
     ) -> Answer | None:
-        """Ask a server that is healthy; return ``None`` if it does not answer, or not the node."""
+        """Send a request to a healthy server; return ``None`` if it fails, or rejects the node."""
         server = self._balancer.pick()
         if server is None:
             return None
@@ -204,14 +204,14 @@ class ApiCalls:
                 )
             except UNANSWERED:
                 continue
-            # That it does not know the node will be another one later: the next check finds that.
+            # The rejection of the node is temporary; the next health check detects it.
             is_refused = answer.status == HTTPStatus.UNAUTHORIZED and not token
             return None if is_refused else answer
         return None
 
 
 def _access(event: KeptEvent, verb: str) -> Mapping[str, object]:
-    """Return what is asked about the owner of an Event: whether he may create or patch it."""
+    """Return the attributes for reviewing whether the owner of an Event may create or patch it."""
     parts = event.path.split("/")
     attributes = {
         "verb": verb,
@@ -227,19 +227,19 @@ def _access(event: KeptEvent, verb: str) -> Mapping[str, object]:
 
 
 def _is_passing(answer: Answer) -> bool:
-    """Return whether an answer says that it may be another one later."""
+    """Return whether a response is temporary, so that a retry may get another one."""
     return answer.status == HTTPStatus.TOO_MANY_REQUESTS or answer.status >= 500
 
 
 def _unless_passing(answer: Answer | None) -> int | None:
-    """Return that an Event is there, unless that is still to be changed, or it has gone."""
+    """Return that an Event exists, unless the change must be retried or the Event is gone."""
     if answer is None or _is_passing(answer) or answer.status == HTTPStatus.NOT_FOUND:
         return None
     return HTTPStatus.CONFLICT
 
 
 def _status(answer: Answer) -> Mapping[str, object]:
-    """Return what a review says that has been answered, nothing if it cannot be read."""
+    """Return the status of a created review, empty if it cannot be parsed."""
     if answer.status != HTTPStatus.CREATED:
         return {}
     try:
@@ -250,6 +250,6 @@ def _status(answer: Answer) -> Mapping[str, object]:
 
 
 def _username(user: object) -> str:
-    """Return the name of a user, empty for nobody."""
+    """Return the name of a user, empty for the anonymous user."""
     name = text(mapping(user).get("username"))
     return name if name.isprintable() and name != _NOBODY else ""

@@ -1,8 +1,8 @@
-"""Connections to the API servers: TLS as the node or as nobody, kept and shared.
+"""Pooled TLS connections to the API servers, with or without the node's certificate.
 
-A request that proves itself by a token of its own goes on a connection without the certificate of
-the node: there the API would see two users. Names are looked up for each connection, so servers may
-move. Connections made with a certificate that has been renewed end with what is under way on them.
+A request with a token of its own uses a connection without the node's certificate; with it, the API
+would see two users. Host names are resolved for each connection, so servers may move. After a
+renewal of the certificate, older connections are closed when their current requests have ended.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from yurttunnel.tunnel.reactor import IReactor
 from yurttunnel.tunnel.sockets import TunedEndpoint, tune_api_socket
 
 CONNECT_SECONDS = 10.0
-"""For a connection, the lookup of the name and the TLS handshake included (``net.Dialer`` and
-``TLSHandshakeTimeout`` of upstream's transport have as long each)."""
+"""The timeout of a connection, including name resolution and the TLS handshake (in upstream,
+``net.Dialer`` and ``TLSHandshakeTimeout`` have the same timeout each)."""
 
 POOL = PoolSettings(
     max_per_key=64,
@@ -40,16 +40,16 @@ POOL = PoolSettings(
     max_connections_per_key=4096,
     idle_timeout=60.0,
 )
-"""Watches only count against the bound of all connections. Idle connections are closed before
-kube-apiserver does it, which is after 90 s (``IdleTimeout`` of k8s.io/apiserver
+"""Watches count only against the limit of all connections. Idle connections are closed before
+kube-apiserver closes them after 90 s (``IdleTimeout`` of k8s.io/apiserver
 pkg/server/secure_serving.go)."""
 
 
 class ConnectionKey(NamedTuple):
-    """What connections have in common that can stand in for each other.
+    """The key of interchangeable connections.
 
-    There is a new one for each generation of the ``contexts``, so no connection of before a
-    renewal is used again.
+    Each generation of the ``contexts`` has a new key, so connections from before a renewal are not
+    reused.
     """
 
     server: Server
@@ -59,12 +59,12 @@ class ConnectionKey(NamedTuple):
 
 
 class Connections:
-    """The connections to all servers; whoever made it closes it."""
+    """The connections to all servers; its creator must close it."""
 
     def __init__(self, reactor: IReactor, identity: IIdentity) -> None:
         self._reactor = reactor
         self._identity = identity
-        # Whose renewals are followed.
+        # The contexts whose renewals are followed.
         self._followed: set[ClientContexts] = set()
         self._keys: dict[tuple[Server, bool], ConnectionKey] = {}
         self._pool: ConnectionPool[ConnectionKey] = ConnectionPool(
@@ -86,9 +86,9 @@ class Connections:
         upgrade: bool = False,
         caller: Hashable = None,
     ) -> Deferred[ClientConnection] | ClientConnection:
-        """Get a connection for one request, as ``ConnectionPool.take`` does.
+        """Return a connection for one request, as ``ConnectionPool.take`` does.
 
-        Fails with ``RequestFailed`` (502 to 504) that says why there is none, and as that does.
+        Fails with ``RequestFailed`` (502 to 504) and the reason, or with the errors of the pool.
         """
         key = self._keys.get((server, as_node))
         if key is None:
@@ -103,7 +103,7 @@ class Connections:
         )
 
     def close_server(self, server: Server, why: str) -> None:
-        """Close all connections to a server, also those that last; what is on them fails."""
+        """Close all connections to a server, long-running ones included; requests on them fail."""
         self._pool.close_all(lambda key: key.server is server, why)
 
     def close(self) -> None:
@@ -112,7 +112,7 @@ class Connections:
 
     @property
     def statistics(self) -> PoolStatistics:
-        """What there is, and what has happened."""
+        """The current state and the counters."""
         return self._pool.statistics
 
     def _contexts(self, as_node: bool) -> ClientContexts | None:
@@ -126,7 +126,7 @@ class Connections:
         return self._keys.get((key.server, key.as_node)) is key
 
     def _rotated(self) -> None:
-        """Have the next requests make connections by what is valid now."""
+        """Use the current certificate for new connections."""
         self._keys.clear()
         self._pool.close_idle()
 
@@ -145,7 +145,7 @@ class Connections:
 
 
 def _failed(failure: Failure, server: Server) -> Failure:
-    """Report why there is no connection; one that nobody wants any more says nothing."""
+    """Convert the failure of a connection; a cancellation stays as it is."""
     if failure.check(CancelledError):
         return failure
     if failure.check(DeferredTimeout):

@@ -1,16 +1,16 @@
-"""Whether each API server can be reached, and so whether there is a cloud.
+"""The health of each API server, and whether the cloud is reachable.
 
-Each server is checked at the start and every ten seconds, all side by side, so that several that
-are silent take no longer than one. What requests meet makes it quicker: a connection that fails or
-breaks, or an answer that lets wait for itself, has the server checked at once.
+Each server is checked at startup and every ten seconds, all at the same time, so that several
+servers that do not respond take no longer than one. Requests trigger additional checks: a
+connection that fails or breaks, or a slow response, has the server checked immediately.
 
 =============  ================================  ==================================================
-state          after a good check                after a failed one
+state          after a successful check          after a failed check
 =============  ================================  ==================================================
 ``UNKNOWN``    ``HEALTHY``                       ``UNHEALTHY``
 ``HEALTHY``    ``HEALTHY``                       ``UNHEALTHY``: its connections are closed
-``UNHEALTHY``  ``HEALTHY`` with the last of so   ``UNHEALTHY``, and they are counted anew
-               many in a row as are wanted
+``UNHEALTHY``  ``HEALTHY`` after the threshold   ``UNHEALTHY``, and the count starts again
+               of consecutive successes
 =============  ================================  ==================================================
 """
 
@@ -35,32 +35,32 @@ from yurttunnel.ops.backoff import Backoff
 from yurttunnel.ops.reconciler import Reconciler
 
 _RETRY_SECONDS = 0.2
-"""Between two tries of one check."""
+"""The pause in seconds between two attempts of one check."""
 
 _SPACING_SECONDS = 0.5
-"""From the end of a good check to the next one at least, whatever requests meet. It is also when a
-server that is well again is looked at once more."""
+"""Minimum time in seconds from a successful check to the next one, whatever requests report. It is
+also the time after which a recovering server is checked again."""
 
 _MARGIN = 0.95
-"""A check follows a little before the interval is over, so that the silence of a server is noticed
-within the interval and the time of one check."""
+"""Checks start before the interval has elapsed, so a server that stops responding is detected
+within the interval plus the time of one check."""
 
 _PAUSES = (1.0, 10.0)
-"""Seconds between the checks of a server that is not well: the first ones come soon."""
+"""The minimum and maximum pauses between checks of an unhealthy server, in seconds."""
 
 
 _log = Logger()
 
 
 Check = Callable[[Server, bool], Awaitable[None]]
-"""Asks a server for a sign of life, on a fresh connection or not, as ``NodeLease.check`` does.
+"""Tests whether a server is alive, on a new connection or not, as ``NodeLease.check`` does.
 
-Raises :class:`CheckFailed` if there is none.
+Raises :class:`CheckFailed` if it is not.
 """
 
 
 class State(enum.Enum):
-    """What is known of a server."""
+    """The state of a server."""
 
     UNKNOWN = "unknown"
     HEALTHY = "healthy"
@@ -68,7 +68,7 @@ class State(enum.Enum):
 
 
 class ServerHealth(Reconciler):
-    """Checks one server; ``changed(self)`` is called when its state is another."""
+    """Checks one server; ``changed(self)`` is called when its state changes."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class ServerHealth(Reconciler):
         self.server = server
         self.state = State.UNKNOWN
         self.problem: str | None = None
-        """What the last check has found wrong, if anything."""
+        """The error of the last check, ``None`` if it was successful."""
         self._clock = clock
         self._check = check
         self._settings = settings
@@ -111,11 +111,11 @@ class ServerHealth(Reconciler):
         return self.problem is None
 
     async def _try(self, deadline: float) -> str | None:
-        """Return what is wrong after all tries, for which there is time until ``deadline``."""
+        """Return the error after all attempts, which have time until ``deadline``."""
         problem = None
         for number in range(self._settings.retries):
             if number:
-                # A try that is given up may end as one that has failed.
+                # An attempt that was cancelled may end as a failed one.
                 if not self.running or self._clock.seconds() + _RETRY_SECONDS >= deadline:
                     break
                 await deferLater(self._clock, _RETRY_SECONDS)
@@ -142,10 +142,10 @@ class ServerHealth(Reconciler):
 
 @implementer(IConnectivity)
 class Health(MultiService):
-    """The health of all servers, and whether there is a cloud.
+    """The health of all servers, and whether the cloud is reachable.
 
-    ``lost(server, why)`` is called when a server is not healthy any more, before anybody is told
-    by :meth:`on_change`.
+    ``lost(server, why)`` is called when a server becomes unhealthy, before the callbacks of
+    :meth:`on_change`.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class Health(MultiService):
 
     @property
     def known(self) -> bool:
-        """Whether the first checks have said if there is a cloud."""
+        """Whether the first checks have determined if the cloud is reachable."""
         return self.online or all(each.state is not State.UNKNOWN for each in self.servers.values())
 
     def on_change(self, callback: Callable[[bool], object]) -> None:
@@ -178,15 +178,15 @@ class Health(MultiService):
         self._callbacks.append(callback)
 
     def on_known(self, callback: Callable[[], object]) -> None:
-        """Have ``callback()`` called once it is known whether there is a cloud."""
+        """Call ``callback()`` once it is known whether the cloud is reachable."""
         self._awaiting.append(callback)
 
     def suspect(self, server: Server) -> None:
-        """Have a server checked now: something has come of it that should not, or has not come."""
+        """Check a server now, because a request has failed or is slow."""
         self.servers[server].trigger(at_once=True)
 
     def suspect_all(self) -> None:
-        """Have all servers checked now."""
+        """Check all servers now."""
         for each in self.servers.values():
             each.trigger(at_once=True)
 
@@ -225,5 +225,5 @@ def _call(callback: Callable[..., object], *arguments: bool) -> None:
     try:
         callback(*arguments)
     except Exception:
-        # The others are to know it all the same.
+        # The other callbacks must be called nevertheless.
         _log.failure("Defect: a change of connectivity could not be told")

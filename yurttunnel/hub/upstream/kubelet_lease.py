@@ -1,8 +1,8 @@
-"""What kubelet asks of its Lease: answered here, and the sign by which the hub knows it lives.
+"""The kubelet's requests for its Lease, which the hub serves and uses as the kubelet's heartbeat.
 
-Kubelet's requests for its Lease never leave the node. It gets back what it sent, in the media type
-in which it was sent, so it is content whether or not there is a cloud; what the cloud sees is
-renewed by the hub (:mod:`yurttunnel.hub.upstream.node_lease`) as long as kubelet goes on.
+These requests never leave the node. The response has the Lease that the kubelet sent, in the same
+media type, so they succeed online and offline. The hub renews the Lease in the cloud
+(:mod:`yurttunnel.hub.upstream.node_lease`) as long as the kubelet keeps sending these requests.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from yurttunnel.hub.upstream.node_lease import LEASE_NAMESPACE
 from yurttunnel.kube.resources import LEASES
 
 LONGEST_LEASE = 64 * 1024
-"""Bytes of a Lease that are taken."""
+"""Maximum size of a Lease in bytes."""
 
 _VERBS = frozenset({"get", "create", "update", "patch"})
 
 
 class KubeletLease:
-    """The Lease of ``node`` as its kubelet knows it; that has ``grace`` seconds to ask again.
+    """The Lease of ``node`` for its kubelet, which is alive for ``grace`` seconds after a request.
 
-    They are counted from the start, too: the hub does not renew for a kubelet that never comes.
+    This time also begins at the start: without any request the hub does not renew the Lease.
     """
 
     def __init__(self, clock: IReactorTime, node: str, grace: float) -> None:
@@ -36,15 +36,15 @@ class KubeletLease:
         self._node = node
         self._grace = grace
         self._heard_at = clock.seconds()
-        # The last one, with its media type.
+        # The last Lease, with its media type.
         self._lease: tuple[bytes, bytes] | None = None
 
     def lives(self) -> bool:
-        """Return whether kubelet has asked for its Lease in time."""
+        """Return whether the kubelet has sent a request for its Lease in time."""
         return self._clock.seconds() < self._heard_at + self._grace
 
     def takes(self, call: HubCall) -> bool:
-        """Return whether a request is kubelet's for its Lease."""
+        """Return whether a request is the kubelet's, for its Lease."""
         request, resource = call.request, call.request.resource
         if resource is None or resource.name != LEASES.plural:
             return False
@@ -59,7 +59,7 @@ class KubeletLease:
         )
 
     def answer(self, call: HubCall) -> None:
-        """Answer it."""
+        """Respond to such a request."""
         self._heard_at = self._clock.seconds()
         exchange = call.exchange
         if call.request.verb not in ("create", "update"):
@@ -70,7 +70,7 @@ class KubeletLease:
 
     def _give(self, exchange: IExchange) -> None:
         if self._lease is None:
-            # So it creates one.
+            # The kubelet creates one then.
             text = f'leases.coordination.k8s.io "{self._node}" not found'
             tell(exchange, RequestFailed(404, text))
         else:

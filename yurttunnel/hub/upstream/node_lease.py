@@ -1,8 +1,8 @@
-"""The node's Lease, by which the cloud knows that the node lives, and the hub that a server does.
+"""The node's Lease: the node's heartbeat for the cloud, and the health check of API servers.
 
-A check of a server renews the Lease (KEP-589), or reads it when another server has renewed it a
-moment ago: several servers share one store, for which each write costs. One that is not healthy has
-to renew it.
+A check of a server renews the Lease (KEP-589), or only reads it if it was just renewed through
+another server: all servers share one store, and each write costs. A server that is unhealthy has to
+renew it.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from yurttunnel.ops.clocks import micro_time, time_of_day
 from yurttunnel.ops.log import RateLimitedLog
 
 LEASE_NAMESPACE = "kube-node-lease"
-"""Where the Leases of nodes are (``NamespaceNodeLease`` of k8s.io/api core/v1)."""
+"""The namespace of node Leases (``NamespaceNodeLease`` of k8s.io/api core/v1)."""
 
 LEASE_SECONDS = 40
-"""How long the Lease lasts that is not renewed (kubelet's ``nodeLeaseDurationSeconds``)."""
+"""The duration of the Lease in seconds (kubelet's ``nodeLeaseDurationSeconds``)."""
 
 
 _RENEWED_LATELY = 0.9
-"""Of the interval: checks come a little earlier than after the whole of it."""
+"""The share of the interval after which the Lease is renewed; checks start a little early."""
 
 
 _REFUSALS = frozenset(range(400, 500)) - {401, 403, 404}
-"""Statuses of which nothing else says what they mean; a node that has not joined gets 404."""
+"""Statuses without handling of their own; a node that is not registered gets 404."""
 
 
 class CheckFailed(Exception):
-    """A server is not well; one line says why."""
+    """A server is unhealthy; the message is one line."""
 
 
 class NodeLease:
     """The Lease of ``node``, renewed every ``interval`` seconds while ``kubelet_lives()``.
 
-    ``identity`` is told after each check whether all servers accept the node's certificate.
+    After each check it reports to ``identity`` whether all servers accept the node's certificate.
     """
 
     _log = Logger()
@@ -64,22 +64,22 @@ class NodeLease:
         self._interval = interval
         self._kubelet_lives = kubelet_lives
         self._identity = identity
-        # Who has refused the node's certificate, and which one that was.
+        # The servers that reject the node's certificate, and the generation that each rejects.
         self._refusing: dict[Server, object] = {}
         self._collection = LEASES.path(LEASE_NAMESPACE).encode("ascii")
         self._path = LEASES.path(LEASE_NAMESPACE, node).encode("ascii")
         self._renewed_at = float("-inf")
-        # By whom it is being renewed that will hardly fail.
+        # The healthy server through which the Lease is being renewed.
         self._renewing: Server | None = None
         self._left_alone = False
         self._limited = RateLimitedLog(clock, self._log, 600.0)
         self.renewals = 0
-        """How often it was renewed since the start."""
+        """The number of renewals since the start."""
 
     async def check(self, server: Server, fresh: bool) -> None:
-        """Ask ``server`` for a sign of life; raises :class:`CheckFailed`.
+        """Check ``server``; raise :class:`CheckFailed`.
 
-        With ``fresh`` on a new connection, since one that was kept may have been closed there.
+        With ``fresh`` a new connection is used, because the server may have closed an idle one.
         """
         certificate = self._certificate_in_use()
         status = 0
@@ -92,8 +92,8 @@ class NodeLease:
         except UNANSWERED as error:
             raise CheckFailed(str(error)) from error
         finally:
-            # Also when it takes too long, and is given up; but what the first try of a check was
-            # told is not taken back by another one for which there was no time.
+            # Also if the check is cancelled by its timeout. But a later attempt of the same check
+            # that had no time for a response does not replace the result of the first.
             if status or not fresh:
                 self._note_acceptance(server, certificate, status)
         self._note(answer)
@@ -104,7 +104,7 @@ class NodeLease:
             self._left_alone = not lives
             self._tell(lives)
         if not lives or not server.healthy:
-            # A server that comes back has to show that it can be written to.
+            # A recovering server has to show that it accepts writes.
             return lives
         if self._renewing is not None:
             return False
@@ -122,7 +122,7 @@ class NodeLease:
             )
 
     async def _renew(self, server: Server, fresh: bool) -> Answer:
-        # Others read meanwhile; if this fails, whoever comes next renews.
+        # Checks of other servers only read meanwhile; if this fails, the next check renews.
         if server.healthy:
             self._renewing = server
         try:
@@ -147,12 +147,12 @@ class NodeLease:
                 self._renewing = None
 
     async def _create(self, server: Server) -> Answer:
-        """Create the Lease as the node's, which goes with the node when that is deleted."""
+        """Create the Lease, owned by the Node, so that it is deleted with the Node."""
         path = NODES.path(name=self._node).encode("ascii")
         answer = await self._ask(server, b"GET", path)
         uid = _uid(answer) if answer.status == 200 else None
         if uid is None:
-            # A node that has not joined yet has no Lease.
+            # A node that is not registered yet has no Lease.
             return answer
         owner = {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": uid}
         lease = {
@@ -175,7 +175,7 @@ class NodeLease:
         }
 
     def _note(self, answer: Answer) -> None:
-        """Take any answer for a sign of life but those that others would get, too, and not want."""
+        """Accept any response except 401 and 5xx, which other requests would get, too."""
         if answer.status == 401:
             raise CheckFailed(
                 "it does not accept the certificate of this node (401): give a new join token by"
@@ -197,15 +197,16 @@ class NodeLease:
         return None if contexts is None else contexts.generation
 
     def _note_acceptance(self, server: Server, certificate: object, status: int) -> None:
-        """Take it that a server has answered who presented ``certificate``; 0 is for no answer.
+        """Record the response of a server to ``certificate``; the status is 0 without a response.
 
-        One that fails may refuse it still. One that is away has no say: it may be so for good.
+        A server that returns 5xx may still reject it. A server that does not respond does not
+        count: it may never come back.
         """
         if status == 401:
             self._refusing[server] = certificate
         elif status < 500:
             self._refusing.pop(server, None)
-        # What was said of the one before says nothing of its successor.
+        # A rejection of the previous certificate does not apply to its successor.
         is_refused = self._certificate_in_use() in self._refusing.values()
         self._identity.note_acceptance(not is_refused)
 

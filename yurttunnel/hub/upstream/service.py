@@ -1,4 +1,4 @@
-"""The hub's way to the API servers, put together."""
+"""The composition of the hub's connection to the API servers."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from yurttunnel.tunnel.reactor import IReactor
 
 
 class Upstream(MultiService):
-    """The ``servers`` of a hub's ``node``; as a service it checks them, and closes all in the end.
+    """The API ``servers`` of a ``node``; the service runs the health checks, and closes everything.
 
-    They take turns if it ``rotates``, else the first one that is healthy is asked.
+    Requests use them in turn if it ``rotates``, else the first healthy one.
     """
 
     def __init__(
