@@ -1,1 +1,1 @@
-"""Requests on their way to the API, and what of the answers is kept."""
+"""Forwarding of requests to the API, and caching of the responses."""

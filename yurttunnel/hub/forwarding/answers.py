@@ -1,4 +1,4 @@
-"""What becomes of an answer of the API on its way: kept, changed, or passed on as it is."""
+"""The processing of responses from the API: cached, changed by filters, or forwarded unchanged."""
 
 from __future__ import annotations
 
@@ -50,38 +50,38 @@ from yurttunnel.kube.protobuf_fields import BadBody
 from yurttunnel.metrics import Metric, counter
 from yurttunnel.ops.log import RateLimitedLog
 
-# Statuses are numbers here, as a look into their enumeration costs as much as a call.
+# Statuses are integers here, because an enum lookup costs as much as a function call.
 _KEPT_STATUS = frozenset({200, 201, 202})
-"""Those of answers that have what was asked for, whole."""
+"""The statuses of responses that contain the requested object."""
 
 LONGEST_VIEW = 1024
-"""Characters of what of a field selector cannot be evaluated here; nothing is kept by a longer one,
-which would stand in memory with each object that waits, and for an hour."""
+"""Maximum length of a view, the part of a field selector that cannot be evaluated here. Nothing
+with a longer one is cached: each queued object has it in memory, and an hour's collections do."""
 
 _SHARD = re.compile(rb"[?&]shardSelector=[^&]")
-"""In a target; the names of a list's parameters are not percent-encoded."""
+"""A pattern for a target; the names of a list's parameters are not percent-encoded."""
 
 _CHANGED_FIELDS = frozenset({b"content-length", b"etag"})
-"""What is not true of a changed body."""
+"""Header fields that are not valid for a changed body."""
 
 
 @dataclass(slots=True)
 class Plan:
-    """What is to be done with the answer to ``call``.
+    """The processing of the response to ``call``.
 
-    ``client`` is the one in collections, empty where nothing is kept; ``change`` is what filters
-    make of objects.
+    ``client`` is the client in collections, empty if nothing is cached; ``change`` is what filters
+    do to objects.
     """
 
     call: HubCall
     client: str
     change: Change | None
     keeper: IAbandoned | None = None
-    """What reads the body, once there is one."""
+    """The reader of the body, once there is one."""
 
 
 class Answers:
-    """Looks after answers, for ``policy`` and ``cache``; whoever made it closes it."""
+    """Processes responses, for ``policy`` and ``cache``; its creator must close it."""
 
     _log = Logger()
 
@@ -90,29 +90,28 @@ class Answers:
         self._policy = policy
         self._repeats = Repeats(clock)
         self._turns = Turns(clock)
-        # By whether they are of pods.
+        # Keys: whether they are for pods.
         self._documents = {pods: Places(MOST_OF_DOCUMENTS) for pods in (False, True)}
         self._limited = RateLimitedLog(clock, self._log)
         self.unreadable = 0
-        """How many bodies could not be read."""
+        """The number of bodies that could not be parsed."""
 
     def close(self) -> None:
-        """Leave what is not read yet."""
+        """Discard the lists that have not been parsed."""
         self._turns.close()
 
     def keeps(self, call: HubCall) -> bool:
-        """Return whether the answer is kept, if it is known for whom."""
+        """Return whether the response is cached, once the owner of its token is known."""
         request = call.request
         if request.verb == "delete" and not request.subresource:
-            # What was kept of it goes.
+            # A deletion removes the cached object.
             request = replace(request, verb="update")
         return call.exchange.head.derived(_may_be_kept) and self._policy.keeps(call.caller, request)
 
     def plan(self, call: HubCall, change: Change | None, owner: str | None) -> Plan | None:
-        """Return what is to be done, ``None`` for nothing.
+        """Return the processing of the response, ``None`` if it is forwarded unchanged.
 
-        What is kept of the answer is that of ``owner``, who is empty for the node; with ``None``
-        nothing is.
+        The response is cached for ``owner``, empty for the node, and not at all with ``None``.
         """
         client = "" if owner is None else self._policy.client(call.caller, owner)
         return Plan(call, client, change) if client or change is not None else None
@@ -125,7 +124,7 @@ class Answers:
         source: IBodySource,
         broken: Callable[[], object],
     ) -> tuple[Fields, IBodySource]:
-        """Return what goes to the client of an answer; ``broken()`` ends one half-way."""
+        """Return the response for the client; ``broken()`` aborts it."""
         call = plan.call
         types, codings = _described(fields)
         if not types or call.exchange.head.method == b"HEAD":
@@ -140,7 +139,7 @@ class Answers:
                 )
                 return fields, self._read_along(plan, document, codings, source)
             return fields, source
-        # What filters change was asked for as they can look into it.
+        # With filters, only the forms that they can process were requested.
         forms = call.forms if plan.change is None else json_forms(call.forms)
         form_found = answered_form(types[0], forms)
         media = None if form_found is None else media_for(form_found)
@@ -158,16 +157,17 @@ class Answers:
         return _without(fields), PassedBody(source, lambda sink: changed(sink, end))
 
     def _not_found(self, plan: Plan) -> None:
-        """Forget an object of which the API says that it is not there."""
+        """Remove an object from the cache after a 404."""
         request = plan.call.request
-        # Of the status of a custom resource that has none the API says so of the object
-        # (crdHandler of k8s.io/apiextensions-apiserver pkg/apiserver/customresource_handler.go).
+        # For the status of a custom resource without a status subresource, the API also returns a
+        # 404 for the object (crdHandler of k8s.io/apiextensions-apiserver
+        # pkg/apiserver/customresource_handler.go).
         is_whole = request.name and not request.subresource
         if plan.client and request.verb in ("get", "delete") and is_whole:
             self._gone(plan, "")
 
     def _gone(self, plan: Plan, version: str) -> None:
-        """Forget an object, however its client knows it; what is newer is its successor."""
+        """Remove an object from all collections of its client; a newer object is its successor."""
         request = plan.call.request
         self._cache.forget_object(
             plan.client, str(request.resource), request.namespace, request.name, version
@@ -179,17 +179,17 @@ class Answers:
         form: Form,
         media: IMedia,
     ) -> tuple[IKeeper, Between | None, IListing | None]:
-        """Return what reads objects of that form, what changes them, and where a list is kept."""
+        """Return the reader of the body, the change of the body, and the list in the cache."""
         request, change = plan.call.request, plan.change
         try:
             scope = scope_of(plan.client, request, form)
         except RequestFailed:
-            # The API has taken selectors that cannot be read here: what they select is nobody's to
-            # keep, but filters look into it.
+            # The API has accepted selectors that cannot be parsed here. Their results are not
+            # cached, but filters are applied.
             scope = scope_of("", replace(request, options=ListOptions()), form)
         is_kept = scope.collection.client and len(scope.collection.view) <= LONGEST_VIEW
         cache = self._cache if is_kept else None
-        # A pod that has no node yet may be the successor of the one that runs here.
+        # A pod without a node may be the successor of the one that runs here.
         kubelet = plan.call.caller.component == "kubelet"
         wanted = _has_node if kubelet and request.resource == PODS else None
         changed: Between | None = None
@@ -204,7 +204,7 @@ class Answers:
         elif request.verb == "watch":
             initial, since = request.options.send_initial_events, request.options.resource_version
             if initial or since == "0":
-                # It begins with what there is, or anywhere.
+                # It begins with the current state, or at any version.
                 since = ""
             reader = media.watch_reader(MAX_ITEM)
             keeper = events = WatchKeeper(reader, cache, scope, wanted, initial, since)
@@ -228,7 +228,7 @@ class Answers:
         source: IBodySource,
         listing: IListing | None = None,
     ) -> IBodySource:
-        """Have ``keeper`` read the body, behind the client where that has a ``listing``."""
+        """Let ``keeper`` read the body; a ``listing`` is read behind the client."""
         slice = SLICE
         if codings == [b"gzip"]:
             keeper = Inflated(keeper)
@@ -242,7 +242,7 @@ class Answers:
             return ReadAlong(source, keeper, unread)
 
         def behind(sink: IBodySink) -> IBodySink:
-            # With its client gone nothing of it is read any more.
+            # If the client disconnects, the rest is not read.
             plan.keeper = reading = ReadBehind(sink, keeper, unread, listing, self._turns, slice)
             return reading
 
@@ -280,14 +280,15 @@ class Answers:
 
 
 def _may_be_kept(head: RequestHead) -> bool:
-    # What somebody may see for another one is neither's own.
+    # What a user may see by impersonation must not be cached for either user.
     return b"impersonate-user" not in head.by_name and not is_dry_run(head) and not _is_shard(head)
 
 
 def _is_shard(head: RequestHead) -> bool:
-    """Return whether a part of the objects is asked for that cannot be told here (KEP-5866).
+    """Return whether a shard of the objects is requested, which cannot be evaluated here
+    (KEP-5866).
 
-    A list of it would take the place of all of them.
+    A cached list of it would replace the complete list.
     """
     return _SHARD.search(head.target) is not None
 
@@ -297,10 +298,10 @@ _LENGTHS = frozenset({len(_TYPE), len(_CODING)})
 
 
 def _described(fields: Fields) -> tuple[list[bytes], list[bytes]]:
-    """Return the values of ``Content-Type`` and, in lower case, of ``Content-Encoding``."""
+    """Return the values of ``Content-Type``, and of ``Content-Encoding`` in lower case."""
     types, codings = [], []
     for name, value in fields:
-        # Few others have a name of the same length.
+        # Few other fields have names of the same length.
         if len(name) in _LENGTHS:
             lower = name.lower()
             if lower == _TYPE:

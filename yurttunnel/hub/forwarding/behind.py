@@ -1,8 +1,8 @@
-"""Lists that are read behind: their bytes go to the client, and are cut when there is time for it.
+"""Lists that are read behind: forwarded to the client first, and parsed when the reactor has time.
 
-To cut a list of thousands of objects takes as long as to pass it on, and only the cache waits for
-that. So what has come is cut in turns of the reactor in which no more of it comes, a slice in each,
-and the rest after the end.
+Parsing a list of thousands of objects takes as long as forwarding it, and only the cache waits for
+the result. So it is parsed in iterations of the reactor in which no more data arrives, one slice at
+a time, and the rest after the end of the body.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from yurttunnel.hub.cache.interfaces import IListing
 from yurttunnel.hub.forwarding.keeping import IKeeper
 
 SLICE = 128 * 1024
-"""Bytes that are cut in one turn of the reactor, which takes some 2 ms as JSON; less than that is
-cut with the end of the body."""
+"""The number of bytes that are parsed in one iteration of the reactor, which takes about 2 ms for
+JSON. Shorter bodies are parsed at their end."""
 
 COMPRESSED_SLICE = 8 * 1024
-"""The same of a body in gzip, of which lists of pods have 10 to 25 times as much."""
+"""The same for a gzip body; lists of pods are 10 to 25 times larger when decompressed."""
 
 
 class Turns:
-    """Gives each list that is read behind its turns; whoever made it closes it."""
+    """Schedules the lists that are read behind; its creator must close it."""
 
     _log = Logger()
 
@@ -41,7 +41,7 @@ class Turns:
         )
 
     def take(self, steps: Iterator[None]) -> None:
-        """Take ``steps``, one a turn."""
+        """Run ``steps``, one in each iteration of the reactor."""
         _ = self._cooperator.cooperate(steps).whenDone().addErrback(self._failed)
 
     def _failed(self, failure: Failure) -> None:
@@ -49,16 +49,16 @@ class Turns:
             self._log.failure("Defect: a list could not be read behind its client", failure)
 
     def close(self) -> None:
-        """Take no more turns."""
+        """Stop running steps."""
         self._cooperator.stop()
 
 
 @implementer(IBodySink)
 class ReadBehind:
-    """Passes a body on to ``sink``, and has ``keeper`` read it for ``listing``.
+    """Forwards a body to ``sink``, and lets ``keeper`` read it for ``listing``.
 
-    It reads ``slice`` bytes in each of its ``turns``; ``unread(error)`` is called once when it
-    cannot be read.
+    It reads ``slice`` bytes in each of its ``turns``; ``unread(error)`` is called once if the body
+    cannot be parsed.
     """
 
     def __init__(
@@ -98,13 +98,13 @@ class ReadBehind:
         """See ``IBodySink``."""
         self._has_ended = True
         if not self._has_turns and not self._is_over:
-            # What is short is there with its end.
+            # A short body is read at its end.
             self._read()
         self._note_lag()
         self._sink.finish(trailers)
 
     def abandon(self) -> None:
-        """Forget what has come."""
+        """Discard the data that has not been read."""
         self._is_over = True
         self._pieces.clear()
         self._size = 0
@@ -124,7 +124,7 @@ class ReadBehind:
         self._has_turns = False
 
     def _read(self) -> None:
-        """Read the next slice, and the end behind the last one."""
+        """Read the next slice; after the last one, end the body."""
         try:
             left = self._slice
             while self._pieces and left:
@@ -139,6 +139,6 @@ class ReadBehind:
                 self._is_over = True
                 self._keeper.end()
         except Exception as error:
-            # Whatever is wrong with it, its client gets it all the same.
+            # The client gets the body regardless of any error.
             self.abandon()
             self._unread(error)

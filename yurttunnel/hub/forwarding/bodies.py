@@ -1,8 +1,8 @@
-"""Bodies of answers on their way to the client: read along as they are, or changed.
+"""Response bodies on their way to the client: read while being forwarded, or changed.
 
-What passes as it is goes to the client first, save for what has come whole, which is short: it is
-read before. What cannot be read is passed on all the same, and nothing of it is kept; only a body
-that is to be changed breaks off then.
+An unchanged body is forwarded before it is read, except for a short one that arrived at once, which
+is read first. A body that cannot be parsed is still forwarded, but not cached; only a body that
+must be changed is aborted then.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from yurttunnel.hub.media.interfaces import IMedia
 from yurttunnel.kube.protobuf_fields import BadBody
 
 _INFLATED_AT_ONCE = 256 * 1024
-"""Bytes: what a bomb of zeros is inflated to at a time is bounded."""
+"""Maximum number of bytes that are decompressed at once, as a limit for zip bombs."""
 
 
 @implementer(IBodySource)
 class _Passed:
-    """The body of ``source``, on its way through ``_before`` of a subclass."""
+    """The body of ``source``, which passes through the ``_before`` of a subclass."""
 
     def __init__(self, source: IBodySource) -> None:
         self._source = source
@@ -41,17 +41,17 @@ class _Passed:
     def deliver_body(self, sink: IBodySink) -> None:
         """See ``IBodySource``."""
         source = self._source
-        # Found once, as they are called for each piece that does not fit.
+        # Looked up once, because they are called for each piece that does not fit into the buffer.
         self.pauseProducing = source.pauseProducing  # type: ignore[method-assign] # see above
         self.resumeProducing = source.resumeProducing  # type: ignore[method-assign] # see above
         source.deliver_body(self._before(sink))
 
     def take_whole(self) -> bytes | None:
-        """See ``IBodySource``; it has to go through what is before its sink."""
+        """See ``IBodySource``; the body has to pass through the sink's predecessor."""
         return None
 
     def _before(self, sink: IBodySink) -> IBodySink:
-        """Return what passes on to ``sink`` what is written to it."""
+        """Return a sink that forwards its data to ``sink``."""
         raise NotImplementedError
 
     def pauseProducing(self) -> None:
@@ -68,7 +68,7 @@ class _Passed:
 
 
 class PassedBody(_Passed):
-    """The body of ``source``, which goes through what ``between`` puts before its sink."""
+    """The body of ``source``, passed through the sink that ``between`` puts before its own."""
 
     def __init__(self, source: IBodySource, between: Callable[[IBodySink], IBodySink]) -> None:
         super().__init__(source)
@@ -80,9 +80,9 @@ class PassedBody(_Passed):
 
 @implementer(IBodySink)
 class ReadAlong(_Passed):
-    """The body of ``source``, which ``keeper`` reads when it has been passed on.
+    """The body of ``source``, which ``keeper`` reads after it was forwarded.
 
-    ``unread(error)`` is called once when it cannot be read.
+    ``unread(error)`` is called once if the body cannot be parsed.
     """
 
     _sink: IBodySink
@@ -124,7 +124,7 @@ class ReadAlong(_Passed):
             try:
                 self._read(data)
             except Exception as error:
-                # Whatever is wrong with it, its client gets it all the same.
+                # The client gets the body regardless of any error.
                 self._give_up(error)
 
     def _end(self) -> None:
@@ -143,23 +143,23 @@ class ReadAlong(_Passed):
 
 
 _MOST_RATIO = 100
-"""How much more a piece may be inflated to: lists of pods have 10 to 25 times their bytes in gzip
-(kube-apiserver's level is 1), a bomb a thousand times. To read that would take the reactor
+"""The maximum compression ratio of a piece: gzip compresses lists of pods 10 to 25 times
+(kube-apiserver's level is 1), zip bombs a thousand times, which would block the reactor for
 seconds."""
 
 _LEAST_ROOM = 1024 * 1024
-"""Bytes to which any piece may be inflated, however short it is."""
+"""The number of bytes that any piece may be decompressed to, however short it is."""
 
 
 class Inflated:
-    """Reads a body in gzip for ``keeper``."""
+    """Decompresses a gzip body for ``keeper``."""
 
     def __init__(self, keeper: IKeeper) -> None:
         self._keeper = keeper
         self._inflating = zlib.decompressobj(zlib.MAX_WBITS | 16)
 
     def read(self, data: bytes) -> tuple[()]:
-        """Take the next piece."""
+        """Process the next piece."""
         room = max(_LEAST_ROOM, _MOST_RATIO * len(data))
         while data:
             try:
@@ -174,22 +174,22 @@ class Inflated:
         return ()
 
     def end(self) -> object:
-        """Take the end."""
+        """Process the end."""
         if not self._inflating.eof:
             raise BadBody("its compression breaks off")
         return self._keeper.end()
 
     def abandon(self) -> None:
-        """Forget the body."""
+        """Discard the body."""
         self._keeper.abandon()
 
 
 @implementer(IBodySink)
 class Changed:
-    """Passes on to ``sink`` what filters make of a body.
+    """Forwards a body to ``sink`` after filters have changed it.
 
-    ``read`` makes it of each piece, ``end`` of the end. With what they raise ``broken`` is called,
-    and nothing more is passed on.
+    ``read`` returns the changed data of each piece, ``end`` that of the end. ``broken`` is called
+    with their exceptions, and nothing more is forwarded.
     """
 
     def __init__(
@@ -211,7 +211,7 @@ class Changed:
             self._pass_on(lambda: self._read(data))
 
     def finish(self, trailers: Fields = ()) -> None:
-        """See ``IBodySink``; what the trailers say is not true any more."""
+        """See ``IBodySink``; trailers are omitted, because they do not apply to a changed body."""
         if not self._ended:
             self._pass_on(self._end)
         if not self._ended:
@@ -221,7 +221,7 @@ class Changed:
         try:
             piece = make()
         except Exception as error:
-            # Filters are anybody's code, and what they do not pass on has to be hidden.
+            # Filters are third-party code, and data that they do not return must stay hidden.
             self._ended = True
             self._broken(error)
             return
@@ -230,11 +230,11 @@ class Changed:
 
 
 Between = Callable[[IBodySink, Callable[[Exception], object]], IBodySink]
-"""Puts something before a sink, which calls the function when the body has to break off."""
+"""Wraps a sink; the wrapper calls the given function if the body has to be aborted."""
 
 
 def changed_list(keeper: ListKeeper, change: Change) -> Between:
-    """Return what changes a list."""
+    """Return the change of a list."""
     made = ListChange(change)
     return lambda sink, broken: Changed(
         sink,
@@ -245,7 +245,7 @@ def changed_list(keeper: ListKeeper, change: Change) -> Between:
 
 
 def changed_watch(keeper: WatchKeeper, media: IMedia, change: Change) -> Between:
-    """Return what changes a watch."""
+    """Return the change of a watch."""
     made = WatchChange(media, change)
 
     def end() -> bytes:
@@ -258,7 +258,7 @@ def changed_watch(keeper: WatchKeeper, media: IMedia, change: Change) -> Between
 
 
 def changed_object(keeper: ObjectKeeper, change: Change) -> Between:
-    """Return what changes one object; one that is to be hidden breaks off."""
+    """Return the change of a single object; an object that a filter hides is aborted."""
 
     def read(data: bytes) -> bytes:
         keeper.read(data)

@@ -1,16 +1,16 @@
-"""A request on its way to the API: on one server, then on the next, else it is answered here.
+"""The forwarding of a request to one API server after another, else to the offline side.
 
 ============  ====================================================================================
-state         what it means, and what comes next
+state         meaning and next state
 ============  ====================================================================================
-``TRYING``    A server has been asked. If that fails before the answer has begun, another healthy
-              one is tried when the request cannot have been carried out, or may be twice.
-``ANSWERED``  The answer has begun, or it was a failure. What breaks off now is broken off.
-``LEFT``      No server is left, or its client does not wait for it: the offline side answers.
+``TRYING``    A server has the request. If that fails before the response has begun, another
+              healthy server is tried, if the request was not executed or is safe to repeat.
+``ANSWERED``  The response has begun, or was a failure. A response that breaks now is aborted.
+``LEFT``      No server is left, or the client does not wait longer: the offline side responds.
 ============  ====================================================================================
 
-An answer that lets wait has its server checked. If it is lost, its connections are closed, and with
-them all that wait there come here again; if it is only slow, it is waited for.
+A slow response has its server checked. If the server is unhealthy, its connections are closed, so
+all requests that wait for it return here; if it is only slow, they continue to wait.
 """
 
 from __future__ import annotations
@@ -54,18 +54,18 @@ from yurttunnel.hub.upstream.servers import Balancer, Server
 from yurttunnel.ops.flags import duration
 
 SLOW_SECONDS = 2.0
-"""How long an answer lets wait before its server is checked, which takes two seconds at most."""
+"""How long a response may take before its server is checked; a check takes at most two seconds."""
 
 ANSWER_SECONDS = 90.0
-"""For an answer to begin that does not last; kube-apiserver gives up after 60 s
+"""The timeout for the head of a response that is not long-running; kube-apiserver's is 60 s
 (``--request-timeout``)."""
 
 EARLIER_SECONDS = 2.0
-"""How long before its client gives up a request is answered with what is kept (upstream's
+"""How long before the client's timeout a request is served from the cache (upstream's
 ``WithRequestTimeout`` of pkg/yurthub/proxy/util)."""
 
 MOST_REPEATED = 256 * 1024
-"""Bytes of a request's body that are kept for another server."""
+"""Maximum size of a request body that is stored for another attempt, in bytes."""
 
 _SAFE = frozenset({b"GET", b"HEAD", b"OPTIONS", b"TRACE"})
 _NOT_PASSED_ON = frozenset({b"host", b"edge-cache"})
@@ -79,7 +79,7 @@ _log = Logger()
 
 
 class Forwarder:
-    """Forwards requests; whoever made it closes it."""
+    """Forwards requests; its creator must close it."""
 
     def __init__(
         self,
@@ -104,9 +104,9 @@ class Forwarder:
         self.slow: Deadlines[Forwarding] = Deadlines(clock, SLOW_SECONDS, Forwarding.is_slow)
 
     def forward(self, call: HubCall, change: Change | None = None) -> None:
-        """Answer ``call`` with what the API answers, after ``change``.
+        """Forward ``call``, and respond with the API's response after ``change``.
 
-        What is to be kept waits until it is known for whom, which is once for each token.
+        A response to be cached waits until the owner of its token is known, once for each token.
         """
         if not self.kept_watches.begin(call, change is not None):
             return
@@ -126,7 +126,7 @@ class Forwarder:
         call.exchange.abort()
 
     def close(self) -> None:
-        """Stop the timers; the connections are closed by whoever has them."""
+        """Stop the timers; the connections are closed by their owner."""
         self.tokens.close()
         self.relay.close()
         self.slow.stop()
@@ -139,7 +139,7 @@ class _State(enum.Enum):
 
 
 class Forwarding(DelegatedExchange):
-    """One request; to the relay it is the exchange of one attempt after the other."""
+    """A single request; for the relay it is the exchange of each attempt in turn."""
 
     def __init__(
         self, forwarder: Forwarder, call: HubCall, change: Change | None, owner: str | None
@@ -156,11 +156,11 @@ class Forwarding(DelegatedExchange):
         self._state = _State.TRYING
         self._server: Server | None = None
         self._tried: tuple[Server, ...] = ()
-        # No server can have seen anything of the present attempt.
+        # Whether no server can have received any part of the current attempt.
         self._unsent = True
         self._attempt_ended: Callable[[ExchangeFailed | None], object] | None = None
         self._over = False
-        # The answer is a watch, which has no end of its own.
+        # Whether the response is a watch, which does not end by itself.
         self._is_watch = False
         self._impatience: IDelayedCall | None = None
 
@@ -195,7 +195,7 @@ class Forwarding(DelegatedExchange):
         )
 
     def _request_to(self, server: Server) -> ForwardedRequest:
-        """Return what a server is sent."""
+        """Return the request for a server."""
         head = self.head
         made, kind = head.derived(_made_of), (server, self._changes)
         found = made.get(kind)
@@ -210,7 +210,7 @@ class Forwarding(DelegatedExchange):
         server = self._server
         assert server is not None
         if fresh and not server.healthy:
-            # The connection that failed was closed since the server is lost.
+            # The connection was closed because the server became unhealthy.
             return fail(RequestFailed(502, f"{server} is lost"))
         caller = self._call.caller
         taken = self._forwarder.connections.take(
@@ -227,10 +227,11 @@ class Forwarding(DelegatedExchange):
         return taken.addErrback(self._not_taken, server)
 
     def _not_taken(self, failure: Failure, server: Server) -> Failure:
-        """Note that nothing was sent to a server that is lost, as when it was waited for in line.
+        """Record that nothing was sent to an unhealthy server, such as a request that waited in a
+        queue.
 
-        So it is where the connection that was made was closed at once. One that is well may only
-        have too much to do: then the client is told to come again.
+        The same applies if a new connection was closed at once. A healthy server may be overloaded:
+        then the client gets the failure, and has to retry.
         """
         if not server.healthy or failure.check(ExchangeFailed):
             self._unsent = True
@@ -246,7 +247,7 @@ class Forwarding(DelegatedExchange):
         return 502, f"{self._server}: the connection was given up"
 
     def on_end(self, callback: Callable[[ExchangeFailed | None], object]) -> None:
-        """See ``IExchange``; the relay's end is that of the attempt."""
+        """See ``IExchange``; the relay gets the end of the attempt."""
         self._attempt_ended = callback
 
     def _end_attempt(self) -> None:
@@ -256,9 +257,10 @@ class Forwarding(DelegatedExchange):
             ended(None)
 
     def is_slow(self) -> None:
-        """Have the server checked that lets wait; if it is well, it is waited for.
+        """Check the server that is slow; if it is healthy, continue to wait.
 
-        With it the others, to which the request would go: when the node is cut off, all are silent.
+        The others, the next candidates, are checked as well: if the node has lost its network, none
+        responds.
         """
         self._forwarder.health.suspect_all()
         if not self._lasting:
@@ -281,9 +283,9 @@ class Forwarding(DelegatedExchange):
             tell(self.exchange, RequestFailed(status, text))
 
     def _is_repeatable(self) -> bool:
-        """Whether the request may be sent again, or be answered as if it had never been sent.
+        """Whether the request may be sent again, or served as if it had never been sent.
 
-        By WebSocket a command is run in a container with GET.
+        A GET that upgrades to WebSocket may execute a command in a container.
         """
         if self._body is not None:
             return self._unsent and self._body.repeatable
@@ -291,7 +293,7 @@ class Forwarding(DelegatedExchange):
         return self._unsent or is_safe
 
     def deliver_body(self, sink: IBodySink) -> None:
-        """See ``IBodySource``; for each attempt anew."""
+        """See ``IBodySource``; called for each attempt."""
         assert self._body is not None
         self._body.deliver(sink)
 
@@ -301,10 +303,10 @@ class Forwarding(DelegatedExchange):
             self._body.paused = True
         self.exchange.pauseProducing()
 
-    # -- the answer ----------------------------------------------------------------------------
+    # -- the response --------------------------------------------------------------------------
 
     def _answer_begins(self, status: int) -> None:
-        """Note that the API has answered; 0 is for a failure of ours."""
+        """Record that the API has responded; the status is 0 for failures of the hub."""
         self._state = _State.ANSWERED
         self._forwarder.slow.discard(self)
         if self._impatience is not None:
@@ -316,7 +318,7 @@ class Forwarding(DelegatedExchange):
     def respond_from(
         self, status: int, fields: Fields, source: IBodySource, reason: bytes = b""
     ) -> None:
-        """See ``IExchange``: the answer has come."""
+        """See ``IExchange``: the response has arrived."""
         self._answer_begins(status)
         if status >= 502 and self._server is not None:
             self._forwarder.health.suspect(self._server)
@@ -331,7 +333,7 @@ class Forwarding(DelegatedExchange):
         self.exchange.respond_from(status, fields, source, reason)
 
     def _is_dry_deletion(self) -> bool:
-        """Whether nothing may have been deleted; clients say so in the body of a DELETE."""
+        """Whether it may be a dry run; clients request it in the body of a DELETE."""
         if self._body is None:
             return False
         options = self._body.whole
@@ -343,11 +345,11 @@ class Forwarding(DelegatedExchange):
         self.exchange.switch(status, reason, fields, protocol)
 
     def abort(self) -> None:
-        """See ``IExchange``: the answer has broken off.
+        """See ``IExchange``: the response has been aborted.
 
-        A watch ends in good order, as the API ends each of them from time to time: its client goes
-        on from the last event that it has seen. What says why one was refused is no event, and what
-        has a length no watch.
+        A watch is ended normally instead, as the API ends each watch from time to time, and the
+        client resumes after its last event. The response of a rejected watch has no events, and a
+        response with a length is not a watch.
         """
         if self._server is not None:
             self._forwarder.health.suspect(self._server)
@@ -362,16 +364,15 @@ class Forwarding(DelegatedExchange):
             self._answer_begins(0)
         self._end_attempt()
         plan, self._plan = self._plan, None
-        # A watch that broke off ends in good order, too.
-        # A list may still be read behind its client.
+        # An aborted watch also ends without an error. A list may still be read behind its client.
         is_left = error is not None or self._call.request.verb == "watch"
         if is_left and plan is not None and plan.keeper is not None:
             plan.keeper.abandon()
 
-    # -- without the API -----------------------------------------------------------------------
+    # -- offline -------------------------------------------------------------------------------
 
     def _bound_time(self) -> None:
-        """Have what can be answered here be answered before the client gives up."""
+        """Set a timer to serve the request from the cache before the client's timeout."""
         seconds = client_patience(self._call)
         if seconds is not None:
             self._impatience = self._forwarder.clock.callLater(
@@ -380,16 +381,16 @@ class Forwarding(DelegatedExchange):
 
     def _client_is_impatient(self) -> None:
         self._impatience = None
-        # What is not kept is waited for on: the API alone knows whether there is no such object.
+        # If the data is not cached, keep waiting: only the API knows whether the object exists.
         _ = self._answer_if_kept()
 
     def _answer_if_kept(self) -> Deferred[bool]:
-        """Have the request answered with what is kept, if it is before the API answers."""
+        """Serve the request from the cache, if the data is cached and the API has not responded."""
         exchange = KeptAnswer(self.exchange, self._left)
         return self._forwarder.offline.answer_if_kept(replace(self._call, exchange=exchange))
 
     def _left(self) -> bool:
-        """Leave the API, if it has not answered; return whether that is so."""
+        """Abandon the API servers, if none has responded; return whether this was done."""
         if self._state is not _State.TRYING:
             return False
         self._end_attempt()
@@ -398,9 +399,7 @@ class Forwarding(DelegatedExchange):
         return True
 
     def _none_is_left(self) -> None:
-        """Have the request answered here; as long as it is not known that there is no cloud, that
-        something is not there is not said.
-        """
+        """Serve the request locally; never a 404 while the cloud may be reachable."""
         if self._forwarder.health.online and self._call.request.verb in _KEPT_VERBS:
             _ = self._answer_if_kept().addCallback(self._say_unreachable)
         else:
@@ -411,7 +410,7 @@ class Forwarding(DelegatedExchange):
             tell(self.exchange, _UNREACHABLE)
 
     def _leave(self) -> None:
-        """Have the request answered without the cloud."""
+        """Let the offline side respond."""
         self._left()
         call = self._call
         if self._body is not None and self._body.begun:
@@ -424,7 +423,7 @@ class Forwarding(DelegatedExchange):
 
 
 def _tell_of_token(tokens: SeenTokens, call: HubCall, status: int) -> None:
-    """Tell what the status of an answer says of the token with which it was asked for."""
+    """Record what the status of a response reveals about the token of the request."""
     if status == HTTPStatus.UNAUTHORIZED:
         told = tokens.refused if _only_api_answers(call.request) else tokens.doubted
         told(call.caller.token, call.holder)
@@ -433,10 +432,10 @@ def _tell_of_token(tokens: SeenTokens, call: HubCall, status: int) -> None:
 
 
 def _only_api_answers(request: ApiRequest) -> bool:
-    """Return whether nobody but the API itself can have refused who asks.
+    """Return whether a 401 for the request can only come from the API server itself.
 
-    What it passes on of others is behind subresources, and behind groups that are aggregated; what
-    is written, admission webhooks refuse with any status.
+    Subresources and aggregated API groups return responses of other servers, and admission webhooks
+    may reject writes with any status.
     """
     resource = request.resource
     return (
@@ -448,9 +447,10 @@ def _only_api_answers(request: ApiRequest) -> bool:
 
 
 def client_patience(call: HubCall) -> float | None:
-    """Return after how many seconds the client of a get or a list gives up, if it says so.
+    """Return the client's timeout for a get or a list in seconds, ``None`` if it is unknown.
 
-    It is more than :data:`EARLIER_SECONDS`; a client that gives up sooner cannot be helped.
+    The timeout is longer than :data:`EARLIER_SECONDS`; for shorter ones there is no time to
+    respond.
     """
     if call.request.verb not in _KEPT_VERBS:
         return None
@@ -460,23 +460,23 @@ def client_patience(call: HubCall) -> float | None:
 
 
 def _timeout(head: RequestHead) -> float:
-    """Return the seconds that ``timeout`` of a query says, as client-go has it; else infinity."""
+    """Return the ``timeout`` of the query in seconds, as client-go sends it; else infinity."""
     if b"timeout=" in head.target and (found := _TIMEOUT.search(head.target)) is not None:
-        # What is no duration is the API's to refuse.
+        # The API rejects an invalid duration.
         with suppress(ValueError):
             return duration(found[1].decode("ascii"))
     return math.inf
 
 
 def _made_of(head: RequestHead) -> dict[tuple[Server, bool], ForwardedRequest]:
-    """Return the requests that were made of a head: by server, and whether answers are changed."""
+    """Return the requests built from a head, by server and whether responses are changed."""
     return {}
 
 
 def _passed_on(fields: Fields, changed: bool) -> list[tuple[bytes, bytes]]:
-    """Return the fields of a request that the API gets, beside ``Host``.
+    """Return the header fields that are forwarded to the API, except ``Host``.
 
-    An answer that is to be ``changed`` is asked for in JSON, and uncompressed.
+    For a response that is to be ``changed``, uncompressed JSON is requested.
     """
     passed = [field for field in fields if field[0].lower() not in _NOT_PASSED_ON]
     if not changed:

@@ -1,8 +1,8 @@
-"""What is kept of an answer, cut out of its body while that passes.
+"""Readers that parse the body of a response while it is forwarded, and cache its contents.
 
-Each of these reads one body: ``read`` takes the next piece and returns what is complete with it,
-``end`` takes the end, ``abandon`` a body that broke off or is of no use. The first two raise
-:class:`BadBody`. Without a cache they only read, for filters.
+Each reads one body: ``read`` processes the next piece and returns what it completes, ``end`` the
+end, and ``abandon`` discards a body that is incomplete or not usable. The first two raise
+:class:`BadBody`. Without a cache they only parse, for filters.
 """
 
 from __future__ import annotations
@@ -24,40 +24,41 @@ from yurttunnel.hub.media.interfaces import (
 from yurttunnel.kube.protobuf_fields import BadBody
 
 Wanted = Callable[[Item], bool]
-"""Decides which objects may be kept."""
+"""Returns whether an object may be cached."""
 
 STATUS = "Status"
-"""The kind of what tells how a request went, in place of an object."""
+"""The kind of the object that describes a result, instead of the requested object."""
 
 MAX_ITEM = 8 * 1024 * 1024
-"""Bytes of one object; etcd takes 1.5 MiB of protobuf (``--max-request-bytes``)."""
+"""Maximum size of an object in bytes; etcd accepts 1.5 MiB of protobuf
+(``--max-request-bytes``)."""
 
 MAX_DOCUMENT = 32 * 1024 * 1024
-"""Bytes of what is no object; OpenAPI v2 has some 5 MiB without custom resources."""
+"""Maximum size of a document in bytes; OpenAPI v2 has about 5 MiB without custom resources."""
 
 MOST_OF_DOCUMENTS = 2 * MAX_DOCUMENT
-"""Bytes of those that have not come to their ends, as slowly as their clients take them."""
+"""Maximum size in bytes of all incomplete documents, which slow clients keep in memory."""
 
 
 class IAbandoned(Protocol):
-    """What can be left before its end."""
+    """A reader that can be stopped before the end of its body."""
 
     def abandon(self) -> None:
-        """Forget the body."""
+        """Discard the body."""
 
 
 class IKeeper(IAbandoned, Protocol):
     """Reads one body; see the module."""
 
     def read(self, data: bytes) -> Sequence[object]:
-        """Take the next piece."""
+        """Process the next piece."""
 
     def end(self) -> object:
-        """Take the end."""
+        """Process the end."""
 
 
 class ListKeeper:
-    """Keeps the items of a list, or of one page; ``listing`` is ``None`` without a cache."""
+    """Caches the items of a list, or of one page; ``listing`` is ``None`` without a cache."""
 
     def __init__(self, reader: IListReader, listing: IListing | None, wanted: Wanted | None):
         self._reader = reader
@@ -65,7 +66,7 @@ class ListKeeper:
         self._wanted = wanted
 
     def read(self, data: bytes) -> Sequence[Item]:
-        """Take the next piece; return the items that are complete with it."""
+        """Process the next piece; return the items that it completes."""
         items = self._reader.feed(data)
         if items and self._listing is not None:
             wanted = self._wanted
@@ -73,7 +74,7 @@ class ListKeeper:
         return items
 
     def end(self) -> ListMeta:
-        """Take the end; return what the list says of itself."""
+        """Process the end; return the metadata of the list."""
         meta = self._reader.finish()
         if self._listing is not None:
             self._listing.complete(meta)
@@ -81,18 +82,18 @@ class ListKeeper:
         return meta
 
     def abandon(self) -> None:
-        """Forget the list."""
+        """Discard the list."""
         listing, self._listing = self._listing, None
         if listing is not None:
             listing.abandon()
 
 
 class WatchKeeper:
-    """Follows a watch of a scope; ``cache`` is ``None`` where nothing is kept.
+    """Caches the events of a watch of a scope; ``cache`` is ``None`` if nothing is cached.
 
-    One that begins with all objects there are (``sendInitialEvents``, KEP-3157) begins with a list.
-    ``since`` is the version from which on it tells of all, empty where that is not known yet, or
-    never will be.
+    A watch that begins with all objects (``sendInitialEvents``, KEP-3157) begins with a list.
+    ``since`` is the version from which it reports all changes, empty if that is not known, or not
+    yet.
     """
 
     def __init__(
@@ -116,7 +117,7 @@ class WatchKeeper:
                 self._listing = cache.begin_list(scope, "")
 
     def read(self, data: bytes) -> Sequence[WatchEvent]:
-        """Take the next piece; return the events that are complete with it."""
+        """Process the next piece; return the events that it completes."""
         events = self._reader.feed(data)
         if self._cache is not None:
             for event in events:
@@ -144,18 +145,18 @@ class WatchKeeper:
                 cache.upsert(self._scope.collection, event.meta, item)
 
     def end(self) -> None:
-        """Take the end: what the watch has told stays."""
+        """Process the end; cached events stay."""
         self.abandon()
 
     def abandon(self) -> None:
-        """Forget a list that has not come to its end."""
+        """Discard an incomplete list."""
         listing, self._listing = self._listing, None
         if listing is not None:
             listing.abandon()
 
 
 class _Collecting:
-    """Collects a body of ``most`` bytes or fewer."""
+    """Buffers a body of at most ``most`` bytes."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -163,7 +164,7 @@ class _Collecting:
         self._pieces: list[bytes] = []
 
     def read(self, data: bytes) -> Sequence[object]:
-        """Take the next piece, with which nothing is complete."""
+        """Buffer the next piece; return nothing."""
         self._size += len(data)
         if self._size > self._most:
             self._pieces.clear()
@@ -172,7 +173,7 @@ class _Collecting:
         return ()
 
     def abandon(self) -> None:
-        """Forget the body."""
+        """Discard the body."""
         self._pieces.clear()
 
     def _whole(self) -> bytes:
@@ -184,10 +185,10 @@ def _never(body: bytes) -> bool:
 
 
 class ObjectKeeper(_Collecting):
-    """Keeps one object; of the answer to a deletion, ``gone`` gets the version if it is done.
+    """Caches an object; for a completed deletion, calls ``gone`` with its version.
 
-    That version is empty where the answer is a Status. Else it has the object as it last was, in
-    the version that watches tell of its end.
+    The version is empty if the response is a Status. Otherwise the response has the last state of
+    the object, with the version that watches report for the deletion.
     """
 
     def __init__(
@@ -205,15 +206,15 @@ class ObjectKeeper(_Collecting):
         self._wanted = wanted
         self._gone = gone
         self.is_known: Callable[[bytes], bool] = _never
-        """Whether a body need not be looked at."""
+        """Returns whether a body need not be parsed."""
 
     def end(self) -> None:
-        """Take the end."""
+        """Process the end."""
         if not self.is_known(self._whole()):
             self.take_whole()
 
     def take_whole(self) -> tuple[TypeMeta, bytes]:
-        """Take the end; return the type and the whole body."""
+        """Process the end; return the type and the whole body."""
         body = self._whole()
         meta, item = self._media.read_object(body)
         if meta.kind != STATUS and not item.name:
@@ -230,7 +231,7 @@ class ObjectKeeper(_Collecting):
 
 
 class DocumentKeeper(_Collecting):
-    """Keeps what is no object; what has come of it counts in ``places``, for ``holder``."""
+    """Caches a document; while incomplete, it is charged to ``holder`` in ``places``."""
 
     def __init__(
         self,
@@ -251,20 +252,20 @@ class DocumentKeeper(_Collecting):
         self._counted = 0
 
     def read(self, data: bytes) -> Sequence[object]:
-        """Take the next piece, with which nothing is complete."""
+        """Buffer the next piece; return nothing."""
         if not self._places.has_one_for(self._holder):
             raise BadBody("too much is being read of this and other documents")
         self._count(self._counted + len(data))
         return super().read(data)
 
     def end(self) -> None:
-        """Take the end."""
+        """Process the end."""
         document = KeptDocument(self._content_type, self._whole())
         self._count(0)
         self._cache.keep_document("", self._path, self._form, document)
 
     def abandon(self) -> None:
-        """Forget the body."""
+        """Discard the body."""
         super().abandon()
         self._count(0)
 

@@ -1,4 +1,4 @@
-"""An answer from the cache to a request that a server may still answer: the first one counts."""
+"""A response from the cache that races with the response of an API server; the first one wins."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from yurttunnel.http.interfaces import ExchangeFailed, IExchange
 
 
 class KeptAnswer(DelegatedExchange):
-    """The exchange for the cache; ``begin()`` returns whether it may answer, and is asked once.
+    """The exchange for the cache; ``begin()`` returns whether it may respond, and is called once.
 
-    If it may not, its answer fails with :class:`ExchangeFailed`, and nothing is sent.
+    If it may not, the response fails with :class:`ExchangeFailed`, and nothing is sent.
     """
 
     def __init__(self, exchange: IExchange, begin: Callable[[], bool]) -> None:
@@ -22,7 +22,7 @@ class KeptAnswer(DelegatedExchange):
 
     @property
     def head_sent(self) -> bool:
-        """See ``IExchange``; what a server has answered is not of this answer."""
+        """See ``IExchange``; the response of an API server does not count."""
         return self._begun and super().head_sent
 
     def send_head(self, status: int, fields: Fields = (), reason: bytes = b"") -> None:

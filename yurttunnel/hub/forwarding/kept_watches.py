@@ -1,8 +1,8 @@
-"""Has clients list again when what they are answered is kept from now on, or no longer.
+"""Makes clients list again when their responses become cached, or are no longer cached.
 
-Whether an answer is kept is known when it begins, and a watch lasts. One that has begun before its
-client was named in ``cache_agents``, or before the hub knew that it is, tells the cache nothing.
-What it has told its client is missing from what later ones tell, since a reflector lists once.
+The decision to cache a response is made when it begins, and watches are long. A watch that began
+before its client was listed in ``cache_agents``, or before the hub had read that list, is not
+cached. Its events would be missing from the cache, because a reflector lists only once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from yurttunnel.hub.request.requests import ApiRequest, Caller, HubCall
 
 @implementer(IFollowing)
 class KeptWatches:
-    """Looks after lists and watches, which ``policy`` keeps as ``configuration`` says."""
+    """Tracks the lists and watches that ``policy`` caches depending on ``configuration``."""
 
     def __init__(
         self, policy: Policy, configuration: HubConfiguration, watches: FollowedWatches
@@ -32,10 +32,10 @@ class KeptWatches:
         configuration.on_changed.append(watches.review)
 
     def begin(self, call: HubCall, changed: bool) -> bool:
-        """Take note of a request; return whether it is to be forwarded.
+        """Track a request; return whether it is to be forwarded.
 
-        A watch is refused that goes on from a list that was kept otherwise: amid its answer, which
-        nobody looks into, its client could not be told. ``changed`` is that of
+        A watch is rejected if it continues a list that was cached differently: the client could not
+        be notified within the response, which is not parsed. ``changed`` is that of
         :func:`~yurttunnel.hub.filters.relist.end_when_changed`.
         """
         caller, request = call.caller, call.request

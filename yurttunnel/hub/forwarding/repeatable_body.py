@@ -1,4 +1,4 @@
-"""Request bodies that can be delivered more than once, as far as they are small."""
+"""Request bodies that can be delivered more than once if they are small."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from yurttunnel.wire.pieces import keep_piece
 
 @implementer(IBodySink)
 class RepeatableBody:
-    """Passes the body of ``exchange`` on, and keeps it while it has ``most`` bytes or fewer."""
+    """Forwards the body of ``exchange``, and stores it as long as it has at most ``most`` bytes."""
 
     def __init__(self, exchange: IExchange, most: int) -> None:
         self._exchange = exchange
@@ -20,25 +20,25 @@ class RepeatableBody:
         self._size = 0
         self._complete = False
         self.begun = False
-        """It has been asked for."""
+        """Whether delivery has begun."""
         self.paused = False
-        """No more of it is wanted for now, as whoever takes it has said since it was delivered."""
+        """Whether the current receiver has paused the body."""
         self._sink: IBodySink
 
     @property
     def whole(self) -> bytes | None:
-        """The body, ``None`` while it is incomplete or if it is too long."""
+        """The body, ``None`` if it is incomplete or too long."""
         if self._pieces is None or not self._complete:
             return None
         return b"".join(self._pieces)
 
     @property
     def repeatable(self) -> bool:
-        """Whether it can be delivered from its beginning."""
+        """Whether it can be delivered from the start."""
         return self._pieces is not None
 
     def deliver(self, sink: IBodySink) -> None:
-        """Write the body to ``sink``, and no more to the one before, if it is ``repeatable``."""
+        """Deliver the body to ``sink``, instead of an earlier one; it must be ``repeatable``."""
         self._sink = sink
         self.paused = False
         if not self.begun:
@@ -50,7 +50,7 @@ class RepeatableBody:
         if self._complete:
             sink.finish()
         elif not self.paused:
-            # The one before may have wanted no more.
+            # The previous receiver may have paused it.
             self._exchange.resumeProducing()
 
     def write(self, data: bytes) -> None:

@@ -1,8 +1,8 @@
-"""What was kept a moment ago, so that who asks again and again has it kept once.
+"""Recently cached responses, so that identical responses in quick succession are cached once.
 
-Each time that the cache is told of an object costs its thread a transaction, which finds that
-nothing has changed. For programs that ask many times a second that is a quarter of all that an
-answer costs. After a moment an object is told again, whatever has become of it in the cache.
+Each write to the cache costs its thread a transaction, even if nothing has changed. For programs
+that send many requests per second, this is a quarter of the total cost of a response. After a
+moment an object is written again, because the cache may have changed.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from collections import OrderedDict
 from twisted.internet.interfaces import IReactorTime
 
 MOMENT = 1.0
-"""Seconds for which an answer is remembered."""
+"""How long a response is remembered, in seconds."""
 
 MOST = 64
-"""Answers that are remembered; with :data:`LONGEST` they take 1 MiB at most."""
+"""Maximum number of remembered responses; with :data:`LONGEST` they take at most 1 MiB."""
 
 LONGEST = 16 * 1024
-"""Bytes of an answer that is remembered."""
+"""Maximum size of a remembered response in bytes."""
 
 
 class Repeats:
-    """Remembers the last answers by what was asked for, the oldest first."""
+    """Remembers the last responses by their requests, the oldest first."""
 
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
         self._answers: OrderedDict[object, tuple[bytes, float]] = OrderedDict()
 
     def is_known(self, asked: object, body: bytes) -> bool:
-        """Return whether ``body`` was the answer to what is ``asked`` within the last moment.
+        """Return whether ``body`` was the response to ``asked`` within the last moment.
 
         If not, it is remembered now.
         """

@@ -1,7 +1,7 @@
-"""Whose bearer tokens are, as the API says, for keeping answers and for when nobody can ask it.
+"""The owners of bearer tokens, according to the API; for caching, and for requests while offline.
 
-No answer to a request of a client tells: the API gives some before it looks at the token, and
-others to nobody in particular. So the hub itself asks, in the name of the token.
+The responses to clients do not reveal them: the API sends some before it checks the token, and
+others to any user. So the hub itself asks the API, with the token.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from yurttunnel.hub.upstream.calls import TokenRefused
 from yurttunnel.ops.clocks import time_of_day
 
 KNOWN_SECONDS = 3600.0
-"""How long a token is not asked about that the API has accepted."""
+"""How long an accepted token is not reviewed again, in seconds."""
 
 UNKNOWN_SECONDS = 60.0
-"""How long a token is not asked about that it has not."""
+"""How long any other token is not reviewed again, in seconds."""
 
 ACCEPTED_SECONDS = 30 * 24 * 3600.0
-"""How long a token is accepted at most after the API was asked for the last time, unless it expires
-before: as long as is kept what its owner has seen, so that pods outlive a long outage."""
+"""How long a token counts as accepted after its last review, unless it expires earlier: as long as
+the cached data of its owner is kept, so that pods survive a long outage."""
 
 _ANSWER_SECONDS = 5.0
-"""For an answer: the first request of a token waits for it."""
+"""The timeout of a review in seconds; the first request with a token waits for it."""
 
 _MOST = 4096
-"""Tokens of which is remembered that the API knows their owners, and so many of which that it does
-not: who makes up tokens pushes out no other one's."""
+"""Maximum number of remembered tokens with an owner, and separately of those without, so that
+made-up tokens do not displace real ones."""
 
 _MOST_QUESTIONS = 64
-"""Under way at a time; the tokens of all pods of a node are fewer. One pod has as many as it
-leaves free, so that none keeps others from being known."""
+"""Maximum number of concurrent reviews; the pods of a node have fewer tokens. One pod may use as
+many as it leaves free, so it cannot block the reviews of others."""
 
 
 class _Seen:
-    """What is known of a token: no ``owner`` means nothing."""
+    """The state of a token; an empty ``owner`` is unknown."""
 
     __slots__ = ("asked", "due", "owner", "question", "refused", "waiting")
 
@@ -58,7 +58,7 @@ class _Seen:
 
 
 class SeenTokens:
-    """Asks about the tokens of requests, and tells ``cache``; whoever made it closes it.
+    """Reviews the tokens of requests, and reports to ``cache``; its creator must close it.
 
     ``user_of(token)`` is that of ``ApiCalls``.
     """
@@ -71,14 +71,14 @@ class SeenTokens:
         self._clock = clock
         self._cache = cache
         self._user_of = user_of
-        # By digest, the latest to be used last; each token is in one of them.
+        # By digest, the most recently used last; each token is in one of them.
         self._owned: OrderedDict[bytes, _Seen] = OrderedDict()
         self._unowned: OrderedDict[bytes, _Seen] = OrderedDict()
         self._questions: set[Deferred[None]] = set()
         self._places = Places(_MOST_QUESTIONS)
 
     def owner(self, token: str, holder: str | None) -> Deferred[str]:
-        """Return by which name the API knows the owner of ``token``, empty if it does not say.
+        """Return the name of the owner of ``token``, empty if the API does not say.
 
         ``holder`` is that of the ``HubCall`` with the token.
         """
@@ -90,29 +90,29 @@ class SeenTokens:
         return waiting
 
     def answered(self, token: str, holder: str | None) -> None:
-        """Take it that a request with ``token`` was answered, which says nothing of the token."""
+        """Record a response to a request with ``token``; it may be invalid nevertheless."""
         self._look(token, holder)
 
     def refused(self, token: str, holder: str | None) -> None:
-        """Take it that the API has refused ``token``."""
+        """Record that the API has rejected ``token``."""
         self._refused(token, self._look(token, holder))
 
     def doubted(self, token: str, holder: str | None) -> None:
-        """Take it that somebody has refused ``token`` who need not be the API.
+        """Record that ``token`` was rejected, perhaps not by the API itself.
 
-        It is asked about soon, and what is known of it stays until the API refuses it.
+        It is reviewed soon; its state does not change until the API rejects it.
         """
         seen = self._find(token)
         seen.due = min(seen.due, seen.asked + UNKNOWN_SECONDS)
         self._look(token, holder)
 
     def close(self) -> None:
-        """Ask no more."""
+        """Cancel all reviews."""
         for question in list(self._questions):
             question.cancel()
 
     def _look(self, token: str, holder: str | None) -> _Seen:
-        """Return what is known of a token, and ask when it is time to."""
+        """Return the state of a token, and begin a review if one is due."""
         seen = self._find(token)
         due = seen.question is None and self._clock.seconds() >= seen.due
         if due and self._places.has_one_for(holder):
@@ -120,7 +120,7 @@ class SeenTokens:
         return seen
 
     def _find(self, token: str) -> _Seen:
-        """Return what is known of a token, which is the latest to be used."""
+        """Return the state of a token, and mark it as most recently used."""
         digest = read_token(token).digest
         seen = self._owned.get(digest) or self._unowned.get(digest) or _Seen()
         self._remember(digest, seen)
@@ -172,7 +172,7 @@ class SeenTokens:
     def _refused(self, token: str, seen: _Seen) -> None:
         now = self._clock.seconds()
         if not seen.owner and now < seen.refused + UNKNOWN_SECONDS:
-            # The cache has been told: that costs it a write, and anybody can send a token again.
+            # The cache knows already. A rejection costs a write, and any client can repeat a token.
             return
         digest = read_token(token).digest
         seen.owner = ""
