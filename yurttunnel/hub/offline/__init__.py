@@ -1,1 +1,1 @@
-"""Answers while no API server can be reached."""
+"""Responses while no API server is reachable."""

@@ -1,8 +1,8 @@
-"""Events of an outage, which are kept, so that people see afterwards what has happened.
+"""Events created during an outage, which are stored so that users can see them afterwards.
 
-The recorders of clients give an Event up when it is refused, but for one case: what cannot be
-patched since it is not found, they create (``recordToSink`` and ``recordEvent`` of k8s.io/client-go
-tools/record and tools/events). So what happens again is kept, too.
+The recorders of clients drop an Event that is rejected, with one exception: an Event that cannot be
+patched because it does not exist is created (``recordToSink`` and ``recordEvent`` of
+k8s.io/client-go tools/record and tools/events). So repeated Events are stored, too.
 """
 
 from __future__ import annotations
@@ -32,15 +32,14 @@ from yurttunnel.ops.clocks import time_of_day, timestamp
 _GROUPS = frozenset({"", "events.k8s.io"})
 _SUFFIX_BYTES = 4
 _NAMESPACE = re.compile("[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
-"""A label (``IsDNS1123Label`` of k8s.io/apimachinery pkg/util/validation)."""
+"""A DNS label (``IsDNS1123Label`` of k8s.io/apimachinery pkg/util/validation)."""
 
 
 class KeptEvents:
-    """Keeps those that are created; ``kept`` counts them.
+    """Stores Events that are created; ``kept`` counts them.
 
-    In an outage one service account has its share; what it has had kept before, and was not sent
-    yet, makes room.
-    ``placeholders`` are ``None`` when none are issued.
+    In each outage a service account has a limited share. Its unsent Events of earlier outages make
+    room. ``placeholders`` are ``None`` if none are issued.
     """
 
     def __init__(
@@ -60,10 +59,10 @@ class KeptEvents:
         self.kept = 0
 
     def keep(self, call: HubCall, body: bytes, owner: str) -> None:
-        """Keep an Event of ``owner``, and answer as if it had been created.
+        """Store an Event of ``owner``, and respond as if it had been created.
 
-        What is answered is what came, with a name and a time: there is no more to know. Raises
-        ``RequestFailed``, also for what could not be sent later.
+        The response is the Event as received, with a name and a time. Raises ``RequestFailed``,
+        also for an Event that could not be sent later.
         """
         if is_dry_run(call.exchange.head):
             raise self._refusals.not_written(call.request)
@@ -80,12 +79,12 @@ class KeptEvents:
                 raise BadBody("it has no name")
         except BadBody as error:
             raise RequestFailed(400, f"the body is not an Event: {error}") from None
-        # As it is kept: written anew, what is not ASCII is longer than it came.
+        # The size as stored: re-encoded JSON is longer if it has non-ASCII characters.
         size = max(len(body) + len(call.caller.token), queue.COUNTS_AS)
         problem = self._problem(call, owner, size)
         if problem is not None:
             raise self._refusals.unavailable(f"an Event cannot be kept until then: {problem}")
-        # As the hub writes it: parameters say nothing of an Event, and may be as long as a head.
+        # Without the client's parameters, which do not matter here and may be as long as a head.
         content_type = media.content_type
         self._cache.keep_event(
             call.request.path, content_type.decode("latin-1"), body, call.caller.token, owner
@@ -95,7 +94,7 @@ class KeptEvents:
         call.exchange.respond(201, [(b"Content-Type", content_type)], body)
 
     def _problem(self, call: HubCall, owner: str, size: int) -> str | None:
-        """Return why an Event of ``size`` bytes cannot be kept."""
+        """Return why an Event of ``size`` bytes cannot be stored."""
         token = call.caller.token
         if self._placeholders is not None and self._placeholders.owner(token) is not None:
             return "its token is one of this hub's own, which the API does not know"
@@ -104,7 +103,7 @@ class KeptEvents:
         return self._cache.event_problem(token)
 
     def _named(self, body: bytes) -> bytes:
-        """Return an Event with a name: sent twice, it shall not become two."""
+        """Return an Event with a name, so that sending it twice does not create two."""
         try:
             event: Any = json.loads(body)
         except (ValueError, RecursionError):
@@ -115,7 +114,7 @@ class KeptEvents:
         if metadata.get("name") and metadata.get("creationTimestamp"):
             return body
         if not metadata.get("name"):
-            # simpleNameGenerator of k8s.io/apiserver pkg/storage/names has a suffix, too.
+            # simpleNameGenerator of k8s.io/apiserver pkg/storage/names also appends a suffix.
             suffix = secrets.token_hex(_SUFFIX_BYTES)
             metadata["name"] = f"{metadata.get('generateName') or 'event-'}{suffix}"
         metadata["creationTimestamp"] = timestamp(time_of_day(self._clock))
@@ -126,7 +125,7 @@ _JSON = b"application/json"
 
 
 def is_event(request: ApiRequest) -> bool:
-    """Return whether a request is about an Event, of either API group."""
+    """Return whether a request is for an Event, in either API group."""
     resource = request.resource
     return (
         resource is not None

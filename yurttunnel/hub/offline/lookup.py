@@ -1,12 +1,12 @@
-"""What of the cache answers a request.
+"""The cached data that a request is served from.
 
-A client is answered from what it was told itself, by the newest of it that a form it accepts can be
-made from. People at the node are the exception: kubectl asks for many things once, so where it has
-nothing of its own it gets what kubelet knows, both having the node's identity, and is warned that
-this may be a part. The hub's pages have that alone.
+A client is served from the responses that it has received itself, with the newest data that can be
+converted to an accepted form. kubectl on the node is the exception, because it requests many things
+only once: without data of its own it gets the kubelet's, as both have the node's identity, with a
+warning that it may be incomplete. The hub's pages only use the kubelet's data.
 
-An empty list says that there is nothing, so it is given only when that was the API's answer; and
-kubelet never gets one of pods, because it would end all that run.
+An empty list means that there are no objects, so it is served only if the API has returned one; and
+the kubelet never gets an empty list of pods, because it would stop all running pods.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PEOPLE = "kubectl"
 
 
 class FoundObject(NamedTuple):
-    """An object as the client gets it."""
+    """An object in the client's form."""
 
     source: Source
     type: TypeMeta
@@ -47,7 +47,7 @@ class FoundObject(NamedTuple):
 
 
 class FoundList(NamedTuple):
-    """A list, to be closed, and how the client gets it; ``warning`` says what it may lack."""
+    """A list in the client's form, to be closed; ``warning`` says what may be missing."""
 
     source: Source
     listed: IListed
@@ -55,7 +55,7 @@ class FoundList(NamedTuple):
 
 
 class Lookup:
-    """Finds objects and lists. All raise ``RequestFailed`` for what cannot be answered."""
+    """Finds objects and lists. All methods raise ``RequestFailed`` if they find nothing."""
 
     def __init__(
         self,
@@ -70,14 +70,14 @@ class Lookup:
         self._policy = policy
         self._filters = filters
         self._refusals = refusals
-        # Of lists that pods with a network of their own read, or wait for.
+        # The lists that pods in networks of their own read, or wait for.
         self._places = Places(MOST_LISTED, least=1)
 
     @contextmanager
     def reading(self, call: HubCall) -> Iterator[None]:
-        """Count a list that is to be read, by a client that may take it slowly.
+        """Count a list as being read; its client may be slow.
 
-        A pod has as many as it leaves free, so that others find some; and one in any case.
+        A pod may read as many lists as it leaves free for others, and at least one.
         """
         holder = call.holder
         if holder is None:
@@ -92,7 +92,7 @@ class Lookup:
             self._places.count(holder, -1)
 
     def sources(self, call: HubCall) -> list[Source]:
-        """Return what an answer can be made from."""
+        """Return the sources that a response can be built from."""
         change = self._filters.change_for(call.caller, call.request)
         found = list(sources(call.forms, change, time_of_day(self._clock)))
         if not found:
@@ -142,7 +142,7 @@ class Lookup:
         raise self._refusals.never_listed(request)
 
     async def type(self, call: HubCall, owner: str) -> TypeMeta | None:
-        """Return the type of what a list in the best form would have, if that is known."""
+        """Return the type of a list in the best form, if it is known."""
         client = self._policy.client(call.caller, owner)
         listed = await self._cache.list(scope_of(client, call.request, self.sources(call)[0].kept))
         if listed is None:
@@ -151,22 +151,22 @@ class Lookup:
         return listed.meta.type
 
     def _clients(self, call: HubCall, owner: str) -> Iterator[tuple[str, str]]:
-        """Return whose collections are looked into, and what is to be warned of."""
+        """Return the clients whose collections are searched, each with a warning."""
         component = call.caller.component
         if component != PAGES:
             yield self._policy.client(call.caller, owner), ""
         if component in (PEOPLE, PAGES) and owner == NODE:
-            # Nobody is warned by a page: a part is not shown there.
+            # Pages show no warning, and never a partial list.
             warning = self._refusals.partial if component == PEOPLE else ""
             yield self._policy.client(Caller(KUBELET), NODE), warning
 
     async def _best_first(
         self, client: str, request: ApiRequest, sources: Sequence[Source]
     ) -> Sequence[Source]:
-        """Return sources in another order: whole lists first, and the newest of them.
+        """Return the sources in order of preference: complete lists first, then the newest.
 
-        Each is closed before the next is read: who waits for one while having another may do so for
-        those who do the same.
+        Each list is closed before the next is read: if requests held one list while waiting for
+        another, they could block each other.
         """
         if len(sources) == 1:
             return sources
@@ -180,14 +180,15 @@ class Lookup:
         return sorted(known, key=lambda source: ranks[source.kept], reverse=True)
 
     async def _has_gone(self, item: Item, lacking: Iterable[Collection]) -> bool:
-        """Return whether a collection that lacks an object is whole, and newer than it.
+        """Return whether a collection without the object is complete, and newer than the object.
 
-        So it is where the client has asked in another form since, as when filters are for it now.
+        This happens if the client has used another form since, for example because filters now
+        apply to it.
         """
         name = str(FieldTerm("metadata.name", True, item.name))
         selectors = [name]
         if item.node:
-            # A pod stays on its node, by which kubelet lists.
+            # A pod never changes its node, which is the kubelet's selector for lists.
             selectors.append(str(FieldTerm("spec.nodeName", True, item.node)))
         for collection in set(lacking):
             for fields in selectors:
@@ -197,9 +198,10 @@ class Lookup:
         return False
 
     async def _is_one(self, scope: Scope, name: str) -> bool:
-        """Return whether one object is all that a list by this name can have.
+        """Return whether a list with this name can have only one object.
 
-        Each namespace may have one, so without a namespace it has to be an object that has none.
+        Each namespace may have an object of this name, so without a namespace the object must be
+        cluster-scoped.
         """
         if name == "" or scope.namespace != "":
             return name != ""
@@ -214,7 +216,7 @@ class Lookup:
                 return None
             columns = source.columns(b"")
             return FoundObject(source, source.type(stored.meta), stored.item, columns)
-        # The columns stand with the list.
+        # The columns are stored with the list.
         listed = await self._cache.list(_scope_of_object(collection, namespace, name))
         if listed is None:
             return None
@@ -227,7 +229,7 @@ class Lookup:
         return FoundObject(source, listed.meta.type, items[0], listed.meta.columns)
 
     async def _absent(self, call: HubCall, owner: str) -> Exception:
-        """Return the failure of an object that is not there: it is known not to be, or not."""
+        """Return the failure for a missing object: it does not exist, or it is not known."""
         request, caller = call.request, call.caller
         client = self._policy.client(caller, owner)
         for source in self.sources(call):
@@ -245,11 +247,11 @@ def _scope_of_object(collection: Collection, namespace: str, name: str) -> Scope
 
 
 def number(version: str) -> int:
-    """Return a version as a number; those that are none are all the same."""
+    """Return a version as a number; all versions that are not numbers are 0."""
     found = version_of(version)
     return found if isinstance(found, int) else 0
 
 
 def _is_shown(source: Source, columns: bytes) -> bool:
-    """Return whether a list can be read; a Table cannot whose columns are not known."""
+    """Return whether a list can be served; a Table without known columns cannot."""
     return source.kept.transform != "Table" or columns != b""

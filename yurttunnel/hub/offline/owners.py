@@ -1,9 +1,9 @@
-"""Whose requests are, as long as the API cannot be asked.
+"""The owners of requests while the API cannot be asked.
 
-A request without a token is the node's on the loopback listeners, and nobody's on the others. A
-token counts when the API has accepted it while it could be reached, and it has not expired; or when
-it is a placeholder of the hub's own. A token that is nobody's gets nothing, also on loopback: who
-sends one does not ask as the node.
+A request without a token is the node's on the loopback listeners, and is rejected on the others. A
+token is valid if the API accepted it while online and it has not expired, or if it is a placeholder
+of this hub. A request with any other token is rejected, also on loopback: a request with a token is
+never served as the node's.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from yurttunnel.hub.request.callers import read_token
 from yurttunnel.hub.request.requests import Caller
 
 NODE = ""
-"""The owner that is the node itself, for ``Policy.client``."""
+"""The owner that stands for the node, in ``Policy.client``."""
 
 
 class Owners:
-    """Finds them; ``placeholders`` are ``None`` when none are issued."""
+    """Finds the owners of requests; ``placeholders`` are ``None`` if none are issued."""
 
     def __init__(
         self, cache: ICache, refusals: Refusals, placeholders: PlaceholderTokens | None
@@ -29,7 +29,7 @@ class Owners:
         self._placeholders = placeholders
 
     async def owner(self, caller: Caller) -> str:
-        """Return whose a request is; raises ``RequestFailed`` (401) for nobody's."""
+        """Return the owner of a request; raise ``RequestFailed`` (401) if there is none."""
         if not caller.token:
             if caller.local:
                 return NODE
@@ -44,5 +44,5 @@ class Owners:
         return accepted
 
     async def accepted(self, token: str) -> str | None:
-        """Return who owns a token that the API has accepted, ``None`` if it has not."""
+        """Return the owner of a token that the API has accepted, ``None`` for any other token."""
         return await self._cache.token_owner(read_token(token).digest)

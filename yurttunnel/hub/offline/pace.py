@@ -1,4 +1,4 @@
-"""How fast a client takes what is sent to it."""
+"""Back-pressure from clients that read slowly."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from zope.interface import implementer
 from yurttunnel.http.interfaces import ExchangeFailed, IExchange
 
 TAKE_SECONDS = 120.0
-"""Seconds in which a client has to take more, as long as a list may be read. Until then it holds
-what others could have, and nothing else ends a connection from which nothing is taken."""
+"""The timeout in seconds for a client that reads nothing, the same as the maximum age of a list's
+snapshot. Such a client holds resources that others need, and has no other timeout."""
 
 
 @implementer(IPushProducer)
 class Pace:
-    """Lets a coroutine that writes a response keep step with its client.
+    """Lets a coroutine that writes a response wait for its client.
 
-    ``ended`` says that nobody waits for the rest.
+    ``ended`` is set when the client no longer reads the response.
     """
 
     def __init__(self, clock: IReactorTime, exchange: IExchange) -> None:
@@ -29,11 +29,11 @@ class Pace:
         exchange.on_end(self._end)
 
     def begin(self) -> None:
-        """Keep step from now on: the head is sent, so no other answer has a producer of its own."""
+        """Register as the producer; the head was sent, so no other response can have one."""
         self._exchange.registerProducer(self, True)
 
     def ready(self) -> Deferred[None]:
-        """Return when the client takes more, or has gone.
+        """Return a Deferred that fires when the client reads again, or disconnects.
 
         Fails with ``TimeoutError`` after :data:`TAKE_SECONDS`.
         """

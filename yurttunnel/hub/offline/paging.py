@@ -1,9 +1,9 @@
-"""Pages of a list that is read from the cache.
+"""Pages of a cached list.
 
-The token of a page says how far it went, and in which list: the version and the number of objects.
-If these have changed meanwhile, the pages would not be those of one list, and the client has to
-begin anew, as with an API server that has forgotten a version. So it has to when the cloud is back:
-an API server would call the token invalid (400), with which clients give the list up.
+The continue token has the position, and the version and size of the list. If these have changed,
+the pages would not belong to one list, and the client has to start again, as with an API server
+that no longer has a version. The same applies when the cloud is reachable again: an API server
+would reject the token as invalid (400), and clients would give up the list.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from yurttunnel.hub.media.interfaces import Item, ListMeta
 from yurttunnel.hub.request.requests import ListOptions
 
 _MARK = "yurthub"
-"""What the tokens of an API server do not begin with."""
+"""The first field of the hub's tokens; tokens of an API server do not have it."""
 
 
 class NotContinued(Exception):
-    """A token that does not continue this list; one line says why."""
+    """The token does not continue this list; the message is one line."""
 
 
 class Page:
-    """The part of a list that is asked for, all of it without a limit.
+    """The requested part of a list; without a limit the rest of it.
 
     Raises :class:`NotContinued`.
     """
 
     def __init__(self, listed: IListed, options: ListOptions) -> None:
         self._listed = listed
-        # Of the whole list: what has been read, where the page begins, and where it ends.
+        # Positions in the whole list: of the next item to read, and the start and end of the page.
         self._read = 0
         self._first = _first(listed, options.continue_token) if options.continue_token else 0
         total = len(listed.sizes)
         limit = options.limit if options.limit > 0 else total
         self._end = min(self._first + limit, total)
         self.sizes: Sequence[int] = listed.sizes[self._first : self._end]
-        """Bytes of the items of the page."""
+        """The sizes of the items of the page in bytes."""
         self.meta: ListMeta = listed.meta
-        """What the page says beside its items."""
+        """The metadata of the page."""
         if self._end < total:
             self.meta = listed.meta._replace(
                 continue_token=_token(listed, self._end), remaining=total - self._end
@@ -60,7 +60,7 @@ class Page:
 
 
 def is_of_hub(token: str) -> bool:
-    """Return whether a token continues a list that was begun without the cloud."""
+    """Return whether a token continues a list that was begun offline."""
     if not token:
         return False
     match _content(token):
@@ -75,7 +75,7 @@ def _token(listed: IListed, end: int) -> str:
 
 
 def _first(listed: IListed, token: str) -> int:
-    """Return how many items are before the page that continues with ``token``."""
+    """Return the number of items before the page that continues with ``token``."""
     match _content(token):
         case [mark, version, int(total), int(first)] if mark == _MARK and first >= 0:
             if (version, total) == (listed.meta.version, len(listed.sizes)):

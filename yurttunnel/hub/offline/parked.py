@@ -1,7 +1,7 @@
-"""Watches that wait for the cloud: nothing changes meanwhile that they could tell.
+"""Watches that are open while offline; they have no events, because nothing changes.
 
-They end as watches do, so that clients begin anew: when their time is over, and when the cloud is
-back. Then they end one after the other, in any order, so that they do not all come at once.
+They end like other watches, so that clients start again: after their timeout, and when the cloud is
+reachable. Then they end in random order, spread over time, so that clients return one by one.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from yurttunnel.hub.interfaces import IConnectivity
 from yurttunnel.hub.media.interfaces import IMedia, TypeMeta
 
 BOOKMARK_SECONDS = 60.0
-"""Seconds between bookmarks, as the API has them (``defaultBookmarkFrequency`` of k8s.io/apiserver
-pkg/storage/cacher)."""
+"""The interval of bookmarks in seconds, the same as the API's (``defaultBookmarkFrequency`` of
+k8s.io/apiserver pkg/storage/cacher)."""
 
 SPREAD = 1.5
-"""Seconds within which all watches end when the cloud is back: 2, with what may come between."""
+"""The seconds in which all watches end when the cloud is reachable; 2 are allowed."""
 
 _TICK = 1.0
 _TICK_OF_RETURN = 0.05
@@ -28,9 +28,9 @@ _TICK_OF_RETURN = 0.05
 
 @dataclass(eq=False, slots=True)
 class ParkedWatch:
-    """One of them; times are those of the clock.
+    """An open watch; times are those of the clock.
 
-    ``type`` is that of bookmarks, ``None`` for a watch without.
+    ``type`` is the type of bookmarks, ``None`` for a watch without bookmarks.
     """
 
     exchange: IExchange
@@ -42,7 +42,7 @@ class ParkedWatch:
 
 
 class ParkedWatches:
-    """All of them, with one timer as long as there are any."""
+    """All open watches, with one timer while there are any."""
 
     def __init__(self, clock: IReactorTime, connectivity: IConnectivity) -> None:
         self._clock = clock
@@ -52,13 +52,13 @@ class ParkedWatches:
         connectivity.on_change(self._connectivity_changed)
 
     def __len__(self) -> int:
-        """Count them."""
+        """Return the number of watches."""
         return len(self._watches)
 
     def park(self, watch: ParkedWatch) -> None:
-        """Have a watch wait, whose response has begun."""
+        """Keep a watch open whose response has begun."""
         if self._connectivity.online:
-            # The cloud came back while the first events were sent.
+            # The cloud became reachable while the first events were sent.
             self._end_within(watch, random.uniform(0, SPREAD))
         watch.bookmark_at = self._clock.seconds() + BOOKMARK_SECONDS
         self._watches[watch] = None
@@ -71,7 +71,7 @@ class ParkedWatches:
             self._schedule()
 
     def end_all(self) -> None:
-        """End all at once: the hub stops."""
+        """End all watches at once, because the hub is stopping."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

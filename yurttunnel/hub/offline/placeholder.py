@@ -1,10 +1,10 @@
-"""Tokens that stand in for those of service accounts while nobody can issue real ones.
+"""Placeholders for service account tokens while the API cannot issue real ones.
 
-A pod that starts without the cloud gets its files only if kubelet gets a token for them. The
-placeholder is a JWT that the hub signs with a secret of its own (HS256), so that it recognises the
-account again; its issuer and a claim say what it is. The API knows neither the issuer nor the
-secret, and refuses it. It lives for ten minutes, so that kubelet asks for a real one soon after the
-cloud is back.
+A pod that starts offline gets its files only if the kubelet gets a token. The placeholder is a JWT
+that the hub signs with a secret of its own (HS256), so it can identify the account later; the
+issuer and a claim mark it as a placeholder. The API knows neither the issuer nor the secret, and
+rejects it. Its lifetime is ten minutes, so the kubelet requests a real token soon after the cloud
+is reachable again.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from yurttunnel.hub.request.callers import SERVICE_ACCOUNT
 from yurttunnel.pki.directory import StateDirectory, StateError
 
 LIFETIME = 600
-"""Seconds; the shortest that the API issues (``minExpirationSeconds`` of k8s.io/kubernetes
-pkg/apis/authentication/validation), and so the shortest that kubelet reckons with."""
+"""In seconds; the shortest lifetime that the API issues (``minExpirationSeconds`` of
+k8s.io/kubernetes pkg/apis/authentication/validation), so the shortest that the kubelet supports."""
 
 ISSUER = "yurthub"
 MARK = "yurttunnel.io/placeholder"
-"""A claim that no token of an API has."""
+"""A claim that real tokens do not have."""
 
 KEY = "placeholder-tokens.key"
 """The file of the secret."""
@@ -39,10 +39,10 @@ _log = Logger()
 
 
 def kept_secret(directory: StateDirectory) -> bytes:
-    """Return the secret that is kept in ``directory``, made when there is none.
+    """Return the secret stored in ``directory``, created if it does not exist.
 
-    It outlives the process, unless it cannot be written: a hub works without that directory. Raises
-    ``StateError`` where others can read it, or write to the directory.
+    It survives a restart, unless the directory is not writable: the hub works without it. Raises
+    ``StateError`` if other users can read the file, or write to the directory.
     """
     secret = directory.read(KEY, secret=True)
     if secret is not None and len(secret) == SECRET_BYTES:
@@ -61,10 +61,10 @@ def kept_secret(directory: StateDirectory) -> bytes:
 
 
 class PlaceholderTokens:
-    """Issues and recognises them; ``now`` returns the seconds since 1970.
+    """Issues and recognizes placeholders; ``now`` returns the seconds since 1970.
 
-    ``secret`` has :data:`SECRET_BYTES`. Whoever has it can read, while the cloud is away, what any
-    service account has read on this node.
+    ``secret`` has :data:`SECRET_BYTES`. Anyone who has it can read, while the node is offline, the
+    cached data of any service account on this node.
     """
 
     def __init__(self, secret: bytes, now: Callable[[], float]) -> None:
@@ -72,7 +72,7 @@ class PlaceholderTokens:
         self._now = now
 
     def issue(self, namespace: str, name: str, audiences: Sequence[str]) -> tuple[str, int]:
-        """Return a token of a service account, and when it expires, in seconds since 1970."""
+        """Return a token for a service account, and its expiry in seconds since 1970."""
         now = int(self._now())
         claims = {
             "iss": ISSUER,
@@ -87,9 +87,9 @@ class PlaceholderTokens:
         return f"{content}.{self._signature(content)}", now + LIFETIME
 
     def owner(self, token: str) -> str | None:
-        """Return whose placeholder that is, ``None`` if it is none of ours that is valid.
+        """Return the account of a placeholder, ``None`` unless it is valid and from this hub.
 
-        One that was issued for other audiences is for them, and not for the API.
+        A placeholder for other audiences is for these, and not for the API.
         """
         content, _, signature = token.rpartition(".")
         expected = self._signature(content)

@@ -1,4 +1,4 @@
-"""Objects, lists, and what is neither, answered from the cache."""
+"""Responses to get and list from the cache, and cached documents."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from yurttunnel.hub.request.accept import document_forms
 from yurttunnel.hub.request.requests import HubCall, ListOptions
 
 EVERYBODY = ""
-"""The client of what all share whom the API knows."""
+"""The client of documents, which all authenticated users share."""
 
 
 class Reads:
-    """Answers get and list. All raise ``RequestFailed`` before the response has begun."""
+    """Serves reads. All methods raise ``RequestFailed`` before the response has begun."""
 
     def __init__(
         self, clock: IReactorTime, cache: ICache, lookup: Lookup, refusals: Refusals
@@ -37,7 +37,7 @@ class Reads:
         self._answers = WholeAnswers(clock, refusals)
 
     async def document(self, call: HubCall) -> None:
-        """Answer with versions, discovery or OpenAPI, as the API gave them last."""
+        """Respond with versions, discovery or OpenAPI, as last received from the API."""
         path = call.request.path
         for form in document_forms(call.exchange.head):
             document = await self._cache.document(EVERYBODY, path, form)
@@ -45,18 +45,18 @@ class Reads:
                 content_type = document.content_type.encode("latin-1")
                 await self._answers.send(call, content_type, document.body)
                 return
-        # Not 404, which says that there is no such group. kubectl asks for many at its start:
-        # each would be asked for again, if the answer said when.
+        # Not 404, which would mean that the API group does not exist. kubectl requests many groups
+        # at its start, and would retry each if there were a Retry-After.
         raise self._refusals.unavailable(f"{path} was never asked for here in this form", False)
 
     async def get(self, call: HubCall, owner: str) -> None:
-        """Answer with an object."""
+        """Respond with an object."""
         source, type, item, columns = await self._lookup.object(call, owner)
         body = source.media.object(type, source.bodies([item])[0], columns)
         await self._answers.send(call, source.media.content_type, body)
 
     async def list(self, call: HubCall, owner: str) -> None:
-        """Answer with a list, or a page of one."""
+        """Respond with a list, or a page of one."""
         with self._lookup.reading(call):
             await self._list(call, owner)
 
@@ -74,9 +74,9 @@ class Reads:
 
 
 def check_version(options: ListOptions, meta: ListMeta, refusals: Refusals) -> None:
-    """Raise ``RequestFailed`` when a version is asked for that the list does not have.
+    """Raise ``RequestFailed`` if a version is requested that the list does not have.
 
-    What is older than what a client has seen would take it back in time.
+    A client must not get an older state than it has already seen.
     """
     asked, known = options.resource_version, meta.version
     if options.resource_version_match == "Exact" and asked != known:
@@ -96,7 +96,7 @@ async def _send(pace: Pace, exchange: IExchange, found: FoundList, page: Page) -
     writer = source.media.list_writer(source.meta(page.meta), bodies.sizes or ())
     if bodies.sizes is not None:
         fields.append((b"Content-Length", b"%d" % writer.length))
-    # What cannot be read is better told before the head than by breaking off.
+    # Read before the head is sent, so that an error becomes a response and not an abort.
     piece = await bodies.next()
     exchange.send_head(200, fields)
     pace.begin()
@@ -110,9 +110,9 @@ async def _send(pace: Pace, exchange: IExchange, found: FoundList, page: Page) -
 
 
 class _Bodies:
-    """The items of a page as the client gets them, in pieces.
+    """The items of a page in the client's form, in pieces.
 
-    ``sizes`` are those of all, ``None`` where they are not known before the items are read.
+    ``sizes`` are the sizes of all items, ``None`` if they are not known before the items are read.
     """
 
     def __init__(self, source: Source, page: Page) -> None:
@@ -122,7 +122,7 @@ class _Bodies:
         self.sizes: Sequence[int] | None = page.sizes if source.is_as_kept else None
 
     async def make(self, pace: Pace) -> None:
-        """Make all of them for their sizes; only metadata are made so, which are small."""
+        """Convert all items to get their sizes; this is done only for metadata, which are small."""
         made: deque[list[bytes]] = deque()
         while not pace.ended and (items := await self._page.next()):
             made.append(self._source.bodies(items))
@@ -130,7 +130,7 @@ class _Bodies:
         self.sizes = [len(body) for piece in made for body in piece]
 
     async def next(self) -> list[bytes] | None:
-        """Return those of the next piece, of which all may be hidden; ``None`` at the end."""
+        """Return the next piece, in which all items may be hidden; ``None`` at the end."""
         if self._made is not None:
             return self._made.popleft() if self._made else None
         items = await self._page.next()
@@ -138,6 +138,6 @@ class _Bodies:
 
 
 def warning_field(text: str) -> tuple[bytes, bytes]:
-    """Return the field by which kubectl prints a warning (RFC 9111 section 5.5)."""
+    """Return the header field for which kubectl prints a warning (RFC 9111 section 5.5)."""
     quoted = text.replace("\\", "\\\\").replace('"', '\\"')
     return b"Warning", f'299 - "{quoted}"'.encode("ascii", "replace")

@@ -1,4 +1,4 @@
-"""What is said to who cannot be answered without the cloud, in the API's terms."""
+"""Failure responses of the offline side, as the API would phrase them."""
 
 from __future__ import annotations
 
@@ -6,56 +6,54 @@ from yurttunnel.http.errors import ApiFailure
 from yurttunnel.hub.request.requests import ApiRequest, ResourceType
 
 RETRY_AFTER = 1
-"""Seconds. client-go asks again by itself, ten times before it tells anybody (``maxRetries`` of
-k8s.io/client-go rest/request.go): with more, kubelet and people would wait for minutes."""
+"""In seconds. client-go retries by itself, ten times before it reports an error (``maxRetries`` of
+k8s.io/client-go rest/request.go): with a longer value, the kubelet and users would wait minutes."""
 
 
 class Refusals:
-    """Makes the failures of one node."""
+    """Creates the failures of one node."""
 
     def __init__(self, node_name: str) -> None:
         self._node = node_name
         self._away = f"node {node_name} cannot reach the Kubernetes API"
         self.partial = f"{self._away}: this is what its kubelet knows, and may be a part"
-        """What people are warned of who get what kubelet knows."""
+        """The warning for users who get the kubelet's data."""
 
     def unauthorized(self, why: str) -> ApiFailure:
-        """Return the failure that it is not known who asks."""
+        """Return the failure of a request that is not authenticated."""
         return ApiFailure(401, f"Unauthorized: {self._away}, and {why}")
 
     def unavailable(self, what: str, retry: bool = True) -> ApiFailure:
-        """Return the failure that something needs the API; without ``retry`` nobody comes again
-        by itself.
-        """
+        """Return the failure of a request that needs the API; ``retry`` makes clients retry."""
         text = f"{self._away}: {what}"
         return ApiFailure(503, text, retry_after=RETRY_AFTER if retry else None)
 
     def not_written(self, request: ApiRequest) -> ApiFailure:
-        """Return the failure that nothing is changed without the API."""
+        """Return the failure of a write."""
         return self.unavailable(f"{request.verb} of {_named(request)} was not done")
 
     def for_the_cloud(self, request: ApiRequest) -> ApiFailure:
-        """Return the failure that only the API, or a node through it, answers this."""
+        """Return the failure of a request that only the API, or a node through it, can serve."""
         return self.unavailable(f"{request.verb} of {_named(request)} is for when it is back")
 
     def not_kept(self, request: ApiRequest, component: str) -> ApiFailure:
-        """Return the failure that nothing is kept of what is asked for."""
+        """Return the failure of a request whose responses are not cached."""
         return self.unavailable(
             f"what it answers to {component or 'clients without a User-Agent'} about"
             f" {_named(request)} is not kept here"
         )
 
     def not_found(self, request: ApiRequest) -> ApiFailure:
-        """Return the failure that there is no such object, as far as it was known last."""
+        """Return the failure for an object that did not exist when the API was last reachable."""
         text = f"{_named(request)} not found when it was last known; {self._away}"
         return ApiFailure(404, text, details=_details(request))
 
     def not_seen(self, request: ApiRequest) -> ApiFailure:
-        """Return the failure that nobody knows whether there is such an object."""
+        """Return the failure for an object that is not known to exist or not."""
         return self.unavailable(f"{_named(request)} was never seen here")
 
     def never_listed(self, request: ApiRequest) -> ApiFailure:
-        """Return the failure that a list was never seen; an empty one would say something else."""
+        """Return the failure for a list that was never received; an empty one would be wrong."""
         what = _qualified(request.resource)
         if request.namespace:
             what += f" of namespace {request.namespace}"
@@ -63,12 +61,12 @@ class Refusals:
         return ApiFailure(404, text, details=_details(request))
 
     def already_exists(self, request: ApiRequest, name: str) -> ApiFailure:
-        """Return the failure that a name is taken."""
+        """Return the failure for a name that exists already."""
         text = f'{_qualified(request.resource)} "{name}" already exists'
         return ApiFailure(409, text, "AlreadyExists", {**_details(request), "name": name})
 
     def not_running(self, request: ApiRequest, pod: str) -> ApiFailure:
-        """Return the failure that a service account is not that of a pod of this node."""
+        """Return the failure for a service account that no pod of this node uses."""
         text = (
             f'{_named(request)} is forbidden: the kubelet of node {self._node} knows no pod "{pod}"'
             " that runs as this account"
@@ -76,21 +74,21 @@ class Refusals:
         return ApiFailure(403, text, details=_details(request))
 
     def expired(self, why: str) -> ApiFailure:
-        """Return the failure that a list cannot be continued, and has to begin anew."""
+        """Return the failure for a list that cannot be continued, and has to start again."""
         return ApiFailure(410, f"{why}: begin the list anew")
 
     def too_new(self, asked: str, known: str) -> ApiFailure:
-        """Return the failure that what is known is older than what is asked for.
+        """Return the failure for a requested version that is newer than the cached one.
 
-        In the API's words, by which clients ask for any version instead (``NewTooLargeResource-
-        VersionError`` of k8s.io/apimachinery pkg/api/errors).
+        It has the API's wording, after which clients request any version instead
+        (``NewTooLargeResourceVersionError`` of k8s.io/apimachinery pkg/api/errors).
         """
         cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
         text = f"Too large resource version: {asked}, current: {known}"
         return ApiFailure(504, text, "Timeout", {"causes": [cause]}, RETRY_AFTER)
 
     def not_acceptable(self) -> ApiFailure:
-        """Return the failure that nothing of what the client accepts can be made here."""
+        """Return the failure of a request that accepts no form that can be built here."""
         return ApiFailure(
             406,
             "only application/json and application/vnd.kubernetes.protobuf can be had here, whole,"
@@ -99,7 +97,7 @@ class Refusals:
 
 
 def _qualified(resource: ResourceType | None) -> str:
-    """Return a resource as the API's messages have it."""
+    """Return a resource as in the API's messages."""
     assert resource is not None
     return f"{resource.name}.{resource.group}" if resource.group else resource.name
 

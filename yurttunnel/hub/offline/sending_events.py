@@ -1,4 +1,4 @@
-"""The Events of an outage on their way to the cloud, once it is back."""
+"""Sending of the stored Events of an outage, once the cloud is reachable again."""
 
 from __future__ import annotations
 
@@ -18,32 +18,31 @@ from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.ops.reconciler import Reconciler
 
 SPACING = 0.2
-"""Seconds between two of them: many nodes may come back at once."""
+"""The pause between two Events in seconds: many nodes may come back at the same time."""
 
 SEND_SECONDS = 10.0
-"""Seconds for the answer to one."""
+"""The timeout of one Event in seconds."""
 
 TRIES = 5
-"""How often an Event may fail until others are sent before it: with the pauses it is a minute."""
+"""The number of failures after which an Event is skipped; with the pauses this takes a minute."""
 
 _AT_ONCE = 20
 _PERIOD = 60.0
 _BACKOFF = (2.0, 60.0)
 
 Send = Callable[[KeptEvent], Deferred[int | None]]
-"""Sends one, with its token or as the node.
+"""Sends an Event, with its token or as the node.
 
-Returns the status of the answer; ``None`` when no API server has answered.
+Returns the status of the response; ``None`` if no API server has responded.
 """
 
 
 class EventSender(MultiService):
-    """Sends them in their order, as long as there are any and somebody answers.
+    """Sends Events in their order, as long as there are any and an API server responds.
 
-    One that fails :data:`TRIES` times is passed over, so that it does not keep the others back.
-    Once the API has answered one of those, it has a last try: it is not the API that is in trouble.
-
-    ``sent`` and ``dropped`` count them; dropped are those that the API does not want.
+    An Event that fails :data:`TRIES` times is skipped, so it does not block the others. Once the
+    API has responded to another Event, the skipped ones get a last attempt: the API itself is
+    working. ``sent`` and ``dropped`` are counters; Events that the API rejects are dropped.
     """
 
     _log = Logger()
@@ -59,7 +58,7 @@ class EventSender(MultiService):
         self._warnings = RateLimitedLog(clock, self._log)
         self.sent = 0
         self.dropped = 0
-        # Until the cache does not have them any more: a full disk may not let it forget them.
+        # Events that the cache may still have: it cannot delete them while the disk is full.
         self._done: set[int] = set()
         self._failures: Counter[int] = Counter()
         self._passed_over: set[int] = set()
@@ -79,13 +78,13 @@ class EventSender(MultiService):
             self._loop.trigger()
 
     async def _send_all(self) -> bool:
-        """Send all; return whether the API took or refused each, or there was nobody to ask."""
+        """Send all Events; return whether the API has processed each, or is not reachable."""
         while self._connectivity.online:
             events = await self._next()
             if not events:
                 if not self._passed_over:
                     break
-                # None is left that could show whose fault it is: all begin anew.
+                # No Event is left to show whether these Events or the API are at fault: retry all.
                 self._passed_over.clear()
                 self._failures.clear()
                 return False
@@ -98,7 +97,7 @@ class EventSender(MultiService):
         return True
 
     async def _next(self) -> list[KeptEvent]:
-        """Return the oldest that are to be sent; those that are done or passed over are older."""
+        """Return the oldest Events to be sent; those that are done or skipped are older."""
         behind = len(self._done) + len(self._passed_over)
         events = await self._cache.kept_events(_AT_ONCE + behind)
         self._done.intersection_update(event.id for event in events)
@@ -116,13 +115,13 @@ class EventSender(MultiService):
         except CancelledError:
             raise
         except Exception as error:
-            # What cannot be written as a request is not to hold up the others, whatever it is.
+            # An Event that cannot be encoded as a request must not block the others.
             self._drop(event, f"it cannot be sent: {error}")
             return True
         if status is None or status >= 500 or status == 429:
             return self._failed(event)
-        # 409: it is there, by an attempt whose answer was lost or since it happened before, and
-        # tells what this one does.
+        # 409: the Event exists, because an earlier response was lost or it is a repetition, and it
+        # has been updated.
         if status < 300 or status == 409:
             self.sent += 1
             self._forget(event)
@@ -132,7 +131,7 @@ class EventSender(MultiService):
         return True
 
     def _failed(self, event: KeptEvent) -> bool:
-        """Count a failure; return whether the next one may be sent without a pause."""
+        """Count a failure; return whether the next Event may be sent without a pause."""
         self._failures[event.id] += 1
         if self._failures[event.id] > TRIES:
             self._drop(event, "the Kubernetes API fails on it, and not on others")

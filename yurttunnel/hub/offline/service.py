@@ -1,4 +1,4 @@
-"""Answers without the cloud: who may ask, and who answers what."""
+"""The offline side: authenticates requests, and dispatches them."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from yurttunnel.hub.request.requests import HubCall
 from yurttunnel.metrics import Metric, counter, gauge
 
 MIN_REQUEST_TIMEOUT = 1800.0
-"""Seconds (upstream's ``--min-request-timeout``)."""
+"""In seconds (upstream's ``--min-request-timeout``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class OfflineSettings:
     """``shortest_watch`` is in seconds, for watches without ``timeoutSeconds``.
 
-    ``placeholders`` are ``None`` when kubelet gets no tokens without the cloud.
+    ``placeholders`` are ``None`` if the kubelet gets no tokens while offline.
     """
 
     node_name: str
@@ -52,7 +52,7 @@ class OfflineSettings:
 
 @implementer(IOffline)
 class Offline(MultiService):
-    """Answers; and sends the Events of an outage on by ``send`` when it is over."""
+    """Serves requests while offline, and sends stored Events with ``send`` after the outage."""
 
     _log = Logger()
 
@@ -80,12 +80,12 @@ class Offline(MultiService):
         self.sender = EventSender(clock, cache, connectivity, send)
         self.sender.setServiceParent(self)
         self.answers: Counter[tuple[str, str]] = Counter()
-        """By verb and status since the start; a client that leaves before has status "none"."""
-        # Those that are being answered; watches are not once they are parked.
+        """Counts by verb and status since the start; "none" if the client disconnected before."""
+        # Requests in progress; an open watch is no longer one of them.
         self._under_way: set[Deferred[None]] = set()
 
     def stopService(self) -> Deferred[None]:
-        """End all watches, and answer what is under way with 503."""
+        """End all watches, and respond to requests in progress with 503."""
         self.parked.end_all()
         for answering in list(self._under_way):
             answering.cancel()
@@ -104,7 +104,7 @@ class Offline(MultiService):
         )
 
     def _begin(self, call: HubCall) -> Deferred[None]:
-        """Begin an answer, which ends when the hub stops."""
+        """Begin a response, which is cancelled when the hub stops."""
         answering = Deferred.fromCoroutine(self._answer(call))
         self._under_way.add(answering)
 
@@ -135,7 +135,7 @@ class Offline(MultiService):
             await self.watches.watch(call, owner)
 
     def _failed(self, failure: Failure, call: HubCall) -> None:
-        # A half must not look like the whole: then this breaks off.
+        # A response that has begun is aborted, because a part must not look like the whole.
         tell(call.exchange, self._told(failure))
 
     def _answered(self, _: None, call: HubCall) -> bool:
@@ -150,7 +150,7 @@ class Offline(MultiService):
         return self._answered(None, call)
 
     def _told(self, failure: Failure) -> RequestFailed:
-        """Return what a client is told of a failure."""
+        """Return the failure response for an error."""
         error = failure.value
         match error:
             case RequestFailed():
@@ -162,7 +162,7 @@ class Offline(MultiService):
             case CancelledError():
                 return self._refusals.unavailable("the hub is stopping")
             case ExchangeFailed() | TimeoutError():
-                # Nobody is there to be told, or takes what has begun.
+                # The client has disconnected, or does not read the response.
                 return ApiFailure(503, str(error))
         self._log.failure("Defect: a request could not be answered offline", failure)
         return ApiFailure(500, "the hub has a defect; its log has more")

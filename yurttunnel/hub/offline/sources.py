@@ -1,7 +1,7 @@
-"""From what is kept an answer in some form can be made.
+"""The cached forms that a response can be built from.
 
-What the API answered in the very form is best. Where a client never asked for that, Tables and
-metadata are made of whole objects: kubectl asks for Tables, which few others do.
+The best source is a response of the API in the requested form. Without one, Tables and metadata are
+built from complete objects: kubectl requests Tables, which few other clients do.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from yurttunnel.hub.request.requests import Form
 
 
 class Source(NamedTuple):
-    """Objects that are kept in a form, and how a client gets them.
+    """Objects that are cached in one form, and their conversion for a client.
 
-    ``media`` writes what it gets. ``change`` is what filters change of each object, and ``make``
-    makes the client's form of it.
+    ``media`` is the codec of the response. ``change`` is what filters change in each object, and
+    ``make`` converts it to the client's form.
     """
 
     kept: Form
@@ -32,23 +32,23 @@ class Source(NamedTuple):
 
     @property
     def is_as_kept(self) -> bool:
-        """Bodies are as they are kept, so that their sizes are known."""
+        """Whether bodies are sent as they are cached, so that their sizes are known."""
         return self.change is None and self.make is None
 
     def type(self, kept: TypeMeta) -> TypeMeta:
-        """Return the type of what the client gets."""
+        """Return the type of the response."""
         return kept if self.make is None else self.make.type
 
     def columns(self, kept: bytes) -> bytes:
-        """Return the columns of the Table that the client gets, if it gets one."""
+        """Return the columns of the response if it is a Table."""
         return kept if self.make is None else self.make.columns
 
     def meta(self, kept: ListMeta) -> ListMeta:
-        """Return what the client gets beside the items of a list."""
+        """Return the metadata of the response to a list."""
         return kept._replace(type=self.type(kept.type), columns=self.columns(kept.columns))
 
     def body(self, item: Item) -> bytes | None:
-        """Return an item as the client gets it; ``None`` when it is hidden."""
+        """Return an item in the client's form; ``None`` if it is hidden."""
         if self.change is not None:
             body = changed_body(self.change, item.body)
             if body is None:
@@ -57,12 +57,12 @@ class Source(NamedTuple):
         return item.body if self.make is None else self.make.body(item)
 
     def bodies(self, items: Sequence[Item]) -> list[bytes]:
-        """Return those that are not hidden."""
+        """Return the items that are not hidden."""
         return [body for item in items if (body := self.body(item)) is not None]
 
 
 def sources(forms: Sequence[Form], change: Change | None, now: float) -> Iterator[Source]:
-    """Return what an answer in one of ``forms`` can be made from, the best first.
+    """Return the sources for a response in one of ``forms``, the best first.
 
     ``now`` is in seconds since 1970, for the ages in Tables.
     """
@@ -73,6 +73,6 @@ def sources(forms: Sequence[Form], change: Change | None, now: float) -> Iterato
         yield Source(form, media, change, None)
         for kept in (Form("json"), Form("protobuf")) if form.transform else ():
             make = conversion(kept, form, now)
-            # Filters look into JSON only.
+            # Filters can process JSON only.
             if make is not None and (change is None or kept.media == "json"):
                 yield Source(kept, media, change, make)

@@ -1,6 +1,6 @@
-"""What kubelet asks about tokens, in JSON or in Kubernetes protobuf.
+"""The kubelet's requests about tokens, in JSON or in Kubernetes protobuf.
 
-The numbers of fields are those of generated.proto of k8s.io/api, authentication/v1 and core/v1.
+The field numbers are those of generated.proto of k8s.io/api, authentication/v1 and core/v1.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from yurttunnel.kube.protobuf_fields import fields, tag, text
 
 
 class TokenReview(NamedTuple):
-    """Whose is this token?"""
+    """A request for the owner of a token."""
 
     token: str
     audiences: Sequence[str]
 
 
 class TokenRequest(NamedTuple):
-    """A token for a service account; ``pod`` is what it is to be bound to, if that is a pod."""
+    """A request for a service account's token; ``pod`` is the pod to bind it to, if any."""
 
     audiences: Sequence[str]
     pod: str
 
 
 def token_review(content_type: bytes, body: bytes) -> TokenReview:
-    """Read a TokenReview; raises :class:`BadBody`."""
+    """Parse a TokenReview; raise :class:`BadBody`."""
     if media_of(content_type) != "protobuf":
         spec = _spec(body)
         return TokenReview(str(spec.get("token") or ""), _texts(spec.get("audiences")))
@@ -41,7 +41,7 @@ def token_review(content_type: bytes, body: bytes) -> TokenReview:
 
 
 def token_request(content_type: bytes, body: bytes) -> TokenRequest:
-    """Read a TokenRequest; raises :class:`BadBody`."""
+    """Parse a TokenRequest; raise :class:`BadBody`."""
     if media_of(content_type) != "protobuf":
         spec = _spec(body)
         bound = spec.get("boundObjectRef")
@@ -57,7 +57,7 @@ def token_request(content_type: bytes, body: bytes) -> TokenRequest:
 
 
 def service_account_of(form: str, pod: bytes) -> str:
-    """Return the service account of a pod that is kept in ``form``; raises :class:`BadBody`."""
+    """Return the service account of a pod that is cached in ``form``; raise :class:`BadBody`."""
     if form == "json":
         return str(_spec(pod).get("serviceAccountName") or "")
     accounts = [name for spec in _messages(pod, 2) for name in _text_fields(spec, 8)]
@@ -80,7 +80,7 @@ def _spec_message(body: bytes) -> bytes:
 
 
 def _messages(message: bytes, number: int) -> list[bytes]:
-    """Return the contents of a field, which may be there several times."""
+    """Return the contents of a field, which may occur several times."""
     wanted = tag(number)
     found = fields(message, 0, len(message))
     return [message[begin:end] for field, begin, end in found if field == wanted]

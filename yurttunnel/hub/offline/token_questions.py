@@ -1,8 +1,8 @@
-"""What kubelet asks the API about tokens: whose one is, and for one of a service account.
+"""The kubelet's requests about tokens: TokenReviews, and TokenRequests for service accounts.
 
-Both are answered to the node itself only. That kubelet may do something for somebody is not: a
-SubjectAccessReview gets 503. To allow would be to guess, and "denied" would be remembered by
-kubelet after the cloud is back, while a failure it asks again.
+Both are served only for the node itself. A SubjectAccessReview is not: it gets 503. The hub cannot
+know that a user is allowed, and the kubelet would cache "denied" after the cloud is reachable
+again, while it retries a failure.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _VERSION = f"{GROUP}/v1"
 
 
 class TokenQuestions:
-    """Answers them; ``placeholders`` are ``None`` when none are to be issued."""
+    """Serves these requests; ``placeholders`` are ``None`` if none are issued."""
 
     def __init__(
         self,
@@ -54,16 +54,16 @@ class TokenQuestions:
         self._placeholders = placeholders
 
     async def review(self, call: HubCall, body: bytes) -> None:
-        """Answer a TokenReview: the API has accepted this token of a service account, or nobody's.
+        """Respond to a TokenReview: authenticated if it is an accepted service account token.
 
-        Others than service accounts have names that only the API knows. For which audiences a token
-        is good nobody here knows, so one that is asked about for some is nobody's.
+        Only the API knows the names of other users. The audiences of a token are not known here, so
+        a review for specific audiences is never authenticated.
         """
         try:
             question = token_review(_content_type(call), body)
         except BadBody as error:
             _refuse("TokenReview", error)
-        # One that is longer has never come to anything here, and is nothing to remember.
+        # A longer token was never accepted here, and must not be remembered.
         can_be_known = 0 < len(question.token) <= LONGEST_TOKEN
         owner = await self._owners.accepted(question.token) if can_be_known else None
         if owner is None or not owner.startswith(SERVICE_ACCOUNT) or question.audiences:
@@ -79,9 +79,9 @@ class TokenQuestions:
         _respond(call, "TokenReview", {}, {}, status)
 
     async def request(self, call: HubCall, body: bytes) -> None:
-        """Answer a TokenRequest with a placeholder for an account that a pod of this node has.
+        """Respond to a TokenRequest with a placeholder, if a pod of this node uses the account.
 
-        So the API has it, too: a node gets tokens only for pods that it runs (NodeRestriction).
+        The API has the same rule: a node gets tokens only for pods that it runs (NodeRestriction).
         """
         if self._placeholders is None:
             raise self._refusals.not_written(call.request)
@@ -104,7 +104,7 @@ class TokenQuestions:
         )
 
     async def _account_of(self, namespace: str, pod: str) -> str | None:
-        """Return the service account of a pod that kubelet knows, by the newest it knows of it."""
+        """Return the service account of a pod, from the newest state that the kubelet has seen."""
         client = self._policy.client(Caller(KUBELET), NODE)
         accounts: dict[int, str] = {}
         for form in ("json", "protobuf"):
@@ -117,7 +117,7 @@ class TokenQuestions:
 
 
 def is_review(request: ApiRequest) -> bool:
-    """Return whether a TokenReview is to be created."""
+    """Return whether a request creates a TokenReview."""
     resource = request.resource
     return (
         request.verb == "create"
@@ -127,7 +127,7 @@ def is_review(request: ApiRequest) -> bool:
 
 
 def is_request(request: ApiRequest) -> bool:
-    """Return whether a token of a service account is asked for."""
+    """Return whether a request creates a token of a service account."""
     resource = request.resource
     return (
         request.verb == "create"
@@ -153,7 +153,7 @@ def _respond(
     spec: Mapping[str, object],
     status: Mapping[str, object],
 ) -> None:
-    """Answer in JSON, which clients that ask in protobuf read, too."""
+    """Respond in JSON, which clients that send protobuf accept, too."""
     answer = {"kind": kind, "apiVersion": _VERSION, "metadata": metadata}
     body = json.dumps({**answer, "spec": spec, "status": status}).encode()
     call.exchange.respond(201, [(b"Content-Type", b"application/json")], body)

@@ -1,7 +1,7 @@
-"""Watches, answered from the cache: what there is at the beginning, and then nothing.
+"""Watches served from the cache: the initial objects, and no further events.
 
-A client that begins at version 0, or at none, is sent all objects as ADDED. Any other has them, and
-is sent nothing: what happens in the cloud meanwhile is told when it is back.
+A client that starts at version 0, or without a version, gets all objects as ADDED. Any other client
+has them already, and gets nothing: it gets the changes in the cloud once that is reachable again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from yurttunnel.hub.request.requests import HubCall, ListOptions
 
 
 class Watches:
-    """Answers them; without a time of its own, one lasts ``shortest`` seconds to twice that."""
+    """Serves watches; the default duration is ``shortest`` seconds to twice that."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Watches:
         self.shortest = shortest
 
     async def watch(self, call: HubCall, owner: str) -> None:
-        """Answer with a watch; raises ``RequestFailed`` before the response has begun."""
+        """Respond with a watch; raise ``RequestFailed`` before the response has begun."""
         options = call.request.options
         if options.send_initial_events and options.resource_version_match != "NotOlderThan":
             # ValidateListOptions of k8s.io/apimachinery pkg/apis/meta/internalversion/validation.
@@ -84,7 +84,7 @@ class Watches:
             frames = []
             for body in source.bodies(items):
                 frames.append(media.watch_event("ADDED", meta.type, body, columns))
-                # They stand in the first event only.
+                # Only the first event has columns.
                 columns = b""
             exchange.write(b"".join(frames))
             await pace.ready()

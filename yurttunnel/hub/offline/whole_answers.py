@@ -1,4 +1,4 @@
-"""Answers that are read whole: objects and documents, which may be large."""
+"""Responses that are in memory as a whole: objects and documents, which may be large."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from yurttunnel.hub.offline.refusals import Refusals
 from yurttunnel.hub.request.requests import HubCall
 
 PIECE = 64 * 1024
-"""Bytes that are written at once; what has no more goes out with its head."""
+"""The number of bytes that are written at once; shorter bodies are sent with their head."""
 
 MOST_BEING_SENT = 32 * 1024 * 1024
-"""Bytes of longer ones that are being sent, and as many to pods with a network of their own, of
-which each has as many as it leaves free."""
+"""Maximum size in bytes of all longer bodies being sent; pods in networks of their own have as much
+again, of which each may use as much as it leaves free."""
 
 
 class WholeAnswers:
-    """Sends them, no faster than their clients take them.
+    """Sends responses no faster than their clients read them.
 
-    Until then they are in memory, so that many who take little at a time would fill that.
+    Meanwhile they are in memory, which many slow clients would fill.
     """
 
     def __init__(self, clock: IReactorTime, refusals: Refusals) -> None:
         self._clock = clock
         self._refusals = refusals
-        # By whether they are of pods.
+        # Keys: whether they are for pods.
         self._places = {pods: Places(MOST_BEING_SENT) for pods in (False, True)}
 
     async def send(self, call: HubCall, content_type: bytes, body: bytes) -> None:
-        """Answer with ``body``; raises ``RequestFailed`` before the response has begun."""
+        """Respond with ``body``; raise ``RequestFailed`` before the response has begun."""
         exchange, size = call.exchange, len(body)
         fields = [(b"Content-Type", content_type)]
         if size <= PIECE:

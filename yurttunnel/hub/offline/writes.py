@@ -1,9 +1,9 @@
-"""What would change something: refused with a sentence, but for what the node needs to go on.
+"""Writes while offline: rejected, except those that the node needs to keep running.
 
-That a write had succeeded which nobody has seen would mislead whoever asked for it. Exceptions are
-Events, which are sent on later; questions about tokens; and kubelet's own Node, which it creates at
-its start: when it is known, the API would say that it is there already, and kubelet goes on with
-that. Kubelet's Lease never comes here.
+Success for a write that has not reached the API would mislead the client. Exceptions are Events,
+which are sent later; requests about tokens; and the kubelet's own Node, which it creates at
+startup: if the Node is cached, it exists already, as the API would respond, and the kubelet
+continues. The kubelet's Lease is served elsewhere.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from yurttunnel.hub.policy import Policy
 from yurttunnel.hub.request.requests import HubCall, ResourceType
 
 LONGEST_BODY = 128 * 1024
-"""Bytes of a request that are taken; an Event or a review has some thousand, and to read a megabyte
-of them takes the reactor a tenth of a second."""
+"""Maximum size of a request body in bytes; an Event or a review has a few thousand, and parsing a
+megabyte of them would block the reactor for a tenth of a second."""
 
 NODES = ResourceType("", "v1", "nodes")
 
 
 class Writes:
-    """Answers them; ``node`` is the name of the node."""
+    """Serves writes; ``node`` is the name of the node."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Writes:
         self._refusals = refusals
 
     async def write(self, call: HubCall, owner: str) -> None:
-        """Answer; raises ``RequestFailed``, mostly."""
+        """Respond to a write, or raise ``RequestFailed``, as for most."""
         request = call.request
         if is_event(request) and request.verb == "create":
             self._events.keep(call, await _body(call), owner)
@@ -57,19 +57,19 @@ class Writes:
         elif owner == NODE and is_request(request):
             await self._tokens.request(call, await _body(call))
         else:
-            # Taken to its end: who is answered while it still sends may not see the answer.
+            # Read to its end: a client that is still sending may not see the response.
             with suppress(BodyTooLarge):
                 await _body(call)
             raise await self._refusal(call, owner)
 
     async def _refusal(self, call: HubCall, owner: str) -> ApiFailure:
-        """Return why not."""
+        """Return the failure of the write."""
         request = call.request
         if is_event(request) and request.verb in ("update", "patch"):
             return self._refusals.not_found(request)
         is_kubelets = call.caller.component == KUBELET and owner == NODE
         if is_kubelets and request.resource == NODES and request.verb == "create":
-            # A kubelet may create no other Node than its own (NodeRestriction).
+            # A kubelet may create only its own Node (NodeRestriction).
             client = self._policy.client(call.caller, owner)
             for form in ("protobuf", "json"):
                 collection = Collection(client, str(NODES), form)
@@ -79,7 +79,7 @@ class Writes:
 
 
 async def _body(call: HubCall) -> bytes:
-    """Return the body of a request, which may have been read for a server that is lost."""
+    """Return the body of a request; it may have been read already for an API server that failed."""
     if call.body is None:
         return await read_body(call.exchange, LONGEST_BODY)
     if len(call.body) > LONGEST_BODY:
