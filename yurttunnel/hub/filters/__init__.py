@@ -1,1 +1,1 @@
-"""Changes of what clients of the node see of objects."""
+"""Filters: they change or hide objects in responses to clients of the node."""

@@ -1,13 +1,13 @@
-"""Bodies in JSON as a filter leaves them, made of what was cut out of them.
+"""Filtered JSON bodies, built from the parsed items of a body.
 
-Whoever cuts a body, to keep what comes or to give what was kept, hands the pieces here and writes
-to the client what is returned. The cache has objects as the API gave them: so a filter that is
-configured later needs no list from the cloud.
+The caller parses a body, either to cache it or to serve it from the cache, passes the items to
+these classes, and sends the result to the client. The cache has the unfiltered objects, so a filter
+that is enabled later needs no new list from the cloud.
 
-In a watch an object that is hidden becomes DELETED, whether the client has seen it or not: clients
-ignore that of what they do not know, and nobody has to remember what each has seen (upstream does
-so since openyurt #1995). One that is no longer hidden comes as it is, ADDED or MODIFIED, which are
-the same to caches of clients.
+In a watch a hidden object becomes DELETED, whether or not the client has seen it: clients ignore
+the deletion of an unknown object, so the hub need not track what each client has seen (like
+upstream since openyurt #1995). An object that is no longer hidden keeps its event, ADDED or
+MODIFIED, which client caches treat alike.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 def changed_body(change: Change, body: bytes) -> bytes | None:
-    """Return an object, or an item of a list, as a client sees it; ``None`` hides it.
+    """Return an object, or an item of a list, after a change; ``None`` hides it.
 
-    What cannot be read stays as it is, as one object that is odd does not take a list away; where
-    some are to be hidden, it is.
+    An object that cannot be parsed stays unchanged, so that it does not make a list unusable; if
+    the change hides objects, it is hidden.
     """
     try:
         obj = _decode(body)
@@ -42,9 +42,9 @@ def changed_body(change: Change, body: bytes) -> bytes | None:
 
 
 class ListChange:
-    """Writes one list, as its items come; what the list says of itself follows them.
+    """Writes one list while its items arrive; the metadata of the list follow the items.
 
-    Members of JSON objects have no order, so clients find it there as well.
+    The members of JSON objects have no order, so clients accept that.
     """
 
     def __init__(self, change: Change) -> None:
@@ -68,7 +68,7 @@ class ListChange:
 
 
 class WatchChange:
-    """Writes the frames of one watch in ``media``, which is JSON."""
+    """Writes the frames of one watch; ``media`` is the JSON codec."""
 
     def __init__(self, media: IMedia, change: Change) -> None:
         self._media = media

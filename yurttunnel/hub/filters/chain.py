@@ -1,9 +1,9 @@
-"""The filters of a hub: which there are, in which order, and what a request goes through.
+"""The filters of a hub, their order, and their selection for each request.
 
-They are found by name among the plugins of Twisted (the Twisted documentation, "The Twisted Plugin
-System"). First come those of this package in the order of :data:`ORDER`, which has what hides
-before what changes, then all others by their names. Which requests are a filter's, it says itself;
-whose, its maker and the key of its name in ``yurt-hub-cfg``.
+Filters are plugins of Twisted (the Twisted documentation, "The Twisted Plugin System"), identified
+by name. Those of this package come first, in the order of :data:`ORDER`: filters that hide objects
+before those that change them. All others follow by name. Each filter decides to which requests it
+applies; its maker, and its key in ``yurt-hub-cfg``, define to which clients.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ORDER = (
     "nodeportisolation",
     "masterservice",
     "servicetopology",
-    # It shows an endpoint that is on no node.
+    # It adds an endpoint that is on no node.
     "forwardkubesvctraffic",
     "inclusterconfig",
     "serviceenvupdater",
@@ -44,29 +44,29 @@ ORDER = (
 
 
 _NOBODY = frozenset({"", "yurthub", PAGES})
-"""Who does not say what it is, and the hub itself: what it goes by has to be what the API says."""
+"""Clients without a User-Agent, and the hub itself, which needs the API's unfiltered objects."""
 
 
 _REMEMBERED = 256
-"""Requests of which is remembered which filters apply: the same ones come again and again."""
+"""The number of requests whose filters are remembered, because most requests are repeated."""
 
 _LONGEST_REMEMBERED = 1024
-"""Characters of the path and the query of one of them; what is made up may be as long as a head."""
+"""Maximum length of the path and query of a remembered request; some are as long as a head."""
 
 
 class BadFilter(Exception):
-    """The filters that were asked for cannot be had; one line says why."""
+    """The requested filters are not available; the message is one line."""
 
 
 def installed_makers() -> list[IFilterMaker]:
-    """Return the filters that are installed, of this package and of others."""
+    """Return the installed filters, of this package and of others."""
     return list(getPlugins(IFilterMaker))
 
 
 def chosen_makers(makers: Iterable[IFilterMaker], disabled: Iterable[str]) -> list[IFilterMaker]:
-    """Return those that are not disabled, in their order; ``*`` disables all.
+    """Return the filters that are not disabled, in their order; ``*`` disables all.
 
-    Raises :class:`BadFilter` for a name that nothing has, or two have.
+    Raises :class:`BadFilter` for a name that no filter has, or more than one.
     """
     makers = sorted(makers, key=lambda maker: (_place(maker.name), maker.name))
     names = Counter(maker.name for maker in makers)
@@ -86,11 +86,11 @@ def _place(name: str) -> int:
 
 @implementer(IFilters)
 class Filters:
-    """Those that ``makers`` make, for whom ``configuration`` says.
+    """The filters created by ``makers``, for the clients that ``configuration`` defines.
 
-    ``failures`` counts by filter what it raised. If that filter hides objects, the object is hidden
-    then; else it passes as the filter has left it, since nobody is served by a list that is not
-    there. A filter that raises for a request is for it if it hides objects and some are read.
+    ``failures`` counts the exceptions of each filter. The object is then hidden if the filter hides
+    objects, else passed on as the filter left it: without the object the client would be worse off.
+    A filter that fails on a request applies to it if it hides objects and the request is a read.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Filters:
         return find(request)
 
     def change_for(self, caller: Caller, request: ApiRequest) -> Change | None:
-        """Return what the answer goes through."""
+        """Return the change that the response needs."""
         applying = self._applying(request)
         if not applying:
             return None
@@ -130,7 +130,7 @@ class Filters:
     def follow(
         self, caller: Caller, request: ApiRequest, end: Callable[[], object]
     ) -> Callable[[], None]:
-        """Have ``end()`` called when the answer to a watch would look different."""
+        """Call ``end()`` when the response to a watch would be filtered differently."""
         applying = self._applying(request)
         if not applying:
             return _nothing
@@ -148,7 +148,7 @@ class Filters:
 
 
 class _Member:
-    """One filter in its place; ``version`` counts how often it has changed its mind."""
+    """A filter in the chain; ``version`` counts how often its results have changed."""
 
     _log = Logger()
 
@@ -168,11 +168,11 @@ class _Member:
         self.hides: bool = self._filter.hides
 
     def applies(self, request: ApiRequest) -> bool:
-        """Return whether it is for a request."""
+        """Return whether the filter applies to a request."""
         try:
             return self._filter.applies(request)
         except Exception:
-            # As below; and without an answer all clients were worse off, whoever it is for.
+            # As below; and failing the request would be worse for all clients.
             applies = self.hides and request.resource is not None and request.verb in READING
             becomes = "goes through it" if applies else "does not go through it"
             self._failed("say whether it is for a request", becomes)
@@ -183,8 +183,8 @@ class _Member:
         try:
             return self._filter.change(obj)
         except Exception:
-            # Filters are anybody's code. A client without the object is worse off, unless this is
-            # what it must not see.
+            # Filters are third-party code. A missing object is worse for the client, unless it must
+            # not see the object.
             self._failed("change an object", "is hidden" if self.hides else "passes as it is")
             return None if self.hides else obj
 
@@ -205,7 +205,7 @@ class _Member:
 
 
 def _nothing() -> None:
-    """Stop what was not begun: no filter is for such a request."""
+    """Do nothing: no filter applies to such a request."""
 
 
 def _state(members: Iterable[_Member]) -> State:

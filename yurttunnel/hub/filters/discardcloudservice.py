@@ -1,7 +1,7 @@
-"""``discardcloudservice``: load balancers of the cloud are left out on edge nodes.
+"""``discardcloudservice``: hides load balancers of the cloud on edge nodes.
 
-Hidden are Services of the type LoadBalancer that say so, and the one by which upstream's tunnel is
-reached within the cloud (openyurt #1926; before that all LoadBalancers were, unless they said not).
+It hides Services of the type LoadBalancer with the annotation, and the Service of upstream's tunnel
+server for the cloud (openyurt #1926; before that all LoadBalancers were hidden unless annotated).
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class DiscardCloudService:
     hides = True
 
     def __init__(self, site: FilterSite, changed: Callable[[], object]) -> None:
-        """Need nothing."""
+        """Needs nothing of the site."""
 
     def applies(self, request: ApiRequest) -> bool:
-        """Return whether it is about Services."""
+        """Return whether a request is for Services."""
         return asks_for(request, "", {"services"}, FOLLOWING)
 
     def change(self, obj: Object) -> Object | None:
-        """Hide it or not."""
+        """Hide a Service, or return it unchanged."""
         annotations = member(member(obj, "metadata"), "annotations")
         balances = member(obj, "spec").get("type") == "LoadBalancer"
         hidden = balances and annotations.get(ANNOTATION) == "true"

@@ -1,7 +1,7 @@
-"""``forwardkubesvctraffic``: the Service ``default/kubernetes`` leads to the hub.
+"""``forwardkubesvctraffic``: routes traffic for the Service ``default/kubernetes`` to the hub.
 
-kube-proxy sends what goes to the Service's own address, or its name in DNS, to the endpoints of the
-EndpointSlice that the API servers keep; that is shown with the hub as the only one.
+kube-proxy sends traffic for the Service's cluster IP, and so for its DNS name, to the endpoints of
+the EndpointSlice that the API servers maintain; the filter replaces these with the hub.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from yurttunnel.hub.filters.reach import LeadingFilter
 
 
 class ForwardKubeSvcTraffic(LeadingFilter):
-    """The filter, which shows the hub's address and its port for TLS.
+    """The filter, which replaces the endpoints with the hub's address and TLS port.
 
-    A slice of the other family stays.
+    A slice of the other address family stays unchanged.
     """
 
     group, resource = "discovery.k8s.io", "endpointslices"

@@ -1,7 +1,7 @@
-"""``inclusterconfig``: kube-proxy asks the hub, without another configuration for edge nodes.
+"""``inclusterconfig``: makes kube-proxy use the hub without a configuration for edge nodes.
 
-kubeadm gives kube-proxy a kubeconfig with the address of the API. Without that line it takes what a
-pod has, ``KUBERNETES_SERVICE_HOST``, which ``masterservice`` makes the hub's.
+kubeadm gives kube-proxy a kubeconfig with the address of the API. Without that line kube-proxy uses
+the pod's ``KUBERNETES_SERVICE_HOST``, which ``masterservice`` sets to the hub's address.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LINE = re.compile(r"^([ \t]*)(kubeconfig[ \t]*:)", re.MULTILINE)
 
 
 class InClusterConfig(LeadingFilter):
-    """The filter, which makes the line a comment; kubelet asks for each ConfigMap by its name."""
+    """The filter, which comments out the line; the kubelet gets each ConfigMap by name."""
 
     resource = "configmaps"
     only = CONFIG_MAP

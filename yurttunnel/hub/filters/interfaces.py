@@ -1,7 +1,7 @@
-"""The seam of filters, which change what a client sees of objects.
+"""The interfaces of filters, which change objects in responses.
 
-``twist`` imports this for each of its commands, to tell the plugins of filters from its own: so
-what only types need is not loaded here.
+``twist`` imports this module for each of its commands, to distinguish filter plugins from its own,
+so imports for type annotations are not executed.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ Object = dict[str, Any]
 
 
 class Change(NamedTuple):
-    """What a client sees of objects.
+    """A change of objects for a client.
 
-    ``make`` returns it of one, which it may change in place; ``None`` hides it. With ``hides`` some
-    are hidden: then what cannot be looked into is hidden, too.
+    ``make`` returns a changed object, and may modify its argument; ``None`` hides the object. With
+    ``hides`` some are hidden, and objects that cannot be parsed are, too.
     """
 
     make: Callable[[Object], Object | None]
@@ -35,12 +35,11 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FilterSite:
-    """What a filter can know of its node.
+    """The information about a node that filters can use.
 
-    ``host`` and ``secure_port`` are where pods reach the hub by TLS, and ``reach`` says whether
-    they do at this moment; ``host`` is empty where they never do. ``informers`` follow the API
-    through the hub's own port, so that they have what was last seen when a node boots without the
-    cloud.
+    ``host`` and ``secure_port`` are the address at which pods reach the hub with TLS, and ``reach``
+    says whether they can now; ``host`` is empty if they never can. ``informers`` read the API
+    through the hub's own port, so they have the cached objects when a node boots offline.
     """
 
     node: str
@@ -52,59 +51,59 @@ class FilterSite:
 
 
 class IFilter(Interface):
-    """One filter at work."""
+    """A running filter."""
 
     hides: bool = Attribute(
         "`bool`: it hides objects, and so one that it fails on; without, such a one passes."
     )
 
     def applies(request: ApiRequest) -> bool:
-        """Return whether it has something to change in the answer to a request.
+        """Return whether the filter may change the response to a request.
 
-        For the same request that is always the same. What is no resource is asked about, too.
+        The result must always be the same for a request. Some requests are not for a resource.
         """
 
     def change(obj: Object) -> Object | None:
-        """Change one object, or hide it, which is for lists and watches: a get then breaks off.
+        """Change one object, or hide it; the response to a get of a hidden object is aborted.
 
-        An item of a list does not say its kind. Whatever members are missing, or are of other
-        types than they should, nothing is to be raised.
+        An item of a list does not have its kind. The method must not raise an exception, even if
+        members are missing or have unexpected types.
         """
 
 
 class IFilterMaker(IPlugin):
-    """Makes a filter when the hub starts; a plugin, so that other packages can have theirs."""
+    """Creates a filter when the hub starts; a plugin, so that other packages can have filters."""
 
     name: str = Attribute("`str`: as flags and ``yurt-hub-cfg`` have it.")
     components: Collection[str] = Attribute("`Collection[str]`: for whose requests it always is.")
 
     def make(site: FilterSite, changed: Callable[[], object]) -> IFilter:
-        """Make it.
+        """Create the filter.
 
-        ``changed()`` is to be called when objects that were answered already would now look
-        different: then clients are made to list again.
+        ``changed()`` must be called when the result for objects that were already served would be
+        different; clients are then made to list again.
         """
 
 
 class IFollowing(Interface):
-    """Knows of a watch whether what is done with its answer changes."""
+    """Detects changes of the processing of a watch's response."""
 
     def follow(
         caller: Caller, request: ApiRequest, end: Callable[[], object]
     ) -> Callable[[], None]:
-        """Have ``end()`` called, once, when something else would be done with the answer now.
+        """Call ``end()``, once, when the response would be processed differently now.
 
-        :mod:`yurttunnel.hub.filters.relist` does what is to be done then. What is returned is to
-        be called when the watch ends otherwise.
+        :mod:`yurttunnel.hub.filters.relist` implements ``end``. The returned function must be
+        called when the watch ends for another reason.
         """
 
 
 class IFilters(IFollowing):
-    """Those of a hub, as they are configured at this moment."""
+    """The filters of a hub in their current configuration."""
 
     def change_for(caller: Caller, request: ApiRequest) -> Change | None:
-        """Return what the answer goes through, ``None`` when nothing applies.
+        """Return the change that the response needs, ``None`` if no filter applies.
 
-        Where something does, the API is asked for JSON, whatever else the client accepts
+        If one applies, JSON is requested from the API, whatever else the client accepts
         (:mod:`yurttunnel.hub.request.accept`).
         """

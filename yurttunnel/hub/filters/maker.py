@@ -1,4 +1,4 @@
-"""What the filters of this package are made by."""
+"""The maker of the filters of this package."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from yurttunnel.hub.filters.interfaces import FilterSite, IFilter, IFilterMaker
 
 @implementer(IFilterMaker)
 class FilterMaker:
-    """Makes one filter by calling a class or a function."""
+    """Creates one filter by calling a class or a function."""
 
     def __init__(
         self,
@@ -24,5 +24,5 @@ class FilterMaker:
         self._make = make
 
     def make(self, site: FilterSite, changed: Callable[[], object]) -> IFilter:
-        """Make it."""
+        """Create the filter."""
         return self._make(site, changed)

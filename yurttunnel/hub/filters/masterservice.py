@@ -1,7 +1,7 @@
-"""``masterservice``: pods find the hub where they look for the API.
+"""``masterservice``: makes pods use the hub as their API server.
 
-kubelet makes the variables ``KUBERNETES_SERVICE_HOST`` and ``..._PORT`` of each container from the
-Service ``default/kubernetes``, so that is shown with the hub's address and port.
+The kubelet sets ``KUBERNETES_SERVICE_HOST`` and ``..._PORT`` of each container from the Service
+``default/kubernetes``, so the filter sets the address and port of that Service to the hub's.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from yurttunnel.hub.filters.reach import LeadingFilter
 
 
 class MasterService(LeadingFilter):
-    """The filter, which shows the hub's address and its port for TLS."""
+    """The filter, which sets the hub's address and TLS port."""
 
     resource = "services"
     only = KUBERNETES

@@ -1,6 +1,6 @@
-"""Members of objects that a filter may change, and which requests and objects it is about.
+"""Helpers of filters: access to members of objects, and matching of requests and objects.
 
-Who reads only has :mod:`yurttunnel.cluster.fields`.
+Code that only reads objects uses :mod:`yurttunnel.cluster.fields`.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ FOLLOWING = frozenset({"list", "watch"})
 
 
 class Name(NamedTuple):
-    """The name of an object."""
+    """The namespace and name of an object."""
 
     namespace: str
     name: str
 
 
 KUBERNETES = Name("default", "kubernetes")
-"""The Service of the API servers, and the EndpointSlice that kube-apiserver itself keeps."""
+"""The Service of the API servers, and the EndpointSlice that kube-apiserver maintains."""
 
 
 def member(obj: dict[str, Any], key: str) -> dict[str, Any]:
-    """Return an object in an object; what is none is an empty one that is nobody's."""
+    """Return a member that is an object; if it is not one, return a new empty object."""
     value = obj.get(key)
     return value if isinstance(value, dict) else {}
 
 
 def members(obj: dict[str, Any], key: str) -> Iterator[dict[str, Any]]:
-    """Go through the objects in a list, and past whatever else is there."""
+    """Yield the objects in a list, and skip all other items."""
     value = obj.get(key)
     if isinstance(value, list):
         yield from (each for each in value if isinstance(each, dict))
@@ -53,7 +53,7 @@ def asks_for(
     name: Name | None = None,
     subresources: Collection[str] = ("",),
 ) -> bool:
-    """Return whether a request is for such objects, and may be for the one of that name."""
+    """Return whether a request is for such resources, and may include the object with that name."""
     resource = request.resource
     return (
         resource is not None

@@ -1,16 +1,17 @@
-"""``nodeportisolation``: node ports are open in the pools that a Service names.
+"""``nodeportisolation``: opens node ports only in the pools that a Service lists.
 
 =================  ========================================
-listed             in pools
+annotation         pools with open ports
 =================  ========================================
 ``a,b``            a and b
 ``*``              all
-``-a,*``           all but a
-``-a``             none: what is not listed is not meant
+``-a,*``           all except a
+``-a``             none: pools that are not listed are closed
 =================  ========================================
 
-Of an item and its opposite the first counts. On a node without a pool all ports are open, as in
-Kubernetes. Upstream hides the whole Service; here its cluster address goes on working.
+If a pool is listed both with and without a minus sign, the first item counts. On a node without a
+pool all ports are open, as in Kubernetes. Upstream hides the whole Service; here its cluster IP
+continues to work.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from yurttunnel.hub.request.requests import ApiRequest
 
 ANNOTATION = "nodeport.openyurt.io/listen"
 
-# No set: what is there may be anything, and not be hashable.
+# Not a set: the type of a Service may be any JSON value, and not hashable.
 _TYPES = ("NodePort", "LoadBalancer")
 
 
 def listens(pools: str, own: str) -> bool:
-    """Return whether ports are open in the pool ``own`` by what a Service says."""
+    """Return whether ports are open in the pool ``own``, given a Service's annotation."""
     items = [item.strip() for item in pools.split(",")]
     for item in items:
         if item.removeprefix("-") == own:
@@ -54,11 +55,11 @@ class NodePortIsolation:
         site.pools.on_changed.append(self._pools_changed)
 
     def applies(self, request: ApiRequest) -> bool:
-        """Return whether it is about Services."""
+        """Return whether a request is for Services."""
         return asks_for(request, "", {"services"}, READING)
 
     def change(self, obj: Object) -> Object:
-        """Take the node ports away, or not."""
+        """Remove the node ports if they are closed in this pool."""
         annotations = member(member(obj, "metadata"), "annotations")
         spec = member(obj, "spec")
         if ANNOTATION not in annotations or spec.get("type") not in _TYPES:

@@ -1,10 +1,10 @@
-"""The pool that the node is in, and the nodes that are in it with it.
+"""The node pool of the node, and the other nodes of that pool.
 
-The pool is what ``--nodepool-name`` says, else the label of the Node, else the NodePool that has
-the node in its status. Its nodes are in the status of the NodePool, or in NodeBuckets, of which
-one changes when a node comes, and not the whole pool.
+The pool is the value of ``--nodepool-name``, else the label of the Node, else the NodePool whose
+status lists the node. The nodes of a pool are in the status of the NodePool, or in NodeBuckets: if
+a node is added, only one bucket changes, and not the whole pool.
 
-Nothing is followed before somebody asks: clusters without pools do not have the kinds.
+Informers start at the first use: clusters without pools do not have these kinds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from yurttunnel.kube.interfaces import IInformer, IInformers, InformerSpec
 from yurttunnel.kube.resources import NODES, Object, Resource
 
 NODE_POOLS = Resource("apps.openyurt.io", "v1beta1", "nodepools", "NodePool", namespaced=False)
-"""In the version that openyurt 1.3 to 1.6 have."""
+"""The version of openyurt 1.3 to 1.6."""
 NODE_BUCKETS = Resource(
     "apps.openyurt.io", "v1alpha1", "nodebuckets", "NodeBucket", namespaced=False
 )
@@ -35,29 +35,29 @@ class Members(NamedTuple):
 
 
 def pool_of_node(node: Object) -> str:
-    """Keep of a Node the name of its pool."""
+    """Return the name of a Node's pool."""
     return text(mapping(mapping(node.get("metadata")).get("labels")).get(NODE_LABEL))
 
 
 def members_of_pool(pool: Object) -> Members:
-    """Keep of a NodePool its nodes."""
+    """Return the nodes of a NodePool."""
     name = text(mapping(pool.get("metadata")).get("name"))
     return Members(name, frozenset(texts(mapping(pool.get("status")).get("nodes"))))
 
 
 def members_of_bucket(bucket: Object) -> Members:
-    """Keep of a NodeBucket the pool, and those of its nodes that it has."""
+    """Return the pool and the nodes of a NodeBucket."""
     labels = mapping(mapping(bucket.get("metadata")).get("labels"))
     nodes = frozenset(text(each.get("name")) for each in objects(bucket.get("nodes")))
     return Members(text(labels.get(BUCKET_LABEL)), nodes - {""})
 
 
 class Pools:
-    """Follows the pool of ``node`` by ``informers``; ``name`` is what the flag says, or empty."""
+    """Follows the pool of ``node`` with ``informers``; ``name`` is the flag's value, or empty."""
 
     def __init__(self, informers: IInformers, node: str, name: str, buckets: bool) -> None:
         self.on_changed: list[Callable[[], object]] = []
-        """Who is told when the pool or its nodes have changed."""
+        """Callbacks for a change of the pool or its nodes."""
         self._informers = informers
         self._node = node
         self._name = name
@@ -78,9 +78,9 @@ class Pools:
         return next((each.pool for each in pools.values() if self._node in each.nodes), "")
 
     def mates(self) -> frozenset[str] | None:
-        """Return the nodes of the pool, of which there are none without a pool.
+        """Return the nodes of the pool, an empty set without a pool.
 
-        ``None`` while they are not known, and when there is no such pool.
+        The result is ``None`` while they are not known, and if the pool does not exist.
         """
         own = self.own()
         if not own:
@@ -101,12 +101,12 @@ class Pools:
         if informer is None:
             self._following[spec.resource] = informer = self._informers.informer(spec)
             informer.add_handler(lambda old, new: self._review())
-            # That there is nothing is known only then.
+            # Until then it is not known that there are no objects.
             once_synced(informer, self._review)
         return informer
 
     def _review(self) -> None:
-        """Report a change; what nobody has asked for is not followed for that."""
+        """Report a change; only objects that a filter has already used are checked."""
         pools_asked_for = len(self._following) > (NODES in self._following)
         found = (self.own(), self.mates() if pools_asked_for else None)
         before, self._last = self._last, found

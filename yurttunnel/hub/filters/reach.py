@@ -1,7 +1,7 @@
-"""Whether pods reach the hub, and what the filters have in common that lead them to it.
+"""Whether pods can reach the hub, and the base class of filters that redirect them to it.
 
-Pods that are led where nobody listens have lost the way that they had: what Kubernetes gives them
-leads to the API wherever that is reached.
+A pod that is redirected to a closed port loses its connection to the API, because the addresses
+from Kubernetes work wherever the API is reachable.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from yurttunnel.hub.request.requests import ApiRequest
 
 
 class Reach:
-    """What is told by who listens for pods.
+    """The state of the listeners for pods.
 
-    Until then it is as ``expected``: a hub that is started anew is not to lead its pods away from
-    it and back, since a kubelet may start containers anew for that.
+    Until the first report it is as ``expected``: a hub that restarts must not redirect its pods to
+    the API and back, because the kubelet may restart their containers.
     """
 
     def __init__(self, expected: bool) -> None:
         self.reached = expected
         self.on_changed: list[Callable[[], object]] = []
-        """Who is told when it is otherwise than before."""
+        """Callbacks for a change."""
 
     def tell(self, reached: bool) -> None:
-        """Take it that pods reach the hub now, or that they do not."""
+        """Record whether pods can reach the hub now."""
         if reached != self.reached:
             self.reached = reached
             for callback in self.on_changed:
@@ -37,9 +37,9 @@ class Reach:
 
 @implementer(IFilter)
 class LeadingFilter:
-    """A filter that leads pods to the hub; it does nothing while they do not reach it.
+    """A filter that redirects pods to the hub; it changes nothing while they cannot reach it.
 
-    It is for objects of a ``resource`` that is in ``group``, or for the one of the name ``only``.
+    It applies to objects of a ``resource`` in ``group``, or to the one with the name ``only``.
     """
 
     hides = False
@@ -65,5 +65,5 @@ class LeadingFilter:
         return obj
 
     def _lead(self, obj: Object) -> None:
-        """Have an object lead to the hub."""
+        """Change an object so that it redirects to the hub."""
         raise NotImplementedError

@@ -1,8 +1,8 @@
-"""Has clients list again when something else is done with their answers than before.
+"""Makes clients list again when their responses are processed differently than before.
 
-A watch that only ends is begun again by reflectors where it ended, without a list
-(``ListAndWatch`` of k8s.io/client-go tools/cache/reflector.go). So it is told what the API itself
-tells of a version that is too old: 410 Expired.
+When a watch only ends, reflectors resume it at its last version, without a list (``ListAndWatch``
+of k8s.io/client-go tools/cache/reflector.go). So the client gets the API's response for a version
+that is too old: 410 Expired.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ EXPIRED = RequestFailed(410, "what yurthub does for this client has changed: lis
 
 
 def end_when_changed(following: IFollowing, call: HubCall, changed: bool) -> None:
-    """End a watch once ``following`` says that something else is done with it.
+    """End a watch once ``following`` reports that it is processed differently.
 
-    One that is ``changed`` on its way is JSON, and written in whole frames: its client is told to
-    list again. Any other is cut where it is, and told when it is begun again; so is what says why
-    there is no watch.
+    A watch that is ``changed`` by filters is JSON in complete frames: its client gets an ERROR
+    event. Any other watch is aborted, and rejected when resumed; so is the response of a rejected
+    watch.
     """
     exchange = call.exchange
 

@@ -1,9 +1,10 @@
-"""``serviceenvupdater``: containers that say themselves where the API is find the hub.
+"""``serviceenvupdater``: redirects containers that set the API's address themselves to the hub.
 
-``masterservice`` is for those that leave it to kubelet. Here what a container sets of
-``KUBERNETES_SERVICE_HOST`` and ``KUBERNETES_SERVICE_PORT`` is changed, and nothing is added, so no
-container is another one to kubelet that was not. Init containers, too: they get the same variables,
-and one that could not reach the API would keep its pod from starting; upstream leaves them out.
+``masterservice`` handles containers that leave it to the kubelet. This filter changes
+``KUBERNETES_SERVICE_HOST`` and ``KUBERNETES_SERVICE_PORT`` if a container sets them, and adds
+nothing, so other containers look unchanged to the kubelet. It includes init containers, which
+upstream omits: they get the same variables, and an init container that cannot reach the API would
+block its pod.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class ServiceEnvUpdater(LeadingFilter):
         }
 
     def _asks(self, request: ApiRequest) -> bool:
-        # Patches of the status of pods are answered with them, too.
+        # A patch of the status of a pod returns the pod, too.
         verbs, subresources = READING | {"patch"}, ("", "status")
         return asks_for(request, "", {self.resource}, verbs, subresources=subresources)
 

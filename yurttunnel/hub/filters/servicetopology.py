@@ -1,17 +1,18 @@
-"""``servicetopology``: traffic for a Service stays on the node or in its pool.
+"""``servicetopology``: keeps traffic for a Service on the node or in its pool.
 
-A Service says so by an annotation:
+An annotation of the Service selects the endpoints:
 
 ==================================================  ===================================
-``openyurt.io/topologyKeys``                        endpoints that are shown
+``openyurt.io/topologyKeys``                        endpoints
 ==================================================  ===================================
 ``kubernetes.io/hostname``                          on this node
-``openyurt.io/nodepool``, ``kubernetes.io/zone``    in its pool; without one, on this node
-anything else                                       all
+``openyurt.io/nodepool``, ``kubernetes.io/zone``    in its pool; without a pool, on this node
+any other value                                     all
 ==================================================  ===================================
 
-An endpoint that is on no node is not shown, as with the traffic policies of Kubernetes. What has no
-endpoint left is shown without any: were it hidden, clients would go on with those they know.
+Endpoints without a node are removed, as with the traffic policies of Kubernetes. An object without
+remaining endpoints stays, but is empty: if it were hidden, clients would continue to use the
+endpoints that they know.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _ADDRESSES = ("addresses", "notReadyAddresses")
 
 
 def topology_of(service: Object) -> str:
-    """Keep of a Service what it says: :data:`NODE`, :data:`POOL`, or nothing."""
+    """Return the topology of a Service: :data:`NODE`, :data:`POOL`, or an empty string."""
     annotations = mapping(mapping(service.get("metadata")).get("annotations"))
     said = text(annotations.get(ANNOTATION)).strip()
     return {NODE: NODE, POOL: POOL, "kubernetes.io/zone": POOL}.get(said, "")
@@ -48,7 +49,7 @@ SPEC = InformerSpec(SERVICES, topology_of)
 
 @implementer(IFilter)
 class ServiceTopology:
-    """The filter; it shows everything as long as it is not known what belongs together."""
+    """The filter; it changes nothing while the nodes of the pool are not known."""
 
     hides = False
 
@@ -62,13 +63,13 @@ class ServiceTopology:
         site.pools.on_changed.append(self._pools_changed)
 
     def applies(self, request: ApiRequest) -> bool:
-        """Return whether it is about endpoints, in either of their kinds."""
+        """Return whether a request is for Endpoints or EndpointSlices."""
         return asks_for(request, "", {"endpoints"}, READING) or asks_for(
             request, "discovery.k8s.io", {"endpointslices"}, READING
         )
 
     def change(self, obj: Object) -> Object:
-        """Leave out the endpoints that are elsewhere."""
+        """Remove the endpoints on other nodes."""
         nodes = self._nodes(self._services.get(_service(obj).name, _service(obj).namespace))
         if nodes is None:
             return obj
@@ -80,7 +81,7 @@ class ServiceTopology:
         return obj
 
     def _nodes(self, topology: str | None) -> Collection[str] | None:
-        """Return the nodes whose endpoints are shown, ``None`` for all."""
+        """Return the nodes whose endpoints stay, ``None`` for all."""
         if not topology:
             return None
         if topology == NODE:
@@ -91,7 +92,7 @@ class ServiceTopology:
     def _service_changed(self, old: str | None, new: str | None) -> None:
         if new == POOL and not self._by_pool:
             self._by_pool = True
-            # It is known by the time that the endpoints are asked for.
+            # Start the informers, so that the pool is known when endpoints are requested.
             self._pools.mates()
         if new is not None and (old or "") != new:
             self._tell_changed()
@@ -102,7 +103,7 @@ class ServiceTopology:
 
 
 def _service(obj: Object) -> Name:
-    """Return the Service of an EndpointSlice, or of Endpoints, which are named as it is."""
+    """Return the Service of an EndpointSlice, or of Endpoints, which have the Service's name."""
     name = name_of(obj)
     labels = member(member(obj, "metadata"), "labels")
     return Name(
@@ -111,12 +112,12 @@ def _service(obj: Object) -> Name:
 
 
 def _node_of(endpoint: Object) -> str:
-    """Return the node of an endpoint; before Kubernetes 1.21 it was in its topology."""
+    """Return the node of an endpoint; before Kubernetes 1.21 it was in the topology."""
     return text(endpoint.get("nodeName") or member(endpoint, "topology").get(NODE))
 
 
 def _reduce(subset: Object, nodes: Collection[str]) -> bool:
-    """Leave out the addresses of other nodes; return whether any are left."""
+    """Remove the addresses of other nodes; return whether any are left."""
     for key in _ADDRESSES:
         if isinstance(subset.get(key), list):
             subset[key] = [

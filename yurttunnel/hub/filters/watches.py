@@ -1,12 +1,12 @@
-"""The watches that run while what is done with their answers changes: by filters, or by keeping.
+"""Watches that are ended when the processing of their responses changes: by filters, or by caching.
 
-A filter says what becomes of an object that comes, so when its mind changes, what a client has been
-shown before is out of date: a Service has another annotation, or a node has come into the pool.
-Then the watches that go through it are ended, and their clients told to list again. Nothing is
-remembered of what each has seen.
+A filter's result for an object may change over time: a Service gets another annotation, or a node
+joins the pool. Objects that were sent to a client before are then out of date. So the hub ends the
+watches that use the filter, and makes their clients list again. It does not track what each client
+has seen.
 
-Changes come in bunches, and lists are large: there is a second for a bunch to be complete, at least
-:data:`INTERVAL` between two rounds, and each round is spread.
+Changes come in bursts, and lists are large: the hub waits a second for further changes, and at
+least :data:`INTERVAL` between two rounds, and spreads each round over time.
 """
 
 from __future__ import annotations
@@ -24,24 +24,23 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from yurttunnel.hub.request.requests import ApiRequest, Caller
 
 SETTLE = 1.0
-"""Seconds from a change to what follows from it."""
+"""The delay in seconds from a change to the round that it causes."""
 
 INTERVAL = 10.0
-"""Seconds from one round to the next."""
+"""Minimum time in seconds between two rounds."""
 
 SPREAD = 2.0
-"""Seconds in which the watches of a round are ended; less than to the next one."""
+"""The time in seconds over which the watches of a round are ended; less than :data:`INTERVAL`."""
 
 TOLD = 60.0
-"""Seconds in which a client whose watch was ended is told to list again, whenever it goes on. One
-that has never listed what it watches, such as ``kubectl get pod NAME --watch``, would be told so
-for ever."""
+"""How long, in seconds, a client whose watch was ended gets a 410 when it resumes. A client that
+never lists what it watches, such as ``kubectl get pod NAME --watch``, would get it forever."""
 
 MOST_LISTS = 1024
-"""Lists of which it is remembered what was done with them; of more, the latest."""
+"""Maximum number of lists whose processing is remembered; the most recent are kept."""
 
 State = tuple[tuple[str, int], ...]
-"""What is done: the names of filters and the versions of their minds, or whether it is kept."""
+"""The processing of a response: the names and versions of filters, or whether it is cached."""
 
 
 @dataclass(eq=False, slots=True)
@@ -51,23 +50,23 @@ class _Watch:
     now: Callable[[], State]
     end: Callable[[], object]
     is_of_before: bool
-    """Whether its list is of an earlier run, as far as is known."""
+    """Whether its list may be from an earlier run."""
     ending: IDelayedCall | None = field(default=None)
 
 
 class FollowedWatches(Service):
-    """Those of a hub; while it does not run, none is ended."""
+    """The watches of a hub; while the service is not running, none is ended."""
 
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
         self._watches: set[_Watch] = set()
-        # Each with the moment until which it counts.
+        # Each with the end of its validity.
         self._lists: OrderedDict[bytes, tuple[State, float]] = OrderedDict()
         self._round: IDelayedCall | None = None
         self._next_round = 0.0
 
     def stopService(self) -> None:
-        """End no more of them."""
+        """Stop ending watches."""
         super().stopService()
         if self._round is not None:
             self._round.cancel()
@@ -76,9 +75,9 @@ class FollowedWatches(Service):
             self._forget(watch)
 
     def listed(self, caller: Caller, request: ApiRequest, state: State) -> None:
-        """Take it what was done with a list; the watch behind it goes on from there.
+        """Record the processing of a list; the watch that follows it continues from there.
 
-        Of one that comes in pages the first counts: what a client has of it is the oldest.
+        Of a list in pages, the first page counts, because it has the oldest state.
         """
         key = _key(caller, request)
         if not request.options.continue_token or key not in self._lists:
@@ -97,7 +96,7 @@ class FollowedWatches(Service):
         now: Callable[[], State],
         end: Callable[[], object],
     ) -> Callable[[], None]:
-        """Have ``end()`` called once ``now()`` is not what it was when the client listed."""
+        """Call ``end()`` once ``now()`` differs from its value when the client listed."""
         key, state = _key(caller, request), now()
         listed = None
         if _goes_on(request):
@@ -112,12 +111,12 @@ class FollowedWatches(Service):
         return lambda: self._forget(watch)
 
     def is_outdated(self, caller: Caller, request: ApiRequest, now: State) -> bool:
-        """Return whether a watch would go on from a list with which something else was done."""
+        """Return whether a watch would continue a list that was processed differently."""
         listed = self._listed_state(_key(caller, request))
         return _goes_on(request) and listed is not None and listed != now
 
     def review(self) -> None:
-        """Look soon which watches are out of date."""
+        """Schedule a round that ends the watches that are out of date."""
         if self.running and self._round is None:
             seconds = self._clock.seconds()
             wait = max(SETTLE, self._next_round - seconds)
@@ -139,7 +138,7 @@ class FollowedWatches(Service):
         self._watches.discard(watch)
         is_known = self._listed_state(watch.key) is not None
         if watch.is_of_before and not is_known and watch.state != watch.now():
-            # Its client may go on where this watch ends.
+            # The client may resume where this watch ends.
             self._remember(watch.key, watch.state, TOLD)
 
     def _listed_state(self, key: bytes) -> State | None:
@@ -153,13 +152,13 @@ class FollowedWatches(Service):
 
 
 def _goes_on(request: ApiRequest) -> bool:
-    """Return whether a watch goes on from a list, and is not a list and a watch in one."""
+    """Return whether a watch continues a list, and does not begin with the current state."""
     options = request.options
     return options.resource_version not in ("", "0") and not options.send_initial_events
 
 
 def _key(caller: Caller, request: ApiRequest) -> bytes:
-    """Return what a list and the watch behind it have in common, however long selectors are."""
+    """Return a hash of the fields that a list and its watch share; selectors may be long."""
     options = request.options
     common = (
         caller,
