@@ -1,1 +1,1 @@
-"""Who the hub is: to the API servers its node, and to pods the API."""
+"""The hub's identity: its node for the API servers, and the API for pods."""

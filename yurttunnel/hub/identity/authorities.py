@@ -1,4 +1,4 @@
-"""The authorities of the node's cluster, kept in ``ca.crt`` for starts without the cloud."""
+"""The authorities of the node's cluster, stored in ``ca.crt`` for offline starts."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ CA_FILE = "ca.crt"
 
 
 class ClusterAuthorities(MultiService):
-    """Whom the node believes to be its cluster's API; ``current`` is empty while that is unknown.
+    """The authorities that the node trusts; ``current`` is empty while they are unknown.
 
-    As a service it follows the file, which an operator may replace. ``use(authorities)`` is called
-    with others than before, and may raise: then those stay. A file with none of the ``pins``, if
-    there are any, is of another cluster.
+    The service follows the file, which an operator may replace. ``use(authorities)`` is called
+    after each change, and may raise an exception: then the previous authorities stay. A file
+    without any of the ``pins``, if there are pins, is from another cluster.
     """
 
     _log = Logger()
@@ -45,32 +45,32 @@ class ClusterAuthorities(MultiService):
 
     @property
     def path(self) -> Path:
-        """Where they are."""
+        """The path of the file."""
         return self._directory.path / CA_FILE
 
     @property
     def is_stored(self) -> bool:
-        """Whether those in use will be there after a restart."""
+        """Whether the current authorities will be available after a restart."""
         return self._not_stored is None
 
     def pem(self) -> bytes:
-        """Return them in PEM form."""
+        """Return the authorities in PEM form."""
         return certificates_to_pem(self.current)
 
     def take(self, authorities: Authorities) -> None:
-        """Believe these from now on, and after a restart."""
+        """Trust these authorities from now on, and after a restart."""
         if authorities == self.current:
             return
         self._change(authorities)
         self._store()
 
     def keep(self) -> None:
-        """Store what could not be stored before."""
+        """Retry a failed write of the file."""
         if not self.is_stored:
             self._store()
 
     def warning(self) -> str | None:
-        """Return what is wrong with the file while those from before do."""
+        """Return the problem of the file while the previous authorities are in use."""
         return self._not_stored or (None if self._bundle is None else self._bundle.problem)
 
     def _store(self) -> None:
@@ -92,7 +92,7 @@ class ClusterAuthorities(MultiService):
             try:
                 self._use(authorities)
             except Exception:
-                # Put back, whatever it was; the caller tells.
+                # Restored after any error, which the caller reports.
                 self.current = former
                 raise
 

@@ -1,4 +1,4 @@
-"""The hub's identity as a service: its two certificates, kept good, and the TLS made of them."""
+"""The hub's identity as a service: its two certificates, their renewal, and the TLS contexts."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ from yurttunnel.pki.renewal_schedule import CLUSTER_SCHEDULE
 from yurttunnel.tunnel.reactor import IReactor
 
 PKI_DIRECTORY = "pki"
-"""Within ``--root-dir``, as upstream has it."""
+"""The directory in ``--root-dir``, the same as upstream's."""
 
 _KEPT_AGAIN = 60.0
-"""Seconds between two attempts to keep the authorities for a restart."""
+"""The interval in seconds of attempts to store the authorities."""
 
 EXPECTED = Expected(
     "an authority of this node's cluster (ca.crt of --root-dir). If --server-addr leads to another"
@@ -50,22 +50,22 @@ EXPECTED = Expected(
     " --bootstrap-file and --discovery-token-ca-cert-hash of that one",
     "or see --server-addr",
 )
-"""What is said of API servers that are not trusted."""
+"""The advice for API servers that are not trusted."""
 
 
 class ServingContexts(OptionalCallerContexts):
-    """Contexts for listeners that ask nobody for a certificate: tokens tell who pods are."""
+    """Contexts for listeners without client certificates: tokens identify pods."""
 
     _mode = SSL.VERIFY_NONE
 
 
 @implementer(IIdentity)
 class HubIdentity(MultiService):
-    """Gets and renews the certificates of a hub while it runs; what is on disk is there at once.
+    """Obtains and renews the certificates of a hub; those on disk are available at once.
 
-    ``serving_addresses()`` are wanted in the certificate for pods; it may raise
-    ``TemplateUnknown``. ``serving`` are contexts for listeners, ``None`` before there is such a
-    certificate. ``on_serving`` are called when they are there.
+    ``serving_addresses()`` returns the addresses in the certificate for pods; it may raise
+    ``TemplateUnknown``. ``serving`` are the contexts of listeners, ``None`` until that certificate
+    exists. The ``on_serving`` callbacks are called when they are created.
     """
 
     _log = Logger()
@@ -79,7 +79,7 @@ class HubIdentity(MultiService):
         bootstrap: BootstrapSettings,
         serving_addresses: Callable[[], Collection[Address]],
     ) -> None:
-        """Load what an earlier run left in ``root_dir``. Raises :class:`StateError`."""
+        """Load the files of an earlier run from ``root_dir``; raise :class:`StateError`."""
         super().__init__()
         self.node: ClientContexts | None = None
         self.anonymous: ClientContexts | None = None
@@ -92,9 +92,9 @@ class HubIdentity(MultiService):
             reactor, directory, bootstrap.pins, self._use_authorities
         )
         self._joining = Joining(reactor, bootstrap, self._authorities)
-        # A certificate has come, and what it was got with is still there.
+        # Whether there is a new certificate whose bootstrap credentials still exist.
         self._is_new = False
-        # The API has said that it does not accept the certificate in use.
+        # Whether the API has rejected the current certificate.
         self._is_refused = False
 
         def renewal(
@@ -141,34 +141,34 @@ class HubIdentity(MultiService):
         self._use()
 
     def take_token(self, token: BootstrapToken) -> bool:
-        """Join with this token if that is needed, and return whether it is."""
+        """Join with this token if necessary; return whether it is."""
         self._joining.take_token(token)
         if self.certificate.is_usable and not self._is_refused:
             return False
-        # Now there is a way to join.
+        # The token makes joining possible.
         self.note_acceptance(not self._is_refused)
         self.certificate.ask_anew()
         return True
 
     def note_acceptance(self, is_accepted: bool) -> None:
-        """See :class:`IIdentity`: one that is not is replaced once there is a way to join."""
+        """See :class:`IIdentity`; a rejected certificate is replaced once the hub can join."""
         self._is_refused = not is_accepted
         self.certificate.give_up(self._is_refused and self._joining.is_possible)
 
     def problem(self) -> str | None:
-        """Return why there is no certificate that is good, if there is none."""
+        """Return why there is no valid certificate, ``None`` if there is one."""
         return self.certificate.problem()
 
     def warning(self) -> str | None:
-        """Return what is not kept up to date while what is there does its work."""
+        """Return what cannot be renewed or stored, while the current files still work."""
         return self.certificate.warning() or self._authorities.warning()
 
     def serving_problem(self) -> str | None:
-        """Return what is wrong with the certificate for pods."""
+        """Return the problem of the certificate for pods."""
         return self.serving_certificate.problem() or self.serving_certificate.warning()
 
     def certificates(self) -> Mapping[str, datetime.datetime]:
-        """Return when what is in use ends, by name."""
+        """Return the expiry of the current certificates by name."""
         ends = {
             "client": self.certificate.not_after,
             "server": self.serving_certificate.not_after,
@@ -179,7 +179,7 @@ class HubIdentity(MultiService):
         return {name: end for name, end in ends.items() if end is not None}
 
     def stats(self) -> ClusterTrustStats:
-        """Return what is counted, for the metrics."""
+        """Return the values for the metrics."""
         requests = {
             "client": self.certificate.counters,
             "server": self.serving_certificate.counters,
@@ -197,7 +197,7 @@ class HubIdentity(MultiService):
         self._give_up_joining()
 
     def _give_up_joining(self) -> None:
-        """Remove what the node has joined with, once nobody needs it after a restart."""
+        """Remove the bootstrap credentials once they are not needed after a restart."""
         is_kept = self.certificate.not_stored is None and self._authorities.is_stored
         if self._is_new and is_kept:
             self._is_new = False
@@ -209,7 +209,7 @@ class HubIdentity(MultiService):
             certificate.authorities_changed(authorities)
 
     def _use(self) -> None:
-        """Have contexts made of what there is, and those that exist follow it."""
+        """Create or update the TLS contexts."""
         self._live.update()
         if not self._authorities.current:
             return
@@ -227,7 +227,7 @@ class HubIdentity(MultiService):
                 callback()
 
     def _misfit(self, certificate: x509.Certificate, name: str) -> str | None:
-        """Complete "the certificate ..." when it cannot be used by this node in its cluster."""
+        """Complete the sentence "the certificate ..." if this node cannot use it in its cluster."""
         if not self._authorities.current:
             return f"is of no use without the cluster's authorities in {self._authorities.path}"
         try:

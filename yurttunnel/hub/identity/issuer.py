@@ -1,7 +1,7 @@
-"""The issuer of the hub's certificates: a signer of its cluster, by one API server or another.
+"""The issuer of the hub's certificates: a signer of its cluster, through one of the API servers.
 
-It does not go through the hub's own port: what is asked with may be another identity, and the hub
-has to get a certificate when nothing else of it works yet.
+It does not use the hub's own port, because the credentials may be others than the hub's, and
+because the hub needs a certificate before anything else of it works.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from yurttunnel.pki.renewal import CertificateRenewal
 from yurttunnel.tunnel.reactor import IReactor
 
 Own = Callable[[], CertificateRenewal]
-"""Issues the node's certificate for clients."""
+"""Returns the renewal of the node's client certificate."""
 
 
 class HubIssuer:
-    """Asks as the node where that has a certificate that is good, else by ``joining``, if given.
+    """Requests certificates as the node if its certificate is valid, else with ``joining``.
 
-    Without ``joining`` it waits until the node has that certificate. Each attempt goes to the next
-    of ``servers``, which are URLs; while it waits for an answer, any of them will do.
+    Without ``joining`` it waits for the node's certificate. Each attempt uses the next of
+    ``servers``, which are URLs; while it waits for the certificate, it may use any of them.
     """
 
     final: tuple[type[Exception], ...] = ()
@@ -81,7 +81,7 @@ class HubIssuer:
         joining = self._joining
         may_join = joining is not None and joining.is_possible
         if issued is not None and believed:
-            # One of another authority may be of another cluster.
+            # A certificate of another authority may be from another cluster.
             is_good = issued.is_from(believed) and not own.is_given_up
             if is_good or not may_join:
                 return _presenting(issued)

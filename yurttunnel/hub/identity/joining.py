@@ -1,4 +1,4 @@
-"""What a hub without a certificate of its own proves with that it may have one."""
+"""The bootstrap credentials of a hub without a certificate."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from yurttunnel.tunnel.reactor import IReactor
 
 
 class Joining:
-    """Finds the cluster's authorities, and the credentials that the first certificate is got by.
+    """Finds the cluster's authorities, and the credentials for requesting the first certificate.
 
-    That is a bootstrap token, of which the one that was given last counts, or the kubelet's
-    certificate. Where the hub is to join by that, a token that was given has the first turn at each
-    API server, and from then on every second one there: it may be wrong, or may have expired.
+    The credentials are the last bootstrap token, or the kubelet's certificate. In the mode for the
+    kubelet's certificate, a token is used first at each API server, and then alternates with the
+    certificate there: the token may be wrong or expired.
     """
 
     _log = Logger()
@@ -39,29 +39,29 @@ class Joining:
         self._settings = settings
         self._authorities = authorities
         self._token = settings.token
-        # The servers at which it had the last turn.
+        # The servers whose last attempt used the token.
         self._asked_with_token: set[str] = set()
 
     @property
     def is_possible(self) -> bool:
-        """There is something to join with."""
+        """Whether there are credentials for joining."""
         if self._token is not None:
             return True
         settings, file = self._settings, self._settings.file
         if settings.mode is BootstrapMode.KUBELET_CERTIFICATE:
             file = settings.kubelet_certificate
-        # Path.exists raises for one that this user may not look for.
+        # Path.exists raises an exception without permission for the directory.
         return file is not None and os.path.exists(file)
 
     def take_token(self, token: BootstrapToken) -> None:
-        """Join with this one."""
+        """Join with this token."""
         self._token = token
         self._asked_with_token.clear()
 
     async def credentials(self, server: str) -> FileCredentials:
-        """Return what to ask the API at the URL ``server`` with, and know whom to believe.
+        """Return the credentials for the API server at the URL ``server``; load the authorities.
 
-        Raises :class:`NotIssued` with what is missing.
+        Raises :class:`NotIssued` if something is missing.
         """
         if self._is_turn_of_kubelet(server):
             return self._of_kubelet()
@@ -70,7 +70,7 @@ class Joining:
         return FileCredentials(token=token.bearer)
 
     def joined(self) -> None:
-        """Take it that certificate and authorities will be there after a restart, too."""
+        """Remove the credentials: the certificate and the authorities are stored."""
         self._token = None
         file = self._settings.file
         if file is None or self._settings.mode is not BootstrapMode.TOKEN:
@@ -123,7 +123,7 @@ class Joining:
                 " token (kubeadm token create) to /v1/token on --serve-port, as"
                 ' curl -d \'{"jointoken": "..."}\' http://127.0.0.1:10267/v1/token'
             )
-        # What only a hub needs that has not joined yet takes time and memory to import.
+        # Imported here, because it takes time and memory, and only joining needs it.
         from yurttunnel.kube.kube_config import read_kube_config
 
         try:

@@ -1,1 +1,1 @@
-"""The interface at whose address pods reach the hub."""
+"""The network interface with the address at which pods reach the hub."""

@@ -1,8 +1,8 @@
-"""The interface at whose address pods reach the hub, made and kept as it is to be.
+"""The interface with the address at which pods reach the hub; it is created and maintained.
 
-A *dummy* interface where the kernel has them, else a TAP device: nothing is ever sent to it, it
-only has an address that belongs to this node. Pods' default routes lead to their node, which takes
-what is for one of its addresses, so no rule and no translation is needed.
+It is a *dummy* interface if the kernel supports them, else a TAP device: nothing is sent to it, it
+only holds an address of this node. The default route of pods leads to their node, which accepts
+packets for each of its addresses, so no firewall rule and no NAT is needed.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from yurttunnel.steering.netlink.conversation import KernelRefused
 from yurttunnel.steering.netlink.worker import Run
 
 INTERVAL = 15.0
-"""Seconds between two looks at the interface: what somebody has disturbed is repaired then."""
+"""The interval in seconds of checks, which repair the interface."""
 
 REMOVAL_SECONDS = 5.0
-"""How long the end waits for the interface to be removed."""
+"""How long shutdown waits for the removal of the interface."""
 
 ALIAS = "yurttunnel"
-"""What marks an interface that a hub has made: it may be removed, also by a later process."""
+"""Marks an interface that a hub has created, and that it, or a later process, may remove."""
 
 _KINDS = ("dummy", "tun")
 
@@ -46,10 +46,10 @@ log = Logger()
 
 
 class NodeInterface(Reconciler):
-    """Has the interface there while it runs, and removes it in the end if a hub has made it.
+    """Maintains the interface while it runs, and finally removes it if a hub has created it.
 
-    ``run`` is where the kernel is waited for. What cannot be had is told once, and tried again:
-    without it pods in networks of their own do not reach the hub, and everybody else does.
+    ``run`` runs a function in a thread that waits for the kernel. A failure is logged once, and
+    retried: only pods in networks of their own need the interface.
     """
 
     def __init__(self, clock: IReactorTime, settings: InterfaceSettings, run: Run) -> None:
@@ -59,12 +59,12 @@ class NodeInterface(Reconciler):
         self._in_thread = run
         self._problem: str | None = "nobody has looked yet"
         self.on_ready: list[Callable[[], object]] = []
-        """Who is told each time that the address has come."""
+        """Callbacks for each time that the address becomes available."""
         self.on_refused: list[Callable[[], object]] = []
-        """Who is told when it cannot be had, each time that this has another reason."""
+        """Callbacks for each new reason why it is not available."""
 
     def problem(self) -> str | None:
-        """Return why pods cannot find the hub at the address, if they cannot."""
+        """Return why pods cannot reach the hub at the address, ``None`` if they can."""
         return self._problem
 
     def stopService(self) -> Deferred[bool]:
@@ -102,7 +102,7 @@ class NodeInterface(Reconciler):
 
 
 def ensure(settings: InterfaceSettings) -> list[str]:
-    """Have the interface as it is to be; return what was done. Raises :class:`SteeringFailed`."""
+    """Create or repair the interface; return the changes. Raises :class:`SteeringFailed`."""
     try:
         with Links.opened() as links:
             return _ensured(links, settings)
@@ -111,7 +111,7 @@ def ensure(settings: InterfaceSettings) -> list[str]:
 
 
 def remove(settings: InterfaceSettings) -> None:
-    """Remove the interface if a hub has made it. Raises :class:`SteeringFailed`."""
+    """Remove the interface if a hub has created it. Raises :class:`SteeringFailed`."""
     try:
         with Links.opened() as links:
             link = links.find(settings.name)
@@ -163,7 +163,7 @@ def _created(links: Links, name: str) -> Link:
 
 
 def _address(links: Links, link: Link, settings: InterfaceSettings) -> list[str]:
-    """Have the one address, and no other of its family but link-local ones of IPv6."""
+    """Set the single address; remove others of its family, except link-local IPv6 addresses."""
     address = settings.address
     desired = (address, address.max_prefixlen)
     there = links.addresses(link, address.version)
@@ -188,7 +188,7 @@ def _failed(settings: InterfaceSettings, error: KernelRefused | OSError) -> Stee
 
 def _advice(settings: InterfaceSettings, error: KernelRefused | OSError) -> str:
     if isinstance(error, KernelRefused) and error.code == errno.EACCES:
-        # Netlink says so of addresses alone; what a process may not do is EPERM there.
+        # Netlink returns EACCES only for addresses, and EPERM if a capability is missing.
         return f"IPv6 is off there: sysctl net.ipv6.conf.{settings.name}.disable_ipv6=0"
     return _ADVICE.get(_number(error), "")
 

@@ -1,7 +1,7 @@
-"""Interfaces of this network namespace, by rtnetlink (rtnetlink(7)); to be called in a thread.
+"""Network interfaces of this network namespace, with rtnetlink(7); call it in a thread.
 
-The few messages are written here: importing what pyroute2 has for them would take 10 MiB of each
-hub, and half a second of its start.
+The few messages are encoded here: importing pyroute2 would take 10 MiB in each hub, and half a
+second of its startup.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NEW_ADDRESS, _DELETE_ADDRESS, _GET_ADDRESS = 20, 21, 22
 _NAME, _LINK_INFO, _ALIAS, _INFO_KIND = 3, 18, 20, 1
 _ADDRESS, _LOCAL = 1, 2
 _NO_DETECTION = 0x02
-"""``IFA_F_NODAD``: an address of IPv6 that is good at once, since nobody else is on the link."""
+"""``IFA_F_NODAD``: no duplicate address detection, because no other host is on the link."""
 _LINK = struct.Struct("=BxHiII")
 """``struct ifinfomsg``: family, type, index, flags, change mask."""
 _OF_LINK = struct.Struct("=BBBBI")
@@ -52,7 +52,7 @@ _REQUEST = struct.Struct("16sH22x")
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """An interface; ``kind`` is that of ``ip -details link``, such as dummy or tun."""
+    """A network interface; ``kind`` is that of ``ip -details link``, such as dummy or tun."""
 
     index: int
     kind: str
@@ -61,7 +61,7 @@ class Link:
 
 
 class Links:
-    """Asks and changes; all methods raise ``KernelRefused``, or ``OSError``."""
+    """Requests to rtnetlink; all methods raise ``KernelRefused`` or ``OSError``."""
 
     def __init__(self, conversation: Conversation) -> None:
         self._conversation = conversation
@@ -69,12 +69,12 @@ class Links:
     @classmethod
     @contextmanager
     def opened(cls) -> Iterator[Links]:
-        """Speak to the kernel within a block."""
+        """Open a netlink socket for the duration of a block."""
         with Conversation(_NETLINK_ROUTE) as conversation:
             yield cls(conversation)
 
     def find(self, name: str) -> Link | None:
-        """Return the interface of a name."""
+        """Return the interface with a name."""
         asked = _LINK.pack(0, 0, 0, 0, 0) + _text(_NAME, name)
         try:
             body = self._conversation.get(raw_request(asked, _GET_LINK, GET))
@@ -93,29 +93,29 @@ class Links:
         )
 
     def add_dummy(self, name: str) -> None:
-        """Make a dummy interface; ``EOPNOTSUPP`` says that this kernel has none."""
+        """Create a dummy interface; ``EOPNOTSUPP`` means that this kernel has none."""
         info = attribute(_LINK_INFO | NESTED, _text(_INFO_KIND, "dummy"))
         body = _LINK.pack(0, 0, 0, 0, 0) + _text(_NAME, name) + info
         flags = CHANGE | _CREATE | _EXCLUSIVE
         self._conversation.change(raw_request(body, _NEW_LINK, flags))
 
     def mark(self, link: Link, alias: str) -> None:
-        """Note on an interface whose it is; ``ip link`` shows it."""
+        """Set the alias, which ``ip link`` shows."""
         body = _LINK.pack(0, 0, link.index, 0, 0) + _text(_ALIAS, alias)
         self._conversation.change(raw_request(body, _NEW_LINK, CHANGE))
 
     def set_up(self, link: Link) -> None:
-        """Have it up."""
+        """Set the interface up."""
         body = _LINK.pack(0, 0, link.index, _UP, _UP)
         self._conversation.change(raw_request(body, _NEW_LINK, CHANGE))
 
     def remove(self, link: Link) -> None:
-        """Remove it."""
+        """Remove the interface."""
         body = _LINK.pack(0, 0, link.index, 0, 0)
         self._conversation.change(raw_request(body, _DELETE_LINK, CHANGE))
 
     def addresses(self, link: Link, version: int) -> set[tuple[Address, int]]:
-        """Return its addresses of a family with the lengths of their prefixes."""
+        """Return the addresses of one family, with their prefix lengths."""
         asked = raw_request(_OF_LINK.pack(_family(version), 0, 0, 0, 0), _GET_ADDRESS, DUMP)
         found = set()
         for body in self._conversation.dump(asked):
@@ -127,13 +127,13 @@ class Links:
         return found
 
     def add_address(self, link: Link, address: Address, length: int) -> None:
-        """Give it an address."""
+        """Add an address."""
         body = _address(link, address, length)
         flags = CHANGE | _CREATE | _EXCLUSIVE
         self._conversation.change(raw_request(body, _NEW_ADDRESS, flags))
 
     def remove_address(self, link: Link, address: Address, length: int) -> None:
-        """Take an address away, if it is there still: with the first of a network its others go."""
+        """Remove an address if it exists: removing the first of a network removes its others."""
         body = _address(link, address, length)
         try:
             self._conversation.change(raw_request(body, _DELETE_ADDRESS, CHANGE))
@@ -143,9 +143,9 @@ class Links:
 
 
 def add_tap(name: str) -> None:
-    """Make a TAP device that stays when this process ends; raises ``OSError``.
+    """Create a TAP device that outlives this process; raise ``OSError``.
 
-    Nobody reads what is sent to it. It only has to have an address.
+    No process reads from it. It only has to hold an address.
     """
     device = os.open(_TUN_DEVICE, os.O_RDWR | os.O_CLOEXEC)
     try:
