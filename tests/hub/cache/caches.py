@@ -1,4 +1,4 @@
-"""Caches for tests: real files, by threads or without."""
+"""Caches for tests: real files, with threads or without."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALL = Scope(PODS)
 
 
 class HeldJobs:
-    """Runs jobs at once, in the thread of the test; see ``tests.ops.contract_jobs``.
+    """Runs jobs synchronously in the thread of the test; see ``tests.ops.contract_jobs``.
 
     While it ``holds`` they wait, as for a disk that hangs.
     """
@@ -29,17 +29,17 @@ class HeldJobs:
         self._waiting = []
 
     def run(self, job):
-        """Run it, or keep it."""
+        """Run a job, or hold it."""
         if not self.holds:
             return maybeDeferred(job)
         self._waiting.append((job, Deferred()))
         return self._waiting[-1][1]
 
     def end(self):
-        """Nothing has to end."""
+        """Do nothing: there is no thread."""
 
     def release(self):
-        """Run those that waited."""
+        """Run the held jobs."""
         self.holds = False
         waiting, self._waiting = self._waiting, []
         for job, ended in waiting:
@@ -47,10 +47,9 @@ class HeldJobs:
 
 
 def make_cache(directory: Path, clock=None, **options) -> Cache:
-    """Return one that does all at once, but for the time for which changes are collected.
+    """Return a synchronous cache, except that changes are collected for a moment.
 
-    What its ``writer`` or ``reader`` does can be held. Guests are those who have a token of their
-    own.
+    Its ``writer`` and ``reader`` can be held. Clients with tokens are guests.
     """
     jobs = {f"cache {name}": options.pop(name, HeldJobs()) for name in ("writer", "reader")}
     options.setdefault("is_guest", lambda client: " " in client)
@@ -72,7 +71,7 @@ def tell_list(
     next_token: str = "",
     columns: bytes = b"",
 ) -> None:
-    """Have a list, or a page, pass."""
+    """Add a list, or a page of one."""
     listing = cache.begin_list(scope, token)
     half = len(items) // 2
     listing.add(items[:half])
@@ -81,7 +80,7 @@ def tell_list(
 
 
 async def read_all(cache: Cache, scope: Scope = ALL):
-    """Return the meta, whether it is complete, and the items of a scope; ``None`` for nothing."""
+    """Return the metadata, the completeness and the items of a scope, or ``None``."""
     listed = await cache.list(scope)
     if listed is None:
         return None

@@ -1,4 +1,4 @@
-"""What every cache does, the one on the disk and the one in memory alike."""
+"""The contract of all caches, on disk and in memory."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ POD = TypeMeta("v1", "Pod")
 
 
 def pod(name="p", version=1, namespace="n", body=b"{}", node="edge-1", **labels):
-    """Make an item."""
+    """Create an item."""
     return Item(namespace, name, str(version), labels, node, body)
 
 
 def page(version, token="", remaining=None):
-    """Make what a list of pods says beside its items."""
+    """Create the metadata of a list of pods."""
     return ListMeta(POD, str(version), token, remaining)
 
 
 @dataclass
 class Read:
-    """A list that has been read to its end."""
+    """A list that has been read completely."""
 
     names: list[str]
     version: str
@@ -32,18 +32,18 @@ class Read:
 
 
 class CacheContract:
-    """A mixin for tests; ``make_cache`` returns an ``ICache``, or a coroutine of one.
+    """A mixin for tests; ``make_cache`` returns an ``ICache``, or a coroutine that does.
 
     The time of day of its clock is 1,000 seconds.
     """
 
     async def setUp(self):
-        """Make the cache."""
+        """Create the cache."""
         made = self.make_cache()
         self.cache = await made if hasattr(made, "__await__") else made
 
     def take_list(self, version, *items, scope=None, token="", next_token=""):
-        """Have a list, or a page of it, come in."""
+        """Add a list, or a page of one."""
         listing = self.cache.begin_list(scope or Scope(PODS), token)
         listing.add(items)
         listing.complete(page(version, next_token))
@@ -62,7 +62,7 @@ class CacheContract:
         return Read([item.name for item in items], listed.meta.version, listed.complete)
 
     async def items(self, listed):
-        """Read all items, and close."""
+        """Read all items, and close the list."""
         items = []
         while piece := await listed.read():
             items += piece
@@ -72,13 +72,13 @@ class CacheContract:
     # -- objects -------------------------------------------------------------------------------
 
     async def test_an_object(self):
-        """What was taken is got, with all that is looked at."""
+        """A stored object can be read with all its fields."""
         item = pod(version=7, body=b"\0\xff body", app="web", ü="")
         self.cache.upsert(PODS, POD, item)
         self.assertEqual(Stored(POD, item), await self.cache.get(PODS, "n", "p"))
 
     async def test_unknown_objects(self):
-        """What nobody told of is not there."""
+        """Unknown objects are not found."""
         self.assertIsNone(await self.cache.get(PODS, "n", "p"))
         self.cache.upsert(PODS, POD, pod())
         for collection, namespace, name in (
@@ -91,21 +91,21 @@ class CacheContract:
             self.assertIsNone(await self.cache.get(collection, namespace, name))
 
     async def test_older_objects(self):
-        """An object never becomes older; versions are compared as numbers."""
+        """An object is never replaced by an older one; versions are compared as numbers."""
         self.cache.upsert(PODS, POD, pod(version=10, body=b'"new"'))
         self.cache.upsert(PODS, POD, pod(version=9, body=b'"old"'))
         found = await self.cache.get(PODS, "n", "p")
         self.assertEqual((b'"new"', "10"), (found.item.body, found.item.version))
 
     async def test_the_end_of_an_object(self):
-        """What has ended is neither got nor listed."""
+        """A deleted object can be neither read nor listed."""
         self.take_list(5, pod("a"), pod("b"))
         self.cache.remove(Scope(PODS), pod("a", ""))
         self.assertIsNone(await self.cache.get(PODS, "n", "a"))
         self.assertEqual(["b"], (await self.read()).names)
 
     async def test_an_end_with_a_version(self):
-        """An end that has a version is that of older objects only."""
+        """A deletion with a version removes only older objects."""
         for name, version in (("older", 4), ("same", 5), ("newer", 6)):
             self.cache.upsert(PODS, POD, pod(name, version))
             self.cache.remove(Scope(PODS), pod(name, 5))
@@ -114,13 +114,13 @@ class CacheContract:
         self.assertIsNotNone(await self.cache.get(PODS, "n", "newer"))
 
     async def test_an_end_before_anything_is_written(self):
-        """What has come and gone leaves a collection that is known, but no list of it."""
+        """An object that is added and deleted at once leaves a known collection without a list."""
         self.cache.upsert(PODS, POD, pod("a", 4))
         self.cache.remove(Scope(PODS), pod("a", 5))
         self.assertEqual(Read([], "5", False), await self.read())
 
     async def test_an_end_in_all_forms(self):
-        """An object can end in all forms and views of one client, and of that alone."""
+        """An object can be removed from all forms and views of a single client."""
         forms = (PODS, PODS._replace(form="json:Table.v1"), PODS._replace(view="status.phase=x"))
         others = (PODS._replace(client="kube-proxy"), PODS._replace(resource="nodes.v1.core"))
         for collection in (*forms, *others):
@@ -138,21 +138,21 @@ class CacheContract:
     # -- lists ---------------------------------------------------------------------------------
 
     async def test_unknown_lists(self):
-        """Of what nobody told of there is no list, which is not the same as an empty one."""
+        """An unknown list is ``None``, not an empty list."""
         self.assertIsNone(await self.read())
         self.take_list(5)
         self.assertEqual(Read([], "5", True), await self.read())
         self.assertIsNone(await self.read(Scope(PODS._replace(client="kube-proxy"))))
 
     async def test_a_list(self):
-        """A list is in the order of namespaces and names, and replaces the one before."""
+        """A list is ordered by namespace and name, and replaces the previous list."""
         self.take_list(5, pod("b"), pod("a"), pod("c", namespace="m"))
         self.assertEqual(Read(["c", "a", "b"], "5", True), await self.read())
         self.take_list(6, pod("b"))
         self.assertEqual(Read(["b"], "6", True), await self.read())
 
     async def test_objects_of_watches(self):
-        """What a watch tells belongs to the list; its version grows by what is told of all."""
+        """Events of a watch update the list; its version increases with complete reports."""
         self.take_list(5, pod("a"))
         self.cache.upsert(PODS, POD, pod("b", 8))
         self.assertEqual(Read(["a", "b"], "5", True), await self.read())
@@ -160,7 +160,7 @@ class CacheContract:
         self.assertEqual(Read(["a", "b"], "8", True), await self.read())
 
     async def test_bookmarks(self):
-        """A list is at the version up to which a watch has told of everything."""
+        """The version of a list is the version up to which a watch has reported everything."""
         self.cache.see(Scope(PODS), "1", "3")
         self.assertIsNone(await self.read())
         self.take_list(5, pod("a"))
@@ -169,11 +169,11 @@ class CacheContract:
         self.assertEqual(Read(["a"], "9", True), await self.read())
 
     async def test_watches_that_began_later(self):
-        """What a watch tells makes a list newer only if that is known up to the watch's start."""
+        """A watch increases the version of a list only if that is known up to the watch's start."""
         self.take_list(10, pod("a"), pod("gone"))
         self.cache.see(Scope(PODS), "20", "30")
         self.assertEqual(Read(["a", "gone"], "10", True), await self.read())
-        # Two that are told of at once, each by the one before it.
+        # Two watches at once, each of which continues the other.
         self.cache.see(Scope(PODS), "10", "15")
         self.cache.see(Scope(PODS), "15", "18")
         self.cache.see(Scope(PODS), "19", "30")
@@ -184,14 +184,14 @@ class CacheContract:
         self.assertEqual(Read(["a"], "30", True), await self.read())
 
     async def test_versions_never_go_back(self):
-        """The version of a list is the largest that it ever had."""
+        """The version of a list never decreases."""
         self.take_list(5, pod("a"))
         self.cache.see(Scope(PODS), "5", "9")
         self.take_list(7, pod("a"))
         self.assertEqual(Read(["a"], "9", True), await self.read())
 
     async def test_versions_of_scopes(self):
-        """A list has the version of what covers it, whatever is known of others."""
+        """The version of a list is that of the scopes that cover it, not of others."""
         everything, own, other = Scope(PODS), Scope(PODS, "n"), Scope(PODS, "m")
         self.take_list(100, pod("a"), scope=own)
         self.take_list(100, scope=other)
@@ -208,12 +208,12 @@ class CacheContract:
         self.assertEqual("9000", (await self.read(other)).version)
 
     async def test_single_objects_are_no_list(self):
-        """What was only got is known to be a part."""
+        """Objects that were only read individually form an incomplete list."""
         self.cache.upsert(PODS, POD, pod("a", 3))
         self.assertEqual(Read(["a"], "3", False), await self.read())
 
     async def test_an_object_of_an_incomplete_list(self):
-        """By its name it is listed as of its version, whatever is known of others."""
+        """A list of one name has the version of the object, whatever is known of others."""
         name = Scope(PODS, "n", "", "metadata.name=a")
         self.cache.upsert(PODS, POD, pod("a", 50))
         self.take_list(900, pod("b", 900, namespace="m"), scope=Scope(PODS, "m"))
@@ -226,7 +226,7 @@ class CacheContract:
         self.assertEqual(Read(["a"], "950", True), await self.read(name))
 
     async def test_a_list_that_does_not_end(self):
-        """A body that broke off changes nothing."""
+        """A body that was aborted changes nothing."""
         self.take_list(5, pod("a"))
         listing = self.cache.begin_list(Scope(PODS), "")
         listing.add([pod("b")])
@@ -235,7 +235,7 @@ class CacheContract:
         self.assertEqual(["a"], (await self.read()).names)
 
     async def test_snapshots(self):
-        """A list that is read is what it was when it was asked for."""
+        """A list that is being read does not change."""
         self.take_list(5, pod("a"), pod("b"))
         listed = await self.cache.list(Scope(PODS))
         self.take_list(6, pod("c", 6))
@@ -253,7 +253,7 @@ class CacheContract:
     # -- pages ---------------------------------------------------------------------------------
 
     async def test_pages(self):
-        """All pages of a list together replace what was there."""
+        """The pages of a list together replace the previous list."""
         self.take_list(4, pod("old"))
         self.take_list(5, pod("a"), next_token="2")
         self.take_list(5, pod("b"), token="2", next_token="3")
@@ -262,12 +262,12 @@ class CacheContract:
         self.assertEqual(Read(["a", "b", "c"], "5", True), await self.read())
 
     async def test_pages_that_do_not_end(self):
-        """The first pages alone are no whole list."""
+        """The first pages alone do not form a complete list."""
         self.take_list(5, pod("a"), next_token="2")
         self.assertEqual(Read(["a"], "5", False), await self.read())
 
     async def test_the_last_page_alone(self):
-        """A page whose beginning nobody saw removes nothing and makes nothing whole."""
+        """A last page without the first pages removes nothing and completes nothing."""
         self.take_list(4, pod("old"))
         self.take_list(5, pod("z"), token="unknown")
         self.assertEqual(["old", "z"], (await self.read()).names)
@@ -278,7 +278,7 @@ class CacheContract:
     # -- scopes --------------------------------------------------------------------------------
 
     async def test_namespaces(self):
-        """A list of a namespace replaces that namespace; of others, it says nothing."""
+        """A list of a namespace replaces only the objects of that namespace."""
         self.take_list(5, pod("a"), pod("x", namespace="m"))
         self.take_list(6, pod("b"), scope=Scope(PODS, "n"))
         self.assertEqual(["x", "b"], (await self.read()).names)
@@ -302,7 +302,7 @@ class CacheContract:
             self.assertEqual(Read(names, "5", True), await self.read(scope))
 
     async def test_selected_lists(self):
-        """Two selectors of one client do not disturb each other."""
+        """Lists with different selectors of one client are independent."""
         web, db = Scope(PODS, "", "app=web"), Scope(PODS, "", "app=db")
         self.take_list(5, pod("a", app="web"), pod("b", app="web"), scope=web)
         self.take_list(6, pod("c", app="db"), scope=db)
@@ -317,11 +317,11 @@ class CacheContract:
         self.assertEqual((["a", "c"], False), (everything.names, everything.complete))
 
     async def whole(self, *scopes):
-        """Tell of each scope whether it is complete."""
+        """Return for each scope whether it is complete."""
         return [(await self.read(scope)).complete for scope in scopes]
 
     async def test_leaving_a_selection(self):
-        """What has left one selection may be there still: others that had it lack it until then."""
+        """An object that left a selection may exist: other scopes with it are incomplete."""
         one = pod("a", 90, app="web", tier="front")
         web, front, back = (
             Scope(PODS, "", text) for text in ("app=web", "tier=front", "tier=back")
@@ -333,7 +333,7 @@ class CacheContract:
             self.take_list(100, *([] if scope in (back, other) else [one]), scope=scope)
         self.cache.remove(web, one._replace(version="150"))
         self.cache.see(web, "100", "150")
-        # Those within the selection do not have it, and those that it was not in do not lack it.
+        # Scopes within the selection, and scopes that never had the object, stay complete.
         self.assertEqual([False] * 4 + [True] * 4, await self.whole(*scopes))
         self.assertEqual(Read([], "150", True), await self.read(web))
         self.cache.see(front, "100", "149")
@@ -347,7 +347,7 @@ class CacheContract:
         self.assertEqual([True] * 8, await self.whole(*scopes))
 
     async def test_leaving_a_selection_by_a_list(self):
-        """So it is with what a list with a selector does not have any more."""
+        """The same applies to objects that are missing from a list with a selector."""
         web, other = Scope(PODS, "", "app=web"), Scope(PODS, "m")
         self.take_list(100, pod("a", 90, app="web"))
         self.take_list(100, scope=other)
@@ -357,7 +357,7 @@ class CacheContract:
         self.assertEqual([True, True, True], await self.whole(Scope(PODS), web, other))
 
     async def test_a_list_of_a_server_that_lags(self):
-        """A list does not bring back what a newer one, or a page of such, has removed."""
+        """A late list does not restore objects that a newer list or page has removed."""
         here = Scope(PODS, "n")
         for scope in (Scope(PODS), here):
             self.take_list(200, pod("a", 90), pod("b", 90))
@@ -367,17 +367,17 @@ class CacheContract:
             self.take_list(300, pod("a", 90), pod("b", 90), scope=scope, next_token="more")
             self.take_list(300, pod("c", 250), scope=scope, token="more")
             self.assertEqual(Read(["a"], "400", True), await self.read(here))
-        # What is newer than the list is not known to have gone.
+        # An object that is newer than the list is not known to be deleted.
         self.take_list(500, pod("a", 90), pod("b", 450), scope=here)
         self.assertEqual(Read(["a", "b"], "500", True), await self.read(here))
-        # Nor does it lack what has left a selection of another namespace.
+        # It is not incomplete because of a selection in another namespace, either.
         self.take_list(550, scope=Scope(PODS, "n", "", "metadata.name=b"))
         self.take_list(600, scope=Scope(PODS, "m", "app=web"))
         self.take_list(520, pod("a", 90), pod("b", 450), scope=here)
         self.assertEqual(Read(["a"], "520", True), await self.read(here))
 
     async def test_a_list_after_a_restore(self):
-        """As etcd was restored from a backup, objects are older; a list that is newer has them."""
+        """After a restore of etcd versions are lower; a list with a newer version stores them."""
         self.take_list(400, pod("a", 90), pod("b", 350), pod("c", 360))
         old = pod("b", 80, app="old")
         self.take_list(359, pod("a", 90), old, pod("c", 70))
@@ -389,7 +389,7 @@ class CacheContract:
             self.assertEqual(one, (await self.cache.get(PODS, "n", one.name)).item)
 
     async def test_a_late_list_of_what_has_left(self):
-        """What has left a newer list's selector may be there: the late one lacks it until then."""
+        """A late list is incomplete if it has objects that left a newer list's selection."""
         web, other = Scope(PODS, "", "app=web"), Scope(PODS, "m")
         self.take_list(400, scope=web)
         self.take_list(300, scope=other)
@@ -400,7 +400,7 @@ class CacheContract:
         self.assertEqual(Read(["b"], "400", True), await self.read())
 
     async def test_what_leaves_between_pages(self):
-        """So does one whose earlier page had what the selector's list has removed meanwhile."""
+        """The same applies if an earlier page had objects that the other list has removed."""
         web, own = Scope(PODS, "", "app=web"), Scope(PODS, "n", "app=web")
         for scope, whole in ((Scope(PODS), False), (own, True)):
             self.take_list(300, pod("a", 90, app="web"), scope=scope, next_token="more")
@@ -410,7 +410,7 @@ class CacheContract:
             self.assertEqual([], (await self.read(web)).names)
 
     async def test_leaving_what_lasts(self):
-        """What goes from a name, a namespace or its node is not there any more."""
+        """An object that left a name, a namespace or its node no longer exists."""
         one, scopes = pod("a", 90), (Scope(PODS), Scope(PODS, "n", "", "metadata.name=b"))
         for version, fields in ((150, "metadata.name=a"), (250, "spec.nodeName=edge-1")):
             for scope in scopes:
@@ -427,7 +427,7 @@ class CacheContract:
     # -- clients -------------------------------------------------------------------------------
 
     async def test_forgotten_clients(self):
-        """Components that are kept no longer are forgotten, whoever owned their tokens."""
+        """Clients that are no longer cached are evicted, whatever owner their tokens have."""
         for client in ("a", "a owner", "b", "b owner"):
             self.take_list(5, pod(), scope=Scope(PODS._replace(client=client)))
         self.cache.use(PODS._replace(client="a"))
@@ -437,7 +437,7 @@ class CacheContract:
             self.assertEqual(there, read is not None, client)
 
     async def test_documents_of_all(self):
-        """What all share stays, whichever clients are forgotten."""
+        """Shared documents stay, whichever clients are evicted."""
         document = KeptDocument("application/json", b"{}")
         self.cache.keep_document("", "/version", "json", document)
         self.take_list(5, pod())
@@ -448,7 +448,7 @@ class CacheContract:
     # -- documents, events and tokens ----------------------------------------------------------
 
     async def test_documents(self):
-        """A document is kept by who has it, its path and its form; a later one replaces it."""
+        """A document is stored by client, path and form; a later one replaces it."""
         for body in (b"old", b"new"):
             self.cache.keep_document("", "/version", "json", KeptDocument("application/json", body))
         found = await self.cache.document("", "/version", "json")
@@ -457,7 +457,7 @@ class CacheContract:
             self.assertIsNone(await self.cache.document(*key))
 
     async def test_events(self):
-        """Events are kept in their order until they are dropped."""
+        """Events are stored in order until they are dropped."""
         for n in range(3):
             whose = ("token", "owner") if n else ("",)
             self.cache.keep_event(f"/{n}", "application/json", b"%d" % n, *whose)
@@ -468,7 +468,7 @@ class CacheContract:
         self.assertEqual(["/1", "/2"], [event.path for event in await self.cache.kept_events(9)])
 
     async def test_tokens(self):
-        """A token has an owner once it was accepted, until it expires or is refused."""
+        """A token has an owner after it was accepted, until it expires or is rejected."""
         self.assertIsNone(await self.cache.token_owner(b"digest"))
         self.cache.accept_token(b"digest", "somebody", math.inf)
         self.assertEqual("somebody", await self.cache.token_owner(b"digest"))
@@ -476,7 +476,7 @@ class CacheContract:
         self.assertIsNone(await self.cache.token_owner(b"digest"))
 
     async def test_expired_tokens(self):
-        """A token that has expired has no owner any more."""
+        """A token that has expired has no owner."""
         self.cache.accept_token(b"old", "somebody", 999.0)
         self.cache.accept_token(b"new", "somebody", 1001.0)
         self.assertIsNone(await self.cache.token_owner(b"old"))

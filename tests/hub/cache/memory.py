@@ -1,4 +1,4 @@
-"""A cache in memory: the contract of the real one, without its file and its threads."""
+"""A cache in memory, with the contract of the real one, but without files and threads."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PIECE = 256 * 1024
 
 @dataclass
 class Objects:
-    """What is known of one collection."""
+    """The state of one collection."""
 
     type: TypeMeta
     items: dict[tuple[str, str], Item] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Objects:
     columns: bytes = b""
 
     def put(self, item, listed=0):
-        """Take an item, unless what is there is newer, and than a list of it, too."""
+        """Store an item, unless the stored one is newer, and newer than a list that contains it."""
         key = item.namespace, item.name
         self.version = max(self.version, int(item.version))
         old = self.items.get(key)
@@ -46,7 +46,7 @@ class Objects:
             self.items[key] = item
 
     def known(self, scope):
-        """Return the versions up to which all of a scope is known."""
+        """Return the versions up to which a scope is known."""
         return [
             version
             for wide, version in self.listed.items()
@@ -54,17 +54,17 @@ class Objects:
         ]
 
     def newer(self, version):
-        """Return what was listed, and is known up to after a version."""
+        """Return the listed scopes that are known beyond a version."""
         return {scope: known for scope, known in self.listed.items() if known > version}
 
     def has_ended(self, item, newer):
-        """Return whether an item of a late list is not there any more, as what is newer knows."""
+        """Return whether an item of a late list was deleted, according to newer scopes."""
         return item[:2] not in self.items and any(
             int(item.version) < known and selector(scope)(item) for scope, known in newer.items()
         )
 
     def lack_ended(self, scope, newer):
-        """Have a scope lack what has left another one that is newer, and may be there still."""
+        """Mark a scope as incomplete for objects that have left a newer one, and may exist."""
         for other, known in newer.items():
             whole_from = self.whole_from.get(other, 0)
             apart = scope.namespace and other.namespace not in ("", scope.namespace)
@@ -73,22 +73,22 @@ class Objects:
                 self.lack(scope, max(known, whole_from))
 
     def leave(self, scope, item):
-        """Have it that an object has gone from a scope, and others that had it may lack it."""
+        """Remove an object from a scope, and mark other scopes that had it as incomplete."""
         part = changing_part(scope)
         for other in self.listed:
             if selector(other)(item) and not is_within(other, part):
                 self.lack(other, int(item.version))
 
     def lack(self, scope, version):
-        """Have a scope lack something until it is known up to a version."""
+        """Mark a scope as incomplete until it is known up to a version."""
         self.whole_from[scope] = max(self.whole_from.get(scope, 0), version)
 
 
 @implementer(ICache)
 class MemoryCache:
-    """See ``ICache``; all Deferreds have fired. ``trouble`` is what ``problem`` returns.
+    """See ``ICache``; all Deferreds have fired. ``trouble`` is the result of ``problem``.
 
-    ``listed`` counts the snapshots that are not closed.
+    ``listed`` counts the open snapshots.
     """
 
     def __init__(self, clock):
@@ -108,7 +108,7 @@ class MemoryCache:
         self.enter(collection, meta).put(item)
 
     def enter(self, collection, meta):
-        """Return what is known of a collection."""
+        """Return the state of a collection."""
         found = self._collections.setdefault(collection, Objects(meta))
         found.type = meta
         return found
@@ -142,7 +142,7 @@ class MemoryCache:
                 objects.listed[scope] = max(objects.listed[scope], int(version))
 
     def use(self, collection):
-        """See ``ICache``; nothing is forgotten for its age here."""
+        """See ``ICache``; nothing is evicted for its age here."""
 
     def forget(self, keeps):
         """See ``ICache``."""
@@ -155,7 +155,7 @@ class MemoryCache:
         return Listing(self, scope, before)
 
     def complete(self, scope, items, before, meta):
-        """Take a page; ``before`` are the keys of those before it, if they are known."""
+        """Add a page; ``before`` has the keys of the earlier pages, if they are known."""
         objects = self.enter(scope.collection, meta.type)
         objects.version = max(objects.version, int(meta.version))
         newer = objects.newer(int(meta.version))
@@ -220,7 +220,7 @@ class MemoryCache:
         self._events[self._event_id] = event
 
     def event_problem(self, token):
-        """See ``ICache``; accounts have no room while the cache ``is_crowded``."""
+        """See ``ICache``; there is no room for accounts while the cache ``is_crowded``."""
         return "there is no room" if token and self.is_crowded else self.trouble
 
     def kept_events(self, most):
@@ -251,7 +251,7 @@ class MemoryCache:
 
 @implementer(IListing)
 class Listing:
-    """A page whose items come."""
+    """A page that is being received."""
 
     def __init__(self, cache, scope, before):
         self._cache = cache
@@ -264,7 +264,7 @@ class Listing:
         self._items += items
 
     def lag(self, size, ended):
-        """See ``IListing``; here is room for everything, and reading waits for nothing."""
+        """See ``IListing``; there is always room, and reads do not wait."""
         return True
 
     def complete(self, meta):
@@ -278,7 +278,7 @@ class Listing:
 
 @implementer(IListed)
 class Listed:
-    """A list that is read."""
+    """A list that is being read."""
 
     def __init__(self, cache, meta, complete, items):
         self.meta = meta
@@ -301,5 +301,5 @@ class Listed:
 
 
 def is_within(scope, listed):
-    """Return whether a scope is a part of another one."""
+    """Return whether a scope is part of another one."""
     return all(wide in ("", narrow) for wide, narrow in zip(listed[1:], scope[1:], strict=True))

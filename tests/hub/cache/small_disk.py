@@ -1,4 +1,4 @@
-"""Run by ``test_trouble`` where a small disk is mounted."""
+"""Run by ``test_trouble`` in a namespace with a small file system."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tests.hub.cache.test_trouble import BODY, TroubleTestCase
 
 
 class FullDiskTests(TroubleTestCase):
-    """A disk without room, and one that becomes read-only: a small tmpfs."""
+    """A file system that is full, or becomes read-only: a small tmpfs."""
 
     def setUp(self) -> None:
-        """Mount it, and have something in the cache."""
+        """Mount it, and write some data to the cache."""
         super().setUp()
         self.stop()
         self.directory = Path(os.environ["SMALL_DISK"])
@@ -26,11 +26,11 @@ class FullDiskTests(TroubleTestCase):
         self.assertEqual({"a": "1"}, self.names())
 
     def remount(self, how: str) -> None:
-        """Mount it for reading only, or for writing, too."""
+        """Remount it read-only or writable."""
         subprocess.run(["mount", "-o", f"remount,{how}", self.directory], check=True)
 
     def fill(self) -> Path:
-        """Leave no room."""
+        """Fill the file system."""
         path = self.directory / "filler"
         with path.open("wb", buffering=0) as file:
             try:
@@ -41,7 +41,7 @@ class FullDiskTests(TroubleTestCase):
         raise AssertionError("there is room without end")
 
     def test_full(self) -> None:
-        """It is said; what was there is read; when there is room again all is written."""
+        """A full disk is reported, reads continue, and once there is room everything is written."""
         filler = self.fill()
         items = [item(f"pod-{number}", 9, body=BODY) for number in range(20)]
         tell_list(self.cache, items, 10)
@@ -59,7 +59,7 @@ class FullDiskTests(TroubleTestCase):
         self.assertEqual({"b": "11"} | {each.name: "9" for each in items}, self.names())
 
     def test_full_for_a_large_list(self) -> None:
-        """Nothing is given up while there is no room for anything."""
+        """Nothing is dropped while there is no room for anything."""
         filler = self.fill()
         items = [item(f"pod-{number}", 9, body=BODY) for number in range(600)]
         tell_list(self.cache, items, 10)
@@ -72,7 +72,7 @@ class FullDiskTests(TroubleTestCase):
         self.assertEqual((1, {"a": "1", "b": "11"}), (self.cache.stats.dropped, self.names()))
 
     def test_full_at_the_start(self) -> None:
-        """A cache that cannot be made says so, and is made when there is room."""
+        """A cache that cannot be created reports it, and is created once there is room."""
         self.stop()
         for path in self.directory.iterdir():
             path.unlink()
@@ -87,7 +87,7 @@ class FullDiskTests(TroubleTestCase):
         self.assertEqual("9", self.get("a").item.version)
 
     def test_full_at_the_next_start(self) -> None:
-        """What is on a disk that is full at the start of the process is read all the same."""
+        """Cached data can be read even if the disk is full when the process starts."""
         self.stop()
         filler = self.fill()
         self.cache = make_cache(self.directory, self.clock)
@@ -101,7 +101,7 @@ class FullDiskTests(TroubleTestCase):
         self.assertEqual({"a": "9"}, self.names())
 
     def test_read_only(self) -> None:
-        """A disk that can only be read from gives what is on it."""
+        """Cached data can be read from a read-only disk."""
         self.stop()
         self.remount("ro")
         self.cache = make_cache(self.directory, self.clock)

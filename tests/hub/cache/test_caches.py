@@ -1,4 +1,4 @@
-"""What stands in for threads is held to what they do."""
+"""The replacements for threads follow the contract of threads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class HeldJobsTests(JobsContract, TestCase):
     make_jobs = HeldJobs
 
     async def test_held(self) -> None:
-        """What is held runs when it is released, in its order."""
+        """Held jobs run in order when they are released."""
         jobs, seen = HeldJobs(), []
         jobs.holds = True
         ends = [jobs.run(lambda number=number: seen.append(number)) for number in range(3)]

@@ -1,4 +1,4 @@
-"""The cache as text and as files."""
+"""Dumps of the cache as text and as files."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ BODY = b'{"metadata":{"name":"a"}}'
 
 
 class DumpTests(CacheTestCase):
-    """What people see of it, while the hub runs."""
+    """Dumps while the hub runs."""
 
     def setUp(self) -> None:
-        """Have some objects."""
+        """Write some objects."""
         super().setUp()
         tell_list(self.cache, [item("a", 3, body=BODY), item("b", 4, "other", BODY)], 5)
         node = TypeMeta("v1", "Node")
@@ -30,7 +30,7 @@ class DumpTests(CacheTestCase):
         self.target = Path(self.mktemp())
 
     def test_text(self) -> None:
-        """Each collection has a line, and each object one below."""
+        """Each collection has a line, followed by one for each of its objects."""
         self.assertEqual(
             [
                 "kube-proxy owner nodes.v1.core json",
@@ -43,14 +43,14 @@ class DumpTests(CacheTestCase):
         )
 
     def test_without_the_hub(self) -> None:
-        """The hub need not run."""
+        """A dump does not need a running hub."""
         self.stop()
         self.assertEqual(5, len(list(as_text(self.path))))
         for path in self.directory.iterdir():
             self.assertEqual(0o600, stat.S_IMODE(path.stat().st_mode), path)
 
     def test_files(self) -> None:
-        """Each object is a file, as the API would give it."""
+        """Each object is a file with the format of the API's responses."""
         self.assertEqual(3, write_files(self.path, self.target))
         pod = self.target / "kubelet" / "pods.v1.core" / "default" / "a"
         self.assertEqual(
@@ -63,7 +63,7 @@ class DumpTests(CacheTestCase):
             self.assertEqual(expected, stat.S_IMODE(path.stat().st_mode), path)
 
     def test_hostile_names(self) -> None:
-        """No name leads out of the directory, nor does anything to a terminal."""
+        """No name escapes from the directory, or contains control characters for a terminal."""
         names = ("..", ".", "a/b", "%2e", "a\0b", "\x1b[2J", "ü" * 200, "ü" * 201, "-rf")
         for name in names:
             collection = PODS._replace(client=name, resource=name, view=name)
@@ -79,13 +79,13 @@ class DumpTests(CacheTestCase):
         self.assertTrue("".join(as_text(self.path)).isprintable())
 
     def test_a_directory_that_is_there(self) -> None:
-        """Nothing is written where something may be already."""
+        """An existing directory is not written to."""
         self.target.mkdir()
         with self.assertRaises(FileExistsError):
             write_files(self.path, self.target)
 
     def test_other_files(self) -> None:
-        """A file that is none of the cache has a sentence."""
+        """A file that is not a cache is rejected with a message."""
         for content in (b"x" * 10_000, b""):
             other = Path(self.mktemp())
             other.write_bytes(content)

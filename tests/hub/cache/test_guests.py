@@ -1,4 +1,4 @@
-"""Guests, who are not the node's own components: what they keep takes nothing from those."""
+"""Guests, which are not the node's own components, take no room from those."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from yurttunnel.hub.cache.store import MOST_LISTED
 from yurttunnel.hub.cache.writing import COLLECTED
 
 PROXY = "kube-proxy"
-"""A component of the node's own."""
+"""One of the node's own components."""
 
 
 def pods_of(client: str) -> Scope:
@@ -32,7 +32,7 @@ def pods_of(client: str) -> Scope:
 
 
 def some(number: int):
-    """Return so many pods of 5.7 KB."""
+    """Return that number of pods of 5.7 KB."""
     return [item(f"pod-{each:03}", body=BODY) for each in range(number)]
 
 
@@ -42,29 +42,29 @@ class GuestTestCase(TroubleTestCase):
     options: dict[str, int] = {"most_bytes": 1_000_000}
 
     def setUp(self) -> None:
-        """Make it, and keep what kubelet sees."""
+        """Create it, and store the kubelet's objects."""
         self.writer = HeldJobs()
         super().setUp()
         self.restart(writer=self.writer, **self.options)
         tell_list(self.cache, some(2), 5, pods_of("kubelet"))
 
     def keep(self, client: str, number: int) -> None:
-        """Have a client list so many pods, and let an hour pass."""
+        """Store a list of that many pods for a client, and advance the clock by an hour."""
         tell_list(self.cache, some(number), 5, pods_of(client))
         self.clock.advance(HOUR)
         self.clock.advance(COLLECTED)
 
     def number(self, client: str) -> int:
-        """Return how many of its pods are there."""
+        """Return the number of a client's cached pods."""
         found = self.read(pods_of(client))
         return 0 if found is None else len(found[2])
 
 
 class RoomTests(GuestTestCase):
-    """The file."""
+    """The size of the file."""
 
     def test_the_node_first(self) -> None:
-        """When it is full, guests go, however long a component of the node has not asked."""
+        """If it is full, guests are evicted, however old the last request of the node's own is."""
         self.keep(PROXY, 60)
         self.keep("app a", 50)
         self.keep("kubelet", 60)
@@ -72,7 +72,7 @@ class RoomTests(GuestTestCase):
         self.assertIsNone(self.cache.problem())
 
     def test_many_go(self) -> None:
-        """However many guests have to go for what the node needs, all others stay."""
+        """If many guests have to be evicted for the node's own data, all other clients stay."""
         for number in range(40):
             self.keep(f"name-{number} a", 2)
         self.keep(PROXY, 60)
@@ -83,7 +83,7 @@ class RoomTests(GuestTestCase):
         self.assertGreater(len(there), 5)
 
     def test_no_room_for_a_guest(self) -> None:
-        """What a guest sees is not kept rather than that the node loses what it needs."""
+        """A guest's data is not cached if it would displace data of the node's own."""
         self.keep(PROXY, 70)
         self.keep("kubelet", 60)
         self.keep("app a", 60)
@@ -93,14 +93,14 @@ class RoomTests(GuestTestCase):
         self.assertEqual(1, self.cache.stats.dropped)
 
     def test_a_share(self) -> None:
-        """All guests together have half of the file, though nobody else needs it."""
+        """All guests together use at most half of the file, even if the rest is free."""
         for client in ("app a", "app b", "app c"):
             self.keep(client, 35)
         self.assertEqual([0, 35, 35], [self.number(f"app {owner}") for owner in "abc"])
         self.assertLess(self.cache.stats.size, 600_000)
 
     def test_by_owner(self) -> None:
-        """Of guests the owner loses who takes most, by however many names he asks."""
+        """The owner that uses most is evicted first, however many names it uses."""
         self.keep("dns b", 25)
         for number in range(5):
             self.keep(f"name-{number} a", 20)
@@ -109,7 +109,7 @@ class RoomTests(GuestTestCase):
         self.assertEqual([0, 0, 0, 20, 20], kept)
 
     def test_what_is_counted(self) -> None:
-        """What is changed, removed and forgotten counts as what it is then."""
+        """Changes, removals and evictions are counted with their current sizes."""
         collection = pods_of("app a").collection
         for version in range(1, 50):
             self.cache.upsert(collection, POD, item("a", version, body=BODY * version))
@@ -119,8 +119,8 @@ class RoomTests(GuestTestCase):
         self.assertEqual([1, 70], [self.number(f"app {owner}") for owner in "ab"])
 
     def test_selectors(self) -> None:
-        """Selectors take room, too: who lists by long ones only is bounded as well."""
-        # The first one has as many bytes, by fewer characters.
+        """Selectors take room, too: lists with long selectors are limited as well."""
+        # The first has as many bytes with fewer characters.
         for owner, filling in (("a", "\U0001f600" * 5_000), ("b", "x" * 20_000)):
             before = self.cache.stats.forgotten
             for number in range(20):
@@ -132,7 +132,7 @@ class RoomTests(GuestTestCase):
             self.assertGreater(self.cache.stats.forgotten, before)
 
     def test_selectors_that_go(self) -> None:
-        """Each gives back what it has taken."""
+        """Deleted selectors release their room."""
         connection = sqlite3.connect(":memory:")
         self.addCleanup(connection.close)
         connection.executescript(schema.TABLES)
@@ -144,7 +144,7 @@ class RoomTests(GuestTestCase):
         self.assertEqual([(0,)], connection.execute("SELECT bytes FROM collections").fetchall())
 
     def test_many_collections(self) -> None:
-        """Guests have so many collections, of whatever size: of the owner goes who has most."""
+        """The number of guests' collections is limited; the owner with most is evicted first."""
         self.patch(clients, "MOST_COLLECTIONS", 6)
         self.keep("dns b", 1)
         for number in range(4):
@@ -158,7 +158,7 @@ class RoomTests(GuestTestCase):
         self.assertEqual(5, self.cache.stats.clients)
 
     def test_nobody_has_to_go(self) -> None:
-        """A write of a guest compares none of them as long as all may stay."""
+        """A guest's write does not sort the guests as long as all may stay."""
         compared = []
         self.patch(clients._Taker, "rank", lambda taker: compared.append(taker.client) or (0, 0))
         self.patch(clients, "MOST_COLLECTIONS", 2)
@@ -169,7 +169,7 @@ class RoomTests(GuestTestCase):
         self.assertIn("web a", compared)
 
     def test_what_is_said(self) -> None:
-        """Guests can come and go as often as they want, and the log does not grow by each."""
+        """The log does not grow with each guest that is evicted."""
         self.patch(clients, "MOST_COLLECTIONS", 1)
         for number in range(20):
             tell_list(self.cache, [], 5, pods_of(f"name-{number} a"))
@@ -179,14 +179,14 @@ class RoomTests(GuestTestCase):
 
 
 class EventTests(GuestTestCase):
-    """Events of pods, which are told that theirs are kept."""
+    """Events of pods; their creators get the response that they are stored."""
 
     def kept(self) -> int:
-        """Return how many there are."""
+        """Return the number of stored events."""
         return len(self.result(self.cache.kept_events(100)))
 
     def create(self, token: str, number: int) -> int:
-        """Create so many at a time, until none is taken; return how many were."""
+        """Create events in batches until none is accepted; return the number accepted."""
         taken = 0
         while self.cache.event_problem(token) is None:
             for _ in range(number):
@@ -196,7 +196,7 @@ class EventTests(GuestTestCase):
         return taken
 
     def test_no_room(self) -> None:
-        """Those that were taken are kept when there is room, and no others are taken until then."""
+        """Accepted events are stored once there is room, and no others are accepted before."""
         self.keep(PROXY, 60)
         self.keep("kubelet", 56)
         taken = self.create("token", 3)
@@ -215,7 +215,7 @@ class EventTests(GuestTestCase):
         self.assertEqual(0, self.cache.stats.waiting)
 
     def test_no_room_for_kubelets(self) -> None:
-        """None of the node are taken either, where there is nobody left to go."""
+        """Events of the node are not accepted, either, if no client can be evicted."""
         self.keep("kubelet", 1)
         for number in range(200):
             self.cache.upsert(PODS, POD, item(f"more-{number}", 6, body=BODY))
@@ -229,7 +229,7 @@ class EventTests(GuestTestCase):
         self.assertEqual(1, self.kept())
 
     def test_the_end(self) -> None:
-        """Those for which there is no room are lost at the end, which is said."""
+        """Events without room are lost at shutdown, which is logged."""
         self.keep("kubelet", 120)
         self.create("token", 3)
         self.stop()
@@ -237,17 +237,17 @@ class EventTests(GuestTestCase):
 
 
 class DocumentTests(GuestTestCase):
-    """Documents, which anybody can have kept, and all share."""
+    """Documents, which any client can have cached, and all share."""
 
     def keep_documents(self, number: int, size: int = 30_000) -> None:
-        """Have so many kept."""
+        """Store that many documents."""
         for each in range(number):
             document = KeptDocument("application/json", bytes(size))
             self.cache.keep_document("", f"/openapi/v3/{each}/{size}", "json", document)
             self.clock.advance(COLLECTED)
 
     def documents(self, size: int = 30_000) -> list[int]:
-        """Return the numbers of those that are there."""
+        """Return the numbers of the stored documents."""
         found = {
             number: self.result(self.cache.document("", f"/openapi/v3/{number}/{size}", "json"))
             for number in range(40)
@@ -255,14 +255,14 @@ class DocumentTests(GuestTestCase):
         return [number for number, document in found.items() if document is not None]
 
     def assert_gone(self, number: int) -> None:
-        """Assert that the operator can know that so many have gone, and that some have."""
+        """Assert that the eviction of this many documents is logged and counted."""
         self.assertEqual(number, self.cache.stats.forgotten_documents)
         said = self.said("of the kept answers of discovery and OpenAPI are not kept any longer")
         self.assertEqual(number > 0, said > 0)
         self.assertLess(said, 3)
 
     def test_the_node_first(self) -> None:
-        """They take nothing that the node's own components need, and the newest stay."""
+        """They take no room that the node's own need, and the newest stay."""
         self.keep(PROXY, 60)
         self.keep_documents(40)
         self.keep("kubelet", 65)
@@ -272,7 +272,7 @@ class DocumentTests(GuestTestCase):
         self.assert_gone(36)
 
     def test_none_left(self) -> None:
-        """They go, all of them if need be, before a component of the node's own does."""
+        """They are evicted, if necessary all of them, before any of the node's own clients."""
         self.keep(PROXY, 70)
         self.keep_documents(40)
         self.keep("kubelet", 81)
@@ -281,7 +281,7 @@ class DocumentTests(GuestTestCase):
         self.assert_gone(40)
 
     def test_guests(self) -> None:
-        """They are in the half that guests have, who do not push them out."""
+        """They belong to the guests' half, and guests do not displace them."""
         self.keep_documents(5)
         for client in ("app a", "app b", "app c"):
             self.keep(client, 30)
@@ -291,7 +291,7 @@ class DocumentTests(GuestTestCase):
         self.assert_gone(0)
 
     def test_a_share(self) -> None:
-        """However many there are, a quarter of the file is for other things of guests."""
+        """However many there are, a quarter of the file is for other data of guests."""
         self.keep("app a", 35)
         self.keep_documents(40)
         self.assertEqual(35, self.number("app a"))
@@ -299,7 +299,7 @@ class DocumentTests(GuestTestCase):
         self.assert_gone(32)
 
     def test_a_large_one(self) -> None:
-        """One that is larger than all may be is not kept, and no other goes for it."""
+        """A document that is larger than the limit is not stored, and displaces no other."""
         self.keep_documents(5)
         self.keep_documents(1, 300_000)
         self.assertEqual([0, 1, 2, 3, 4], self.documents())
@@ -308,12 +308,12 @@ class DocumentTests(GuestTestCase):
 
 
 class WaitingTests(GuestTestCase):
-    """Memory for what waits to be written."""
+    """Memory for queued writes."""
 
     options = {"most_waiting": 100_000}
 
     def test_changes(self) -> None:
-        """However much guests change while the disk hangs, nothing of the node's is dropped."""
+        """However much guests write while the disk hangs, nothing of the node's own is dropped."""
         self.assertEqual(2, self.number("kubelet"))
         self.writer.holds = True
         for each in some(5):
@@ -327,7 +327,7 @@ class WaitingTests(GuestTestCase):
         self.assertLess(self.number("app a"), 100)
 
     def test_names(self) -> None:
-        """Of more collections than are remembered one by one all lack something, but the node's."""
+        """With too many incomplete collections, all of the guests are incomplete."""
         self.patch(queue, "MOST_LACKING", 3)
         self.assertEqual(2, self.number("kubelet"))
         tell_list(self.cache, some(1), 6, pods_of("app a"))
@@ -345,13 +345,13 @@ class WaitingTests(GuestTestCase):
         self.assertTrue(self.is_complete("app a"))
 
     def is_complete(self, client: str) -> bool:
-        """Return whether a list of its pods has all of them."""
+        """Return whether the list of a client's pods is complete."""
         found = self.read(pods_of(client))
         assert found is not None
         return bool(found[1])
 
     def test_lists(self) -> None:
-        """A list of a guest's that is too large leaves room for one of the node's."""
+        """A guest's list that is too large leaves room for one of the node's own."""
         self.writer.holds = True
         listing = self.cache.begin_list(pods_of("app a"), "")
         listing.add(some(6))
@@ -363,7 +363,7 @@ class WaitingTests(GuestTestCase):
         self.assertEqual(10, self.number(PROXY))
 
     def test_reading(self) -> None:
-        """Who reads what the node keeps does not wait for what guests have told."""
+        """Reads of the node's own data do not wait for guests' writes."""
         self.assertEqual(2, self.number("kubelet"))
         self.writer.holds = True
         self.cache.upsert(pods_of("app a").collection, POD, item("a"))
@@ -372,7 +372,7 @@ class WaitingTests(GuestTestCase):
         self.writer.release()
 
     def test_pages(self) -> None:
-        """However many lists guests begin, the next page of the node's is known as that."""
+        """However many lists guests begin, the next page of the node's own list is recognized."""
         tell_list(self.cache, some(2), 6, pods_of(PROXY), next_token="two")
         for number in range(2 * MOST_LISTS):
             tell_list(self.cache, [], 6, pods_of("app a"), next_token=f"{number}")
@@ -382,10 +382,10 @@ class WaitingTests(GuestTestCase):
 
 
 class UseTests(GuestTestCase):
-    """When clients have asked last."""
+    """The times of last requests."""
 
     def test_names(self) -> None:
-        """However many collections a guest asks for, few are remembered, and hours are counted."""
+        """However many collections a guest uses, few are remembered, and hours are counted."""
         self.patch(store, "MOST_USED", 3)
         for number in range(20):
             self.cache.use(pods_of(f"name-{number} a").collection)
@@ -399,10 +399,10 @@ class UseTests(GuestTestCase):
 
 
 class SlotTests(GuestTestCase):
-    """Lists that are read at a time."""
+    """Concurrent reads of lists."""
 
     def test_slots(self) -> None:
-        """However many lists guests read and do not take, the node's are read."""
+        """However many lists guests read slowly, the node's own lists are read."""
         self.keep("app a", 1)
         held = [self.result(self.cache.list(pods_of("app a"))) for _ in range(MOST_LISTED)]
         waits = Deferred.fromCoroutine(read_all(self.cache, pods_of("app a")))

@@ -1,4 +1,4 @@
-"""Documents, events, tokens and clients: what is kept of them, and for how long."""
+"""Limits and lifetimes of documents, events, tokens and clients."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from yurttunnel.hub.cache.writing import COLLECTED
 
 
 class BoundTests(CacheTestCase):
-    """How many there may be."""
+    """Limits of their numbers and sizes."""
 
     def kept(self, most: int = 10_000) -> list[str]:
-        """Return the paths of kept events."""
+        """Return the paths of the stored events."""
         return [event.path for event in self.result(self.cache.kept_events(most))]
 
     def test_number_of_events(self) -> None:
-        """Of more events than there may be the oldest go, which is counted."""
+        """Over the limit of events the oldest are evicted, which is counted."""
         for number in range(events.MOST + 10):
             self.cache.keep_event(f"/{number}", "application/json", b"{}", "")
         kept = self.kept()
@@ -40,20 +40,20 @@ class BoundTests(CacheTestCase):
         self.assertEqual((events.MOST, 10), (self.cache.stats.events, self.cache.stats.events_lost))
 
     def test_size_of_events(self) -> None:
-        """So it is with their bytes."""
+        """The same applies to their size."""
         for number in range(40):
             self.cache.keep_event(f"/{number}", "application/json", bytes(1024 * 1024), "")
         self.assertEqual([f"/{number}" for number in range(24, 40)], self.kept())
         self.assertEqual((16, 24), (self.cache.stats.events, self.cache.stats.events_lost))
 
     def test_tokens_of_events(self) -> None:
-        """Their tokens count as their bodies do."""
+        """Tokens count like bodies."""
         for number in range(20):
             self.cache.keep_event(f"/{number}", "application/json", b"{}", "t" * 1024 * 1024)
         self.assertEqual([f"/{number}" for number in range(5, 20)], self.kept())
 
     def test_events_of_one_account(self) -> None:
-        """Beyond its share an account loses its own oldest, and neither the node nor another."""
+        """Over its share an account loses its own oldest events, and nobody else does."""
         for owner in ("", "n:other"):
             self.cache.keep_event(f"/{owner}", "application/json", b"{}", owner, owner)
         for number in range(events.MOST):
@@ -64,7 +64,7 @@ class BoundTests(CacheTestCase):
         self.assertEqual(events.MOST - most, self.cache.stats.events_lost)
 
     def test_events_of_one_account_over_restarts(self) -> None:
-        """However often it takes its share, what it loses itself counts against no other."""
+        """However often it fills its share, its lost events count against no other account."""
         self.cache.keep_event("/", "application/json", b"{}", "")
         share = events.SHARE // events.COUNTS_AS
         for outage in range(events.MOST // share + 2):
@@ -77,7 +77,7 @@ class BoundTests(CacheTestCase):
             self.assertEqual(1 + share, self.cache.stats.events)
 
     def test_events_at_once(self) -> None:
-        """Many that come together, of the node or of an account, are not bounded one by one."""
+        """Many events at once are limited together, not one by one."""
         for number in range(2_000):
             self.cache.keep_event(f"/{number}", "application/json", b"{}", "")
         self.assertEqual(2_000, len(self.kept()))
@@ -85,7 +85,7 @@ class BoundTests(CacheTestCase):
             self.assertLess(self.steps(owner, 200), 3 * self.steps(owner, 1), owner)
 
     def steps(self, owner: str, number: int) -> int:
-        """Return how many steps of SQLite it takes to keep so many events, in thousands."""
+        """Return the number of SQLite steps for storing that many events, in thousands."""
         steps: list[None] = []
         connection = self.cache._writing._database._connection
         connection.set_progress_handler(lambda: steps.append(None), 1_000)
@@ -97,7 +97,7 @@ class BoundTests(CacheTestCase):
         return len(steps)
 
     def test_events_after_a_restart(self) -> None:
-        """They are there after a restart; an id is never that of another event."""
+        """They survive a restart, and ids are never reused."""
         for number in range(3):
             self.cache.keep_event(f"/{number}", "application/json", b"{}", "a token")
         ids = [event.id for event in self.result(self.cache.kept_events(9))]
@@ -113,7 +113,7 @@ class BoundTests(CacheTestCase):
         self.assertEqual(1, self.cache.stats.events)
 
     def test_number_of_documents(self) -> None:
-        """Of documents those go that have changed longest ago."""
+        """Over the limit of documents those that changed longest ago are evicted."""
         for number in range(documents.MOST + 5):
             document = KeptDocument("application/json", b"%d" % number)
             self.cache.keep_document("", f"/{number}", "json", document)
@@ -122,7 +122,7 @@ class BoundTests(CacheTestCase):
             self.assertEqual(there, found is not None, number)
 
     def test_size_of_documents(self) -> None:
-        """So it is with their bytes."""
+        """The same applies to their size."""
         self.patch(documents, "MOST_BYTES", 100_000)
         for number in range(5):
             document = KeptDocument("application/json", bytes(30_000))
@@ -134,7 +134,7 @@ class BoundTests(CacheTestCase):
         self.assertEqual([False, False, True, True, True], there)
 
     def test_tokens(self) -> None:
-        """Of tokens those go that end first."""
+        """Over the limit of tokens those that expire first are evicted."""
         self.patch(tokens, "MOST", 10)
         digests = [hashlib.sha256(b"%d" % number).digest() for number in range(12)]
         for number, digest in enumerate(digests):
@@ -143,7 +143,7 @@ class BoundTests(CacheTestCase):
         self.assertEqual([*(f"owner {number}" for number in range(10)), None, None], owners)
 
     def test_a_token_again(self) -> None:
-        """A token that is accepted again and again is written once, until it is refused."""
+        """A token that is accepted repeatedly is written once, until it is rejected."""
         digest = hashlib.sha256(b"").digest()
         for _ in range(3):
             self.cache.accept_token(digest, "owner", 1000.0)
@@ -159,18 +159,18 @@ class BoundTests(CacheTestCase):
 
 
 class ClientTests(CacheTestCase):
-    """Clients that do not ask any more, and those for which there is no room."""
+    """Clients without requests, and clients for which there is no room."""
 
     def scope(self, client: str) -> Scope:
         """Return all pods of a client."""
         return Scope(PODS._replace(client=client))
 
     def is_known(self, client: str) -> bool:
-        """Return whether anything of it is there."""
+        """Return whether any data of a client is cached."""
         return self.read(self.scope(client)) is not None
 
     def pass_hours(self, hours: int, *using: str) -> None:
-        """Let hours pass in which these clients ask."""
+        """Advance by hours, in each of which these clients send requests."""
         for _ in range(hours):
             for client in using:
                 self.cache.use(self.scope(client).collection)
@@ -178,7 +178,7 @@ class ClientTests(CacheTestCase):
             self.clock.advance(COLLECTED)
 
     def test_forgotten(self) -> None:
-        """Who has not asked for 30 days is forgotten, but not kubelet, nor who only watches."""
+        """A client without requests for 30 days is evicted, except the kubelet and watches."""
         for client in ("kubelet", "kubelet owner", "coredns", "gone"):
             tell_list(self.cache, [item("a")], 5, self.scope(client))
         self.pass_hours(MOST_HOURS, "coredns")
@@ -191,7 +191,7 @@ class ClientTests(CacheTestCase):
         self.assertEqual(2, self.cache.stats.forgotten)
 
     def test_without_the_cloud(self) -> None:
-        """Hours in which nobody was answered by the API do not count, however many they are."""
+        """Hours without any response of the API do not count, however many they are."""
         tell_list(self.cache, [item("a")], 5, self.scope("coredns"))
         self.pass_hours(2 * MOST_HOURS)
         self.restart()
@@ -199,7 +199,7 @@ class ClientTests(CacheTestCase):
         self.assertTrue(self.is_known("coredns"))
 
     def test_no_room(self) -> None:
-        """When the file is full the client goes that has not asked for longest; never kubelet."""
+        """If the file is full, the client with the oldest request is evicted, never the kubelet."""
         self.restart(most_bytes=1_000_000)
         items = [item(f"pod-{number}", body=bytes(5_700)) for number in range(40)]
         for client in ("kubelet", "old", "new"):
@@ -216,7 +216,7 @@ class ClientTests(CacheTestCase):
         self.assertLess(self.cache.stats.size, 1_000_000)
 
     def test_no_room_for_kubelet(self) -> None:
-        """When there is nobody to forget, that is said, and what was there stays."""
+        """If no client can be evicted, this is reported, and existing data stays."""
         self.restart(most_bytes=200_000)
         tell_list(self.cache, [item("a")], 5)
         self.assertEqual({"a": "1"}, self.names())
@@ -227,7 +227,7 @@ class ClientTests(CacheTestCase):
         self.assertEqual({"a": "1"}, self.names())
 
     def start_bounded(self, most_bytes: int) -> None:
-        """Have another cache, with a pod of kubelet's and one of kube-proxy's."""
+        """Start another cache with one pod of the kubelet and one of kube-proxy."""
         self.stop()
         self.directory /= "bounded"
         self.start(most_bytes=most_bytes)
@@ -236,7 +236,7 @@ class ClientTests(CacheTestCase):
         self.clock.advance(1)
 
     def test_a_list_that_does_not_fit(self) -> None:
-        """Nobody goes for a list that does not fit then either; what is behind it is written."""
+        """Nobody is evicted for a list that would not fit even then; later writes are done."""
         for most_bytes, kubelets in ((300_000, 0), (800_000, 60)):
             self.start_bounded(most_bytes)
             items = [item(f"pod-{number}", body=bytes(5_700)) for number in range(100)]
@@ -262,7 +262,7 @@ class ClientTests(CacheTestCase):
             self.assertTrue(self.read(self.scope("coredns"))[1])
 
     def fill(self) -> int:
-        """Have kubelet's pods take all the room there is; return the number of those told."""
+        """Fill the file with the kubelet's pods; return the number written."""
         for number in range(100):
             self.cache.upsert(PODS, POD, item(f"pod-{number}", 10 + number, body=bytes(5_700)))
             self.clock.advance(1)
@@ -271,7 +271,7 @@ class ClientTests(CacheTestCase):
         raise AssertionError("there is room without end")
 
     def test_behind_what_does_not_fit(self) -> None:
-        """What is removed behind a change for which there is no room is removed, and makes room."""
+        """Deletions behind a change without room are done, and make room."""
         self.start_bounded(300_000)
         number = self.fill()
         self.assertIn("with what kubelet needs", self.cache.problem())
@@ -288,7 +288,7 @@ class ClientTests(CacheTestCase):
         self.assertIsNone(self.cache.problem())
 
     def test_removals_first(self) -> None:
-        """What is added and what is removed at once fits where it fits together."""
+        """Additions and deletions at the same time fit if they fit together."""
         self.start_bounded(300_000)
         number = 30
         items = [item(f"pod-{each}", 501, body=bytes(5_700)) for each in range(number)]
@@ -305,7 +305,7 @@ class ClientTests(CacheTestCase):
         self.assertIsNone(self.cache.problem())
 
     def test_another_bound(self) -> None:
-        """A bound that is raised counts at once; one below the file's size lets it grow no more."""
+        """A higher limit applies at once; a limit below the file's size stops its growth."""
         self.restart(most_bytes=200_000)
         items = [item(f"pod-{number}", 9, body=bytes(5_700)) for number in range(100)]
         tell_list(self.cache, items, 10)
@@ -314,7 +314,7 @@ class ClientTests(CacheTestCase):
         self.cache.bound(4_000_000)
         tell_list(self.cache, items, 10)
         tell_list(self.cache, items, 10, self.scope("coredns"))
-        # It was waited before the next attempt.
+        # The backoff before the next attempt.
         self.clock.advance(60)
         self.assertEqual(100, len(self.names()))
         self.assertTrue(self.is_known("coredns"))
@@ -328,7 +328,7 @@ class ClientTests(CacheTestCase):
         self.assertLessEqual(self.cache.stats.size, size)
 
     def test_another_bound_of_a_large_file(self) -> None:
-        """Once a file has become smaller than its new bound, it does not grow beyond that."""
+        """Once a file has become smaller than its new limit, it does not grow beyond it."""
         self.patch(clients, "_SLACK", 10)
         items = [item(f"pod-{number}", 9, body=bytes(57_000)) for number in range(100)]
         tell_list(self.cache, items, 10, self.scope("gone"))
@@ -344,7 +344,7 @@ class ClientTests(CacheTestCase):
         self.assertLessEqual(self.cache.stats.size, 2_000_000)
 
     def test_room_is_given_back(self) -> None:
-        """What clients leave is given back to the disk, hour by hour."""
+        """Free pages are returned to the file system, hour by hour."""
         items = [item(f"pod-{number}", body=bytes(57_000)) for number in range(1000)]
         tell_list(self.cache, items, 5, self.scope("gone"))
         self.assertTrue(self.is_known("gone"))
@@ -360,13 +360,13 @@ class ListedTests(CacheTestCase):
     """Lists that are read slowly, or not at all."""
 
     def setUp(self) -> None:
-        """Have some."""
+        """Store some lists."""
         super().setUp()
         tell_list(self.cache, [item("a")], 5)
         self.assertEqual({"a": "1"}, self.names())
 
     def test_too_slow(self) -> None:
-        """A snapshot ends by itself after some time; who reads it then is told so."""
+        """A snapshot is closed after some time; a later read fails with a message."""
         listed = self.result(self.cache.list(ALL))
         self.clock.advance(SECONDS)
         failure = self.failureResultOf(listed.read())
@@ -374,7 +374,7 @@ class ListedTests(CacheTestCase):
         listed.close()
 
     def test_log(self) -> None:
-        """Those that are read one amid the other do not have the log of the file grow for ever."""
+        """Overlapping reads of lists do not make the log grow forever."""
         self.patch(store, "MOST_LOG", 6_000_000)
         log = self.directory / "cache.db-wal"
         first = listed = self.result(self.cache.list(ALL))
@@ -391,7 +391,7 @@ class ListedTests(CacheTestCase):
         listed.close()
 
     def test_log_of_before(self) -> None:
-        """A log that was long ends none of those that are begun later, while nothing is written."""
+        """A log that was long closes no list that begins later, while nothing is written."""
         self.patch(store, "MOST_LOG", 1_000_000)
         tell_list(self.cache, [item("a", 2, body=bytes(2_000_000))], 6)
         self.assertEqual({"a": "2"}, self.names())
@@ -402,7 +402,7 @@ class ListedTests(CacheTestCase):
         listed.close()
 
     def test_many(self) -> None:
-        """Only so many are read at the same time; the next one waits for an end."""
+        """The number of concurrent reads is limited; the next one waits."""
         listed = [self.result(self.cache.list(ALL)) for _ in range(MOST_LISTED)]
         waits = Deferred.fromCoroutine(read_all(self.cache))
         self.clock.advance(1)
@@ -413,10 +413,10 @@ class ListedTests(CacheTestCase):
 
 
 class NameTests(CacheTestCase):
-    """Names that somebody has made up."""
+    """Names chosen by an attacker."""
 
     def test_names(self) -> None:
-        """They are names, and nothing else."""
+        """They are treated as names only."""
         names = (
             "..",
             "a/b",
@@ -448,7 +448,7 @@ class BatchTests(CacheTestCase):
     """Changes are collected for a moment."""
 
     def test_together(self) -> None:
-        """What comes within 50 ms is one transaction."""
+        """Changes within 50 ms are one transaction."""
         self.get("a")
         commits: list[str] = []
         connection = self.cache._writing._database._connection

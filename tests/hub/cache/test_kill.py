@@ -1,4 +1,4 @@
-"""Processes that are killed, and machines that lose their power, while a list is replaced."""
+"""Kills of the process, and power failures, while a list is replaced."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from yurttunnel.hub.cache.connection import connect
 
 OBJECTS = 1_000
 BODY = 300
-"""Bytes."""
+"""In bytes."""
 
 KILLS = 10
 POINTS = 40
@@ -40,17 +40,17 @@ for version in range(int(sys.argv[2]), 1_000_000):
 
 
 def replace(cache, clock, version: int) -> None:
-    """Replace all: each version has objects of its own, and others in a new version."""
+    """Replace all objects: each version has objects of its own, and new versions of others."""
     names = (f"pod-{number + version % 2}" for number in range(OBJECTS))
     tell_list(cache, [item(name, version, body=b"%d " % version * BODY) for name in names], version)
     clock.advance(1)
 
 
 class SetsTestCase(CacheTestCase):
-    """What is there is one of the sets that there were, whole."""
+    """The stored objects are exactly one of the sets that were written."""
 
     def version(self) -> int:
-        """Return which set is there."""
+        """Return which set is stored."""
         meta, complete, items = self.read()
         version = int(meta.version)
         names = {f"pod-{number + version % 2}" for number in range(OBJECTS)}
@@ -62,10 +62,10 @@ class SetsTestCase(CacheTestCase):
 
 
 class KillTests(SetsTestCase):
-    """Processes that are killed."""
+    """Kills of the process."""
 
     def test_killed_any_time(self) -> None:
-        """A process that is killed has lost nothing of what it had said to be there."""
+        """A killed process has lost nothing that it had reported as written."""
         self.stop()
         chance = random.Random(14)
         said = 0
@@ -77,7 +77,7 @@ class KillTests(SetsTestCase):
             assert child.stdout is not None
             for _ in range(chance.randrange(1, 5)):
                 said = int(child.stdout.readline())
-            # Somewhere in the next one, which takes some 20 ms.
+            # Somewhere in the next write, which takes about 20 ms.
             try:
                 child.wait(chance.uniform(0, 0.03))
             except subprocess.TimeoutExpired:
@@ -92,7 +92,7 @@ class KillTests(SetsTestCase):
             said = found
 
     def test_killed_at_each_step(self) -> None:
-        """So it is wherever in the transaction that happens."""
+        """The same applies at each step of the transaction."""
         replace(self.cache, self.clock, 1)
         self.assertEqual(1, self.version())
         self.stop()
@@ -111,16 +111,17 @@ class KillTests(SetsTestCase):
         self.assertGreater(old, POINTS // 2)
 
     def renew(self) -> None:
-        """Have the first set again, in a new file."""
+        """Write the first set again, to a new file."""
         shutil.rmtree(self.directory)
         self.restart()
         replace(self.cache, self.clock, 1)
         self.stop()
 
     def killed_after(self, steps: int) -> int:
-        """Have a process replace the set that kills itself after so many steps of SQLite.
+        """Run a process that replaces the set and kills itself after that many steps of SQLite.
 
-        Return how many steps there are when it is not to be killed (0); all is as before then.
+        Return the number of steps if it does not kill itself (0); the first set is stored
+        afterwards.
         """
         copy = self.directory.with_name("copy")
         shutil.copytree(self.directory, copy)
@@ -141,7 +142,7 @@ class KillTests(SetsTestCase):
 
 
 def _replace_in_steps(directory: Path, most: int) -> int:
-    """Replace the first set by the second; return how many steps that took."""
+    """Replace the first set with the second; return the number of steps."""
     taken = 0
 
     def step() -> None:
@@ -163,10 +164,10 @@ def _replace_in_steps(directory: Path, most: int) -> int:
 
 
 class PowerTests(SetsTestCase):
-    """What a disk has of the log when the machine loses its power."""
+    """The state of the log on disk after a power failure."""
 
     def test_the_log_is_cut(self) -> None:
-        """The old set is there, or the new one, wherever the log ends, and whatever follows."""
+        """The old or the new set is stored, wherever the log ends, and whatever follows."""
         replace(self.cache, self.clock, 1)
         self.stop()
         self.restart()

@@ -1,4 +1,4 @@
-"""Lists, and pages of lists: what they replace, and what is complete."""
+"""Lists and their pages: what they replace, and when they are complete."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from yurttunnel.hub.media.interfaces import ListMeta
 
 
 class ReplaceTests(CacheTestCase):
-    """What a list does to what was there."""
+    """The effect of a list on existing objects."""
 
     def test_abandoned(self) -> None:
-        """One that broke off changes nothing, whatever is told of it later."""
+        """A list that was aborted changes nothing, whatever is added to it later."""
         tell_list(self.cache, [item("a")], 5)
         listing = self.cache.begin_list(ALL, "")
         listing.add([item("a", 9), item("b", 9)])
@@ -31,7 +31,7 @@ class ReplaceTests(CacheTestCase):
         self.assertEqual(0, self.cache.stats.waiting)
 
     def test_a_watch_was_faster(self) -> None:
-        """What is newer than the list stays, with what a watch has added."""
+        """Objects that are newer than the list stay, and so do those that a watch has added."""
         tell_list(self.cache, [item("a")], 5)
         self.cache.upsert(PODS, POD, item("a", 12))
         self.cache.upsert(PODS, POD, item("b", 11))
@@ -41,18 +41,18 @@ class ReplaceTests(CacheTestCase):
         self.assertEqual({"a": "12"}, self.names())
 
     def test_gone_meanwhile(self) -> None:
-        """A list from before an object's end does not bring it back."""
+        """A list from before the deletion of an object does not restore it."""
         listing = self.cache.begin_list(ALL, "")
         listing.add([item("a"), item("b")])
         self.cache.remove(ALL, item("a", 8))
         listing.complete(ListMeta(POD, "5"))
         self.assertEqual({"b": "1"}, self.names())
-        # There may be another one of that name.
+        # There may be another object with that name.
         tell_list(self.cache, [item("a", 9), item("b")], 10)
         self.assertEqual({"a": "9", "b": "1"}, self.names())
 
     def test_left_meanwhile(self) -> None:
-        """A list, or a page, from before an object left a selection lacks it until it is newer."""
+        """A list from before an object left a selection is incomplete until it is newer."""
         one, web = item("a", labels={"app": "web"}), Scope(PODS, "", "app=web")
         for scope, whole in ((ALL, False), (Scope(PODS, "default"), False), (web, True)):
             listing = self.cache.begin_list(scope, "")
@@ -65,7 +65,7 @@ class ReplaceTests(CacheTestCase):
         self.assertEqual(("8", True), (self.read()[0].version, self.read()[1]))
 
     def test_left_between_pages(self) -> None:
-        """So does a first list whose page before had it, and one with what is gone for good."""
+        """So is a first list whose earlier page had it, and one with a deleted object."""
         one, web = item("a", labels={"app": "web"}), Scope(PODS, "", "app=web")
         listing = self.cache.begin_list(ALL, "")
         listing.add([one])
@@ -78,7 +78,7 @@ class ReplaceTests(CacheTestCase):
         self.assertTrue(self.read()[1])
 
     def test_left_before_a_restart(self) -> None:
-        """A late list lacks what has left a selection, though a newer list lacks it as well."""
+        """A late list is incomplete even if a newer list with the same gap exists."""
         one, web = item("a", labels={"app": "web"}), Scope(PODS, "", "app=web")
         here = Scope(PODS, "default")
         tell_list(self.cache, [one, item("b")], 4)
@@ -92,7 +92,7 @@ class ReplaceTests(CacheTestCase):
         self.assertTrue(self.read(here)[1])
 
     def test_left_without_numbers(self) -> None:
-        """Where versions cannot be compared, others lack what has left until they are listed."""
+        """If versions cannot be compared, other lists are incomplete until listed again."""
         one, web = item("a", "x", labels={"app": "web"}), Scope(PODS, "", "app=web")
         tell_list(self.cache, [one], "x")
         tell_list(self.cache, [one], "x", web)
@@ -103,7 +103,7 @@ class ReplaceTests(CacheTestCase):
         self.assertTrue(self.read()[1])
 
     def test_lag(self) -> None:
-        """Who reads waits for a list that has come, and whose items are still being cut."""
+        """Reads wait for a list that was received, and is still being parsed."""
         tell_list(self.cache, [item("a")], 5)
         self.assertEqual({"a": "1"}, self.names())
         listing = self.cache.begin_list(ALL, "")
@@ -124,7 +124,7 @@ class ReplaceTests(CacheTestCase):
         self.assertEqual(0, self.cache.stats.waiting)
 
     def test_told_while_a_list_is_cut(self) -> None:
-        """What is told behind a list is behind it, as if its items had been cut at once."""
+        """Writes after a list are ordered after it, as if it had been parsed at once."""
         listing = self.cache.begin_list(ALL, "")
         listing.lag(1000, True)
         self.cache.see(ALL, "6", "20")
@@ -144,7 +144,7 @@ class ReplaceTests(CacheTestCase):
         self.assertEqual(0, self.cache.stats.waiting)
 
     def test_pages_that_are_cut_late(self) -> None:
-        """A short page is behind a long one that came before it, and is still being cut."""
+        """A short page is ordered after an earlier long one that is still being parsed."""
         tell_list(self.cache, [item("gone")], 5)
         first, last = self.cache.begin_list(ALL, ""), self.cache.begin_list(ALL, "more")
         first.lag(1000, True)
@@ -155,7 +155,7 @@ class ReplaceTests(CacheTestCase):
         self.assertEqual({"a": "1", "b": "1"}, self.names())
 
     def test_much_is_told_while_a_list_is_cut(self) -> None:
-        """What waits for the list is bounded; then it is told before."""
+        """The number of writes that wait for the list is limited; more overtake it."""
         listing = self.cache.begin_list(ALL, "")
         listing.lag(1000, True)
         for number in range(2 * MOST_IN_LINE + 1):
@@ -166,7 +166,7 @@ class ReplaceTests(CacheTestCase):
         self.assertEqual(0, self.cache.stats.waiting)
 
     def test_lag_without_an_end(self) -> None:
-        """It does not wait for one that is abandoned, nor for ever."""
+        """Reads do not wait for a list that is abandoned, nor forever."""
         tell_list(self.cache, [item("a")], 5)
         self.names()
         for end in (lambda _: self.clock.advance(BARRIER), lambda listing: listing.abandon()):
@@ -181,7 +181,7 @@ class ReplaceTests(CacheTestCase):
         self.assertFalse(listing.lag(10, False))
 
     def test_unchanged(self) -> None:
-        """What has the same version is not written."""
+        """Objects with an unchanged version are not written."""
         items = [item(f"pod-{number}") for number in range(200)]
         tell_list(self.cache, items, 5)
         self.assertEqual(200, len(self.names()))
@@ -192,7 +192,7 @@ class ReplaceTests(CacheTestCase):
         self.assertEqual(200, self.cache.stats.unchanged)
 
     def test_without_versions(self) -> None:
-        """Objects without versions, as metrics are, are those that came last."""
+        """For objects without versions, such as metrics, the last one is stored."""
         for body in (b"1", b"2"):
             tell_list(self.cache, [item("a", "", body=body)], "")
             self.assertEqual([body], [each.body for each in self.read()[2]])
@@ -200,14 +200,14 @@ class ReplaceTests(CacheTestCase):
         self.assertEqual([], self.read()[2])
 
     def test_versions_that_are_no_numbers(self) -> None:
-        """Those of other API servers cannot be compared: what came last is there."""
+        """If versions of another API server cannot be compared, the last object is stored."""
         for version in ("b", "007", "a", "9" * 30):
             tell_list(self.cache, [item("a", version)], version)
             self.assertEqual({"a": version}, self.names())
             self.assertEqual(version, self.read()[0].version)
 
     def test_the_version_never_goes_back(self) -> None:
-        """A list says the largest version that it ever had, also after a restart."""
+        """The version of a list never decreases, also after a restart."""
         tell_list(self.cache, [item("a", 9)], 10)
         tell_list(self.cache, [item("a", 9)], 7)
         self.assertEqual("10", self.read()[0].version)
@@ -219,14 +219,14 @@ class ReplaceTests(CacheTestCase):
         self.assertEqual("15", self.read()[0].version)
 
     def test_watches_whose_versions_are_no_numbers(self) -> None:
-        """What cannot be compared with the version of a watch's start counts as known up to it."""
+        """A version that cannot be compared with the watch's start counts as known."""
         for known, since, version in ((10, "b", "11"), ("c", "5", "12"), ("d", "e", "f")):
             tell_list(self.cache, [item("a")], known)
             self.cache.see(ALL, since, version)
             self.assertEqual(version, self.read()[0].version)
 
     def test_columns(self) -> None:
-        """The columns of a Table are given as the last list had them."""
+        """The columns of a Table are those of the last list."""
         tell_list(self.cache, [item("a")], 1, columns=b"[1]")
         self.assertEqual(b"[1]", self.read()[0].columns)
         tell_list(self.cache, [item("a")], 2, columns=b"[2]")
@@ -237,13 +237,13 @@ class ScopeTests(CacheTestCase):
     """Lists of a part of a collection."""
 
     def test_by_name(self) -> None:
-        """A list of one name that finds nothing removes that one."""
+        """An empty list of one name removes that object."""
         tell_list(self.cache, [item("a"), item("b")], 5)
         tell_list(self.cache, [], 6, Scope(PODS, "default", "", "metadata.name=a"))
         self.assertEqual({"b": "1"}, self.names())
 
     def test_complete(self) -> None:
-        """What is a part of something that was listed is complete, and nothing else."""
+        """Only parts of a listed scope are complete."""
         self.cache.upsert(PODS, POD, item("a"))
         self.assertFalse(self.read()[1])
         tell_list(self.cache, [item("a")], 5, Scope(PODS, "default", "app=x"))
@@ -260,7 +260,7 @@ class ScopeTests(CacheTestCase):
         self.assertTrue(self.read(Scope(PODS, "other", "app=y"))[1])
 
     def test_many_selections(self) -> None:
-        """Of too many selections those are forgotten that were not listed for longest."""
+        """With too many selections those that were listed longest ago are removed."""
         scopes = [Scope(PODS, f"n{number}") for number in range(MOST_SCOPES + 1)]
         for scope in (*scopes[:-1], scopes[0], scopes[-1]):
             tell_list(self.cache, [], 5, scope)
@@ -268,13 +268,13 @@ class ScopeTests(CacheTestCase):
         self.assertEqual([True, False, *[True] * (MOST_SCOPES - 1)], whole)
 
     def test_many_parts(self) -> None:
-        """However many parts of a list are listed besides, it stays whole, and so do they."""
+        """However many parts of a list are also listed, all stay complete."""
         for scope in (ALL, *(Scope(PODS, f"n{number}") for number in range(MOST_SCOPES + 1))):
             tell_list(self.cache, [], 5, scope)
         self.assertTrue(self.read()[1])
 
     def test_collections_are_apart(self) -> None:
-        """Clients, forms and views do not see each other's objects."""
+        """Clients, forms and views do not share objects."""
         others = (
             PODS._replace(client="kubelet system:serviceaccount:a:b"),
             PODS._replace(form="protobuf"),
@@ -290,10 +290,10 @@ class ScopeTests(CacheTestCase):
 
 
 class OrderTests(CacheTestCase):
-    """Lists and changes that wait together are written in the order in which they came."""
+    """Queued lists and changes are written in order of arrival."""
 
     def test_an_end_behind_a_list(self) -> None:
-        """An object that ended after a list had it is gone, whatever was told of it before."""
+        """An object that was deleted after the list stays deleted."""
         self.cache.upsert(PODS, POD, item("a", 3))
         tell_list(self.cache, [item("a", 3)], 5)
         self.cache.remove(ALL, item("a", 10))
@@ -301,22 +301,22 @@ class OrderTests(CacheTestCase):
 
 
 class PageTests(CacheTestCase):
-    """Lists that come in pages."""
+    """Lists in pages."""
 
     def setUp(self) -> None:
-        """Have a list of before, with something that is gone now."""
+        """Write an earlier list, with an object that no longer exists."""
         super().setUp()
         tell_list(self.cache, [item("a"), item("gone")], 5)
 
     def test_many(self) -> None:
-        """A client may ask for them one by one."""
+        """A page may have a single item."""
         tokens = ["", *map(str, range(1, 1_200)), ""]
         for number, (token, following) in enumerate(pairwise(tokens)):
             tell_list(self.cache, [item(f"of-{number}")], 9, token=token, next_token=following)
         self.assertEqual({f"of-{number}" for number in range(1_200)}, set(self.names()))
 
     def test_too_many(self) -> None:
-        """Such a list is taken, and removes nothing; what it has had is not remembered either."""
+        """A list with too many objects is stored, and removes nothing; its names are not kept."""
         self.patch(lists, "MOST_NAMES", 3)
         tell_list(self.cache, [item("a"), item("b")], 7, next_token="two")
         tell_list(self.cache, [item("c"), item("d")], 7, token="two", next_token="three")
@@ -329,7 +329,7 @@ class PageTests(CacheTestCase):
         self.assertEqual(set("abc"), set(self.names()))
 
     def test_a_page_again(self) -> None:
-        """One that broke off can be asked for again."""
+        """A page that was aborted may be requested again."""
         tell_list(self.cache, [item("a")], 7, next_token="two")
         listing = self.cache.begin_list(ALL, "two")
         listing.add([item("b")])
@@ -338,13 +338,13 @@ class PageTests(CacheTestCase):
         self.assertEqual({"a": "1", "b": "1"}, self.names())
 
     def test_another_scope(self) -> None:
-        """A token is good for the list that it was given to."""
+        """A token is valid only for its own list."""
         tell_list(self.cache, [item("b")], 7, next_token="two")
         tell_list(self.cache, [], 7, Scope(PODS, "default"), token="two")
         self.assertIn("gone", self.names())
 
     def test_forgotten_meanwhile(self) -> None:
-        """What is left of a list whose client was forgotten between two pages is no whole list."""
+        """If the client is evicted between two pages, the list is not complete."""
         tell_list(self.cache, [item("a", 6)], 7, next_token="two")
         self.names()
         self.cache.forget(lambda client: False)
@@ -357,7 +357,7 @@ class PageTests(CacheTestCase):
         self.assertEqual(({"a": "6", "b": "1"}, True), (self.names(), self.read()[1]))
 
     def test_another_file_meanwhile(self) -> None:
-        """So it is when the file was removed between them."""
+        """The same applies if the file is removed between two pages."""
         tell_list(self.cache, [item("a", 6)], 7, next_token="two")
         self.names()
         for path in self.directory.iterdir():
@@ -367,7 +367,7 @@ class PageTests(CacheTestCase):
         self.assertEqual(({"b": "1"}, False), (self.names(), self.read()[1]))
 
     def test_late(self) -> None:
-        """Pages are not waited for forever, nor those of any number of lists."""
+        """Pages are not expected forever, nor for any number of lists."""
         tell_list(self.cache, [item("b")], 7, next_token="two")
         self.clock.advance(PAGE_SECONDS)
         tell_list(self.cache, [], 7, token="two")
@@ -380,7 +380,7 @@ class PageTests(CacheTestCase):
         self.assertEqual({"b": "1"}, self.names())
 
     def test_many_pages(self) -> None:
-        """However many pages another list has, it is one list; each page may be asked for again."""
+        """However many pages a list has, it is one list; each page may be requested again."""
         tell_list(self.cache, [item("b")], 7, next_token="two")
         nodes = Scope(PODS._replace(resource="nodes.v1.core"))
         for number in range(2 * MOST_LISTS):
@@ -400,7 +400,7 @@ class PageTests(CacheTestCase):
         self.assertTrue(self.read(nodes)[1])
 
     def test_many_lists_that_have_ended(self) -> None:
-        """A list has its place until its last page has come, which may be asked for again."""
+        """A list is remembered until its last page, which may be requested again."""
         tell_list(self.cache, [item("b")], 7, next_token="two")
         for number in range(MOST_LISTS):
             scope = Scope(PODS._replace(view=f"a={number}"))

@@ -1,4 +1,4 @@
-"""The cache in memory, which stands in for the real one in tests."""
+"""The cache in memory, which replaces the real one in tests."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tests.hub.cache.memory import MemoryCache
 
 
 class MemoryCacheTests(CacheContract, TestCase):
-    """It does what every cache does."""
+    """It follows the contract of all caches."""
 
     def make_cache(self):
-        """Make one."""
+        """Create one."""
         clock = Clock()
         clock.advance(1000)
         return MemoryCache(clock)

@@ -1,4 +1,4 @@
-"""What a scrape shows of the cache."""
+"""The metrics of the cache."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from yurttunnel.metrics import MetricRegistry
 
 
 class MetricsTests(CacheTestCase):
-    """Each has a value from the start."""
+    """Each metric has a value from the start."""
 
     def scrape(self) -> dict[tuple[str, ...], float]:
-        """Return all values, by names and labels."""
+        """Return all values by names and labels."""
         registry = MetricRegistry()
         registry.add(METRICS, lambda: self.cache.stats)
         return {
@@ -22,7 +22,7 @@ class MetricsTests(CacheTestCase):
         }
 
     def test_counted(self) -> None:
-        """Objects are counted by whether they were written; the file has a size."""
+        """Objects are counted by result, and the file has a size."""
         before = self.scrape()
         self.assertEqual(0, before["yurthub_cache_objects_total", "written"])
         tell_list(self.cache, [item("a"), item("b")], 5)

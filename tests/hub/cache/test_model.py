@@ -1,4 +1,4 @@
-"""Any interleaving of lists, pages, watch events, restarts and reads gives what a model says."""
+"""Any interleaving of lists, pages, watch events, restarts and reads matches a model."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ NAMES = [("n", "", f"metadata.name={name}") for name in ("a", "b")]
 
 
 class Cluster:
-    """An API server: a history of what there was, at each version."""
+    """An API server with the history of all versions."""
 
     def __init__(self) -> None:
         self.states: list[dict[tuple[str, str], object]] = [{}]
@@ -49,11 +49,11 @@ class Cluster:
 
     @property
     def version(self) -> int:
-        """The newest one."""
+        """The newest version."""
         return len(self.states) - 1
 
     def change(self, key, labels) -> None:
-        """Have an object in a new version, or none when there are no labels."""
+        """Create a new version of an object, or delete it if there are no labels."""
         now = dict(self.states[-1])
         namespace, name = key
         changed = None
@@ -66,7 +66,7 @@ class Cluster:
         self.events.append((key, changed))
 
     def tell(self, cache, scope, version) -> None:
-        """Have a cache told what a watch of a scope tells of a change."""
+        """Write the event that a watch of a scope reports for a change."""
         key, changed = self.events[version]
         before = self.states[version - 1].get(key)
         selects = selector(scope)
@@ -77,32 +77,32 @@ class Cluster:
 
 
 class Model(MemoryCache):
-    """The cache in memory, which knows what has gone, as the real one does."""
+    """The cache in memory with known deletions, as in the real one."""
 
     def __init__(self, clock) -> None:
         super().__init__(clock)
-        # At which version, and from which scope.
+        # The version of the deletion, and the scope.
         self.gone: dict[tuple[str, str], tuple[int, Scope]] = {}
-        # Of lists whose next page may come: up to which version they lack something.
+        # The version below which a list with outstanding pages is incomplete.
         self.lacking: dict[tuple[Scope, str], int] = {}
 
     def upsert(self, collection, meta, item) -> None:
-        """Take one, unless it is known to have gone later."""
+        """Store an object, unless it is known to have been deleted later."""
         if int(item.version) >= self.gone_at(item):
             super().upsert(collection, meta, item)
 
     def gone_at(self, item) -> int:
-        """Return at which version an object has gone, 0 if it has not."""
+        """Return the version at which an object was deleted, 0 if it was not."""
         return self.gone.get(item[:2], (0, None))[0]
 
     def remove(self, scope, item) -> None:
-        """Note it."""
+        """Record a deletion."""
         if int(item.version) >= self.gone_at(item):
             self.gone[item[:2]] = int(item.version), changing_part(scope)
         super().remove(scope, item)
 
     def complete(self, scope, items, before, meta) -> None:
-        """Take a page without what has gone later, which may be there still."""
+        """Add a page without objects that have left later, and may still exist."""
         known = [self.lacking[key] for key, keys in self._pages.items() if keys is before]
         lacks = max(known, default=0)
         there = [each for each in items if int(each.version) >= self.gone_at(each)]
@@ -117,11 +117,11 @@ class Model(MemoryCache):
 
 
 class CacheWorld(RuleBasedStateMachine):
-    """A cluster that changes, and a cache on the disk."""
+    """A cluster that changes, and a cache on disk."""
 
     def __init__(self) -> None:
         super().__init__()
-        # In memory: what fsync(2) takes on a busy disk is not what is asked here.
+        # In memory: the duration of fsync(2) on a busy disk is not tested here.
         memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
         self.directory = Path(tempfile.mkdtemp(dir=memory))
         self.clock = Clock()
@@ -144,26 +144,26 @@ class CacheWorld(RuleBasedStateMachine):
         assert stopped.called
 
     def teardown(self) -> None:
-        """Stop it, and leave nothing."""
+        """Stop it, and remove its files."""
         self.stop()
         assert self.clock.getDelayedCalls() == []
         shutil.rmtree(self.directory)
 
     @rule()
     def hold(self) -> None:
-        """The disk takes long."""
+        """The disk becomes slow."""
         self.clock.advance(1)
         self.writer.holds = True
 
     @rule()
     def go_on(self) -> None:
-        """It has taken its time."""
+        """The disk continues."""
         self.writer.release()
         self.clock.advance(1)
 
 
 class CacheMachine(CacheWorld):
-    """A cluster that changes, and those who list and watch it late."""
+    """A cluster that changes, with clients that list and watch late."""
 
     pages = Bundle("pages")
     listings = Bundle("listings")
@@ -176,7 +176,7 @@ class CacheMachine(CacheWorld):
         self.cutting: list[Callable[[], None]] = []
 
     def teardown(self) -> None:
-        """Read all once more before."""
+        """Read everything once more before."""
         for scope in SCOPES:
             self.read(scope)
         super().teardown()
@@ -187,25 +187,25 @@ class CacheMachine(CacheWorld):
         times=st.integers(1, 3),
     )
     def change(self, key, labels, times) -> None:
-        """The cluster changes."""
+        """Change the cluster."""
         for _ in range(times):
             self.cluster.change(key, labels)
 
     @rule(late=st.lists(st.integers(0, 9), min_size=1, max_size=4), scope=st.sampled_from(SCOPES))
     def watch_events(self, late, scope=SCOPES[0]) -> None:
-        """Watches tell of changes, early or late."""
+        """Watches report changes, early or late."""
         for each in late:
             if each < self.cluster.version:
                 self.watch_event(self.cluster.version - each, scope)
 
     def watch_event(self, version: int, scope=SCOPES[0]) -> None:
-        """One of them tells of one."""
+        """A watch reports a change."""
         for cache in (self.cache, self.model):
             self.cluster.tell(cache, scope, version)
 
     @rule(scope=st.sampled_from(SCOPES), late=st.integers(0, 5), earlier=st.integers(0, 5))
     def bookmark(self, scope, late, earlier=0) -> None:
-        """A watch that began earlier says up to where it has told of all, perhaps late."""
+        """A watch that began earlier reports its progress, perhaps late."""
         version = max(0, self.cluster.version - late)
         for cache in (self.cache, self.model):
             cache.see(scope, str(max(0, version - earlier)), str(version))
@@ -214,7 +214,7 @@ class CacheMachine(CacheWorld):
         target=pages, scope=st.sampled_from(SCOPES), limit=st.integers(1, 3), late=st.integers(0, 5)
     )
     def begin_list(self, scope, limit, late):
-        """Somebody lists what there was at a version, perhaps in pages."""
+        """A client lists the objects of a version, perhaps in pages."""
         version = max(0, self.cluster.version - late)
         selects = selector(scope)
         items = [each for _, each in sorted(self.cluster.states[version].items()) if selects(each)]
@@ -227,7 +227,7 @@ class CacheMachine(CacheWorld):
         cut_late=st.booleans(),
     )
     def list(self, scope, late, limit, cut_late=False) -> None:
-        """All of it happens without anything between."""
+        """A list without anything in between."""
         page = self.begin_list(scope, limit, late)
         while True:
             page = self.end_page(self.begin_page(page, 1), cut_late)
@@ -236,7 +236,7 @@ class CacheMachine(CacheWorld):
 
     @rule(key=st.sampled_from(KEYS), scope=st.sampled_from(SCOPES), gone=st.booleans())
     def change_around_a_list(self, key, scope, gone) -> None:
-        """A list comes between two changes of an object, while none of it is written yet."""
+        """A list arrives between two changes of an object, before any is written."""
         self.change(key, {"app": "x"}, 1)
         self.watch_event(self.cluster.version)
         self.list(scope, 0, 3)
@@ -245,10 +245,10 @@ class CacheMachine(CacheWorld):
 
     @rule(target=listings, page=pages, cut=st.integers(0, 3))
     def begin_page(self, page, cut):
-        """The first part of a page comes."""
+        """The first part of a page arrives."""
         scope, _, token, items, limit, restarts = page
         if token and restarts != self.restarts:
-            # What continues is not known any more; it is to the model, which is not restarted.
+            # Earlier pages are lost; the model is not restarted, so it gets another token.
             token = f"before restart {token}"
         both = [cache.begin_list(scope, token) for cache in (self.cache, self.model)]
         for listing in both:
@@ -257,13 +257,13 @@ class CacheMachine(CacheWorld):
 
     @rule(target=pages, listing=consumes(listings), late=st.booleans())
     def end_page(self, listing, late=False):
-        """The rest of it comes; it may be cut late, which is as if it were cut now."""
+        """The rest of a page arrives; it may be parsed late, with the same result."""
         both, (scope, version, token, items, limit, restarts), cut, began = listing
         more = items[limit:]
         self.tokens += bool(more)
         next_token = f"token {self.tokens}" if more else ""
         if began != self.restarts:
-            # It was on its way when the process ended.
+            # The process ended before it was complete.
             return scope, version, token, items, limit, restarts
         for each in both:
             told = partial(
@@ -278,24 +278,24 @@ class CacheMachine(CacheWorld):
 
     @staticmethod
     def cut_page(listing, items, meta) -> None:
-        """The rest of a page is cut."""
+        """The rest of a page is parsed."""
         listing.add(items)
         listing.complete(meta)
 
     @rule(which=st.integers(0, 3))
     def cut_late(self, which) -> None:
-        """One of the pages that are cut late is cut; a short one is before a long one."""
+        """One of the late pages is parsed; a short one comes before a long one."""
         if self.cutting:
             self.cutting.pop(which % len(self.cutting))()
 
     def cut_all(self) -> None:
-        """Nothing is left to be cut."""
+        """All late pages are parsed."""
         while self.cutting:
             self.cutting.pop()()
 
     @rule(listing=consumes(listings))
     def abandon(self, listing) -> None:
-        """It breaks off."""
+        """A page is aborted."""
         both, _, _, began = listing
         if began == self.restarts:
             for each in both:
@@ -303,7 +303,7 @@ class CacheMachine(CacheWorld):
 
     @rule()
     def restart(self) -> None:
-        """The process ends and begins again; what has gone is not known any more."""
+        """The process restarts, and forgets deletions."""
         self.cut_all()
         self.stop()
         self.restarts += 1
@@ -312,7 +312,7 @@ class CacheMachine(CacheWorld):
 
     @rule(scope=st.sampled_from(SCOPES))
     def read(self, scope) -> None:
-        """What is read is what the model says; reading waits for what is cut late."""
+        """Reads match the model, and wait for late pages."""
         self.writer.release()
         reading = [
             Deferred.fromCoroutine(read_all(cache, scope)) for cache in (self.cache, self.model)
@@ -325,10 +325,10 @@ class CacheMachine(CacheWorld):
         assert self.read_alike(*results), results
 
     def read_alike(self, real, said) -> bool:
-        """Return whether what was read is what the model says.
+        """Return whether a result matches the model.
 
-        What is not complete may have the version of a bookmark from before its first object: that
-        one counts when both are written together, as ``ICache.see`` leaves open.
+        An incomplete list may have the version of a bookmark from before its first object: that
+        version counts if both are written together, which ``ICache.see`` leaves undefined.
         """
         if real is None or said is None or said[1]:
             return real == said
@@ -338,34 +338,34 @@ class CacheMachine(CacheWorld):
 
     @invariant()
     def no_memory_is_lost(self) -> None:
-        """What waits is counted."""
+        """All queued memory is counted."""
         assert self.cache.stats.waiting >= 0
         assert self.writer.holds or self.cache.problem() is None
 
 
 class ClientMachine(CacheWorld):
-    """Clients that list and then watch, each a scope of its own, as fast or as slow as they are."""
+    """Clients that list and then watch a scope each, at any speed."""
 
     def __init__(self) -> None:
         super().__init__()
         self.tokens = 0
-        # What each was told of, from where its watch began; and lists on their way.
+        # The reports to each client, from the start of its watch; and the lists in progress.
         self.told: dict[Scope, int] = {}
         self.since: dict[Scope, int] = {}
         self.coming: dict[Scope, tuple[object, int]] = {}
-        # What watches that lag have told of: they tell of its end, too.
+        # Objects that late watches have reported; they also report their deletion.
         self.late: set[tuple[tuple[str, str], str]] = set()
 
     @rule(key=st.sampled_from(KEYS), labels=st.sampled_from([None, {}, {"app": "x"}, {"app": "y"}]))
     def change(self, key, labels) -> None:
-        """The cluster changes."""
+        """Change the cluster."""
         self.cluster.change(key, labels)
 
     @rule(scope=st.sampled_from(SCOPES), late=st.integers(0, 3), in_pages=st.booleans())
     def begin_list(self, scope, late, in_pages) -> None:
-        """A client lists, and is answered with what there is or, by an API server that lags, was.
+        """A client lists, and gets the current or, from an API server that lags, an earlier state.
 
-        It has the first page at once then, which has all but the last one.
+        It gets the first page at once, with all objects except the last one.
         """
         if scope in self.coming:
             return
@@ -384,7 +384,7 @@ class ClientMachine(CacheWorld):
 
     @rule(scope=st.sampled_from(SCOPES))
     def end_list(self, scope) -> None:
-        """It has all of it, and watches from there."""
+        """It gets the rest, and watches from there."""
         if scope in self.coming:
             listing, version = self.coming.pop(scope)
             listing.complete(ListMeta(POD, str(version)))
@@ -392,7 +392,7 @@ class ClientMachine(CacheWorld):
 
     @rule(scope=st.sampled_from(SCOPES), most=st.integers(1, 4))
     def watch(self, scope, most) -> None:
-        """It is told what comes next, perhaps by a bookmark."""
+        """It gets the next events, perhaps as a bookmark."""
         if scope in self.told and scope not in self.coming:
             last = min(self.told[scope] + most, self.cluster.version)
             for version in range(self.told[scope] + 1, last + 1):
@@ -404,13 +404,13 @@ class ClientMachine(CacheWorld):
 
     @rule(scope=st.sampled_from(SCOPES))
     def list(self, scope) -> None:
-        """All of it happens without anything between."""
+        """A list without anything in between."""
         self.begin_list(scope, 0, False)
         self.end_list(scope)
 
     @rule()
     def read(self) -> None:
-        """What is complete has what was there all the time from its version on, and no ghosts."""
+        """A complete list has all objects that existed since its version, and no deleted ones."""
         self.writer.release()
         for scope in (*SCOPES, *(Scope(PODS, *name) for name in NAMES)):
             found = self.result(read_all(self.cache, scope))
@@ -427,7 +427,7 @@ class ClientMachine(CacheWorld):
 
     @rule(scope=st.sampled_from(SCOPES))
     def heal(self, scope) -> None:
-        """What a client has been told of to the end is complete, whatever others told."""
+        """A scope whose client has received all events is complete, whatever others received."""
         self.watch(scope, self.cluster.version)
         self.writer.release()
         if self.told.get(scope) == self.cluster.version:
@@ -435,7 +435,7 @@ class ClientMachine(CacheWorld):
             assert (int(meta.version), complete) == (self.cluster.version, True)
 
     def result(self, reading):
-        """Return what was read."""
+        """Return the result of a read."""
         results: list[object] = []
         Deferred.fromCoroutine(reading).addBoth(results.append)
         self.clock.advance(0)
@@ -443,16 +443,16 @@ class ClientMachine(CacheWorld):
         return result
 
     def teardown(self) -> None:
-        """Read all once more before."""
+        """Read everything once more before."""
         self.read()
         super().teardown()
 
 
 class ModelTests(SynchronousTestCase):
-    """Cases that nobody thought of."""
+    """Random sequences."""
 
     def test_a_bookmark_before_the_first_object(self) -> None:
-        """It may be written with the object or before it; the version is one of both then."""
+        """It may be written with the object or before it; the version is one of the two."""
         for apart in (False, True):
             machine = CacheMachine()
             machine.bookmark(SCOPES[0], 0)
@@ -461,20 +461,20 @@ class ModelTests(SynchronousTestCase):
             machine.teardown()
 
     def test_model(self) -> None:
-        """The cache does what the model does."""
+        """The cache matches the model."""
         self.run_machine(CacheMachine)
 
     def test_clients(self) -> None:
-        """What is read is what a client may believe, whatever other clients' watches tell."""
+        """Reads match the client's view, whatever other clients' watches report."""
         self.run_machine(ClientMachine)
 
     def run_machine(self, machine) -> None:
-        """Try it."""
-        # To find a short example takes longer than a test may.
+        """Run a state machine."""
+        # Finding a minimal example takes longer than a test may.
         phases = set(Phase) - {Phase.shrink}
         tried = settings(max_examples=80, stateful_step_count=40, phases=phases)
         try:
             run_state_machine_as_test(machine, settings=tried)
         except Exception as error:
-            # Hypothesis notes the steps, and trial tells no notes.
+            # Hypothesis adds the steps as notes, which trial does not print.
             self.fail("\n".join([repr(error), *getattr(error, "__notes__", ())]))

@@ -1,4 +1,4 @@
-"""What waits to be written, and how much of it may."""
+"""The queue of writes, and its limit."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ from yurttunnel.hub.cache.writes import (
 
 
 def make_queue(most: int, on_drop=lambda number: None) -> WriteQueue:
-    """Make one of that many bytes."""
+    """Create a queue with that many bytes."""
     return WriteQueue(most, lambda: None, on_drop, lambda client: True)
 
 
 class BoundTests(SynchronousTestCase):
-    """A queue with room for four writes that have no body."""
+    """A queue with room for four writes without bodies."""
 
     def setUp(self) -> None:
-        """Make it."""
+        """Create it."""
         self.dropped: list[int] = []
         self.queue = make_queue(4 * OVERHEAD, self.dropped.append)
 
     def lose(self, *collections: Collection) -> None:
-        """Have changes dropped for which there is no room."""
+        """Cause changes to be dropped for lack of room."""
         change = Change(1, POD, item("a", body=b"x" * 4 * OVERHEAD))
         for each in collections:
             self.queue.change(Key(each, "n", "a"), change)
 
     def write(self) -> None:
-        """Have what waits be written."""
+        """Do the queued writes."""
         self.queue.take()
         self.queue.done()
 
     def test_as_much_as_it_may_take(self) -> None:
-        """What fills it to the last byte waits; for one more the oldest goes."""
+        """The queue can be filled to the last byte; one more write drops the oldest."""
         for _ in range(4):
             self.queue.put(Statements())
         self.assertEqual([], self.dropped)
@@ -54,7 +54,7 @@ class BoundTests(SynchronousTestCase):
         self.assertEqual(4, len(self.queue.take()))
 
     def test_the_older_of_two_changes(self) -> None:
-        """Of changes that wait together no more are dropped than have to be."""
+        """No more changes of a batch are dropped than necessary."""
         for name, size in (("a", 2 * OVERHEAD), ("b", OVERHEAD)):
             change = Change(1, POD, item(name, body=b"x" * size))
             self.queue.change(Key(PODS, "n", name), change)
@@ -63,7 +63,7 @@ class BoundTests(SynchronousTestCase):
         self.assertEqual([Key(PODS, "n", "b")], list(changes.of))
 
     def test_what_lacks_something(self) -> None:
-        """The collection of a change that was dropped lacks it, until that is written down."""
+        """The collection of a dropped change is incomplete until this is written."""
         self.lose(PODS)
         self.assertEqual([1], self.dropped)
         self.assertTrue(self.queue.is_lacking(PODS))
@@ -71,7 +71,7 @@ class BoundTests(SynchronousTestCase):
         self.assertFalse(self.queue.is_lacking(PODS))
 
     def test_what_lacks_more_while_it_is_written_down(self) -> None:
-        """A change that is dropped meanwhile is newer than a list that is written with that."""
+        """A change that is dropped meanwhile is newer than a list in the same write."""
         self.lose(PODS)
         self.queue.take()
         self.lose(PODS)
@@ -82,7 +82,7 @@ class BoundTests(SynchronousTestCase):
         self.assertFalse(self.queue.is_busy)
 
     def test_more_that_lack_something_while_it_is_written_down(self) -> None:
-        """Where too many do to be known one by one, none of them is forgotten."""
+        """If too many collections are incomplete to be remembered, all count as incomplete."""
         self.patch(queue, "MOST_LACKING", 1)
         self.lose(PODS, NODES)
         self.queue.take()
@@ -94,7 +94,7 @@ class BoundTests(SynchronousTestCase):
         self.assertFalse(self.queue.is_busy)
 
     def test_more_that_lack_something_when_it_is_tried_again(self) -> None:
-        """What is dropped while something is written that fails stands behind that, once."""
+        """Changes that are dropped during a failing write are recorded behind it, once."""
         self.queue.put(Statements())
         for most in (10, 0):
             self.patch(queue, "MOST_LACKING", most)
@@ -109,7 +109,7 @@ class BoundTests(SynchronousTestCase):
             self.queue.put_back()
 
     def test_what_is_dropped_before_a_late_list_that_is_tried_again(self) -> None:
-        """What was told before a list, and is newer, is known to lack also behind that."""
+        """Data that is newer than a list, and dropped, stays incomplete after the list."""
         self.patch(queue, "MOST_IN_LINE", 0)
         place, late = self.queue.expect(), Statements()
         self.queue.change(Key(PODS, "n", "a"), Change(1, POD, item("a")))
@@ -124,7 +124,7 @@ class BoundTests(SynchronousTestCase):
             self.assertEqual({PODS}, each.collections)
 
     def test_what_is_seen(self) -> None:
-        """What watches have told of takes memory for each version at which one of them began."""
+        """Reported versions take memory for each version at which a watch began."""
         self.queue.see(Scope(PODS), 1, 2)
         one = self.queue.size
         self.queue.see(Scope(PODS), 1, 3)
@@ -133,9 +133,9 @@ class BoundTests(SynchronousTestCase):
         self.assertEqual(2 * one + 99, self.queue.size)
 
     def test_mark_behind_lists_that_have_too_much_behind_them(self) -> None:
-        """Who waits for lists that are being cut goes on waiting when what is behind them is told.
+        """A wait for lists that are being parsed goes on if later writes overtake them.
 
-        That is so where too much waits for them, and where it is too large.
+        This applies both to too many later writes and to too large ones.
         """
         self.patch(queue, "MOST_IN_LINE", 2)
         for lists, size in ((3, 0), (1, 5 * OVERHEAD)):
@@ -151,10 +151,10 @@ class BoundTests(SynchronousTestCase):
 
 
 class LeavingTests(SynchronousTestCase):
-    """What an object has left, and may be there still."""
+    """Objects that left a part, and may still exist."""
 
     def test_noted_with_its_removal(self) -> None:
-        """Both are in one transaction, also where changes of before take the removal."""
+        """The record is in the transaction of the removal, also if earlier changes include that."""
         waiting = make_queue(100 * MOST_IN_ONE)
         key, part = Key(PODS, "n", "a"), Scope(PODS, "", "app=web")
         waiting.change(key, Change(1, POD, item("a", 1, body=b"x" * MOST_IN_ONE)))

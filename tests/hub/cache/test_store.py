@@ -1,4 +1,4 @@
-"""The cache: what is told of objects, and what is read of them."""
+"""The cache: writes and reads of objects."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class CacheTestCase(SynchronousTestCase):
     """A cache in a directory of its own, without threads."""
 
     def setUp(self) -> None:
-        """Make it."""
+        """Create it."""
         self.directory = Path(self.mktemp())
         self.clock = Clock()
         self.start()
@@ -35,21 +35,21 @@ class CacheTestCase(SynchronousTestCase):
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def result(self, deferred: Deferred):
-        """Return what comes of it in the next turn of the reactor."""
+        """Return the result after the next reactor iteration."""
         self.clock.advance(0)
         return self.successResultOf(deferred)
 
     def restart(self, **options) -> None:
-        """Have another one take its file over."""
+        """Start another cache with the same file."""
         self.stop()
         self.start(**options)
 
     def read(self, scope: Scope = ALL):
-        """Return all of a scope."""
+        """Return all items of a scope."""
         return self.result(Deferred.fromCoroutine(read_all(self.cache, scope)))
 
     def names(self, scope: Scope = ALL) -> dict[str, str]:
-        """Return the names of a scope's objects, with their versions."""
+        """Return the names and versions of a scope's objects."""
         return {each.name: each.version for each in self.read(scope)[2]}
 
     def get(self, name: str, namespace: str = "default") -> Stored | None:
@@ -58,14 +58,14 @@ class CacheTestCase(SynchronousTestCase):
 
 
 class ObjectTests(CacheTestCase):
-    """Single objects, as watches and gets show them."""
+    """Single objects from watches and gets."""
 
     def test_interface(self) -> None:
-        """It is an ICache."""
+        """It provides ICache."""
         verifyObject(ICache, self.cache)
 
     def test_versions(self) -> None:
-        """The newest one counts, whichever came last: versions are compared as numbers."""
+        """The newest version is stored, regardless of order: versions are compared as numbers."""
         for version in ("9", "10", "8"):
             self.cache.upsert(PODS, POD, item("a", version))
         self.assertEqual("10", self.get("a").item.version)
@@ -73,14 +73,14 @@ class ObjectTests(CacheTestCase):
         self.assertEqual("10", self.get("a").item.version)
 
     def test_list(self) -> None:
-        """A list is given as it came, in the order of an API server."""
+        """A list is read as it was written, in the order of an API server."""
         items = [item(name, namespace=each) for each in "ab" for name in ("x", "y")]
         tell_list(self.cache, items[::-1], 7)
         meta, complete, read = self.read()
         self.assertEqual((POD, "7", True, items), (meta.type, meta.version, complete, read))
 
     def test_restart(self) -> None:
-        """All is there after a restart."""
+        """Everything survives a restart."""
         tell_list(self.cache, [item("a"), item("b")], 5)
         self.restart()
         self.assertEqual({"a": "1", "b": "1"}, self.names())

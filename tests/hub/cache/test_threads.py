@@ -1,4 +1,4 @@
-"""The cache as it is used: with a reactor and its threads, on a real disk."""
+"""The cache in normal use: with a reactor and its threads, on a real disk."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class ClockOf:
         self.seconds = reactor.seconds
 
     def time_of_day(self) -> float:
-        """Return it."""
+        """Return the time of day."""
         return 1000.0
 
 
 class CacheTests(CacheContract, TestCase):
-    """It does what every cache does."""
+    """It follows the contract of all caches."""
 
     def make_cache(self) -> Cache:
-        """Make one, which is stopped at the end of the test; its threads end with that."""
+        """Create a cache that is stopped at the end of the test, and whose threads end then."""
         before = set(threading.enumerate())
         path = Path(self.mktemp()) / "cache.db"
         cache = Cache(

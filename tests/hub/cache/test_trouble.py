@@ -1,4 +1,4 @@
-"""Disks that are slow, full or broken, and files that are damaged: nobody online notices."""
+"""Slow, full or broken disks and damaged files do not affect online clients."""
 
 from __future__ import annotations
 
@@ -39,33 +39,33 @@ BODY = b"x" * 5_700
 
 
 class TroubleTestCase(CacheTestCase):
-    """A cache whose log is read."""
+    """A cache whose log is checked."""
 
     def setUp(self) -> None:
-        """Read the log."""
+        """Observe the log."""
         self.lines = logged_lines(self, "yurttunnel.hub.cache")
         super().setUp()
 
     def said(self, words: str) -> int:
-        """Return how many lines have the words."""
+        """Return the number of log lines with these words."""
         return sum(words in line for line in self.lines)
 
     def failure(self, deferred: Deferred) -> str:
-        """Return the sentence of a reading that fails."""
+        """Return the message of a failed read."""
         self.clock.advance(0)
         return str(self.failureResultOf(deferred, CacheFailed).value)
 
     def pass_time(self, seconds: int) -> None:
-        """Let time pass."""
+        """Advance the clock."""
         for _ in range(seconds):
             self.clock.advance(1)
 
 
 class SlowDiskTests(TroubleTestCase):
-    """A disk whose fsync(2) takes long."""
+    """A disk with a slow fsync(2)."""
 
     def setUp(self) -> None:
-        """Have a cache whose writer can be held."""
+        """Create a cache whose writer can be held."""
         self.writer = HeldJobs()
         super().setUp()
         tell_list(self.cache, [item("a")], 5)
@@ -74,11 +74,11 @@ class SlowDiskTests(TroubleTestCase):
         self.addCleanup(self.writer.release)
 
     def start(self, **options) -> None:
-        """Have another one."""
+        """Start another cache."""
         super().start(writer=self.writer, **options)
 
     def test_reading(self) -> None:
-        """Who reads waits a moment, and then gets what is on disk."""
+        """Reads wait for a moment, and then return what is on disk."""
         self.cache.upsert(PODS, POD, item("a", 9))
         found = self.cache.get(PODS, "default", "a")
         self.clock.advance(0)
@@ -90,7 +90,7 @@ class SlowDiskTests(TroubleTestCase):
         self.assertEqual("9", self.get("a").item.version)
 
     def test_said(self) -> None:
-        """It is a problem when a write takes seconds, until it has ended."""
+        """A write that takes seconds is reported as a problem until it ends."""
         self.cache.upsert(PODS, POD, item("a", 9))
         self.clock.advance(1)
         self.clock.advance(SLOW)
@@ -98,13 +98,13 @@ class SlowDiskTests(TroubleTestCase):
         self.clock.advance(0.1)
         self.assertIn("takes more than 5 s", self.cache.problem())
         self.assertTrue(self.cache.stats.broken)
-        # Who reads then does not wait for it.
+        # Reads do not wait for it then.
         self.assertEqual("1", self.get("a").item.version)
         self.writer.release()
         self.assertIsNone(self.cache.problem())
 
     def test_together(self) -> None:
-        """What comes meanwhile is one write, with the last state of each object."""
+        """Changes in the meantime are a single write, with the last state of each object."""
         self.cache.upsert(PODS, POD, item("a", 9))
         self.clock.advance(1)
         for version in range(10, 1000):
@@ -116,7 +116,7 @@ class SlowDiskTests(TroubleTestCase):
         self.assertEqual(before + 2, self.cache.stats.written)
 
     def test_bound(self) -> None:
-        """Beyond the bound the oldest changes go, which is counted, said, and known on reading."""
+        """Over the limit the oldest changes are dropped, counted, logged and known to reads."""
         self.writer.release()
         self.stop()
         self.start(most_waiting=100_000)
@@ -136,7 +136,7 @@ class SlowDiskTests(TroubleTestCase):
         self.assertTrue(self.read()[1])
 
     def start_small(self, **options) -> None:
-        """Have one with little memory, and a disk that hangs."""
+        """Start a cache with little memory, and a disk that hangs."""
         self.writer.release()
         self.stop()
         self.start(most_waiting=100_000, **options)
@@ -144,19 +144,19 @@ class SlowDiskTests(TroubleTestCase):
         self.writer.holds = True
 
     def tell_a_change(self) -> None:
-        """Have a watch from 100 on tell of a pod."""
+        """Report a pod from a watch that began at 100."""
         self.cache.upsert(PODS, POD, item("new", 150, body=BODY))
         self.cache.see(ALL, "100", "150")
 
     def drop_it(self) -> None:
-        """Have it dropped for what is told of nodes."""
+        """Cause it to be dropped for changes of nodes."""
         number = 0
         while not self.cache.stats.dropped:
             number += 1
             self.cache.upsert(NODES, POD, item(f"node-{number}", 200, body=BODY))
 
     def assert_lacking(self) -> None:
-        """Assert that pods are not taken for whole, whatever is told, until they are listed."""
+        """Assert that pods are incomplete, whatever is reported, until they are listed."""
         self.cache.see(ALL, "100", "300")
         self.clock.advance(1)
         for _ in range(2):
@@ -168,7 +168,7 @@ class SlowDiskTests(TroubleTestCase):
         self.assertEqual((True, {"new": "150"}), (self.read()[1], self.names()))
 
     def test_dropped_behind_a_list_that_is_tried_again(self) -> None:
-        """A list that could not be written at first does not hide what was dropped meanwhile."""
+        """A list that failed at first does not hide changes that were dropped meanwhile."""
         self.start_small(connect=connect_failing)
         tell_list(self.cache, [item("a", 50)], 100)
         self.clock.advance(1)
@@ -183,7 +183,7 @@ class SlowDiskTests(TroubleTestCase):
         self.assert_lacking()
 
     def test_dropped_between_pages(self) -> None:
-        """What a late page lacks is known to its last one, though the newer list is forgotten."""
+        """The last page of a late list is incomplete even if the newer list is forgotten."""
         self.start_small()
         self.writer.release()
         tell_list(self.cache, [], 400, Scope(PODS, "", "app=web"))
@@ -200,7 +200,7 @@ class SlowDiskTests(TroubleTestCase):
         self.assertTrue(self.read()[1])
 
     def test_dropped_before_a_list_that_is_cut(self) -> None:
-        """Nor does a list that is still being cut when more is told than waits for it."""
+        """Nor does a list that is still being parsed when too many writes wait for it."""
         listing = self.begin_to_cut()
         self.tell_a_change()
         self.drop_it()
@@ -210,7 +210,7 @@ class SlowDiskTests(TroubleTestCase):
         self.assert_lacking()
 
     def test_dropped_before_a_list_that_waits(self) -> None:
-        """Nor does it when it waits already, behind what came later and was told before it."""
+        """Nor does a list that is queued already, behind writes that have overtaken it."""
         self.patch(queue, "MOST_IN_LINE", 0)
         listing = self.begin_to_cut()
         self.tell_a_change()
@@ -220,7 +220,7 @@ class SlowDiskTests(TroubleTestCase):
         self.assert_lacking()
 
     def begin_to_cut(self):
-        """Return a list that has come, and is being cut."""
+        """Return a list that was received, and is being parsed."""
         self.start_small()
         listing = self.cache.begin_list(ALL, "")
         listing.add([item("a", 50)])
@@ -228,12 +228,12 @@ class SlowDiskTests(TroubleTestCase):
         return listing
 
     def end_cutting(self, listing) -> None:
-        """Have it cut."""
+        """Complete its parsing."""
         listing.lag(0, True)
         listing.complete(ListMeta(POD, "100"))
 
     def drop_tokens(self, *digests: bytes) -> None:
-        """Have tokens accepted that go for want of room, while the disk takes nothing."""
+        """Cause accepted tokens to be dropped, while the disk accepts no writes."""
         self.writer.release()
         self.stop()
         self.start(most_waiting=100_000)
@@ -247,7 +247,7 @@ class SlowDiskTests(TroubleTestCase):
             self.cache.upsert(PODS, POD, item(f"pod-{number:03}", 9, body=BODY))
 
     def test_a_token_that_was_dropped(self) -> None:
-        """A token that goes for want of room is written when there is some, without being told."""
+        """A token that was dropped for lack of room is written later, without another report."""
         self.drop_tokens(b"digest", b"refused")
         self.cache.refuse_token(b"refused")
         self.writer.release()
@@ -257,7 +257,7 @@ class SlowDiskTests(TroubleTestCase):
         self.assertIsNone(self.result(self.cache.token_owner(b"refused")))
 
     def test_a_token_that_was_dropped_before_the_end(self) -> None:
-        """It is written also when the cache stops as soon as its disk takes what waits."""
+        """It is written even if the cache stops as soon as its disk accepts writes."""
         self.drop_tokens(b"digest")
         stopped = self.cache.stopService()
         self.writer.release()
@@ -267,7 +267,7 @@ class SlowDiskTests(TroubleTestCase):
         self.assertEqual("owner", self.result(self.cache.token_owner(b"digest")))
 
     def test_made_up_tokens(self) -> None:
-        """Refused tokens, of which anybody makes up any number, push out nothing that waits."""
+        """Rejected tokens, of which anyone can make up any number, displace no queued write."""
         self.writer.release()
         self.cache.accept_token(b"of an earlier run", "owner", 1000.0)
         self.stop()
@@ -289,7 +289,7 @@ class SlowDiskTests(TroubleTestCase):
         self.assertIsNone(self.result(self.cache.token_owner(b"of an earlier run")))
 
     def test_a_token_that_is_accepted_after_all(self) -> None:
-        """A token that was refused while the disk took nothing, and then accepted, is known."""
+        """A token that was rejected while the disk hung, and then accepted, is known."""
         self.cache.upsert(PODS, POD, item("a", 9))
         self.clock.advance(1)
         self.cache.refuse_token(b"digest")
@@ -300,7 +300,7 @@ class SlowDiskTests(TroubleTestCase):
         self.assertEqual("owner", self.result(self.cache.token_owner(b"digest")))
 
     def test_lists_that_do_not_fit(self) -> None:
-        """A list that is larger than the memory for lists leaves what was there."""
+        """A list that is larger than the memory for lists does not change anything."""
         self.writer.release()
         self.stop()
         self.start(most_waiting=3_000_000)
@@ -310,7 +310,7 @@ class SlowDiskTests(TroubleTestCase):
         self.assertEqual(1, self.said("is not kept: 4 MB"))
 
     def test_a_page_that_was_dropped(self) -> None:
-        """A list of which a page was dropped removes nothing, and is not complete."""
+        """A list with a dropped page removes nothing, and is not complete."""
         self.writer.release()
         self.stop()
         self.start(most_waiting=100_000)
@@ -329,7 +329,7 @@ class SlowDiskTests(TroubleTestCase):
         self.assertEqual((False, True, False), (complete, "a" in names, "b-0" in names))
 
     def test_stop(self) -> None:
-        """The end of the process does not wait for it."""
+        """Shutdown does not wait for the disk."""
         self.cache.upsert(PODS, POD, item("a", 9))
         stopped = self.cache.stopService()
         self.pass_time(15)
@@ -338,10 +338,10 @@ class SlowDiskTests(TroubleTestCase):
 
 
 class HangingDiskTests(TroubleTestCase):
-    """A disk that does not give what is read."""
+    """A disk that hangs during reads."""
 
     def setUp(self) -> None:
-        """Have a cache whose reader can be held, and a list that is being read."""
+        """Create a cache whose reader can be held, and a list that is being read."""
         super().setUp()
         self.reader = HeldJobs()
         self.restart(reader=self.reader)
@@ -352,7 +352,7 @@ class HangingDiskTests(TroubleTestCase):
         self.addCleanup(self.reader.release)
 
     def test_not_waited_for(self) -> None:
-        """Whatever is read is not waited for, nor is a turn to read a list."""
+        """All reads have a timeout, and so has the wait for a concurrent read of a list."""
         readings = [
             self.cache.get(PODS, "default", "a"),
             self.cache.known_to(ALL),
@@ -371,10 +371,10 @@ class HangingDiskTests(TroubleTestCase):
 
 
 class FullDiskTests(SynchronousTestCase):
-    """A disk without room."""
+    """A full disk."""
 
     def test_small_disk(self) -> None:
-        """The tests of ``small_disk`` go well on one, in a namespace of their own."""
+        """The tests of ``small_disk`` pass in a mount namespace of their own."""
         path = Path(self.mktemp()).absolute()
         path.mkdir()
         run = [sys.executable, "-m", "twisted.trial", f"--temp-directory={path}-trial"]
@@ -392,12 +392,12 @@ class FullDiskTests(SynchronousTestCase):
 
 
 class FailingConnection(sqlite3.Connection):
-    """One whose transactions fail with ``code``, if there is one."""
+    """A connection whose transactions fail with ``code``, if it is set."""
 
     code: int | None = None
 
     def execute(self, statement, *values):
-        """Do it, or fail."""
+        """Execute a statement, or fail."""
         if self.code is not None and statement == "COMMIT":
             error = sqlite3.OperationalError("disk I/O error")
             error.sqlite_errorcode = self.code
@@ -406,27 +406,27 @@ class FailingConnection(sqlite3.Connection):
 
 
 def connect_failing(uri: str) -> sqlite3.Connection:
-    """Return one of these."""
+    """Return such a connection."""
     return sqlite3.connect(uri, isolation_level=None, factory=FailingConnection, uri=True)
 
 
 class SmallDiskConnection(sqlite3.Connection):
-    """One whose disk has room for so many ``pages`` of its file."""
+    """A connection whose disk has room for that many ``pages`` of its file."""
 
     pages = 1_280
 
     def execute(self, statement, *values):
-        """Do it, with the bound of the disk in place of the cache's."""
+        """Execute a statement, with the disk's limit instead of the cache's."""
         if statement.startswith("PRAGMA max_page_count"):
             statement = f"PRAGMA max_page_count = {self.pages}"
         return super().execute(statement, *values)
 
 
 class SmallDiskTests(TroubleTestCase):
-    """A disk that has room, but not for all."""
+    """A disk with room for some writes only."""
 
     def setUp(self) -> None:
-        """Have a small one."""
+        """Create a small disk."""
         super().setUp()
         self.stop()
 
@@ -438,7 +438,7 @@ class SmallDiskTests(TroubleTestCase):
         self.assertEqual({"a": "1"}, self.names())
 
     def test_a_list_that_does_not_fit(self) -> None:
-        """It is not kept, and what is behind it is: the list of before is not whole any more."""
+        """The list is dropped, later writes are done, and the previous list becomes incomplete."""
         items = [item(f"pod-{number}", 6, body=BODY) for number in range(2_000)]
         for scope in (ALL, Scope(PODS._replace(client="app a"))):
             tell_list(self.cache, items, 6, scope)
@@ -456,7 +456,7 @@ class SmallDiskTests(TroubleTestCase):
         self.assertTrue(self.read()[1])
 
     def test_small_ones_that_do_not_fit(self) -> None:
-        """They wait until there is room, and others behind them: none is lost."""
+        """Small writes wait until there is room, and later ones behind them; none is lost."""
         items = [item(f"pod-{number}", 6, body=BODY) for number in range(600)]
         tell_list(self.cache, items, 6)
         for number in range(400):
@@ -475,10 +475,10 @@ class SmallDiskTests(TroubleTestCase):
 
 
 class BrokenDiskTests(TroubleTestCase):
-    """A disk that fails."""
+    """A disk with errors."""
 
     def test_errors(self) -> None:
-        """Each error has a sentence that says what to do, and is said once; reading goes on."""
+        """Each error has a message with a fix, which is logged once; reads continue."""
         self.restart(connect=connect_failing)
         self.cache.upsert(PODS, POD, item("a", 1))
         self.assertEqual("1", self.get("a").item.version)
@@ -505,7 +505,7 @@ class BrokenDiskTests(TroubleTestCase):
             self.assertEqual(str(version), self.get("a").item.version)
 
     def test_a_defect(self) -> None:
-        """A change that cannot be written at all is logged, and the others of its batch are."""
+        """A defective change is logged, and the others of its batch are written."""
         self.cache.upsert(PODS, POD, item("a", 1))
         self.cache.upsert(PODS, POD, item("b", 1, labels={"x": object()}))
         self.cache.keep_document("", "/version", "json", KeptDocument("x", b"{}"))
@@ -516,10 +516,10 @@ class BrokenDiskTests(TroubleTestCase):
 
 
 class DamageTests(TroubleTestCase):
-    """A file that is damaged, or not one of SQLite."""
+    """A file that is damaged, or not an SQLite database."""
 
     def setUp(self) -> None:
-        """Have many objects, and stop."""
+        """Write many objects, and stop."""
         super().setUp()
         self.items = [item(f"pod-{number:03}", 9, body=BODY) for number in range(200)]
         tell_list(self.cache, self.items, 10)
@@ -533,7 +533,7 @@ class DamageTests(TroubleTestCase):
         self.start()
 
     def everything(self) -> set[str] | None:
-        """Return the names that are read, ``None`` when that fails."""
+        """Return the names that can be read, ``None`` if reading fails."""
         reading = Deferred.fromCoroutine(read_all(self.cache))
         reading.addErrback(lambda failure: failure.trap(CacheFailed))
         read = self.result(reading)
@@ -542,7 +542,7 @@ class DamageTests(TroubleTestCase):
         return {each.name for each in read[2]} if read else set()
 
     def test_no_database(self) -> None:
-        """Another file is moved aside, and the cache begins anew."""
+        """A file that is not a database is renamed, and a new cache is created."""
         self.start_with(b"This is no database, but it is long enough to be one. " * 1000)
         self.cache.upsert(PODS, POD, item("a", 9))
         self.assertEqual({"a": "9"}, self.names())
@@ -551,7 +551,7 @@ class DamageTests(TroubleTestCase):
         self.assertTrue(aside.read_bytes().startswith(b"This is"))
 
     def test_tokens(self) -> None:
-        """A token that was accepted is known to the new file, without being told again."""
+        """Accepted tokens are written to the new file, without another report."""
         self.start_with(self.good)
         self.cache.accept_token(b"digest", "owner", 1000.0)
         self.assertEqual("owner", self.result(self.cache.token_owner(b"digest")))
@@ -563,7 +563,7 @@ class DamageTests(TroubleTestCase):
         self.assertEqual("owner", self.result(self.cache.token_owner(b"digest")))
 
     def test_another_version(self) -> None:
-        """So is a file of another version of the program, which this one cannot read."""
+        """The same applies to a file of another version of the program."""
         self.start_with(self.good)
         self.stop()
         with contextlib.closing(sqlite3.connect(self.path)) as connection:
@@ -573,7 +573,7 @@ class DamageTests(TroubleTestCase):
         self.assertEqual(1, self.said("another version"))
 
     def test_damaged(self) -> None:
-        """Wherever it is, reading fails or gives what was there, and then all can be written."""
+        """Wherever the damage is, reads fail or return old data, and writes work again later."""
         found = 0
         for offset in range(0, len(self.good), len(self.good) // 40):
             damaged = bytearray(self.good)
@@ -594,7 +594,7 @@ class DamageTests(TroubleTestCase):
         self.assertEqual(found, self.said("a new one was created"))
 
     def test_what_was_read_before(self) -> None:
-        """What is still read of a file that was replaced says nothing about the new one."""
+        """Errors from reading a replaced file do not affect the new one."""
         self.start_with(self.good)
         listed = self.result(self.cache.list(ALL))
         for path in self.directory.iterdir():
@@ -612,7 +612,7 @@ class DamageTests(TroubleTestCase):
         self.assertEqual(0, self.cache.stats.damaged)
 
     def test_cut_short(self) -> None:
-        """A file that lacks its end is no different."""
+        """A truncated file is treated in the same way."""
         self.start_with(self.good[: len(self.good) // 2])
         self.everything()
         tell_list(self.cache, self.items, 11)
@@ -623,10 +623,10 @@ class DamageTests(TroubleTestCase):
 
 
 class PermissionTests(TroubleTestCase):
-    """Who can see what is kept."""
+    """The permissions of the files."""
 
     def test_closed(self) -> None:
-        """The directory and all files are their owner's, whatever the umask is."""
+        """The directory and all files are private, whatever the umask is."""
         self.stop()
         self.directory = Path(self.mktemp())
         self.addCleanup(os.umask, os.umask(0))
@@ -641,7 +641,7 @@ class PermissionTests(TroubleTestCase):
         self.assertEqual({"cache.db": 0o600, "cache.db-wal": 0o600, "cache.db-shm": 0o600}, modes)
 
     def test_open_file(self) -> None:
-        """A file that others can read is closed to them."""
+        """A file that others can read is made private."""
         self.stop()
         (self.directory / "cache.db").chmod(0o644)
         self.restart()
@@ -656,7 +656,7 @@ class PermissionTests(TroubleTestCase):
         self.assertIn("is open to other users (mode 0777): chmod 0700 it", self.cache.problem())
 
     def test_a_link(self) -> None:
-        """A link is not followed."""
+        """A symbolic link is not followed."""
         self.stop()
         path = self.directory / "cache.db"
         path.rename(self.directory / "other")
@@ -665,7 +665,7 @@ class PermissionTests(TroubleTestCase):
         self.assertIn("is not a plain file: remove it", self.cache.problem())
 
     def test_no_directory(self) -> None:
-        """Where nothing can be made, that is said, and tried again."""
+        """If the file cannot be created, this is reported, and retried."""
         self.stop()
         self.directory = Path(self.mktemp())
         self.directory.write_bytes(b"")
@@ -678,7 +678,7 @@ class PermissionTests(TroubleTestCase):
         self.assertIsNone(self.cache.problem())
 
     def test_removed(self) -> None:
-        """A file that was removed is made again."""
+        """A file that was removed is created again."""
         self.cache.upsert(PODS, POD, item("a", 1))
         self.assertIsNotNone(self.get("a"))
         for path in self.directory.iterdir():
