@@ -1,4 +1,4 @@
-"""A cluster that nodes join with bootstrap tokens: its API, on a port of loopback by TLS."""
+"""A cluster that nodes join with bootstrap tokens: its API, with TLS on loopback."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ SIGNED_SECONDS = 86400.0
 
 
 class Cluster:
-    """An API that knows :data:`TOKEN`; its files are in ``directory``.
+    """An API that accepts :data:`TOKEN`; its files are in ``directory``.
 
-    ``requests`` has who has asked for what: name, method and path are in the attributes.
+    ``requests`` has the callers and their requests: name, method and path are in the attributes.
     """
 
     def __init__(self, reactor, directory: str) -> None:
@@ -60,11 +60,11 @@ class Cluster:
         self.store.create(SERVICES, "default", service)
 
     def publish(self, *authorities) -> None:
-        """Write in ``cluster-info`` who has signed the API's certificate."""
+        """Write the authorities of the API's certificate to ``cluster-info``."""
         self.api.bootstrap_tokens.publish(self.url, certificates_to_pem(authorities))
 
     def run_controllers(self) -> None:
-        """Have requests for certificates approved, by the tunnel's approver, and signed."""
+        """Start to approve certificate requests, with the tunnel's approver, and to sign them."""
         kubeconfig = self.identities.client_kubeconfig("admin", self.url, "admin", "system:masters")
         client = KubeClient(self._reactor, load_configuration(kubeconfig))
         informers = Informers(self._reactor, client)
@@ -78,7 +78,7 @@ class Cluster:
         self._controllers.startService()
 
     async def close(self) -> None:
-        """End it."""
+        """Stop it."""
         if self._controllers.running:
             await self._controllers.stopService()
         self._factory.close()

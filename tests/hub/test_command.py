@@ -1,4 +1,4 @@
-"""``twist yurthub`` as a process of its own, before the API of a cluster."""
+"""``twist yurthub`` as a process, with the API of a cluster."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ON_NODE = "spec.nodeName=edge-1"
 
 
 class HubTests(TestCase):
-    """The whole, online and offline."""
+    """The whole program, online and offline."""
 
     def setUp(self):
         """Start a cluster and a hub."""
@@ -62,12 +62,12 @@ class HubTests(TestCase):
             await self.cluster.close()
 
     async def cut_off(self):
-        """End the API."""
+        """Stop the API."""
         self.away = True
         await self.cluster.close()
 
     async def started(self):
-        """Start the hub, and make a client of it."""
+        """Start the hub, and create a client."""
         self.hub.start()
         await self.hub.ready()
         client = self.hub.client()
@@ -75,7 +75,7 @@ class HubTests(TestCase):
         return client
 
     async def at_last(self, ask):
-        """Ask until there is an answer, and give it."""
+        """Repeat a request until it succeeds; return the result."""
         while True:
             try:
                 answer = await ask()
@@ -90,7 +90,7 @@ class HubTests(TestCase):
         return sorted(each["metadata"]["name"] for each in answer["items"])
 
     async def test_online_and_offline(self):
-        """What clients have listed they get without the cloud, also from a hub that boots so."""
+        """Clients get their lists while offline, also from a hub that starts offline."""
         client = await self.started()
 
         def pods():
@@ -110,7 +110,7 @@ class HubTests(TestCase):
         self.assertIn("never seen here", str(raised.exception))
 
     async def kubectl(self, *arguments):
-        """Run kubectl on the node; give what it prints, or ``None`` when it fails."""
+        """Run kubectl on the node; return its output, or ``None`` if it fails."""
         paths = find_kubectls()
         if not paths:
             raise SkipTest("kubectl is not installed")
@@ -125,7 +125,7 @@ class HubTests(TestCase):
         return output.decode() if status == 0 else None
 
     async def test_kubectl(self):
-        """People on the node use kubectl, and it tells them when the cloud is away."""
+        """Users on the node run kubectl, which reports that the cloud is not reachable."""
         await self.started()
         pods = ("get", "pods", "--all-namespaces", f"--field-selector={ON_NODE}")
         self.assertIn("web", await self.at_last(lambda: self.kubectl(*pods)))
@@ -137,12 +137,12 @@ class HubTests(TestCase):
         self.assertIn("cannot reach the Kubernetes API", self.said)
 
     async def hub_is_offline(self):
-        """Wait until the hub knows that the cloud is away."""
+        """Wait until the hub is offline."""
         while "cloud: ok" in (await self.hub.get("/readyz"))[1]:
             await deferLater(reactor, 0.05)
 
     async def test_limits_are_followed(self):
-        """What changes of them in the file of ``--config`` counts without a restart."""
+        """Changes of limits in the file of ``--config`` take effect without a restart."""
         file = self.directory / "hub.toml"
         file.write_text('cache-max-bytes = "64Mi"\n')
         self.hub.arguments += ["--config", str(file)]
@@ -159,11 +159,11 @@ class HubTests(TestCase):
         headers = {"User-Agent": "kubelet", "Accept": "application/json"}
         watch = await treq.get(url, headers=headers, persistent=False)
         self.assertEqual(200, watch.code)
-        # It ends by itself, which it did not for half an hour before.
+        # It ends by itself now, not only after half an hour as before.
         await watch.content()
 
     async def test_pods(self):
-        """By TLS the hub is the API to who has a token, and answers nobody else."""
+        """The hub serves the API over TLS to clients with a token, and to no others."""
         await self.started()
         authorities = certificates_to_pem([self.cluster.authority])
 
@@ -196,11 +196,11 @@ class HubTests(TestCase):
         account = self.cluster.store.create(SERVICE_ACCOUNTS, "default", account)
         token, _ = self.cluster.api.tokens.issue(account, [ISSUER], 600)
         error = await self.assertFailure(client(token).list(ASKED_SERVICES), NotAllowed)
-        # As whom it was asked: not as the node, which may list Services.
+        # The caller was the account, not the node, which may list Services.
         self.assertIn("system:serviceaccount:default:dns", str(error))
 
     async def test_new_token(self):
-        """A hub that cannot join does so once it is given a token, without a restart."""
+        """A hub that cannot join does so once it gets a token, without a restart."""
         self.hub.arguments = [
             each for each in self.hub.arguments if not each.startswith("--join-token")
         ]
@@ -216,12 +216,12 @@ class HubTests(TestCase):
         try:
             _, text = await self.hub.get("/readyz")
         except Exception:
-            # It does not listen yet.
+            # It is not listening yet.
             return None
         return text if "/v1/token" in text else None
 
     async def dump(self, target, to="| cat"):
-        """Have the cache shown, which goes ``to``; give what is printed, and the status."""
+        """Dump the cache, with the output ``to``; return what is printed, and the status."""
         command = [sys.executable, "-m", "twisted", *self.hub.arguments, f"--dump-cache={target}"]
         pipe = f'"$@" {to}; exit ${{PIPESTATUS[0]}}'
         output, errors, status = await getProcessOutputAndValue(
@@ -230,7 +230,7 @@ class HubTests(TestCase):
         return (output + errors).decode(), status
 
     async def test_dump(self):
-        """What is kept is shown while the hub runs, as text, or as files in a new directory."""
+        """The cache is dumped while the hub runs, as text or as files in a new directory."""
         client = await self.started()
         await self.at_last(lambda: client.get(ASKED_PODS, "web", "default"))
         shown, status = "", 0
@@ -250,13 +250,13 @@ class HubTests(TestCase):
         self.assertEqual((1, True), (status, f"--dump-cache: {target}: File exists" in shown))
 
     async def test_no_dump(self):
-        """Where no hub has been there is nothing to show, and that is told."""
+        """Without a cache the dump fails with a message."""
         shown, status = await self.dump("-")
         self.assertEqual(1, status)
         self.assertIn("--disk-cache-path: the cache ", shown)
 
     async def test_pages(self):
-        """Its pages tell of it."""
+        """Its pages show the state."""
         await self.started()
         status, text = await self.hub.get("/v1/readyz")
         self.assertEqual(200, status)

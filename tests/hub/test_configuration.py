@@ -11,21 +11,21 @@ from yurttunnel.kube.resources import CONFIG_MAPS
 
 
 def hub_config_map(data, namespace="kube-system"):
-    """Make the ConfigMap."""
+    """Create the ConfigMap."""
     return {"metadata": {"namespace": namespace, "name": "yurt-hub-cfg"}, "data": data}
 
 
 class ParsingTests(SynchronousTestCase):
-    """A list of components."""
+    """Parsing of a list of components."""
 
     def test_list(self):
-        """It has names between commas, in any case, and empty items do no harm."""
+        """It has comma-separated names in any case; empty items are ignored."""
         self.assertEqual({"ingress", "my-op"}, parse_components(" ingress, My-Op ,,"))
         self.assertEqual({"*"}, parse_components("*"))
         self.assertEqual(set(), parse_components(""))
 
     def test_malformed(self):
-        """What no User-Agent can begin with is said, shortened."""
+        """Invalid User-Agent products are reported, truncated."""
         for value in ("a b", "ok,a/1.0", "a;b", "\n[]", "ü", "a" * 500 + " b", 7, None, ["a"]):
             with self.assertRaises(BadComponents) as caught:
                 parse_components(value)
@@ -33,10 +33,10 @@ class ParsingTests(SynchronousTestCase):
 
 
 class FollowingTests(SynchronousTestCase):
-    """What is configured, as it changes."""
+    """The configuration while it changes."""
 
     def setUp(self):
-        """Follow it in a cluster that has none."""
+        """Start in a cluster without the ConfigMap."""
         self.lines = logged_lines(self, "yurttunnel.hub.configuration")
         self.changes = 0
         self.informers = FakeInformers()
@@ -52,7 +52,7 @@ class FollowingTests(SynchronousTestCase):
         self.informers.put(CONFIG_MAPS, hub_config_map(data, **more))
 
     def test_live(self):
-        """Each key says what the ConfigMap has at any time, and nothing when that is deleted."""
+        """Each key has the current value of the ConfigMap, and none when that is deleted."""
         self.put({"cache_agents": "a", "masterservice": "b,c"})
         self.assertEqual({"a"}, self.configuration.components("cache_agents"))
         self.assertEqual({"b", "c"}, self.configuration.components("masterservice"))
@@ -64,18 +64,18 @@ class FollowingTests(SynchronousTestCase):
         self.assertEqual(3, self.changes)
 
     def test_no_change(self):
-        """Who is told of changes is not told of what means the same, nor of other keys."""
+        """Callbacks are not called for equivalent values, nor for other keys."""
         self.put({"cache_agents": "a,b"})
         self.put({"cache_agents": "b, A", "notes": "what a filter is: see the wiki"})
         self.assertEqual((1, []), (self.changes, self.lines))
 
     def test_others(self):
-        """ConfigMaps of other namespaces are not even followed."""
+        """ConfigMaps of other namespaces are not watched."""
         self.put({"cache_agents": "a"}, namespace="default")
         self.assertEqual(set(), self.configuration.components("cache_agents"))
 
     def test_malformed_value(self):
-        """A bad value leaves what the key said, is told once, and harms no other key."""
+        """An invalid value is logged once, keeps the previous one, and affects no other key."""
         self.put({"cache_agents": "a"})
         self.put({"cache_agents": "a b", "masterservice": "c"})
         self.put({"cache_agents": "a b", "masterservice": "d"})
@@ -85,7 +85,7 @@ class FollowingTests(SynchronousTestCase):
         self.assertIn("ConfigMap kube-system/yurt-hub-cfg, cache_agents: 'a b' is no", line)
 
     def test_malformed_object(self):
-        """A ConfigMap without data, or with other data than an object, configures nothing."""
+        """A ConfigMap without data, or with data that is not an object, configures nothing."""
         for data in (None, [], "cache_agents"):
             self.put(data)
             self.assertEqual(set(), self.configuration.components("cache_agents"))

@@ -1,4 +1,4 @@
-"""Where clients find the hub, and what is said of it to who leads pods there."""
+"""The hub's listeners, and the reports of whether pods can reach them."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ class Identity:
         self.on_serving = []
 
     def give(self):
-        """Get one."""
+        """Add the certificate."""
         self.serving = object()
         for callback in self.on_serving:
             callback()
 
 
 class ReachTests(SynchronousTestCase):
-    """Whether pods reach the hub by TLS: each time that it is told, and not twice the same."""
+    """Whether pods can reach the hub over TLS: each change is reported, once."""
 
     def setUp(self):
-        """Have a kernel and ports that do what the test says, and no certificate."""
+        """Start with a kernel and ports that the test controls, and without a certificate."""
         self.reactor = MemoryReactorClock()
         self.identity = Identity()
         self.kernel = ["made"]
@@ -53,41 +53,41 @@ class ReachTests(SynchronousTestCase):
         )
 
     def start(self):
-        """Start them as the hub does."""
+        """Start them like the hub."""
         for part in (self.ports, self.interface):
             part.startService()
             self.addCleanup(lambda part=part: self.successResultOf(part.stopService()))
         self.reactor.advance(0)
 
     def listen(self, reactor, flag, host, port, factory):
-        """Listen, unless somebody else does."""
+        """Listen, unless the port is in use."""
         if self.taken and port == SETTINGS.secure_port:
             raise CannotListen(flag, "another process listens there")
         return reactor.listenTCP(port, factory, interface=host)
 
     def run_job(self, job):
-        """Answer at once."""
+        """Run a job synchronously."""
         return fail(self.kernel) if isinstance(self.kernel, Exception) else succeed(self.kernel)
 
     def tell(self, reached):
-        """Keep what is new."""
+        """Record changes."""
         if self.told[-1:] != [reached]:
             self.told.append(reached)
 
     def look(self):
-        """Let the interface and the ports be looked at again."""
+        """Run the checks of the interface and the ports."""
         self.reactor.pump([INTERVAL, 0, 0])
         return self.told
 
     def test_certificate(self):
-        """They do once there is a certificate."""
+        """They can once there is a certificate."""
         self.start()
         self.assertEqual([], self.look())
         self.identity.give()
         self.assertEqual([True], self.look())
 
     def test_no_interface(self):
-        """They do not without the interface."""
+        """They cannot without the interface."""
         self.identity.give()
         self.kernel = SteeringFailed("not permitted")
         self.start()
@@ -96,7 +96,7 @@ class ReachTests(SynchronousTestCase):
         self.assertTrue(self.look()[-1])
 
     def test_taken(self):
-        """They do not while another program listens there."""
+        """They cannot while another program uses the port."""
         self.identity.give()
         self.taken = True
         self.start()
@@ -105,7 +105,7 @@ class ReachTests(SynchronousTestCase):
         self.assertTrue(self.look()[-1])
 
     def test_lost(self):
-        """An interface that is disturbed, repaired or not, is no news for them."""
+        """A damaged interface, repaired or not, is not a change."""
         self.identity.give()
         self.start()
         self.assertTrue(self.look()[-1])
@@ -114,10 +114,10 @@ class ReachTests(SynchronousTestCase):
 
 
 class DrainTests(SynchronousTestCase):
-    """The ports close, and what is under way has its time to end."""
+    """The ports close, and responses in progress get time to end."""
 
     def setUp(self):
-        """Listen on loopback, for a handler that leaves what it takes under way."""
+        """Listen on loopback, with a handler that leaves requests in progress."""
         self.reactor = MemoryReactorClock()
         self.handler = Handler()
         settings = ListenerSettings("127.0.0.1", 10267, "127.0.0.1", 10261, 10268, None)
@@ -136,14 +136,14 @@ class DrainTests(SynchronousTestCase):
         self.ended = []
 
     def ask(self, target):
-        """Ask; return the exchange, and the connection at the hub."""
+        """Send a request; return the exchange, and the hub's connection."""
         (factory,) = (server[1] for server in self.reactor.tcpServers if server[0] == 10261)
         connection = MemoryConnection(self.reactor).open(factory.buildProtocol(None))
         connection.receive(request(target))
         return self.handler.exchange, connection
 
     def watch(self):
-        """Begin a watch, that ends when it is told to; return the connection at the hub."""
+        """Begin a watch that ends on request; return the hub's connection."""
         exchange, connection = self.ask(b"/api/v1/pods?watch=1")
         exchange.send_head(200)
         self.ended.append(exchange.finish)
@@ -154,14 +154,14 @@ class DrainTests(SynchronousTestCase):
         return self.ports.drain(lambda: [end() for end in self.ended])
 
     def leave(self, connection):
-        """Let a client that has its answer close, too."""
+        """Let a client that has its response disconnect."""
         settle(self.reactor, connection)
         self.assertTrue(connection.write_ended)
         connection.receive_end()
         settle(self.reactor, connection)
 
     def test_watches(self):
-        """Watches end at once, and nobody waits for them."""
+        """Watches end at once, without a delay."""
         connections = [self.watch() for _ in range(3)]
         began = self.reactor.seconds()
         drained = self.drain()
@@ -172,7 +172,7 @@ class DrainTests(SynchronousTestCase):
         self.assertEqual(began, self.reactor.seconds())
 
     def test_others(self):
-        """An answer under way is waited for, with a watch open or without, but not for ever."""
+        """A response in progress is waited for, with or without an open watch, but not forever."""
         watch = self.watch()
         exchange, connection = self.ask(b"/version")
         drained = self.drain()
@@ -185,7 +185,7 @@ class DrainTests(SynchronousTestCase):
         self.assertEqual(b"ok", responses(connection.sent, b"GET")[0][2])
 
     def test_time(self):
-        """What does not end is left when the time is over."""
+        """The rest is aborted after the timeout."""
         self.ask(b"/version")
         drained = self.drain()
         self.reactor.advance(DRAIN_SECONDS)

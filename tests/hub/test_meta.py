@@ -1,4 +1,4 @@
-"""The hub's pages for operators, asked over HTTP in memory."""
+"""The hub's pages for operators, over HTTP in memory."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ TOKEN = "abcdef.0123456789abcdef"
 
 
 class HubPageTests(SynchronousTestCase):
-    """What is answered, and to whom."""
+    """The responses, and who gets them."""
 
     def setUp(self) -> None:
-        """Build the site of a hub."""
+        """Create the pages of a hub."""
         self.clock = Clock()
         self.readiness = Readiness()
         self.tokens: list[str] = []
@@ -48,12 +48,12 @@ class HubPageTests(SynchronousTestCase):
         self.site = LimitedSite(pages, self.clock)
 
     def take(self, token) -> bool:
-        """Take a token."""
+        """Accept a token."""
         self.tokens.append(token.bearer)
         return self.joins
 
     def ask(self, path, method="GET", body=b"", peer="127.0.0.1", host="127.0.0.1:10267", **fields):
-        """Ask for a path on a connection of its own."""
+        """Request a path on a connection of its own."""
         transport = TcpTransport(peerAddress=IPv4Address("TCP", peer, 40000))
         channel = self.site.buildProtocol(None)
         channel.makeConnection(transport)
@@ -65,14 +65,14 @@ class HubPageTests(SynchronousTestCase):
         return parse(transport.value())
 
     def post(self, body, **options):
-        """Post to the page of tokens."""
+        """Post to the page for tokens."""
         body = body if isinstance(body, bytes) else json.dumps(body).encode()
         answer = self.ask("/v1/token", options.pop("method", "POST"), body, **options)
         self.assertEqual("application/json", answer.headers["content-type"])
         return answer.status, json.loads(answer.body)
 
     def test_health(self) -> None:
-        """It is where all programs have it, and where upstream has it."""
+        """It is served at the path of all programs, and at upstream's."""
         for path in ("/healthz", "/v1/healthz"):
             self.assertEqual((200, b"ok\n"), (self.ask(path).status, self.ask(path).body))
 
@@ -85,7 +85,7 @@ class HubPageTests(SynchronousTestCase):
             self.assertIn(b"certificate: there is none", answer.body)
 
     def test_status_page(self) -> None:
-        """It has what a hub has, and nothing of sessions and streams."""
+        """It has the hub's sections, and none for sessions and streams."""
         page = ParsedPage(self.ask("/").body)
         self.assertIn("client", page.sections["certificates"])
         self.assertEqual({"readiness", "overview", "certificates", "events"}, set(page.sections))
@@ -93,7 +93,7 @@ class HubPageTests(SynchronousTestCase):
         self.assertEqual(404, self.ask("/agents").status)
 
     def test_token(self) -> None:
-        """A token is taken, by POST and by PUT."""
+        """A token is accepted with POST and with PUT."""
         for method in ("POST", "PUT"):
             status, answer = self.post({"jointoken": TOKEN}, method=method)
             self.assertEqual((200, True), (status, answer["joins"]))
@@ -104,7 +104,7 @@ class HubPageTests(SynchronousTestCase):
         self.assertEqual([TOKEN] * 3, self.tokens)
 
     def test_no_token(self) -> None:
-        """What is no token is refused, without being repeated."""
+        """An invalid token is rejected, and is not in the response."""
         for body in (
             b"",
             b"{",
@@ -121,13 +121,13 @@ class HubPageTests(SynchronousTestCase):
         self.assertEqual([], self.tokens)
 
     def test_large_body(self) -> None:
-        """A body that no token needs ends the connection."""
+        """A body that is too large for a token ends the connection."""
         answer = self.ask("/v1/token", "POST", b" " * (MAX_BODY_BYTES + 1))
         self.assertEqual(413, answer.status)
         self.assertEqual([], self.tokens)
 
     def test_strangers(self) -> None:
-        """Neither other machines nor web pages that are open on this one get a token in."""
+        """Clients on other machines, and web pages on this one, cannot post a token."""
         for options in (
             {"peer": "192.0.2.1"},
             {"host": "evil.example"},
@@ -140,7 +140,7 @@ class HubPageTests(SynchronousTestCase):
         self.assertEqual([], self.tokens)
 
     def test_other_methods(self) -> None:
-        """A token is not read back."""
+        """A token cannot be read."""
         self.assertEqual(405, self.ask("/v1/token").status)
         self.assertEqual(405, self.ask("/pods", "POST").status)
         self.assertEqual(404, self.ask("/v1/none").status)
@@ -152,21 +152,21 @@ class HubPageTests(SynchronousTestCase):
         self.assertEqual("PodList", json.loads(answer.body)["kind"])
 
     def test_strangers_want_pods(self) -> None:
-        """Neither other machines nor web pages that are open on this one get them."""
+        """Clients on other machines, and web pages on this one, cannot read them."""
         for options in ({"peer": "192.0.2.1"}, {"host": "evil.example"}, {"Origin": "http://a"}):
             answer = self.ask("/pods", **options)
             self.assertEqual(403, answer.status)
             self.assertIn("/pods", json.loads(answer.body)["message"])
 
     def test_no_pods(self) -> None:
-        """What the hub cannot answer is told."""
+        """An error of the hub is in the response."""
         self.pods = fail(ApiUnreachable("nobody is there"))
         answer = self.ask("/pods")
         self.assertEqual(503, answer.status)
         self.assertIn(b"nobody is there", answer.body)
 
     def test_client_that_leaves(self) -> None:
-        """An answer that nobody waits for any more is no error."""
+        """A response whose client has disconnected is not an error."""
         self.pods = Deferred()
         channel = self.site.buildProtocol(None)
         channel.makeConnection(TcpTransport(peerAddress=IPv4Address("TCP", "127.0.0.1", 1)))

@@ -25,10 +25,10 @@ def parse(*arguments: str, environment: dict[str, str] | None = None) -> Setting
 
 
 class ValueTests(SynchronousTestCase):
-    """What good command lines mean."""
+    """The meaning of valid command lines."""
 
     def test_the_required_flags_suffice(self) -> None:
-        """Everything else has the default of upstream, where that has the flag."""
+        """All other flags have upstream's defaults, if upstream has the flag."""
         settings = parse()
         self.assertEqual("edge-1", settings.node_name)
         self.assertEqual(("https://api.example:6443",), settings.servers)
@@ -56,19 +56,19 @@ class ValueTests(SynchronousTestCase):
         self.assertFalse(bootstrap.skips_pins)
 
     def test_servers(self) -> None:
-        """Several are between commas, each once, by https on 443 unless they say otherwise."""
+        """Several servers are separated by commas, without duplicates; the default port is 443."""
         text = "--server-addr=https://a:1/, b:2 ,https://[fd00::1]:6443,c,a:1,"
         expected = ("https://a:1", "https://b:2", "https://[fd00::1]:6443", "https://c:443")
         self.assertEqual(expected, parse(text).servers)
 
     def test_the_node_is_named_by_the_environment(self) -> None:
-        """As static pods have it."""
+        """The node's name may come from the environment, as in static pods."""
         options = Options({"NODE_NAME": "edge-2"})
         options.parseOptions([REQUIRED[1]])
         self.assertEqual("edge-2", options.settings.node_name)
 
     def test_the_manifest_of_upstream(self) -> None:
-        """Its flags are taken, those that mean nothing with a warning each."""
+        """Its flags are accepted, with a warning for each one that is ignored."""
         told = logged_lines(self)
         settings = parse(
             "--v=2",
@@ -86,7 +86,7 @@ class ValueTests(SynchronousTestCase):
         self.assertEqual(["--enable-iptables", "--gc-frequency"], sorted(warned))
 
     def test_token_and_pins(self) -> None:
-        """Pins add up, however they are written."""
+        """Several pins are combined, in any format."""
         pins = (f"sha256:{PIN},sha256:{'cd' * 32}", f"sha256:{'ef' * 32}")
         given = [f"--discovery-token-ca-cert-hash={pin}" for pin in pins]
         bootstrap = parse(f"--join-token={TOKEN}", *given).bootstrap
@@ -95,56 +95,56 @@ class ValueTests(SynchronousTestCase):
         self.assertEqual(TOKEN, bootstrap.token.bearer)
 
     def test_no_interface(self) -> None:
-        """Then pods come to the loopback address, if they can."""
+        """Then pods can only use the loopback address."""
         self.assertIsNone(parse("--enable-dummy-if=false").listeners.interface)
 
     def test_the_address_of_ipv6(self) -> None:
-        """A node of IPv6 only has one of that by default."""
+        """An IPv6-only node has an IPv6 address by default."""
         interface = parse("--bind-proxy-address=::1").listeners.interface
         assert interface is not None
         self.assertEqual(ip_address("fd00::2:1"), interface.address)
 
     def test_no_limits(self) -> None:
-        """What is not positive is no limit; upstream then turned everybody away."""
+        """Zero and negative values are no limit; upstream then rejected all requests."""
         settings = parse("--max-requests-in-flight=0", "--max-watches=-1")
         self.assertEqual((0, 0), (settings.max_requests, settings.max_watches))
 
     def test_sizes(self) -> None:
-        """The cache is measured as Kubernetes measures."""
+        """The size of the cache has the units of Kubernetes."""
         self.assertEqual(512 * 2**20, parse("--cache-max-bytes=512Mi").cache_bytes)
         self.assertEqual(10**9, parse("--cache-max-bytes=1000000000").cache_bytes)
 
     def test_filters(self) -> None:
-        """Some are switched off by name, or all."""
+        """Filters are disabled by name, or all at once."""
         disabled = parse("--disabled-resource-filters=masterservice, x").disabled_filters
         self.assertEqual({"masterservice", "x"}, disabled)
         self.assertEqual({"*"}, parse("--enable-resource-filter=false").disabled_filters)
 
     def test_help(self) -> None:
-        """It names what is ignored, and of which release that is."""
+        """It lists ignored flags, and their release."""
         text = Options({}).help().note
         self.assertIn("yurthub 1.6 are accepted and ignored", text)
         self.assertIn("enable-iptables", text)
 
 
 class RefusalTests(SynchronousTestCase):
-    """What is wrong is told with the flag and what to write instead."""
+    """Errors name the flag and the fix."""
 
     def refused(self, argument: str, words: str) -> None:
-        """Assert that an argument is refused with these words, on one line."""
+        """Assert that an argument is rejected with these words, on one line."""
         error = str(self.assertRaises(UsageError, parse, argument))
         self.assertIn(argument.partition("=")[0], error)
         self.assertIn(words, error)
         self.assertNotIn("\n", error)
 
     def test_missing(self) -> None:
-        """Name and servers have to be given."""
+        """Name and servers are required."""
         for given, flag in zip(REQUIRED, ("--server-addr", "--node-name"), strict=True):
             error = self.assertRaises(UsageError, Options({}).parseOptions, [given])
             self.assertIn(f"{flag} is missing", str(error))
 
     def test_servers(self) -> None:
-        """Anything but https is refused."""
+        """Schemes other than https are rejected."""
         self.refused("--server-addr=http://api:6443", "https://HOST:PORT")
         self.refused("--server-addr=,", "names no API server")
         for text in ("api:0", "https://api:99999", "https://api:6443/prefix"):
@@ -152,27 +152,27 @@ class RefusalTests(SynchronousTestCase):
         self.refused("--server-addr=https://a b", "not a host name")
 
     def test_interface(self) -> None:
-        """Names have 15 characters at most, addresses are nobody else's."""
+        """Names have at most 15 characters, and addresses must not be in use by others."""
         self.refused("--dummy-if-name=yurthub-dummy-00", "15 characters")
         self.refused("--dummy-if-name=a/b", "not the name")
         for address in ("10.0.0.1", "169.254.31.7", "169.254.1.1", "::1"):
             self.refused(f"--dummy-if-ip={address}", address)
 
     def test_everybodys_node(self) -> None:
-        """The port without credentials is for loopback only."""
+        """The port without credentials must be on loopback."""
         self.refused("--bind-proxy-address=0.0.0.0", "not a loopback address")
 
     def test_cloud(self) -> None:
-        """Modes that are left out say what to do."""
+        """Errors for removed modes name the alternative."""
         self.refused("--working-mode=cloud", "runs no hub")
 
     def test_choices(self) -> None:
-        """Unknown words are refused with those that are known."""
+        """Unknown values are rejected with the list of known ones."""
         self.refused("--lb-mode=random", "rr nor priority")
         self.refused("--bootstrap-mode=password", "token nor kubeletcertificate")
 
     def test_numbers(self) -> None:
-        """Numbers, times and sizes are such."""
+        """Numbers, times and sizes are checked."""
         self.refused("--heartbeat-failed-retry=0", "from 1 on")
         self.refused("--heartbeat-interval-seconds=0", "no time")
         self.refused("--heartbeat-timeout-seconds=11", "longer than --heartbeat-interval-seconds")
@@ -180,7 +180,7 @@ class RefusalTests(SynchronousTestCase):
         self.refused("--cache-max-bytes=1Mi", "at least 16Mi")
 
     def test_tokens(self) -> None:
-        """A token is not repeated, and comes with a pin."""
+        """A token is not in the error message, and needs a pin."""
         error = str(self.assertRaises(UsageError, parse, "--join-token=sesame"))
         self.assertIn("--join-token", error)
         self.assertNotIn("sesame", error)

@@ -1,4 +1,4 @@
-"""What is kept of answers."""
+"""The caching policy."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ KUBELET = Caller("kubelet")
 
 
 def asking(verb, resource=PODS, **more):
-    """Make a request; what its path is does not matter for a resource."""
+    """Create a request; the path does not matter for a resource."""
     return ApiRequest(verb, "/whatever", resource, **more)
 
 
 class PolicyTestCase(SynchronousTestCase):
-    """A policy, and the ConfigMap that it follows."""
+    """A policy, and its ConfigMap."""
 
     def setUp(self):
         """Make it."""
@@ -33,32 +33,32 @@ class PolicyTestCase(SynchronousTestCase):
         )
 
     def configure(self, agents):
-        """Set whose answers are kept."""
+        """Set the cached clients."""
         self.informers.put(CONFIG_MAPS, hub_config_map({"cache_agents": agents}))
 
     def keeps(self, component, **more):
-        """Return whether a list of pods is kept."""
+        """Return whether a list of pods is cached."""
         return self.policy.keeps(Caller(component, **more), asking("list"))
 
 
 class RequestTests(PolicyTestCase):
-    """Which requests."""
+    """Requests."""
 
     def test_verbs(self):
-        """What reads is kept, and what is answered with the object as it is now."""
+        """Reads are cached, and writes whose responses have the current object."""
         for verb in ("get", "list", "watch", "create", "update", "patch"):
             self.assertTrue(self.policy.keeps(KUBELET, asking(verb)), verb)
         for verb in ("delete", "deletecollection", "connect", "post"):
             self.assertFalse(self.policy.keeps(KUBELET, asking(verb)), verb)
 
     def test_subresources(self):
-        """The status is the object; no other subresource is."""
+        """The status is the object; no other subresource is cached."""
         for subresource, kept in (("", True), ("status", True), ("log", False), ("token", False)):
             request = asking("get", subresource=subresource)
             self.assertEqual(kept, self.policy.keeps(KUBELET, request), subresource)
 
     def test_questions(self):
-        """What asks the cloud something is not kept, nor what says who holds something now."""
+        """Reviews and requests to the cloud are not cached, nor are Leases."""
         for group, name in (
             ("authentication.k8s.io", "tokenreviews"),
             ("authentication.k8s.io", "selfsubjectreviews"),
@@ -72,13 +72,13 @@ class RequestTests(PolicyTestCase):
                 self.assertFalse(self.policy.keeps(KUBELET, request), name)
 
     def test_namesakes(self):
-        """Only the resources of Kubernetes are meant, not others of the same name."""
+        """The rules apply only to resources of Kubernetes, not to others with the same name."""
         for name in ("leases", "tokenreviews", "certificatesigningrequests"):
             request = asking("list", ResourceType("example.com", "v1", name))
             self.assertTrue(self.policy.keeps(KUBELET, request), name)
 
     def test_events(self):
-        """Events are kept for who reads them, not for who sends them."""
+        """Events are cached for clients that read them, not for those that send them."""
         for group in ("", "events.k8s.io"):
             events = ResourceType(group, "v1", "events")
             self.assertTrue(self.policy.keeps(KUBELET, asking("list", events)))
@@ -86,24 +86,24 @@ class RequestTests(PolicyTestCase):
             self.assertFalse(self.policy.keeps(KUBELET, asking("patch", events)))
 
     def test_documents(self):
-        """Whoever it is finds its way with versions, discovery and OpenAPI."""
+        """Versions, discovery and OpenAPI are cached for any client."""
         for path in ("/version", "/api", "/api/v1", "/apis", "/apis/apps/v1", "/openapi/v3/api/v1"):
             for component in ("kubelet", "kubectl"):
                 request = ApiRequest("get", path)
                 self.assertTrue(self.policy.keeps(Caller(component), request), path)
 
     def test_other_paths(self):
-        """Other paths say how the cloud is now; and only a GET is answered with a document."""
+        """Other paths have the cloud's current state; and only a GET returns a document."""
         for path in ("/healthz", "/livez/ping", "/metrics", "/", "/apisx", "/logs/x", "/versions"):
             self.assertFalse(self.policy.keeps(KUBELET, ApiRequest("get", path)), path)
         self.assertFalse(self.policy.keeps(KUBELET, ApiRequest("post", "/version")))
 
 
 class ClientTests(PolicyTestCase):
-    """Whose."""
+    """Clients."""
 
     def test_default(self):
-        """Clients that each node has are kept, others are not."""
+        """The default clients are cached, others are not."""
         for component in ("kubelet", "kube-proxy", "coredns", "flanneld", "raven-agent-ds"):
             self.assertTrue(self.keeps(component), component)
         for component in ("yurthub", "yurtproxy", "yurttunnel", "yurttunnel-agent"):
@@ -112,14 +112,14 @@ class ClientTests(PolicyTestCase):
             self.assertFalse(self.keeps(component), component)
 
     def test_nameless(self):
-        """Who does not say what it is is never kept, though it asks for it; nor are hub pages."""
+        """Clients without a User-Agent, and the hub's pages, are never cached."""
         self.configure("*")
         for component in ("", PAGES):
             self.assertFalse(self.keeps(component, keep=True))
             self.assertFalse(self.policy.keeps(Caller(component), ApiRequest("get", "/version")))
 
     def test_configured(self):
-        """Those that ``cache_agents`` lists are kept, from that moment on."""
+        """Clients listed in ``cache_agents`` are cached, with immediate effect."""
         self.configure("ingress, My-Op")
         self.assertTrue(self.keeps("ingress"))
         self.assertTrue(self.keeps("my-op"))
@@ -128,14 +128,14 @@ class ClientTests(PolicyTestCase):
         self.assertTrue(self.keeps("kubectl"))
 
     def test_asking(self):
-        """A request can ask for it, within the same bounds."""
+        """A request can ask for caching, with the same restrictions."""
         caller = Caller("kubectl", keep=True)
         self.assertTrue(self.policy.keeps(caller, asking("list")))
         self.assertFalse(self.policy.keeps(caller, asking("get", subresource="log")))
         self.assertFalse(self.policy.keeps(caller, asking("delete")))
 
     def test_views(self):
-        """Owners of tokens have views of their own, apart from the node's and each other's."""
+        """Owners of tokens have data of their own, separate from the node's and each other's."""
         caller = Caller("coredns", "t")
         dns, other = "system:serviceaccount:kube-system:coredns", "system:serviceaccount:a:b"
         views = {self.policy.client(caller, owner) for owner in ("", dns, other)}
@@ -143,20 +143,20 @@ class ClientTests(PolicyTestCase):
 
 
 class GuestTests(PolicyTestCase):
-    """Who is not one of the node's own."""
+    """Guests, which are not the node's own clients."""
 
     def is_guest(self, component, owner=""):
-        """Return whether that client is one."""
+        """Return whether a client is a guest."""
         return self.policy.is_guest(self.policy.client(Caller(component), owner))
 
     def test_own(self):
-        """Components that are listed are the node's own, as the node or as the cluster's."""
+        """Listed components are the node's own, as the node or as a cluster's account."""
         account = "system:serviceaccount:kube-system:coredns"
         self.assertFalse(self.is_guest("kubelet"))
         self.assertFalse(self.is_guest("coredns", account))
 
     def test_other_owners(self):
-        """Whoever only says such a name with a token of his own is a guest."""
+        """A client with such a name and a token of another account is a guest."""
         for owner in (
             "system:serviceaccount:default:coredns",
             "system:serviceaccount:kube-systems:a",
@@ -165,7 +165,7 @@ class GuestTests(PolicyTestCase):
             self.assertTrue(self.is_guest("kubelet", owner), owner)
 
     def test_asking(self):
-        """Who is kept because it asked for it is one, also as the node, until it is listed."""
+        """A client that is cached on request is a guest, also as the node, until it is listed."""
         self.assertTrue(self.is_guest("mine"))
         self.configure("mine")
         self.assertFalse(self.is_guest("mine"))
@@ -173,42 +173,42 @@ class GuestTests(PolicyTestCase):
 
 
 class ForgettingTests(PolicyTestCase):
-    """What goes when a name is taken out of ``cache_agents``."""
+    """Evictions when a name is removed from ``cache_agents``."""
 
     def kept(self, *components):
-        """Return which of the clients stay, by what was told last."""
+        """Return which of the clients stay, by the last call."""
         keeps = self.forgotten.pop()
         self.assertEqual([], self.forgotten)
         return {each for each in components if keeps(each)}
 
     def test_name(self):
-        """Exactly that name goes: another may be kept because it asked for it."""
+        """Only that name is evicted: others may be cached on request."""
         self.configure("a,b")
         self.assertEqual([], self.forgotten)
         self.configure("b")
         self.assertEqual({"b", "kubelet", "asked"}, self.kept("a", "b", "kubelet", "asked"))
 
     def test_all(self):
-        """With ``*`` all go that are not listed."""
+        """Without ``*`` all clients are evicted that are not listed."""
         self.configure("*")
         self.configure("b")
         self.assertEqual({"b", "kubelet"}, self.kept("a", "b", "kubelet"))
 
     def test_default(self):
-        """A client that is kept anyway stays, and so does all when ``*`` takes a name's place."""
+        """A default client stays, and so do all when ``*`` replaces a name."""
         self.configure("kubelet,a")
         self.configure("*")
         self.assertEqual({"a", "b", "kubelet"}, self.kept("a", "b", "kubelet"))
 
     def test_deleted(self):
-        """Without the ConfigMap only the default clients are kept."""
+        """Without the ConfigMap only the default clients are cached."""
         self.configure("a")
         self.informers.delete(CONFIG_MAPS, "yurt-hub-cfg", "kube-system")
         self.assertEqual({"kubelet"}, self.kept("a", "kubelet"))
         self.assertFalse(self.keeps("a"))
 
     def test_malformed(self):
-        """A value that cannot be read takes nothing away."""
+        """An invalid value evicts nothing."""
         self.configure("a")
         self.configure("a b")
         self.assertEqual([], self.forgotten)

@@ -1,4 +1,4 @@
-"""What the status page says of a hub."""
+"""The hub's status page."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
 
 class StatusTests(SynchronousTestCase):
-    """A hub with two servers, of which one is well."""
+    """A hub with two servers, one of which is healthy."""
 
     def setUp(self) -> None:
-        """Have them checked."""
+        """Run the health checks."""
         self.clock = Clock()
         self.servers = [Server("a", 6443), Server("b", 6443)]
         self.limits = Limits(self.clock, 0, 0)
@@ -46,12 +46,12 @@ class StatusTests(SynchronousTestCase):
         self.addCleanup(self.health.stopService)
 
     async def check(self, server, fresh) -> None:
-        """Find that one of them refuses."""
+        """Reject one of the checks."""
         if server is self.servers[1]:
             raise CheckFailed("connection <refused>")
 
     def shown(self, desired: str = "") -> dict[str, str]:
-        """Return the words of each section."""
+        """Return the text of each section."""
         answers = Counter({("get", "200"): 2, ("list", "404"): 1})
         offline = SimpleNamespace(answers=answers, parked=range(7))
         makers = hub_sections(self.health, self.limits, lambda: self.cache, offline)
@@ -65,19 +65,19 @@ class StatusTests(SynchronousTestCase):
         }
 
     def test_servers(self) -> None:
-        """Each server is there, with what is wrong with it."""
+        """Each server is listed with its problem."""
         words = self.shown()["servers"]
         self.assertIn("https://a:6443 healthy", words)
         self.assertIn("https://b:6443 unhealthy connection <refused>", words)
         self.assertEqual(("healthy servers", "1/2"), self.tiles[0])
 
     def test_filter(self) -> None:
-        """The filter of the page is for them, too."""
+        """The page's filter applies to them."""
         self.assertNotIn("https://a", self.shown("refused")["servers"])
         self.assertIn("Nothing matches", self.shown("elsewhere")["servers"])
 
     def test_requests(self) -> None:
-        """Requests are counted by what they do, and by who answered."""
+        """Requests are counted by verb, and by who served them."""
         self.assertIn("In hand none", self.shown()["requests"])
         self.limits.in_hand.update({"watch": 1200, "get": 1})
         words = self.shown()["requests"]
@@ -87,7 +87,7 @@ class StatusTests(SynchronousTestCase):
         self.assertEqual(("requests in hand", "1,201"), self.tiles[1])
 
     def test_cache(self) -> None:
-        """What is kept, and how much of it there may be."""
+        """The size of the cache, and its limit."""
         words = self.shown()["cache"]
         self.assertIn("On disk 3.0 MiB of 1.0 GiB", words)
         self.assertIn("Clients 4", words)

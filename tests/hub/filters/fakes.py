@@ -1,4 +1,4 @@
-"""Filters that do what a test says."""
+"""Filters controlled by tests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from yurttunnel.hub.filters.interfaces import Change, IFilters
 
 @implementer(IFilters)
 class FakeFilters:
-    """Changes what ``change`` does, nothing without it; ``ends`` are of the watches that run."""
+    """Applies ``change``, or nothing without it; ``ends`` are the callbacks of open watches."""
 
     def __init__(self):
         self.change = None
@@ -20,6 +20,6 @@ class FakeFilters:
         return None if self.change is None else Change(self.change)
 
     def follow(self, caller, request, end):
-        """Keep ``end`` until the watch has ended."""
+        """Store ``end`` until the watch has ended."""
         self.ends.append(end)
         return lambda: self.ends.remove(end)

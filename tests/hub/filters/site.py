@@ -1,4 +1,4 @@
-"""A node for filters, and its cluster."""
+"""The node and the cluster of filters under test."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from yurttunnel.kube.resources import NODES, SERVICES
 
 
 class Site:
-    """The node ``edge-1``, whose pods reach the hub by 169.254.2.1, and who is told of changes."""
+    """The node ``edge-1``, whose pods reach the hub at 169.254.2.1, and which counts changes."""
 
     def __init__(self, pool="", buckets=False, host="169.254.2.1", synced=True):
         self.informers = FakeInformers(synced)
@@ -20,7 +20,7 @@ class Site:
         self.changes = 0
 
     def make(self, maker):
-        """Make a filter."""
+        """Create a filter."""
         return maker.make(self.site, self.changed)
 
     def changed(self):

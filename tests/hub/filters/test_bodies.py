@@ -1,4 +1,4 @@
-"""Bodies as a filter leaves them."""
+"""Bodies that filters have changed."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ VALUES = st.recursive(
 )
 JSON = media_for(Form("json"))
 MOST = 2**20
-"""Bytes of an item."""
+"""Maximum size of an item in bytes."""
 META = ListMeta(TypeMeta("v1", "Service"), "17", "next", 3)
 
 
 def marked(obj):
-    """Mark an object, or hide it when it asks for that."""
+    """Mark an object, or hide it if it has the member for that."""
     if obj.get("hide"):
         return None
     obj["seen"] = True
@@ -44,7 +44,7 @@ mark = Change(marked)
 
 
 def item(**members):
-    """Make an item of a list."""
+    """Create an item of a list."""
     return Item("", "a", "1", {}, "", json.dumps(members).encode())
 
 
@@ -52,41 +52,41 @@ class ObjectTests(SynchronousTestCase):
     """One object, or one item of a list."""
 
     def test_changed(self):
-        """It is what the change makes of it."""
+        """It is replaced with the result of the change."""
         self.assertEqual(b'{"a":1,"seen":true}', changed_body(mark, b'{"a": 1}'))
 
     def test_hidden(self):
-        """Nothing is left of what is hidden."""
+        """A hidden object is removed completely."""
         self.assertIsNone(changed_body(mark, b'{"hide":true}'))
 
     def test_unreadable(self):
-        """What is no object stays as it is."""
+        """A body that is not an object stays unchanged."""
         for body in (b"[1]", b"null", b"{", b'{"a":"\xff"}', b"[" * 100_000, b""):
             self.assertEqual(body, changed_body(mark, body))
 
     def test_unreadable_where_some_are_hidden(self):
-        """It is hidden where it might have to be."""
+        """It is hidden if the change hides objects."""
         for body in (b"[1]", b"null", b"{", b'{"a":"\xff"}', b"[" * 100_000, b""):
             self.assertIsNone(changed_body(mark._replace(hides=True), body))
 
     @given(st.dictionaries(TEXTS, VALUES))
     def test_untouched(self, obj):
-        """Members that the change does not name are the same for who reads them."""
+        """Members that the change does not affect have equal values."""
         obj = {**obj, "hide": False}
         body = changed_body(mark, json.dumps(obj).encode())
         self.assertEqual({**obj, "seen": True}, json.loads(body))
 
 
 class ListTests(SynchronousTestCase):
-    """A list, as its items come."""
+    """A list, while its items arrive."""
 
     def body(self, *pieces, change=mark, meta=META):
-        """Read what is written of a list that comes in such pieces."""
+        """Return the parsed output for a list in these pieces."""
         written = ListChange(change)
         return json.loads(b"".join(map(written.items, pieces)) + written.finish(meta))
 
     def test_list(self):
-        """It has the items that are not hidden, in their order, and says what it said."""
+        """It has the items that are not hidden in order, and its metadata."""
         found = self.body([item(a=1), item(hide=True)], [], [item(a=2)])
         self.assertEqual([{"a": 1, "seen": True}, {"a": 2, "seen": True}], found["items"])
         self.assertEqual(("ServiceList", "v1"), (found["kind"], found["apiVersion"]))
@@ -96,7 +96,7 @@ class ListTests(SynchronousTestCase):
         )
 
     def test_last_page(self):
-        """The last page does not say that there is another one."""
+        """The last page has no continue token."""
         found = self.body([item()], meta=ListMeta(META.type, "18"))
         self.assertEqual({"resourceVersion": "18"}, found["metadata"])
 
@@ -106,40 +106,40 @@ class ListTests(SynchronousTestCase):
             self.assertEqual([], self.body(*pieces)["items"])
 
     def test_hidden_first(self):
-        """Hidden items leave no gap."""
+        """Hidden items leave no extra comma."""
         found = self.body([item(hide=True)], [item(a=1)], [item(hide=True)], [item(a=2)])
         self.assertEqual([1, 2], [each["a"] for each in found["items"]])
 
 
 def service(number, **members):
-    """Make a Service."""
+    """Create a Service."""
     metadata = {"name": f"web-{number}", "namespace": "default", "resourceVersion": str(number)}
     return {"metadata": metadata, **members}
 
 
 def pieces(body, cuts):
-    """Cut a body."""
+    """Split a body."""
     at = [0, *sorted(cut for cut in cuts if cut < len(body)), len(body)]
     return [body[begin:end] for begin, end in pairwise(at)]
 
 
 class PiecesTests(SynchronousTestCase):
-    """Bodies of the API, however they are cut."""
+    """Bodies of the API, split at any positions."""
 
     def list_changed(self, body, cuts, change=mark):
-        """Return what becomes of a list."""
+        """Return a changed list."""
         reader, written = JSON.list_reader(MOST), ListChange(change)
         found = b"".join(written.items(reader.feed(each)) for each in pieces(body, cuts))
         return found + written.finish(reader.finish())
 
     def watch_changed(self, body, cuts, change=mark):
-        """Return what becomes of a watch."""
+        """Return a changed watch."""
         reader, written = JSON.watch_reader(MOST), WatchChange(JSON, change)
         return b"".join(written.events(reader.feed(each)) for each in pieces(body, cuts))
 
     @given(st.lists(st.integers(0, 700), max_size=12), st.lists(st.booleans(), max_size=5))
     def test_list(self, cuts, hidden):
-        """A list is the same for any cut, and has all that is not hidden."""
+        """A list does not depend on the pieces, and has all items that are not hidden."""
         items = [service(n, hide=hide, spec={"a": [n]}) for n, hide in enumerate(hidden)]
         said = {"kind": "ServiceList", "apiVersion": "v1", "metadata": {"resourceVersion": "9"}}
         body = json.dumps({**said, "items": items}).encode()
@@ -150,7 +150,7 @@ class PiecesTests(SynchronousTestCase):
 
     @given(st.lists(st.integers(0, 900), max_size=12), st.lists(st.booleans(), max_size=5))
     def test_watch(self, cuts, hidden):
-        """A watch is the same for any cut; what is hidden is DELETED."""
+        """A watch does not depend on the pieces; hidden objects become DELETED."""
         type = {"kind": "Service", "apiVersion": "v1"}
         objects = [{**type, **service(n, hide=hide)} for n, hide in enumerate(hidden)]
         events = [{"type": "MODIFIED", "object": each} for each in objects]
@@ -166,7 +166,7 @@ class PiecesTests(SynchronousTestCase):
         self.assertEqual(shown, [json.loads(line) for line in found.splitlines()])
 
     def test_events(self):
-        """What is deleted stays so, and what is no event of an object passes."""
+        """Deletions stay deletions, and events without objects are forwarded."""
         type = {"kind": "Service", "apiVersion": "v1"}
         ends = {"k8s.io/initial-events-end": "true"}
         mark_of = {"resourceVersion": "8", "annotations": ends}
@@ -188,7 +188,7 @@ class PiecesTests(SynchronousTestCase):
         self.assertEqual(events[4], found[4])
 
     def test_large(self):
-        """5,000 Services never hold the reactor for 5 ms, and what is held back is one item."""
+        """5,000 Services never block the reactor for 5 ms, and at most one item is buffered."""
         spec = {"ports": [{"name": "https", "port": 443}] * 4, "text": "x" * 500}
         items = [service(n, spec=spec) for n in range(5000)]
         said = {"kind": "ServiceList", "apiVersion": "v1", "metadata": {"resourceVersion": "9"}}
@@ -196,7 +196,7 @@ class PiecesTests(SynchronousTestCase):
         self.assertLess(min(self.longest(body) for _ in range(3)), 0.005)
 
     def longest(self, body):
-        """Return the seconds that the longest piece takes."""
+        """Return the seconds for the slowest piece."""
         reader, written = JSON.list_reader(MOST), ListChange(mark)
         longest, taken, given = 0.0, 0, 0
         for piece in pieces(body, range(0, len(body), 65536)):

@@ -29,7 +29,7 @@ WATCH = ApiRequest(
 
 @implementer(IFilter)
 class Appends:
-    """Appends its word to what an object has seen; hides it, or raises, when it says so."""
+    """Appends its word to an object; hides it, or raises an exception, if the object says so."""
 
     hides = False
 
@@ -38,7 +38,7 @@ class Appends:
         self.changed = changed
 
     def applies(self, request):
-        """Be for Services."""
+        """Apply to Services."""
         return request.resource == LIST.resource
 
     def change(self, obj):
@@ -52,30 +52,30 @@ class Appends:
 
 
 class ChosenTests(SynchronousTestCase):
-    """Which filters there are."""
+    """The selection of filters."""
 
     def makers(self, *names):
-        """Make makers."""
+        """Create makers."""
         return [FilterMaker(name, (), Appends) for name in names]
 
     def chosen(self, names, disabled=()):
-        """Return the names of those that are chosen."""
+        """Return the names of the selected filters."""
         return [maker.name for maker in chosen_makers(self.makers(*names), disabled)]
 
     def test_order(self):
-        """Ours come first, as documented, then others by their names."""
+        """Filters of this package come first, in the documented order, then others by name."""
         names = ["zoo", "servicetopology", "abc", "masterservice", "discardcloudservice"]
         expected = ["discardcloudservice", "masterservice", "servicetopology", "abc", "zoo"]
         self.assertEqual(expected, self.chosen(names))
         self.assertEqual(expected, self.chosen(reversed(names)))
 
     def test_disabled(self):
-        """Names can be disabled, and all."""
+        """Filters can be disabled by name, or all at once."""
         self.assertEqual(["b"], self.chosen(["a", "b", "c"], ["a", "c"]))
         self.assertEqual([], self.chosen(["a", "b"], ["*"]))
 
     def test_unknown(self):
-        """A name that nothing has is no filter that is disabled."""
+        """An unknown name cannot be disabled."""
         with self.assertRaises(BadFilter) as caught:
             self.chosen(["a", "b"], ["masterservce"])
         self.assertEqual(
@@ -83,19 +83,19 @@ class ChosenTests(SynchronousTestCase):
         )
 
     def test_twice(self):
-        """Two filters of one name are one too many."""
+        """Two filters with the same name are an error."""
         self.assertRaises(BadFilter, self.chosen, ["a", "a"])
 
     def test_installed(self):
-        """All of upstream's are installed."""
+        """All of upstream's filters are installed."""
         self.assertEqual(7, len(chosen_makers(installed_makers(), [])))
 
 
 class FiltersTests(SynchronousTestCase):
-    """What a request goes through."""
+    """The filters for a request."""
 
     def setUp(self):
-        """Make three for different clients."""
+        """Create three filters for different clients."""
         self.clock = Clock()
         self.site = Site()
         self.made = {}
@@ -108,7 +108,7 @@ class FiltersTests(SynchronousTestCase):
         self.filters = Filters(makers, self.site.site, configuration, self.watches)
 
     def maker(self, word):
-        """Return what makes a filter."""
+        """Return the maker of a filter."""
 
         def make(site, changed):
             self.made[word] = Appends(word, changed)
@@ -117,31 +117,31 @@ class FiltersTests(SynchronousTestCase):
         return make
 
     def configure(self, **data):
-        """Set for whom else filters are."""
+        """Configure additional clients of filters."""
         self.site.informers.put(CONFIG_MAPS, hub_config_map(data))
 
     def seen(self, component, request=LIST):
-        """Return through which filters an object goes."""
+        """Return the filters that change an object."""
         change = self.filters.change_for(Caller(component), request)
         return None if change is None else change.make({})["seen"]
 
     def test_interface(self):
-        """They are filters."""
+        """The class provides IFilters."""
         verifyObject(IFilters, self.filters)
 
     def test_components(self):
-        """A client has its own, in their order, or none at all."""
+        """A client has its own filters, in order, or none."""
         self.assertEqual(["a", "b"], self.seen("kubelet"))
         self.assertEqual(["a"], self.seen("kube-proxy"))
         self.assertIsNone(self.seen("coredns"))
 
     def test_requests(self):
-        """Requests that no filter is for go through none."""
+        """Requests to which no filter applies are not filtered."""
         pods = ApiRequest("list", "/api/v1/pods", ResourceType("", "v1", "pods"))
         self.assertIsNone(self.seen("kubelet", pods))
 
     def test_made_up(self):
-        """However long what is asked for is, little of it is remembered."""
+        """Long requests take little memory."""
         tracemalloc.start()
         self.addCleanup(tracemalloc.stop)
         for number in range(100):
@@ -153,26 +153,26 @@ class FiltersTests(SynchronousTestCase):
         self.assertLess(tracemalloc.get_traced_memory()[0], 1_000_000)
 
     def test_configured(self):
-        """Others are added by name or all at once, from that moment on."""
+        """Clients can be added by name or all at once, with immediate effect."""
         self.configure(c="kube-proxy", b="*")
         self.assertEqual(["a", "b", "c"], self.seen("kube-proxy"))
         self.assertEqual(["b"], self.seen("coredns"))
 
     def test_nobody(self):
-        """The hub itself sees what the API says, and so does who does not say what it is."""
+        """The hub itself and clients without a User-Agent are not filtered."""
         self.configure(c="*, yurthub")
         for component in ("yurthub", PAGES, ""):
             self.assertIsNone(self.seen(component), component)
 
     def test_hidden(self):
-        """What one hides the next ones do not see."""
+        """Later filters do not get hidden objects."""
         change = self.filters.change_for(Caller("kubelet"), LIST)
         obj = {"hidden by": "a"}
         self.assertIsNone(change.make(obj))
         self.assertNotIn("seen", obj)
 
     def test_defect(self):
-        """One that raises harms nobody else's part; it is told once, and counted."""
+        """A filter's exception does not affect other filters; it is logged once, and counted."""
         change = self.filters.change_for(Caller("kubelet"), LIST)
         for _ in range(3):
             self.assertEqual(["b"], change.make({"too much for": "a"})["seen"])
@@ -181,7 +181,7 @@ class FiltersTests(SynchronousTestCase):
         self.assertEqual("it was too much", failure.getErrorMessage())
 
     def test_defect_of_one_that_hides(self):
-        """What it fails on is hidden: it may be what it was to hide."""
+        """If it hides objects, the object is hidden, because it may be one to hide."""
         Appends.hides = True
         self.addCleanup(setattr, Appends, "hides", False)
         self.setUp()
@@ -191,7 +191,7 @@ class FiltersTests(SynchronousTestCase):
         self.flushLoggedErrors(RuntimeError)
 
     def test_defect_before_the_answer(self):
-        """One that cannot say what it is for harms no request; it is told once, and counted."""
+        """A filter that cannot decide affects no request; it is logged once, and counted."""
         self.patch(Appends, "applies", lambda made, request: request.resource.group == "")
         self.setUp()
         version = ApiRequest("get", "/version")
@@ -202,7 +202,7 @@ class FiltersTests(SynchronousTestCase):
         self.assertEqual(["a", "b"], self.seen("kubelet"))
 
     def test_defect_of_one_that_hides_before_the_answer(self):
-        """It is for whatever is read: that may be what it was to hide."""
+        """If it hides objects, it applies to all reads, because they may have objects to hide."""
         self.patch(Appends, "hides", True)
         self.patch(Appends, "applies", lambda made, request: request.no_such_thing)
         self.setUp()
@@ -212,17 +212,17 @@ class FiltersTests(SynchronousTestCase):
         self.flushLoggedErrors(AttributeError)
 
     def follow(self, component, ended):
-        """Begin a watch behind a list."""
+        """Begin a watch after a list."""
         caller = Caller(component)
         self.filters.change_for(caller, LIST)
         self.filters.follow(caller, WATCH, lambda: ended.append(component))
 
     def settle(self):
-        """Let a round pass."""
+        """Advance to the next round."""
         self.clock.pump([INTERVAL + SETTLE, SPREAD])
 
     def test_changed_mind(self):
-        """A filter that changes its mind ends the watches that go through it."""
+        """A filter whose results change ends the watches that it applies to."""
         ended = []
         self.follow("kubelet", ended)
         self.follow("kube-proxy", ended)
@@ -235,7 +235,7 @@ class FiltersTests(SynchronousTestCase):
         self.assertEqual(["kubelet", "kube-proxy"], ended)
 
     def test_begun_again(self):
-        """A watch that was cut, and begun again, behind a list without filters is ended as well."""
+        """A watch that was aborted and resumed, after a list without filters, is ended as well."""
         ended = []
         self.filters.change_for(Caller("coredns"), LIST)
         self.configure(c="coredns")
@@ -244,7 +244,7 @@ class FiltersTests(SynchronousTestCase):
         self.assertEqual(["w"], ended)
 
     def test_unfollowed(self):
-        """A watch that no filter is for is not followed at all."""
+        """A watch to which no filter applies is not followed."""
         pods = ApiRequest("watch", "/api/v1/pods", ResourceType("", "v1", "pods"))
         ended = []
         self.filters.follow(Caller("kubelet"), pods, lambda: ended.append("w"))()
@@ -253,7 +253,7 @@ class FiltersTests(SynchronousTestCase):
         self.assertEqual([], ended)
 
     def test_changed_configuration(self):
-        """A watch ends that would now go through a filter, or no longer does."""
+        """A watch ends if a filter begins or ceases to apply."""
         ended = []
         self.follow("coredns", ended)
         self.configure(c="coredns")

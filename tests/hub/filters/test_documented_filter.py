@@ -1,4 +1,4 @@
-"""The example of docs/filters.md, as a plugin file that Twisted finds."""
+"""The example of docs/filters.md, as a plugin file that Twisted loads."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from yurttunnel.hub.request.requests import ApiRequest, ResourceType
 
 
 class DocumentedFilterTests(SynchronousTestCase):
-    """What the text says."""
+    """The documentation is correct."""
 
     def test_example(self):
-        """It is found beside the others, behind them, and hides what is labeled."""
+        """The example is loaded after the other filters, and hides labeled objects."""
         install_example(self, "filters.md")
         maker = chosen_makers(installed_makers(), [])[-1]
         self.assertEqual("cloudonly", maker.name)
@@ -30,7 +30,7 @@ class DocumentedFilterTests(SynchronousTestCase):
         self.assertEqual({"metadata": {}}, made.change({"metadata": {}}))
 
     def test_table(self):
-        """The table has all of ours in their order, and for whom they are."""
+        """The table has all filters of this package in order, with their clients."""
         rows = [
             [cell.strip() for cell in line.split("|")]
             for line in (DOCS / "filters.md").read_text("utf-8").splitlines()

@@ -1,4 +1,4 @@
-"""Each filter by examples."""
+"""Examples for each filter."""
 
 from __future__ import annotations
 
@@ -37,41 +37,41 @@ MODULES = (
 
 
 def asking(verb, resource, group="", **more):
-    """Make a request."""
+    """Create a request."""
     return ApiRequest(verb, "/whatever", ResourceType(group, "v1", resource), **more)
 
 
 def named(name, namespace="default", **members):
-    """Make an object."""
+    """Create an object."""
     return {"metadata": {"namespace": namespace, "name": name}, **members}
 
 
 def annotated(annotations, **spec):
-    """Make a Service."""
+    """Create a Service."""
     metadata = {"namespace": "default", "name": "web", "annotations": annotations}
     return {"metadata": metadata, "spec": spec}
 
 
 class FilterTestCase(SynchronousTestCase):
-    """One filter; ``module`` has its maker."""
+    """Tests of one filter; ``module`` has its maker."""
 
     module = None
 
     def setUp(self):
-        """Make it."""
+        """Create the filter."""
         self.site = Site()
         self.filter = self.site.make(self.module.maker)
 
     def changed(self, obj):
-        """Return what becomes of a copy of an object."""
+        """Return the changed copy of an object."""
         return self.filter.change(copy.deepcopy(obj))
 
     def assertStays(self, obj):
-        """Check that nothing is changed."""
+        """Assert that an object is not changed."""
         self.assertEqual(obj, self.changed(obj))
 
     def assertApplies(self, expected, *requests):
-        """Check for which requests it is."""
+        """Assert to which requests the filter applies."""
         for request in requests:
             self.assertEqual(expected, self.filter.applies(request), request)
 
@@ -82,7 +82,7 @@ class MasterServiceTests(FilterTestCase):
     module = masterservice
 
     def test_kubernetes(self):
-        """It has the hub's address and port, and all else as it was."""
+        """It gets the hub's address and port; everything else is unchanged."""
         ports = [
             {"name": "https", "port": 443, "targetPort": 6443},
             {"name": "other", "port": 444},
@@ -103,18 +103,18 @@ class MasterServiceTests(FilterTestCase):
         )
 
     def test_old(self):
-        """An API that has no ``clusterIPs`` yet gets none."""
+        """An older API without ``clusterIPs`` gets none."""
         self.assertEqual(
             {"clusterIP": "169.254.2.1"}, self.changed(named("kubernetes", spec={}))["spec"]
         )
 
     def test_others(self):
-        """Others stay as they are, whatever namespace or name they share with it."""
+        """Other Services are unchanged, even with the same namespace or name."""
         for name, namespace in (("kubernetes", "other"), ("web", "default")):
             self.assertStays(named(name, namespace, spec={"clusterIP": "10.96.0.2"}))
 
     def test_requests(self):
-        """It is for what may have that Service."""
+        """It applies to requests that may return that Service."""
         self.assertApplies(
             True,
             asking("list", "services"),
@@ -132,7 +132,7 @@ class MasterServiceTests(FilterTestCase):
         )
 
     def test_no_host(self):
-        """Where pods do not reach the hub it is for nothing."""
+        """Without an address for pods it never applies."""
         self.filter = Site(host="").make(masterservice.maker)
         self.assertApplies(False, asking("list", "services"))
 
@@ -143,7 +143,7 @@ class ForwardKubeSvcTrafficTests(FilterTestCase):
     module = forwardkubesvctraffic
 
     def slice(self, name="kubernetes", family="IPv4"):
-        """Make an EndpointSlice."""
+        """The hub is the only endpoint, with its own port."""
         return named(
             name,
             addressType=family,
@@ -152,7 +152,7 @@ class ForwardKubeSvcTrafficTests(FilterTestCase):
         )
 
     def test_kubernetes(self):
-        """The hub is the only one, by its own port."""
+        """The hub is an endpoint even if the API servers have none."""
         found = self.changed(self.slice())
         self.assertEqual(
             [{"addresses": ["169.254.2.1"], "conditions": {"ready": True}}], found["endpoints"]
@@ -160,13 +160,13 @@ class ForwardKubeSvcTrafficTests(FilterTestCase):
         self.assertEqual([{"name": "https", "port": 10268, "protocol": "TCP"}], found["ports"])
 
     def test_none_known(self):
-        """The hub is there even when the API servers have no endpoint left."""
+        """A slice of the other address family is unchanged."""
         for endpoints in (None, []):
             found = self.changed({**self.slice(), "endpoints": endpoints})
             self.assertEqual(["169.254.2.1"], found["endpoints"][0]["addresses"])
 
     def test_family(self):
-        """A slice of addresses of the other family stays, as the hub has none there."""
+        """Other slices are unchanged."""
         self.assertStays(self.slice(family="IPv6"))
         self.filter = Site(host="fd00::2:1").make(forwardkubesvctraffic.maker)
         self.assertStays(self.slice())
@@ -175,7 +175,7 @@ class ForwardKubeSvcTrafficTests(FilterTestCase):
         )
 
     def test_others(self):
-        """Other slices stay."""
+        """It applies to EndpointSlices."""
         self.assertStays(self.slice("web-abcde"))
 
     def test_requests(self):
@@ -193,23 +193,23 @@ class DiscardCloudServiceTests(FilterTestCase):
     module = discardcloudservice
 
     def test_discarded(self):
-        """A LoadBalancer that says so is hidden."""
+        """A LoadBalancer with the annotation is hidden."""
         service = annotated({"svc.openyurt.io/discard": "true"}, type="LoadBalancer")
         self.assertIsNone(self.changed(service))
 
     def test_kept(self):
-        """Other LoadBalancers stay, and so does what is none."""
+        """Other LoadBalancers and other Services stay."""
         for said in ({"svc.openyurt.io/discard": "false"}, {}, None, []):
             self.assertStays(annotated(said, type="LoadBalancer"))
         self.assertStays(annotated({"svc.openyurt.io/discard": "true"}, type="ClusterIP"))
 
     def test_tunnel(self):
-        """The Service that leads to upstream's tunnel within the cloud is always hidden."""
+        """The Service of upstream's tunnel server for the cloud is always hidden."""
         self.assertIsNone(self.changed(named("x-tunnel-server-internal-svc", "kube-system")))
         self.assertStays(named("x-tunnel-server-internal-svc", "other"))
 
     def test_requests(self):
-        """Who asks for one by its path gets it."""
+        """It does not apply to a get of a single Service."""
         self.assertApplies(True, asking("list", "services"), asking("watch", "services"))
         self.assertApplies(False, asking("get", "services", name="web"))
 
@@ -230,24 +230,24 @@ class InClusterConfigTests(FilterTestCase):
     module = inclusterconfig
 
     def test_commented(self):
-        """The line becomes a comment where it stands."""
+        """The line is commented out in place."""
         found = self.changed(named("kube-proxy", "kube-system", data={"config.conf": CONFIG}))
         expected = CONFIG.replace("  kubeconfig:", "  #kubeconfig:")
         self.assertEqual({"config.conf": expected}, found["data"])
         self.assertStays(found)
 
     def test_other_words(self):
-        """Only the key is meant, not what begins or ends like it."""
+        """Keys with the same prefix or suffix are unchanged."""
         text = "mykubeconfig: a\nkubeconfigs: b\nname: kubeconfig\n"
         self.assertStays(named("kube-proxy", "kube-system", data={"config.conf": text}))
 
     def test_others(self):
-        """Other ConfigMaps and other keys stay."""
+        """Other ConfigMaps and other keys are unchanged."""
         self.assertStays(named("kube-proxy", "default", data={"config.conf": CONFIG}))
         self.assertStays(named("kube-proxy", "kube-system", data={"kubeconfig.conf": CONFIG}))
 
     def test_requests(self):
-        """The watches of kubelet for other ConfigMaps are none of it."""
+        """It does not apply to the kubelet's watches of other ConfigMaps."""
         kube_proxy = {"namespace": "kube-system", "name": "kube-proxy"}
         self.assertApplies(
             True,
@@ -262,7 +262,7 @@ class InClusterConfigTests(FilterTestCase):
         )
 
     def test_no_host(self):
-        """Where pods do not reach the hub kube-proxy keeps the way that it has."""
+        """Without an address for pods kube-proxy's configuration is unchanged."""
         self.filter = Site(host="").make(inclusterconfig.maker)
         self.assertApplies(False, asking("list", "configmaps"))
 
@@ -273,12 +273,12 @@ class NodePortIsolationTests(FilterTestCase):
     module = nodeportisolation
 
     def setUp(self):
-        """Be in the pool ``east``."""
+        """Put the node into the pool ``east``."""
         super().setUp()
         self.site.label("east")
 
     def service(self, pools, type="NodePort"):
-        """Make a Service."""
+        """Create a Service."""
         ports = [{"port": 80, "nodePort": 30080}, {"port": 81}]
         return annotated(
             {"nodeport.openyurt.io/listen": pools},
@@ -289,12 +289,12 @@ class NodePortIsolationTests(FilterTestCase):
         )
 
     def test_listed(self):
-        """They are open in pools that are listed, one by one or all."""
+        """They are open in listed pools, by name or all."""
         for pools in ("east", "west, east", "*", "*,-west", "east,-east"):
             self.assertStays(self.service(pools))
 
     def test_not_listed(self):
-        """They are closed elsewhere; the Service and its address stay."""
+        """They are closed in other pools; the Service and its cluster IP stay."""
         expected = {
             "type": "NodePort",
             "clusterIP": "10.96.0.9",
@@ -309,12 +309,12 @@ class NodePortIsolationTests(FilterTestCase):
         self.assertEqual([{"port": 80}, {"port": 81}], found["spec"]["ports"])
 
     def test_others(self):
-        """A Service without the annotation stays, and one without node ports."""
+        """Services without the annotation, or without node ports, are unchanged."""
         self.assertStays(annotated({}, type="NodePort", ports=[{"nodePort": 30080}]))
         self.assertStays(self.service("west", type="ClusterIP"))
 
     def test_no_pool(self):
-        """On a node without a pool, or as long as none is known, all are open."""
+        """On a node without a pool, or while the pool is unknown, all are open."""
         self.site.label("")
         self.assertStays(self.service("west"))
         self.site = Site(synced=False)
@@ -322,7 +322,7 @@ class NodePortIsolationTests(FilterTestCase):
         self.assertStays(self.service("west"))
 
     def test_told(self):
-        """Another pool is told, once somebody was shown something by it, but not its nodes."""
+        """A change of the pool, not of its nodes, is reported once the filter was used."""
         self.site.pools.mates()
         self.site.label("west")
         self.assertEqual(0, self.site.changes)
@@ -334,12 +334,12 @@ class NodePortIsolationTests(FilterTestCase):
 
 
 class ServiceEnvUpdaterTests(FilterTestCase):
-    """Variables of containers."""
+    """Environment variables of containers."""
 
     module = serviceenvupdater
 
     def test_changed(self):
-        """What containers set themselves is the hub's, in init containers, too."""
+        """Variables that containers set get the hub's values, in init containers, too."""
         env = [
             {"name": "KUBERNETES_SERVICE_HOST", "value": "api.example.com"},
             {"name": "A", "value": "b"},
@@ -363,11 +363,11 @@ class ServiceEnvUpdaterTests(FilterTestCase):
         self.assertEqual({"containers": expected, "initContainers": expected}, found["spec"])
 
     def test_others(self):
-        """Nothing is added, so that no container is started again."""
+        """No variable is added, so no container is restarted."""
         self.assertStays(named("web", spec={"containers": [{"env": []}, {"env": None}, {}]}))
 
     def test_requests(self):
-        """It is for pods, also as answers to patches, of a status, too."""
+        """It applies to pods, including responses to patches, also of the status."""
         self.assertApplies(
             True,
             asking("list", "pods"),
@@ -380,22 +380,22 @@ class ServiceEnvUpdaterTests(FilterTestCase):
 
 
 class ServiceTopologyTests(FilterTestCase):
-    """Endpoints of Services that say where traffic stays."""
+    """Endpoints of Services with the annotation."""
 
     module = servicetopology
 
     def setUp(self):
-        """Be in a pool with another node."""
+        """Put the node into a pool with another node."""
         super().setUp()
         self.site.label("east")
         self.site.put_pool("east", "edge-1", "edge-2")
 
     def say(self, keys, name="web"):
-        """Have the Service say where traffic stays."""
+        """Set the annotation of the Service."""
         self.site.put_service(name, **({"openyurt.io/topologyKeys": keys} if keys else {}))
 
     def slice(self, *nodes, service="web"):
-        """Make an EndpointSlice with an endpoint on each of the nodes."""
+        """Create an EndpointSlice with an endpoint on each of the nodes."""
         metadata = {
             "namespace": "default",
             "name": "web-abcde",
@@ -405,47 +405,47 @@ class ServiceTopologyTests(FilterTestCase):
         return {"metadata": metadata, "addressType": "IPv4", "endpoints": endpoints}
 
     def nodes(self, *nodes):
-        """Return of which of the nodes endpoints are shown."""
+        """Return the nodes whose endpoints stay."""
         return [each["nodeName"] for each in self.changed(self.slice(*nodes))["endpoints"]]
 
     def test_node(self):
-        """They are those of the node."""
+        """Only endpoints on the node stay."""
         self.say("kubernetes.io/hostname")
         self.assertEqual(["edge-1"], self.nodes("edge-1", "edge-2", "edge-3"))
 
     def test_pool(self):
-        """They are those of the pool, by both names."""
+        """Only endpoints in the pool stay, with either name of the key."""
         for keys in ("openyurt.io/nodepool", "kubernetes.io/zone"):
             self.say(keys)
             self.assertEqual(["edge-2", "edge-1"], self.nodes("edge-2", "edge-3", "edge-1"))
 
     def test_no_pool(self):
-        """On a node without a pool it is the node."""
+        """On a node without a pool only its own endpoints stay."""
         self.site.label("")
         self.site.put_pool("east", "edge-2")
         self.say("openyurt.io/nodepool")
         self.assertEqual(["edge-1"], self.nodes("edge-1", "edge-2"))
 
     def test_unknown_pool(self):
-        """As long as it is not known what belongs to the pool, all are shown."""
+        """While the nodes of the pool are unknown, all endpoints stay."""
         self.site.label("west")
         self.say("openyurt.io/nodepool")
         self.assertStays(self.slice("edge-1", "edge-2", "edge-3"))
 
     def test_said_nothing(self):
-        """Services that say nothing that is known, and that are not known, show all."""
+        """All endpoints stay for Services without a known value, and for unknown Services."""
         for keys in ("", "*", "kubernetes.io/region", "kubernetes.io/hostname,*"):
             self.say(keys)
             self.assertStays(self.slice("edge-1", "edge-3"))
         self.assertStays(self.slice("edge-3", service="unknown"))
 
     def test_empty(self):
-        """A slice of which nothing is left is shown without endpoints."""
+        """A slice without remaining endpoints stays, and is empty."""
         self.say("kubernetes.io/hostname")
         self.assertEqual({**self.slice(), "endpoints": []}, self.changed(self.slice("edge-3")))
 
     def test_no_node(self):
-        """An endpoint that is on no node is not shown, and harms nothing."""
+        """An endpoint without a node is removed."""
         self.say("openyurt.io/nodepool")
         obj = self.slice("edge-1")
         obj["endpoints"] += [{"addresses": ["a"]}, {"nodeName": None}, {"nodeName": 1}, None, 7]
@@ -461,7 +461,7 @@ class ServiceTopologyTests(FilterTestCase):
         self.assertEqual(1, len(self.changed(obj)["endpoints"]))
 
     def test_endpoints(self):
-        """Endpoints are the same by addresses; a subset of which none is left goes."""
+        """Endpoints are filtered by address; a subset without remaining addresses is removed."""
         self.say("kubernetes.io/hostname")
         here, there = {"ip": "10.0.0.1", "nodeName": "edge-1"}, {"nodeName": "edge-3"}
         ports = [{"port": 80}]
@@ -481,7 +481,7 @@ class ServiceTopologyTests(FilterTestCase):
         )
 
     def test_told(self):
-        """It is told when a Service says something else, or the pool has other nodes."""
+        """A change of a Service's annotation, or of the pool's nodes, is reported."""
         self.say("")
         self.assertEqual(0, self.site.changes)
         self.say("openyurt.io/nodepool")
@@ -494,7 +494,7 @@ class ServiceTopologyTests(FilterTestCase):
         self.assertEqual(told + 2, self.site.changes)
 
     def test_pool_is_nothing(self):
-        """Where no Service asks for the pool, nothing that happens in it is told."""
+        """If no Service refers to the pool, changes in it are not reported."""
         self.say("kubernetes.io/hostname")
         self.site.pools.mates()
         told = self.site.changes
@@ -502,7 +502,7 @@ class ServiceTopologyTests(FilterTestCase):
         self.assertEqual(told, self.site.changes)
 
     def test_pool_unasked(self):
-        """Pools are followed only once a Service asks for them."""
+        """Pools are followed only once a Service refers to them."""
         site = Site()
         site.make(servicetopology.maker)
         site.put_service("web", **{"openyurt.io/topologyKeys": "kubernetes.io/hostname"})
@@ -511,14 +511,14 @@ class ServiceTopologyTests(FilterTestCase):
         self.assertEqual(3, len(site.informers.by_spec))
 
     def test_deleted(self):
-        """A Service that goes is not told: its endpoints go, too."""
+        """The deletion of a Service is not reported, because its endpoints are deleted, too."""
         self.say("kubernetes.io/hostname")
         told = self.site.changes
         self.site.informers.delete(servicetopology.SERVICES, "web", "default")
         self.assertEqual(told, self.site.changes)
 
     def test_requests(self):
-        """It is for endpoints of both kinds."""
+        """It applies to Endpoints and EndpointSlices."""
         self.assertApplies(
             True,
             asking("list", "endpoints"),
@@ -528,7 +528,7 @@ class ServiceTopologyTests(FilterTestCase):
 
 
 class ReachTests(SynchronousTestCase):
-    """The filters that lead pods to the hub, while pods do not reach it."""
+    """The filters that redirect pods to the hub, while pods cannot reach it."""
 
     objects = {
         forwardkubesvctraffic: named(
@@ -543,7 +543,7 @@ class ReachTests(SynchronousTestCase):
     }
 
     def test_led_while_it_is_reached(self):
-        """What pods have stays until they reach the hub; each change is told, once."""
+        """Objects are unchanged until pods can reach the hub; each change is reported once."""
         for module, obj in self.objects.items():
             site = Site()
             site.reach.tell(False)
@@ -554,7 +554,7 @@ class ReachTests(SynchronousTestCase):
                 self.assertEqual((reached, changes), (shown != obj, site.changes), module.__name__)
 
 
-# Values for any member: half of what a filter looks at is then of another type.
+# Values for any member, so that half of the members have another type.
 KEYS = """
 metadata spec data name namespace labels annotations type ports port nodePort clusterIP clusterIPs
 endpoints nodeName topology subsets addresses notReadyAddresses addressType containers
@@ -587,10 +587,10 @@ NAMED = st.sampled_from(
 
 
 class AllFiltersTests(SynchronousTestCase):
-    """What all of them have to be."""
+    """Requirements for all filters."""
 
     def setUp(self):
-        """Make them where they have something to do."""
+        """Create them in an environment in which they apply."""
         self.site = Site()
         self.site.label("east")
         self.site.put_pool("east", "edge-1")
@@ -598,7 +598,7 @@ class AllFiltersTests(SynchronousTestCase):
         self.filters = [self.site.make(module.maker) for module in MODULES]
 
     def test_plugins(self):
-        """Each is a plugin, by the name of its module, and there is a place for each."""
+        """Each is a plugin with the name of its module, and has a place in the order."""
         found = {maker.name: maker for maker in getPlugins(IFilterMaker)}
         names = [module.__name__.rpartition(".")[2] for module in MODULES]
         self.assertEqual(sorted(names), sorted(found))
@@ -608,24 +608,24 @@ class AllFiltersTests(SynchronousTestCase):
             verifyObject(IFilter, made)
 
     def test_service_proxies(self):
-        """Our own service proxy is shown what kube-proxy is."""
+        """Our own service proxy gets the same objects as kube-proxy."""
         for module in MODULES:
             found = {"kube-proxy", "yurtproxy"} & module.maker.components
             self.assertIn(len(found), (0, 2), module.maker.name)
 
     @given(NAMED, OBJECTS)
     def test_malformed(self, name, obj):
-        """None raises, whatever it is given, and what it gives is an object or nothing."""
+        """None raises an exception for any input, and each returns an object or ``None``."""
         for each in self.filters:
             found = each.change(copy.deepcopy({**name, **obj}))
             self.assertIsInstance(found, dict | None)
 
     @given(st.sampled_from(range(len(MODULES))), OBJECTS)
     def test_own_changes_only(self, number, obj):
-        """What has another name than it is about stays as it is, whatever it has."""
+        """An object with another name than the filter's is unchanged, whatever it contains."""
         obj = {**obj, "metadata": {"namespace": "elsewhere", "name": "other"}}
         if isinstance(obj.get("spec"), dict):
-            # Variables are changed in all pods.
+            # Environment variables are changed in all pods.
             obj["spec"].pop("containers", None)
             obj["spec"].pop("initContainers", None)
         self.assertEqual(obj, self.filters[number].change(copy.deepcopy(obj)))

@@ -1,4 +1,4 @@
-"""The pool that the node is in."""
+"""The node pool of the node."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from yurttunnel.kube.resources import NODES
 
 
 class PoolsTests(SynchronousTestCase):
-    """Which pool, and which nodes."""
+    """The pool and its nodes."""
 
     def test_label(self):
-        """The Node says its pool, the NodePool its nodes."""
+        """The label of the Node names the pool, the NodePool lists its nodes."""
         site = Site()
         site.label("east")
         site.put_pool("east", "edge-1", "edge-2")
@@ -29,7 +29,7 @@ class PoolsTests(SynchronousTestCase):
         self.assertEqual({"edge-1", "edge-2"}, site.pools.mates())
 
     def test_status(self):
-        """Without the label it is the NodePool that has the node."""
+        """Without the label it is the NodePool that lists the node."""
         site = Site()
         site.label("")
         site.put_pool("west", "edge-3")
@@ -38,7 +38,7 @@ class PoolsTests(SynchronousTestCase):
         self.assertEqual({"edge-1", "edge-2"}, site.pools.mates())
 
     def test_flag(self):
-        """What the flag says counts before the label."""
+        """The flag takes precedence over the label."""
         site = Site(pool="west")
         site.label("east")
         site.put_pool("west", "edge-1", "edge-3")
@@ -56,20 +56,20 @@ class PoolsTests(SynchronousTestCase):
         self.assertEqual({NODES, NODE_BUCKETS}, followed)
 
     def test_none(self):
-        """A node may be in no pool, and so alone."""
+        """A node may be in no pool."""
         site = Site()
         site.label("")
         site.put_pool("west", "edge-3")
         self.assertEqual(("", frozenset()), (site.pools.own(), site.pools.mates()))
 
     def test_missing_pool(self):
-        """Of a pool that is not there nobody knows the nodes."""
+        """The nodes of a pool that does not exist are unknown."""
         site = Site()
         site.label("east")
         self.assertEqual(("east", None), (site.pools.own(), site.pools.mates()))
 
     def test_not_synced(self):
-        """Before the API has told all, nothing is known; that nothing is there is told then."""
+        """Nothing is known before the informers sync; a missing pool is reported then."""
         site = Site(synced=False)
         told = []
         site.pools.on_changed.append(lambda: told.append(site.pools.own()))
@@ -80,7 +80,7 @@ class PoolsTests(SynchronousTestCase):
         self.assertEqual("", told[-1])
 
     def test_incomplete_pool(self):
-        """Before all buckets are known, none of the nodes are, even of a pool that is known."""
+        """Before all buckets are known, no nodes are, even of a known pool."""
         site = Site(pool="east", buckets=True, synced=False)
         site.put_bucket("b1", "east", "edge-1")
         self.assertIsNone(site.pools.mates())
@@ -89,7 +89,7 @@ class PoolsTests(SynchronousTestCase):
         self.assertEqual({"edge-1", "edge-2"}, site.pools.mates())
 
     def test_lazy(self):
-        """Nothing is followed unasked, and no pools for the name of one."""
+        """Nothing is followed before its first use, and no pools if only the name is used."""
         site = Site()
         self.assertEqual({}, site.informers.by_spec)
         site.label("east")
@@ -98,7 +98,7 @@ class PoolsTests(SynchronousTestCase):
         self.assertNotIn(NODE_POOLS, {spec.resource for spec in site.informers.by_spec})
 
     def test_changes(self):
-        """Who is told is told of changes of the pool and its nodes, and of nothing else."""
+        """Callbacks are called for changes of the pool and its nodes, and for nothing else."""
         site = Site()
         site.label("east")
         site.put_pool("east", "edge-1")
@@ -113,7 +113,7 @@ class PoolsTests(SynchronousTestCase):
         self.assertEqual([{"edge-1", "edge-2"}, {"edge-3"}], told)
 
     def test_malformed(self):
-        """Whatever the objects are, nothing is raised."""
+        """Malformed objects raise no exception."""
         for obj in ({}, {"metadata": 1, "status": [], "nodes": {}}, {"nodes": [1, {"name": {}}]}):
             self.assertEqual("", pool_of_node(obj))
             self.assertEqual(("", frozenset()), members_of_pool(obj))

@@ -1,4 +1,4 @@
-"""Having clients list again."""
+"""Making clients list again."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ TARGET = b"/api/v1/services?watch=true&resourceVersion=7"
 
 
 class RelistTests(SynchronousTestCase):
-    """A watch, while filters change."""
+    """A watch while filters change."""
 
     def setUp(self):
-        """Have a server of watches."""
+        """Create a server of watches."""
         self.server = Server()
         self.filters = FakeFilters()
         self.changed = True
@@ -31,7 +31,7 @@ class RelistTests(SynchronousTestCase):
         self.server.handler.answer = self.answer
 
     def answer(self, exchange):
-        """Begin a watch, or leave it to be begun."""
+        """Begin the response to a watch, or leave it pending."""
         head = exchange.head
         call = HubCall(exchange, parse_request(head), caller_of(head, True), forms_of(head))
         end_when_changed(self.filters, call, self.changed)
@@ -40,21 +40,21 @@ class RelistTests(SynchronousTestCase):
             exchange.write(b'{"type":"ADDED","object":{}}\n')
 
     def watch(self):
-        """Ask for a watch; return the connection at the server."""
+        """Send a request for a watch; return the server's connection."""
         connection = self.server.connect()
         connection.receive(request(TARGET, b"User-Agent: kube-proxy/v1.34", *self.fields))
         settle(self.server.clock, connection)
         return connection
 
     def change(self, connection):
-        """Have filters change."""
+        """Change the filters."""
         [end] = self.filters.ends
         end()
         settle(self.server.clock, connection)
         self.assertEqual([], self.filters.ends)
 
     def test_told(self):
-        """The client of a watch that is written in whole frames is told, in good order."""
+        """The client of a filtered watch gets an ERROR event, and the watch ends normally."""
         connection = self.watch()
         self.change(connection)
         [(status, _, body, _)] = responses(connection.sent, b"GET")
@@ -66,7 +66,7 @@ class RelistTests(SynchronousTestCase):
         self.assertEqual("Expired", told["reason"])
 
     def test_cut(self):
-        """One that passes in pieces is cut, so that it does not look complete."""
+        """An unfiltered watch is aborted, so that it does not look complete."""
         self.changed = False
         connection = self.watch()
         self.change(connection)
@@ -74,7 +74,7 @@ class RelistTests(SynchronousTestCase):
         self.assertNotIn(b"ERROR", connection.sent)
 
     def test_refused(self):
-        """No event is added to what says why there is no watch: that breaks off."""
+        """The response of a rejected watch gets no additional event, but is aborted."""
         self.begun = False
         for fields in ((), [(b"Content-Length", b"20")]):
             connection = self.watch()
@@ -88,7 +88,7 @@ class RelistTests(SynchronousTestCase):
             self.assertEqual([], events)
 
     def test_unanswered(self):
-        """One that has not begun yet is answered so, in the API's terms whatever is accepted."""
+        """A watch whose response has not begun gets a Status, whatever form is accepted."""
         self.begun = False
         self.fields = (b"Accept: application/vnd.kubernetes.protobuf, */*",)
         connection = self.watch()
@@ -98,7 +98,7 @@ class RelistTests(SynchronousTestCase):
         self.assertEqual((410, "Status", "Expired"), (status, told["kind"], told["reason"]))
 
     def test_ended(self):
-        """Nobody looks after a watch that has ended, however it did."""
+        """A watch that has ended for any reason is no longer followed."""
         connection = self.watch()
         self.server.handler.exchange.finish()
         self.assertEqual([], self.filters.ends)

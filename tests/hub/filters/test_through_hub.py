@@ -1,4 +1,4 @@
-"""Filters at work in a hub: kube-proxy, the hub, and what stands for the API."""
+"""Filters in a hub, between kube-proxy and a fake API."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding:
 
 
 def endpoint_slice(*nodes, version="5"):
-    """Make the slice of the Service ``web``."""
+    """Create the slice of the Service ``web``."""
     metadata = {
         "name": "web-abcde",
         "namespace": "default",
@@ -36,7 +36,7 @@ class ThroughHubTests(World):
     """A Service whose traffic stays on the node."""
 
     def make_filters(self):
-        """Have all filters, as the command has them."""
+        """Create all filters, as the command does."""
         self.site = Site()
         self.watches = FollowedWatches(self.clock)
         self.watches.startService()
@@ -50,16 +50,16 @@ class ThroughHubTests(World):
         super().end()
 
     def configure(self, clients):
-        """Set for whom the filter is, too."""
+        """Configure an additional client of the filter."""
         data = {"servicetopology": clients}
         self.site.informers.put(CONFIG_MAPS, hub_config_map(data))
 
     def say(self, keys):
-        """Have the Service say where its traffic stays."""
+        """Set the annotation of the Service."""
         self.site.put_service("web", **{"openyurt.io/topologyKeys": keys})
 
     def list(self, agent=PROXY):
-        """List the slices, of which the API has one; return the nodes whose endpoints are seen."""
+        """List the slices, of which the API has one; return the nodes whose endpoints are in it."""
         self.client = self.server.connect()
         self.ask(SLICES, agent, PROTOBUF)
         found = {"kind": "EndpointSliceList", "apiVersion": TYPE["apiVersion"]}
@@ -73,31 +73,31 @@ class ThroughHubTests(World):
         return [each["nodeName"] for item in answer["items"] for each in item["endpoints"]]
 
     def watch(self, agent=PROXY):
-        """Go on from there; return the connection of the client."""
+        """Begin a watch from there; return the client's connection."""
         self.client = self.server.connect()
         self.ask(f"{SLICES}?watch=1&resourceVersion=9", agent, PROTOBUF)
         self.answer(HEAD)
         return self.client
 
     def events(self, client):
-        """Return what a watch that has ended has told: types and objects."""
+        """Return the events of a watch that has ended: types and objects."""
         self.client = client
         ((_, body),) = self.answered()
         return [(each["type"], each["object"]) for each in map(json.loads, body.splitlines())]
 
     def settle_filters(self):
-        """Let pass what a change takes, and a second more."""
+        """Advance the clock past a round, and one more second."""
         self.pass_time(SETTLE + SPREAD + 1)
 
     def test_asked_in_json(self):
-        """The API is asked in a form that can be looked into, but only where that is needed."""
+        """JSON is requested from the API, but only if a filter applies."""
         self.list()
         self.assertIn("Accept: application/json\r\n", self.asked())
         self.list(ENVOY)
         self.assertIn("Accept: application/vnd.kubernetes.protobuf,", self.asked())
 
     def test_kept_whole(self):
-        """The client sees what stays on the node; what is kept is what the API has."""
+        """The client gets the endpoints on the node; the cache has the unfiltered object."""
         self.say("kubernetes.io/hostname")
         self.configure("kubelet")
         self.assertEqual(["edge-1"], self.list(KUBELET))
@@ -107,7 +107,7 @@ class ThroughHubTests(World):
         self.assertEqual(endpoint_slice("edge-1", "edge-2"), json.loads(kept.item.body))
 
     def test_annotation(self):
-        """Another annotation has clients that watch list again, and then see what it says."""
+        """After a change of the annotation clients list again, and get the new result."""
         self.say("kubernetes.io/hostname")
         self.assertEqual(["edge-1"], self.list())
         client = self.watch()
@@ -125,7 +125,7 @@ class ThroughHubTests(World):
         self.assertNotIn(b"410", client.sent)
 
     def test_reach(self):
-        """Once pods reach the hub, kubelet lists again, and is shown it as the API."""
+        """Once pods can reach the hub, the kubelet lists again, and gets the hub as the API."""
         self.site.reach.tell(False)
         services = "/api/v1/services?fieldSelector=metadata.name%3Dkubernetes"
         kubernetes = {
@@ -153,7 +153,7 @@ class ThroughHubTests(World):
         self.assertEqual(["169.254.2.1"], addresses())
 
     def test_configuration(self):
-        """A client that a filter is now for is cut off its watch, and told when it comes again."""
+        """If a filter begins to apply, the watch is aborted, and rejected when resumed."""
         self.say("kubernetes.io/hostname")
         self.list(ENVOY)
         client = self.watch(ENVOY)
@@ -167,7 +167,7 @@ class ThroughHubTests(World):
         self.assertEqual(["edge-1"], self.list(ENVOY))
 
     def test_no_json(self):
-        """A client that takes no JSON is told that it has to."""
+        """A client that does not accept JSON gets 406."""
         self.ask(SLICES, PROXY, b"Accept: application/vnd.kubernetes.protobuf")
         ((status, body),) = self.answered()
         self.assertEqual(406, status)

@@ -1,4 +1,4 @@
-"""Watches that run while what filters do changes."""
+"""Open watches while filters change."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ OLD, NEW = (("a", 0),), (("a", 1),)
 
 
 def asking(version="", **more):
-    """Make a request for a watch, or for the list before it."""
+    """Create a request for a watch, or for the list before it."""
     options = ListOptions(resource_version=version, **more)
     return ApiRequest("watch", "/w", ResourceType("", "v1", "services"), options=options)
 
 
 class WatchesTests(SynchronousTestCase):
-    """Which are ended, and when."""
+    """The selection and the time of watches that end."""
 
     def setUp(self):
-        """Begin."""
+        """Start the service."""
         self.clock = Clock()
         self.watches = FollowedWatches(self.clock)
         self.watches.startService()
@@ -40,12 +40,12 @@ class WatchesTests(SynchronousTestCase):
         return self.watches.follow(caller, request, lambda: self.state, end)
 
     def change(self, state=NEW):
-        """Change what filters do."""
+        """Change the filters."""
         self.state = state
         self.watches.review()
 
     def test_ended(self):
-        """A watch that goes through something else now is ended, once."""
+        """A watch that is filtered differently now is ended, once."""
         self.follow()
         self.change()
         self.clock.advance(SETTLE)
@@ -56,7 +56,7 @@ class WatchesTests(SynchronousTestCase):
         self.assertEqual(1, len(self.ended))
 
     def test_same(self):
-        """A watch of which nothing has changed goes on, as does one whose change was undone."""
+        """A watch without a change continues, and so does one whose change was undone."""
         self.follow()
         self.watches.review()
         self.clock.pump([SETTLE, SPREAD])
@@ -66,7 +66,7 @@ class WatchesTests(SynchronousTestCase):
         self.assertEqual([], self.ended)
 
     def test_spread(self):
-        """Many end one after another."""
+        """Many watches end one after another."""
         with mock.patch.object(watches.random, "uniform", side_effect=[0.5, 1.5, 1.0]):
             for _ in range(3):
                 self.follow()
@@ -76,7 +76,7 @@ class WatchesTests(SynchronousTestCase):
         self.assertEqual([1.5, 2.0, 2.5], [when for _, when in self.ended])
 
     def test_bounded(self):
-        """However often something changes, rounds have their distance."""
+        """However often something changes, there is a minimum interval between rounds."""
         with mock.patch.object(watches.random, "uniform", return_value=0.0):
             for number in range(100):
                 self.follow()
@@ -86,7 +86,7 @@ class WatchesTests(SynchronousTestCase):
         self.assertEqual([SETTLE + INTERVAL * number for number in range(5)], rounds)
 
     def test_left(self):
-        """A watch that has ended otherwise is not ended again, whenever that was."""
+        """A watch that has ended for another reason is not ended again."""
         first, second = self.follow("first"), self.follow("second")
         self.change()
         first()
@@ -97,7 +97,7 @@ class WatchesTests(SynchronousTestCase):
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def test_listed_before(self):
-        """A watch that goes on from a list is out of date when the list is."""
+        """A watch that continues a list is out of date if the list is."""
         request = asking("7")
         self.watches.listed(PROXY, request, OLD)
         self.state = NEW
@@ -110,7 +110,7 @@ class WatchesTests(SynchronousTestCase):
         self.assertEqual(1, len(self.ended))
 
     def test_listed_in_pages(self):
-        """What changes between two pages of a list ends the watch behind it; a new list counts."""
+        """A change between two pages of a list ends the watch after it; a new list resets this."""
         self.state = NEW
         pages = asking(), asking(continue_token="2"), asking(continue_token="3")
         for page, state in zip(pages, (OLD, OLD, NEW), strict=True):
@@ -125,7 +125,7 @@ class WatchesTests(SynchronousTestCase):
         self.assertEqual(1, len(self.ended))
 
     def test_other_lists(self):
-        """What others have listed, or the same client elsewhere, is nothing to a watch."""
+        """Lists of other clients, or of the same client elsewhere, do not affect a watch."""
         request = asking("7", label_selector="a=b")
         self.watches.listed(PROXY, request, OLD)
         self.watches.listed(Caller("coredns"), asking("7"), OLD)
@@ -135,7 +135,7 @@ class WatchesTests(SynchronousTestCase):
         self.assertEqual([], self.ended)
 
     def test_outdated(self):
-        """What the client of a watch has is out of date, however it ends, until it lists."""
+        """The client of a watch is out of date, however the watch ends, until it lists."""
         request = asking("7")
         for ended in (False, True):
             self.setUp()
@@ -152,7 +152,7 @@ class WatchesTests(SynchronousTestCase):
         self.assertFalse(self.watches.is_outdated(PROXY, request, NEW))
 
     def test_a_client_that_never_lists(self):
-        """It is told for a minute, and its watches last from then on."""
+        """It gets 410 for a minute, and its later watches stay open."""
         request = asking("7")
         self.follow()
         self.change()
@@ -165,7 +165,7 @@ class WatchesTests(SynchronousTestCase):
         self.assertEqual(1, len(self.watches._watches))
 
     def test_list_in_watch(self):
-        """A watch that begins with all objects is a list itself."""
+        """A watch that begins with all objects counts as a list."""
         for request in (asking(), asking("0"), asking("7", send_initial_events=True)):
             self.watches.listed(PROXY, request, OLD)
             self.state = NEW
@@ -176,7 +176,7 @@ class WatchesTests(SynchronousTestCase):
         self.assertEqual({"old"}, {name for name, _ in self.ended})
 
     def test_memory(self):
-        """Lists are remembered up to a bound, the latest ones."""
+        """The number of remembered lists is limited; the most recent are kept."""
         for number in range(MOST_LISTS + 1):
             self.watches.listed(PROXY, asking("7", label_selector=f"n={number}"), OLD)
             self.watches.listed(PROXY, asking("7", label_selector="n=1"), OLD)
@@ -187,7 +187,7 @@ class WatchesTests(SynchronousTestCase):
         self.assertEqual({1, 2}, {name for name, _ in self.ended})
 
     def test_stop(self):
-        """At the end nothing is left, and what changes then ends nothing."""
+        """After shutdown no timer is left, and changes end no watch."""
         self.follow()
         self.change()
         self.clock.advance(SETTLE)

@@ -1,4 +1,4 @@
-"""Lists that are cut behind their bytes, as seen by what reads them."""
+"""Lists that are parsed behind their forwarding, from the reader's view."""
 
 from __future__ import annotations
 
@@ -23,39 +23,39 @@ class Sink:
         self.ended = False
 
     def write(self, data):
-        """Take a piece."""
+        """Receive a piece."""
         self.got += data
 
     def finish(self, trailers=()):
-        """Take the end."""
+        """Receive the end."""
         self.ended = True
 
 
 class Keeper:
-    """Reads a body; a ``?`` in it cannot be read."""
+    """Reads a body; a ``?`` in it cannot be parsed."""
 
     def __init__(self):
         self.read_so_far = b""
         self.state = "begun"
 
     def read(self, data):
-        """Take a piece."""
+        """Process a piece."""
         if b"?" in data:
             raise BadBody("a question")
         self.read_so_far += data
 
     def end(self):
-        """Take the end."""
+        """Process the end."""
         self.state = "ended"
 
     def abandon(self):
-        """Forget the body."""
+        """Discard the body."""
         self.state = "abandoned"
 
 
 @implementer(IListing)
 class Listing:
-    """Notes how far behind the body is; there is room for ``room`` bytes."""
+    """Records the lag of the body; there is room for ``room`` bytes."""
 
     def __init__(self):
         self.told = []
@@ -94,19 +94,19 @@ class ReadBehindTests(SynchronousTestCase):
         )
 
     def turn(self):
-        """Have the reactor turn: what is called later meanwhile has to wait for the next one."""
+        """Run one reactor iteration; calls scheduled during it wait for the next one."""
         due, self.clock.calls = self.clock.calls, []
         for call in due:
             call.called = True
             call.func(*call.args)
 
     def test_interfaces(self):
-        """What is used here is what the rest has."""
+        """The fakes provide the real interfaces."""
         self.assertTrue(verifyClass(IBodySink, ReadBehind))
         self.assertTrue(verifyClass(IListing, Listing))
 
     def test_short(self):
-        """What is no longer than a slice is read before the client has its end."""
+        """A body no longer than a slice is read before the client gets its end."""
         self.body.write(b"abc")
         self.assertEqual((b"abc", b""), (self.sink.got, self.keeper.read_so_far))
         self.sink.finish = lambda trailers: self.assertEqual("ended", self.keeper.state)
@@ -115,7 +115,7 @@ class ReadBehindTests(SynchronousTestCase):
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def test_more_comes(self):
-        """As long as more comes in each turn, nothing is read; then a slice in each."""
+        """While more data arrives in each iteration, nothing is read; then one slice in each."""
         for _ in range(3):
             self.body.write(b"abcde")
             self.turn()
@@ -126,7 +126,7 @@ class ReadBehindTests(SynchronousTestCase):
         self.assertEqual(b"abcdeabc", self.keeper.read_so_far)
 
     def test_stall(self):
-        """A body that stalls keeps no timer, and is gone on with when it does."""
+        """A body that stalls has no timer, and is read further when it continues."""
         self.body.write(b"abcdef")
         for _ in range(3):
             self.turn()
@@ -139,7 +139,7 @@ class ReadBehindTests(SynchronousTestCase):
         self.assertEqual((b"abcdefghijkl", "ended"), (self.keeper.read_so_far, self.keeper.state))
 
     def test_end(self):
-        """The client has its end before the rest is read, and who reads the cache waits for it."""
+        """The client gets the end before the rest is read; reads of the cache wait for it."""
         self.body.write(b"abcdefghi")
         self.body.finish()
         self.assertTrue(self.sink.ended)
@@ -154,7 +154,7 @@ class ReadBehindTests(SynchronousTestCase):
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def test_several(self):
-        """Several lists have their turns one behind the other."""
+        """Several lists are read in turn."""
         bodies = [self.body, self.begin()]
         for body in bodies:
             body.write(b"abcdefgh")
@@ -164,7 +164,7 @@ class ReadBehindTests(SynchronousTestCase):
             self.assertEqual(read, self.keeper.read_so_far)
 
     def test_unreadable(self):
-        """What cannot be read reaches its client all the same, and is told once."""
+        """A body that cannot be parsed still reaches its client, and is reported once."""
         self.body.write(b"abcdef?")
         for _ in range(3):
             self.turn()
@@ -177,7 +177,7 @@ class ReadBehindTests(SynchronousTestCase):
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def test_no_room(self):
-        """A list for which there is no room is passed on, and nothing of it is held."""
+        """A list without room is forwarded, and nothing of it is kept."""
         self.listing.room = 5
         self.body.write(b"abc")
         self.body.write(b"def")
@@ -191,7 +191,7 @@ class ReadBehindTests(SynchronousTestCase):
         self.assertEqual([], self.unread)
 
     def test_client_leaves(self):
-        """Nothing more is read of a body that was abandoned."""
+        """Nothing more of an abandoned body is read."""
         self.body.write(b"abcdefgh")
         self.body.abandon()
         for _ in range(3):
@@ -200,7 +200,7 @@ class ReadBehindTests(SynchronousTestCase):
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def test_defect(self):
-        """What goes wrong in a turn is told, and others have theirs."""
+        """An error in one iteration is logged, and the other lists continue."""
         self.body.write(b"abcdefgh")
         self.listing.lag = lambda size, ended: 1 // 0
         self.turn()
@@ -213,7 +213,7 @@ class ReadBehindTests(SynchronousTestCase):
         self.assertEqual(b"abcd", self.keeper.read_so_far)
 
     def test_close(self):
-        """At the end of the hub there are no more turns."""
+        """After the hub is closed nothing is read."""
         self.body.write(b"abcdefgh")
         self.body.finish()
         self.turns.close()

@@ -1,4 +1,4 @@
-"""Requests through the hub while there is a cloud, and while its servers are lost."""
+"""Requests through the hub while the cloud is reachable, and while its servers fail."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ WATCHING = (
 
 
 class StopTests(World):
-    """The hub stops: watches end, the others are left to."""
+    """The hub stops: watches end, other requests are left to complete."""
 
     def drain(self):
-        """Stop as the hub does; let clients close that have their answers."""
+        """Stop like the hub; close clients that have their responses."""
         drained = self.server.factory.drain()
         self.hub.end_watches()
         self.settle()
@@ -42,7 +42,7 @@ class StopTests(World):
         return drained
 
     def test_forwarded_watch(self):
-        """It ends in good order, and so does what it came from."""
+        """It ends normally, and so does its connection to the API."""
         self.ask(f"{PODS}?watch=1", KUBELET, JSON)
         self.answer(WATCHING + chunk(event("ADDED", pod("one"))))
         self.successResultOf(self.drain())
@@ -50,7 +50,7 @@ class StopTests(World):
         self.assertTrue(self.connections.played[0].closed_with)
 
     def test_watch_that_has_not_begun(self):
-        """Its client is told to come again, wherever it waits."""
+        """Its client gets a response with Retry-After, wherever the watch waits."""
         for waits in (True, False):
             self.health.online = waits
             self.patch(type(self.offline), "answer", lambda *arguments: None)
@@ -62,7 +62,7 @@ class StopTests(World):
             self.assertIn(b"the hub is stopping", body)
 
     def test_watch_that_was_refused(self):
-        """What the API says of it comes to its end."""
+        """The API's response to it is completed."""
         self.ask(f"{PODS}?watch=1", KUBELET, JSON)
         self.answer(
             b"HTTP/1.1 410 Gone\r\nContent-Type: text/plain\r\nContent-Length: 8\r\n\r\ntoo "
@@ -72,7 +72,7 @@ class StopTests(World):
         self.assertEqual([(410, b"too late")], self.answered())
 
     def test_others(self):
-        """What has an end of its own is answered."""
+        """Requests that end by themselves get their responses."""
         self.ask("/api/v1/namespaces/x/events", method=b"POST", body=b"{}")
         drained = self.server.factory.drain()
         self.hub.end_watches()
@@ -84,7 +84,7 @@ class StopTests(World):
         self.assertEqual([(200, b"ok")], self.answered("POST"))
 
     def test_watch_that_has_ended(self):
-        """One that is over is not known any more."""
+        """A watch that has ended is forgotten."""
         self.ask(f"{PODS}?watch=1", KUBELET, JSON)
         self.answer(WATCHING + b"0\r\n\r\n")
         self.hub.end_watches()
@@ -94,10 +94,10 @@ class StopTests(World):
 
 
 class OnlineTests(World):
-    """All is well."""
+    """All servers are healthy."""
 
     def test_get(self):
-        """A request goes to a server as it is, save for Host, and its answer comes back."""
+        """A request is forwarded unchanged except for Host, and gets the API's response."""
         self.ask("/healthz?verbose", b"User-Agent: curl/8", b"X-Other: 1")
         self.assertEqual(
             "GET /healthz?verbose HTTP/1.1\r\n"
@@ -109,14 +109,14 @@ class OnlineTests(World):
         self.assertEqual([], self.offline.calls)
 
     def test_connections_are_kept(self):
-        """The next request goes on the same connection."""
+        """The next request uses the same connection."""
         for _ in range(3):
             self.ask("/version")
             self.answer(OK)
         self.assertEqual(1, len(self.connections.played))
 
     def test_the_same_request_again(self):
-        """Each goes to the server whose turn it is, and asks for what filters then look into."""
+        """Each request uses the next server, and requests a form that filters can process."""
         both = "application/vnd.kubernetes.protobuf,application/json"
         for server, change, accepted in (
             ("a", None, both),
@@ -134,29 +134,29 @@ class OnlineTests(World):
         self.assertEqual([200] * 4, [status for status, _ in self.answered(*["GET"] * 4)])
 
     def test_as_the_node(self):
-        """Without credentials it is the node's request."""
+        """A request without credentials is the node's."""
         self.ask("/version")
         self.assertEqual([("a", True)], self.connections.keys)
 
     def test_token(self):
-        """A token of its own goes along, on a connection without the node's certificate."""
+        """A request with a token uses it, on a connection without the node's certificate."""
         self.ask("/version", TOKEN)
         self.assertEqual([("a", False)], self.connections.keys)
         self.assertIn("Authorization: Bearer abc\r\n", self.asked())
 
     def test_edge_cache(self):
-        """The field by which a client asks for keeping is the hub's alone."""
+        """The header field that requests caching is not forwarded."""
         self.ask("/version", b"Edge-Cache: true")
         self.assertNotIn("Edge-Cache", self.asked())
 
     def test_errors_of_the_api(self):
-        """They are the API's to tell."""
+        """Errors of the API are forwarded."""
         self.ask("/api/v1/nodes/x", KUBELET)
         self.answer_json({"kind": "Status"}, b"500 Internal Server Error")
         self.assertEqual([(500, b'{"kind": "Status"}')], self.answered())
 
     def test_slow_answer(self):
-        """A server that is well is waited for, and checked meanwhile."""
+        """A slow response of a healthy server is waited for, and the server is checked."""
         self.ask(PODS, KUBELET)
         self.checked.clear()
         self.pass_time(2.1)
@@ -166,7 +166,7 @@ class OnlineTests(World):
         self.assertEqual([(200, b"ok")], self.answered())
 
     def test_renewed_certificate(self):
-        """The next request makes a connection of its own, and the one under way goes on."""
+        """After a renewal new requests use a new connection, and the current one continues."""
         self.ask("/version")
         self.connections._identity.node.rotate()
         self.answer(OK)
@@ -176,17 +176,17 @@ class OnlineTests(World):
         self.assertEqual([(200, b"ok")] * 2, self.answered("GET", "GET"))
 
     def test_no_certificate(self):
-        """A node that has none yet answers from what it has."""
+        """A node without a certificate serves from its cache."""
         self.connections._identity.node = None
         self.ask(PODS, KUBELET)
         self.assertEqual([(200, b"from the cache")], self.answered())
 
 
 class LostServerTests(World):
-    """One server is lost while requests are on their way."""
+    """A server fails while requests are in progress."""
 
     def test_refused(self):
-        """Another server is tried, whatever the method: nothing has been sent."""
+        """Another server is used for any method, because nothing was sent."""
         self.connections.refuses[self.api_servers[0]] = RequestFailed(502, "refused")
         self.ask("/api/v1/nodes", method=b"POST", body=b"{}")
         self.assertEqual(["a", "b"], [host for host, _ in self.connections.keys])
@@ -196,7 +196,7 @@ class LostServerTests(World):
         self.assertEqual([(200, b"ok")], self.answered("POST"))
 
     def test_closed_at_once(self):
-        """So it is where a connection is closed before anything is sent on it."""
+        """The same applies if a connection is closed before anything was sent."""
         self.connections.closes.add(self.api_servers[0])
         self.ask("/api/v1/nodes", method=b"POST", body=b"{}")
         self.assertEqual("", self.asked(0))
@@ -205,7 +205,7 @@ class LostServerTests(World):
         self.assertEqual([(200, b"ok")], self.answered("POST"))
 
     def test_reset(self):
-        """A request that may be sent twice is sent to another server."""
+        """A safe request is sent to another server."""
         self.ask("/version")
         self.connections.played[0].break_off(ConnectionLost())
         self.settle()
@@ -214,7 +214,7 @@ class LostServerTests(World):
         self.assertEqual([(200, b"ok")], self.answered())
 
     def test_reset_of_a_write(self):
-        """A write that may have been done is not sent twice, and its client is told."""
+        """A write that may have been executed is not repeated, and its client gets an error."""
         self.ask("/api/v1/nodes", method=b"POST", body=b"{}")
         self.connections.played[0].break_off(ConnectionLost())
         ((status, body),) = self.answered("POST")
@@ -223,7 +223,7 @@ class LostServerTests(World):
         self.assertEqual(1, len(self.connections.played))
 
     def test_reset_of_an_upgrade(self):
-        """By WebSocket a command is run with GET, and not at a second server, too."""
+        """A GET that upgrades to WebSocket may run a command, and is not repeated."""
         target = "/api/v1/namespaces/default/pods/web/exec?command=reboot"
         self.ask(target, b"Connection: Upgrade", b"Upgrade: websocket")
         self.connections.played[0].break_off(ConnectionLost())
@@ -233,14 +233,14 @@ class LostServerTests(World):
         self.assertEqual(1, len(self.connections.played))
 
     def test_reset_everywhere(self):
-        """With no server left the cache answers, though nobody knows yet that they are lost."""
+        """Without any server left the cache responds, even before they are found unhealthy."""
         for server in self.api_servers:
             self.connections.refuses[server] = RequestFailed(502, "refused")
         self.ask(PODS, KUBELET)
         self.assertEqual([(200, b"from the cache")], self.answered())
 
     def test_servers_that_fail(self):
-        """Each one to which a request could not be sent is checked at once."""
+        """Each server to which a request could not be sent is checked at once."""
         self.checked.clear()
         for server in self.api_servers:
             self.connections.refuses[server] = RequestFailed(502, "refused")
@@ -249,7 +249,7 @@ class LostServerTests(World):
         self.assertEqual(["a", "b"], self.checked)
 
     def test_not_kept(self):
-        """What is not kept then is unreachable, and not unknown."""
+        """If the data is not cached then, the response is 503, not 404."""
         self.offline.keeps = succeed(False)
         for server in self.api_servers:
             self.connections.refuses[server] = RequestFailed(502, "refused")
@@ -259,7 +259,7 @@ class LostServerTests(World):
         self.assertIn(b"no API server can be reached", body)
 
     def test_black_hole(self):
-        """Whoever waits for a silent server goes to the next one, in less than five seconds."""
+        """If a server does not respond, the next one does, in less than five seconds."""
         self.ask(PODS, KUBELET)
         self.silent.add(self.api_servers[0])
         self.pass_time(4.9)
@@ -269,7 +269,7 @@ class LostServerTests(World):
         self.assertEqual([(200, b"ok")], self.answered())
 
     def test_black_holes_everywhere(self):
-        """With all servers silent the cache answers in less than five seconds."""
+        """If no server responds, the cache does in less than five seconds."""
         self.ask(PODS, KUBELET)
         self.silent.update(self.api_servers)
         self.pass_time(4.9)
@@ -277,7 +277,7 @@ class LostServerTests(World):
         self.assertEqual([(200, b"from the cache")] * 2, self.answered("GET", "GET"))
 
     def test_black_hole_while_connecting(self):
-        """An attempt to connect is given up when the server is found to be lost."""
+        """A connection attempt is cancelled when its server is found to be unhealthy."""
         self.connections.hangs.add(self.api_servers[0])
         self.ask(PODS, KUBELET)
         self.silent.add(self.api_servers[0])
@@ -285,7 +285,7 @@ class LostServerTests(World):
         self.assertIn("Host: b:443", self.asked())
 
     def write_in_line(self):
-        """Have a write wait for a connection, behind as many requests as there may be."""
+        """Queue a write for a connection, behind the maximum number of requests."""
         for _ in range(POOL.max_per_key):
             self.client = self.server.connect()
             self.ask("/version")
@@ -294,14 +294,14 @@ class LostServerTests(World):
         self.assertEqual(POOL.max_per_key, len(self.connections.played))
 
     def lose(self, server):
-        """Have a server be found to be lost."""
+        """Make a server unhealthy."""
         self.ill.add(server)
         self.health.suspect(server)
         self.pass_time(2)
         self.assertFalse(server.healthy)
 
     def test_in_line(self):
-        """What waited for a connection to a lost server goes to another one, also a write."""
+        """A request queued for an unhealthy server uses another one, even a write."""
         self.write_in_line()
         self.lose(self.api_servers[0])
         asked = self.asked(POOL.max_per_key)
@@ -311,7 +311,7 @@ class LostServerTests(World):
         self.assertEqual([(200, b"ok")], self.answered("POST"))
 
     def test_in_line_everywhere(self):
-        """With no server left it is answered here, as what was never sent."""
+        """Without any server left it is served locally, as if it had never been sent."""
         self.lose(self.api_servers[1])
         self.write_in_line()
         self.lose(self.api_servers[0])
@@ -320,14 +320,14 @@ class LostServerTests(World):
         self.assertEqual(b"{}", call.body)
 
     def test_in_line_for_too_long(self):
-        """A server that only has too much to do is not lost: who waits for it is told."""
+        """An overloaded server is not unhealthy: the client of a queued request gets an error."""
         self.write_in_line()
         self.pass_time(POOL.waiting_timeout + 1)
         self.assertEqual(503, self.answered("POST")[0][0])
         self.assertEqual(POOL.max_per_key, len(self.connections.played))
 
     def test_watch(self):
-        """A watch on a lost server ends at once, in good order, so that its client comes again."""
+        """A watch on a failed server ends at once and normally, so that its client resumes it."""
         self.ask(f"{PODS}?watch=1", KUBELET, JSON)
         self.answer(WATCHING)
         self.silent.add(self.api_servers[0])
@@ -336,7 +336,7 @@ class LostServerTests(World):
         self.assertEqual([(200, b"")], self.answered())
 
     def test_refusal_of_a_watch(self):
-        """What says why there is no watch breaks off, so that no part of it is taken for all."""
+        """The response of a rejected watch is aborted, so that it does not look complete."""
         self.ask(f"{PODS}?watch=1", KUBELET, JSON)
         self.answer(WATCHING.replace(b"200 OK", b"410 Gone") + b'6\r\n{"kind\r\n')
         self.connections.played[0].break_off(ConnectionLost())
@@ -344,7 +344,7 @@ class LostServerTests(World):
         self.assertFalse(self.client.sent.endswith(b"0\r\n\r\n"))
 
     def test_length_of_a_watch(self):
-        """So does what has a length, as no watch has: its end would be no good one."""
+        """A response with a length is not a watch, so it is aborted, too."""
         self.ask(f"{PODS}?watch=1", KUBELET, JSON)
         with capturedLogs() as events:
             self.answer(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello")
@@ -353,7 +353,7 @@ class LostServerTests(World):
         self.assertEqual([], [each for each in events if each["log_level"] is LogLevel.error])
 
     def test_upgrade(self):
-        """A connection that has changed its protocol ends with its server, too."""
+        """An upgraded connection ends with its server, too."""
         self.ask(
             "/api/v1/namespaces/x/pods/y/exec?command=sh",
             b"Connection: Upgrade",
@@ -373,7 +373,7 @@ class LostServerTests(World):
         self.assertIsNotNone(self.client.closed_with)
 
     def test_bad_gateway(self):
-        """An answer that a proxy makes up for a server has that checked."""
+        """A gateway error of a proxy in front of a server has the server checked."""
         self.pass_time(1)
         self.checked.clear()
         self.ask(PODS, KUBELET)
@@ -383,10 +383,10 @@ class LostServerTests(World):
 
 
 class PatienceTests(World):
-    """Clients that give up after a time that they tell."""
+    """Clients that send their timeouts."""
 
     def test_get(self):
-        """What is kept is answered from the cache two seconds before, though a server is well."""
+        """Cached data is served two seconds before the timeout, even if a server is healthy."""
         self.ask("/api/v1/nodes/edge-1?resourceVersion=0&timeout=5s", KUBELET)
         self.pass_time(2.8)
         self.assertEqual([], self.offline.calls)
@@ -395,13 +395,13 @@ class PatienceTests(World):
         self.assertTrue(self.connections.played[0].aborted)
 
     def test_list(self):
-        """Lists tell it by another parameter."""
+        """Lists have another parameter for it."""
         self.ask(f"{PODS}?timeoutSeconds=4", KUBELET)
         self.pass_time(2.1)
         self.assertEqual([(200, b"from the cache")], self.answered())
 
     def test_as_go_writes_it(self):
-        """Clients in Go write a minute in two units, and parts of a second with a point."""
+        """Go clients send durations with several units, and with fractions of a second."""
         for timeout, seconds in (("4.5s", 2.5), ("3500ms", 1.5), ("1m0s", 58), ("1m15s", 73)):
             self.offline.calls.clear()
             self.ask(f"/api/v1/nodes/edge-1?timeout={timeout}", KUBELET)
@@ -411,7 +411,7 @@ class PatienceTests(World):
             self.assertEqual(1, len(self.offline.calls), timeout)
 
     def test_not_kept(self):
-        """What is not kept is waited for: the API alone knows that it is not there."""
+        """If the data is not cached, the request goes on: only the API knows if it exists."""
         self.offline.keeps = succeed(False)
         self.ask("/api/v1/nodes/edge-1?timeout=10s", KUBELET)
         self.pass_time(9)
@@ -420,7 +420,7 @@ class PatienceTests(World):
         self.assertEqual([(200, b"ok")], self.answered())
 
     def test_answered_while_it_is_looked_up(self):
-        """The API's answer counts when it comes before that of the disk."""
+        """The API's response wins if it arrives before the disk's."""
         self.offline.keeps = keeps = Deferred()
         self.ask("/api/v1/nodes/edge-1?timeout=5s", KUBELET)
         self.pass_time(3.5)
@@ -431,7 +431,7 @@ class PatienceTests(World):
         self.assertEqual([], self.offline.calls)
 
     def test_lost_while_it_is_looked_up(self):
-        """So does what is answered since all servers are lost."""
+        """So does the response after all servers have failed."""
         self.offline.keeps = keeps = Deferred()
         self.ask("/api/v1/nodes/edge-1?timeout=5s", KUBELET)
         self.pass_time(3.1)
@@ -442,7 +442,7 @@ class PatienceTests(World):
         self.assertEqual([(200, b"from the cache")], self.answered())
 
     def test_client_leaves_while_it_is_looked_up(self):
-        """Nobody is answered who has left."""
+        """No response is sent to a client that has disconnected."""
         self.offline.keeps = keeps = Deferred()
         self.ask("/api/v1/nodes/edge-1?timeout=5s", KUBELET)
         self.pass_time(3.1)
@@ -451,14 +451,14 @@ class PatienceTests(World):
         self.assertEqual([], self.offline.calls)
 
     def test_answered_in_time(self):
-        """The time is over with the answer."""
+        """The timer ends with the response."""
         self.ask("/api/v1/nodes/edge-1?timeout=5s", KUBELET)
         self.answer_json({"kind": "Status"}, b"403 Forbidden")
         self.pass_time(6)
         self.assertEqual([], self.offline.calls)
 
     def test_others(self):
-        """Watches, what is not kept, and what gives up sooner, are the API's to answer."""
+        """Watches, data that is not cached, and shorter timeouts are left to the API."""
         for target, fields in (
             (f"{PODS}?watch=1&timeoutSeconds=4", (KUBELET, JSON)),
             (f"{PODS}?timeoutSeconds=4", (b"User-Agent: kubectl/1",)),
@@ -472,19 +472,19 @@ class PatienceTests(World):
 
 
 class ReplayTests(World):
-    """Writes whose servers are lost."""
+    """Writes whose servers fail."""
 
     servers = ("a",)
 
     def test_body(self):
-        """The offline side gets what the client sent, if no server can have seen it."""
+        """The offline side gets the client's body, if no server can have received it."""
         self.connections.refuses[self.api_servers[0]] = RequestFailed(502, "refused")
         self.ask("/api/v1/namespaces/x/events", KUBELET, method=b"POST", body=b"{1}")
         (call,) = self.offline.calls
         self.assertEqual(b"{1}", call.body)
 
     def test_long_body(self):
-        """One that is too long to be kept is refused."""
+        """A body that is too long to be stored is rejected."""
         self.connections.refuses[self.api_servers[0]] = RequestFailed(502, "refused")
         self.ask("/api/v1/nodes", KUBELET, method=b"POST", body=bytes(300_000))
         ((status, _),) = self.answered("POST", closed=True)
@@ -493,10 +493,10 @@ class ReplayTests(World):
 
 
 class PacedTests(World):
-    """A write that goes to the next server amid its body."""
+    """A write that is retried in the middle of its body."""
 
     def test_pace(self):
-        """A server that does not keep up with what has come is sent no more for now."""
+        """A server that reads slowly has the rest of the body paused."""
         self.connections.refuses[self.api_servers[0]] = RequestFailed(502, "refused")
         self.ask(PODS)
         self.answer(OK)
@@ -513,23 +513,23 @@ class PacedTests(World):
 
 
 class ChangingFiltersTests(World):
-    """What filters do changes while a watch runs."""
+    """Filters change while a watch is open."""
 
     def change(self):
-        """Have them change; nothing is asked of the API any more."""
+        """Change the filters; nothing else is sent to the API."""
         [end] = self.filters.ends
         end()
         self.settle()
         self.assertEqual([], self.filters.ends)
 
     def watch(self):
-        """Have a watch begin, of which one frame has come, and one in part."""
+        """Begin a watch with one complete frame and a part of the next."""
         self.ask(f"{PODS}?watch=1&resourceVersion=7", KUBELET, JSON)
         frame = event("ADDED", pod("a"))
         self.answer(WATCHING + chunk(frame + frame[:20]))
 
     def test_changed(self):
-        """A watch that filters change ends with the word to list again."""
+        """A filtered watch ends with the event that makes clients list again."""
         self.filters.change = lambda obj: obj
         self.watch()
         self.change()
@@ -540,22 +540,22 @@ class ChangingFiltersTests(World):
         self.assertTrue(self.connections.played[-1].aborted)
 
     def test_passed(self):
-        """One that passes as it is is cut."""
+        """An unfiltered watch is aborted."""
         self.watch()
         self.change()
         self.assertTrue(self.client.aborted)
 
     def test_lists(self):
-        """Nobody looks after what is no watch."""
+        """Other requests are not followed."""
         self.ask(PODS, KUBELET, JSON)
         self.assertEqual([], self.filters.ends)
 
 
 class KubeletLeaseTests(World):
-    """What kubelet asks of its Lease."""
+    """The kubelet's requests for its Lease."""
 
     def test_life(self):
-        """It is answered here, in the media type in which it was sent."""
+        """The hub responds in the media type of the request."""
         protobuf = b"Content-Type: application/vnd.kubernetes.protobuf"
         self.ask(f"{LEASES}/edge-1?timeout=10s", KUBELET)
         self.ask(LEASES, KUBELET, protobuf, method=b"POST", body=b"one")
@@ -568,7 +568,7 @@ class KubeletLeaseTests(World):
         self.assertEqual([], self.connections.keys)
 
     def test_lives(self):
-        """Kubelet has forty seconds to ask again, counted from the start, too."""
+        """The kubelet has forty seconds for its next request, counted from the start, too."""
         self.assertTrue(self.kubelet_lease.lives())
         self.pass_time(39, 1)
         self.client = self.server.connect()
@@ -579,7 +579,7 @@ class KubeletLeaseTests(World):
         self.assertFalse(self.kubelet_lease.lives())
 
     def test_of_others(self):
-        """Other Leases, and other clients, are the API's."""
+        """Other Leases, and other clients, are forwarded to the API."""
         for target, agent in (
             (f"{LEASES}/edge-2", KUBELET),
             (f"{LEASES}/edge-1", b"User-Agent: kubectl/1"),
@@ -591,10 +591,10 @@ class KubeletLeaseTests(World):
 
 
 class OddRequestTests(World):
-    """What is no request to the API."""
+    """Requests that are not for the API."""
 
     def test_refused(self):
-        """It is answered with a Status, and goes nowhere."""
+        """They are rejected with a Status, and not forwarded."""
         for target, method, status in (
             ("/api/v1/namespaces/..%2f/pods", b"GET", 400),
             ("/api/v1/pods/%00", b"GET", 400),

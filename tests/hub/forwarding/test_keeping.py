@@ -1,4 +1,4 @@
-"""What of the API's answers is kept, and what clients see of them meanwhile."""
+"""Caching of the API's responses, and what clients get meanwhile."""
 
 from __future__ import annotations
 
@@ -31,33 +31,33 @@ ACCOUNT = "system:serviceaccount:n:web"
 
 
 class KeepingTests(World):
-    """Objects and lists of kubelet."""
+    """Objects and lists of the kubelet."""
 
     def get(self, target=ONE, obj=None, **how):
-        """Have an object asked for and answered."""
+        """Send a get, and respond to it."""
         self.ask(target, KUBELET, JSON)
         self.answer_json(obj or pod("one"), **how)
 
     def list(self, *pods, target=PODS, **how):
-        """Have pods listed."""
+        """Send a list, and respond with pods."""
         self.ask(target, KUBELET, JSON)
         self.answer_json(pod_list(*pods, **how))
 
     def test_object(self):
-        """A single object is kept, and passed on to the byte."""
+        """A single object is cached, and forwarded unchanged."""
         body = json.dumps(pod("one", "7")).encode() + b"\n"
         self.get(obj=body)
         self.assertEqual([(200, body)], self.answered())
         self.assertEqual("7", self.kept("one"))
 
     def test_of_others(self):
-        """What other clients ask for is passed on."""
+        """Responses to clients that are not cached are only forwarded."""
         self.ask(ONE, b"User-Agent: kubectl/1", JSON)
         self.answer_json(pod("one"))
         self.assertIsNone(self.kept("one", client="kubectl"))
 
     def test_owner(self):
-        """What is asked for with a token is kept apart, for whom the API says it is."""
+        """A response to a request with a token is cached for the owner that the API returns."""
         self.users["abc"] = ACCOUNT
         self.ask(ONE, KUBELET, JSON, TOKEN)
         self.answer_json(pod("one", "7"))
@@ -65,7 +65,7 @@ class KeepingTests(World):
         self.assertEqual("7", self.kept("one", client=f"kubelet {ACCOUNT}"))
 
     def test_owner_that_is_not_known_yet(self):
-        """What is to be kept waits for the API to say whose the token is; the rest does not."""
+        """A response to be cached waits for the owner of its token; others do not."""
         self.users["abc"] = asked = Deferred()
         self.ask("/api/v1/nodes", JSON, TOKEN)
         self.answer_json({"items": []})
@@ -78,7 +78,7 @@ class KeepingTests(World):
         self.assertEqual("7", self.kept("one", client=f"kubelet {ACCOUNT}"))
 
     def test_owner_that_is_not_told(self):
-        """After some seconds it is passed on, and not kept for whoever the token says it is."""
+        """After some seconds it is forwarded, and not cached for the claimed owner."""
         forged = service_account_token("kube-system", "coredns")
         self.users[forged] = Deferred()
         self.ask(ONE, KUBELET, JSON, b"Authorization: Bearer " + forged.encode())
@@ -89,7 +89,7 @@ class KeepingTests(World):
             self.assertIsNone(self.kept("one", client=client))
 
     def test_end(self):
-        """At the end of the hub nothing is asked any more."""
+        """After shutdown nothing is sent to the API."""
         self.users["abc"] = asked = Deferred()
         self.ask(ONE, KUBELET, JSON, TOKEN)
         self.client.break_off(ConnectionLost())
@@ -97,7 +97,7 @@ class KeepingTests(World):
         self.assertTrue(asked.called)
 
     def test_client_that_does_not_wait(self):
-        """A request whose client has left is not sent any more."""
+        """A request whose client has disconnected is not forwarded."""
         self.users["abc"] = asked = Deferred()
         self.ask(ONE, KUBELET, JSON, TOKEN)
         self.client.break_off(ConnectionLost())
@@ -106,7 +106,7 @@ class KeepingTests(World):
         self.assertEqual([], self.connections.played)
 
     def test_writes(self):
-        """What the API makes of a write is kept."""
+        """The result of a write is cached."""
         for method, status, version in (
             (b"POST", b"201 Created", "2"),
             (b"PUT", b"200 OK", "3"),
@@ -118,13 +118,13 @@ class KeepingTests(World):
             self.assertEqual(version, self.kept("one"))
 
     def test_list(self):
-        """A list takes the place of what there was."""
+        """A list replaces the cached one."""
         self.get()
         self.list(pod("two"), pod("three"))
         self.assertEqual(["three", "two"], sorted(self.kept_list()))
 
     def test_in_pieces(self):
-        """A list is the same however it comes."""
+        """A list does not depend on its pieces."""
         body = json.dumps(pod_list(pod("two"), pod("three"))).encode()
         self.ask(PODS, KUBELET, JSON)
         self.answer(CHUNKED)
@@ -135,7 +135,7 @@ class KeepingTests(World):
         self.assertEqual(["three", "two"], sorted(self.kept_list()))
 
     def test_long_selections(self):
-        """What a field selector selects that is very long, and for the API alone, is not kept."""
+        """Results of very long field selectors that only the API can evaluate are not cached."""
         kept = {}
         for length in (LONGEST_VIEW, LONGEST_VIEW + 1):
             view = "status.phase=".ljust(length, "x")
@@ -144,7 +144,7 @@ class KeepingTests(World):
         self.assertEqual({LONGEST_VIEW: ["one"], LONGEST_VIEW + 1: None}, kept)
 
     def test_long_selectors(self):
-        """What is selected by very long selectors passes, and is not kept."""
+        """Results of very long selectors are forwarded, and not cached."""
         for length, kept in ((LONGEST_SELECTORS + 1, None), (LONGEST_SELECTORS, ["one"])):
             self.list(pod("one"), target=f"{PODS}?labelSelector={'x' * length}")
             self.assertEqual(kept, self.kept_list())
@@ -164,7 +164,7 @@ class KeepingTests(World):
             self.assertEqual(["pod-0", "pod-1", "pod-2"], sorted(self.kept_list()))
 
     def test_long_that_breaks_off(self):
-        """Nothing is kept of a list that breaks off while it is read behind its client."""
+        """Nothing is cached of a list that is aborted while it is read behind its client."""
         pods = [pod(f"pod-{number}", text="x" * (SLICE // 2)) for number in range(3)]
         body = json.dumps(pod_list(*pods)).encode()
         self.ask(PODS, KUBELET, JSON)
@@ -174,13 +174,13 @@ class KeepingTests(World):
         self.assertIsNone(self.kept_list())
 
     def test_pages(self):
-        """All pages together are the list."""
+        """All pages together form the list."""
         self.list(pod("two"), token="more", target=f"{PODS}?limit=1")
         self.list(pod("three"), target=f"{PODS}?limit=1&continue=more")
         self.assertEqual(["three", "two"], sorted(self.kept_list()))
 
     def test_broken_list(self):
-        """A list that is cut off is cut off for the client, and what was kept stays."""
+        """A list that is aborted is aborted for the client, and the cached one stays."""
         self.list(pod("one"))
         self.ask(PODS, KUBELET, JSON)
         body = json.dumps(pod_list(pod("two"))).encode()
@@ -191,7 +191,7 @@ class KeepingTests(World):
         self.assertEqual(["one"], self.kept_list())
 
     def test_client_leaves(self):
-        """So it stays when the client does not wait for the end."""
+        """The same applies if the client disconnects."""
         self.list(pod("one"))
         self.ask(PODS, KUBELET, JSON)
         self.answer(CHUNKED + chunk(json.dumps(pod_list(pod("two"))).encode()[:-20]))
@@ -200,7 +200,7 @@ class KeepingTests(World):
         self.assertEqual(["one"], self.kept_list())
 
     def test_malformed_list(self):
-        """What cannot be read is passed on, told of in one line without the body, and not kept."""
+        """A body that cannot be parsed is forwarded, logged in one line, and not cached."""
         self.list(pod("one"))
         self.ask(PODS, KUBELET, JSON)
         self.answer_json(b'{"items": [{"secret": }]}')
@@ -211,7 +211,7 @@ class KeepingTests(World):
         self.assertNotIn("secret", self.lines[-1])
 
     def test_wrong_length(self):
-        """A body that is shorter than it says is cut off."""
+        """A body that is shorter than its length is aborted."""
         self.list(pod("one"))
         self.ask(PODS, KUBELET, JSON)
         self.answer(
@@ -223,20 +223,20 @@ class KeepingTests(World):
         self.assertEqual(["one"], self.kept_list())
 
     def test_errors(self):
-        """A Status is never kept."""
+        """A Status is never cached."""
         for status in (b"403 Forbidden", b"500 Internal Server Error", b"200 OK"):
             self.get(obj={"kind": "Status", "apiVersion": "v1", "metadata": {}}, status=status)
         self.assertIsNone(self.kept_list())
 
     def test_gone(self):
-        """What the API does not find any more is forgotten."""
+        """After a 404 of the API the object is removed."""
         self.get()
         status = {"kind": "Status", "apiVersion": "v1", "reason": "NotFound", "code": 404}
         self.get(obj=status, status=b"404 Not Found")
         self.assertIsNone(self.kept("one"))
 
     def test_gone_in_all_forms(self):
-        """It is forgotten in all forms and views: a Table has it no more than a list."""
+        """It is removed from all forms and views, such as Tables."""
         others = ({"form": "json:Table.v1"}, {"view": "status.phase=Running"})
         status = {"kind": "Status", "apiVersion": "v1", "status": "Success"}
         for method, answer in ((b"GET", b"404 Not Found"), (b"DELETE", b"200 OK")):
@@ -248,7 +248,7 @@ class KeepingTests(World):
             self.assertEqual([None, None], [self.kept("one", **which) for which in others])
 
     def test_not_served(self):
-        """A 404 in text says that the API does not serve the resource now: nothing is forgotten."""
+        """A 404 in plain text is for the resource, not the object: nothing is removed."""
         self.get()
         self.ask(ONE, KUBELET, JSON)
         self.answer(
@@ -257,7 +257,7 @@ class KeepingTests(World):
         self.assertEqual("1", self.kept("one"))
 
     def test_no_status(self):
-        """What has no status is there: for a custom resource without one the API answers so."""
+        """A 404 for a missing status subresource removes nothing: the object may exist."""
         self.get()
         self.ask(f"{ONE}/status", KUBELET, JSON)
         status = {"kind": "Status", "apiVersion": "v1", "reason": "NotFound", "code": 404}
@@ -265,7 +265,7 @@ class KeepingTests(World):
         self.assertEqual("1", self.kept("one"))
 
     def test_deleted(self):
-        """A deletion that is done forgets the object; one that has only begun does not."""
+        """A completed deletion removes the object; one that has only begun does not."""
         self.get()
         for version, held in (
             ("2", {"deletionGracePeriodSeconds": 30}),
@@ -281,7 +281,7 @@ class KeepingTests(World):
         self.assertIsNone(self.kept("one"))
 
     def test_deleted_namespace(self):
-        """A Namespace is there until nothing is in it: its deletion has only begun."""
+        """A Namespace exists until it is empty: its deletion has only begun."""
         path = "/api/v1/namespaces/n"
         namespace = {
             "kind": "Namespace",
@@ -305,7 +305,7 @@ class KeepingTests(World):
         self.assertIsNone(self.kept("n", "", resource="namespaces"))
 
     def test_dry_runs(self):
-        """What is tried only changes nothing of what is kept; its answer is passed on."""
+        """Dry runs do not change the cache; their responses are forwarded."""
         self.get()
         done = {"kind": "Status", "apiVersion": "v1", "status": "Success"}
         protobuf = b"k8s\0\n\0\x12\x05\x2a\x03All"
@@ -328,14 +328,14 @@ class KeepingTests(World):
         self.assertIsNone(self.kept("one"))
 
     def test_impersonation(self):
-        """What is answered to somebody who acts for another one is kept for neither."""
+        """Responses to impersonated requests are cached for neither user."""
         self.ask(ONE, KUBELET, JSON, b"Impersonate-User: alice")
         self.answer_json(pod("one", "7"))
         self.assertEqual(200, self.answered()[0][0])
         self.assertIsNone(self.kept("one"))
 
     def test_shards(self):
-        """A part of the objects that only the API can tell is passed on, and removes none."""
+        """A shard, which only the API can select, is forwarded, and removes nothing."""
         self.get()
         shard = "shardSelector=shardRange(object.metadata.uid,%270x0%27,%270x8%27)"
         for query in (f"?{shard}", f"?limit=5&{shard}"):
@@ -348,7 +348,7 @@ class KeepingTests(World):
         self.assertEqual(["two"], self.kept_list())
 
     def test_no_dry_runs(self):
-        """What the API does not read as that deletes."""
+        """A request that the API does not treat as a dry run deletes the object."""
         for query in ("?dryRun=All;x", "?pretty=dryRun", "?dry%5Run=All", "?dryrun=All%20"):
             self.get()
             self.ask(ONE + query, KUBELET, JSON, method=b"DELETE")
@@ -356,7 +356,7 @@ class KeepingTests(World):
             self.assertIsNone(self.kept("one"), query)
 
     def test_deleted_at_once(self):
-        """A deletion may be answered with the object as it last was, which is gone then."""
+        """A deletion may return the last state of the object, which is removed then."""
         for grace in ({}, {"deletionGracePeriodSeconds": 0}):
             self.get()
             last = pod("one", "2")
@@ -366,20 +366,20 @@ class KeepingTests(World):
             self.assertIsNone(self.kept("one"))
 
     def test_deleted_and_made_again(self):
-        """What has been made in its place meanwhile stays."""
+        """A new object with the same name stays."""
         self.get(obj=pod("one", "3"))
         self.ask(ONE, KUBELET, JSON, method=b"DELETE")
         self.answer_json(pod("one", "2"))
         self.assertEqual("3", self.kept("one"))
 
     def test_pods_without_a_node(self):
-        """A pod that has no node yet does not take the place of the one that runs."""
+        """A pod without a node does not replace the one that runs."""
         self.get()
         self.get(obj=pod("one", "2", node=""))
         self.assertEqual("1", self.kept("one"))
 
     def test_compressed(self):
-        """What is compressed is read all the same, and passed on as it came."""
+        """A compressed body is parsed, and forwarded unchanged."""
         body = gzip.compress(json.dumps(pod_list(pod("two"))).encode())
         self.ask(PODS, KUBELET, JSON, b"Accept-Encoding: gzip")
         self.assertIn("Accept-Encoding: gzip", self.asked())
@@ -388,7 +388,7 @@ class KeepingTests(World):
         self.assertEqual(["two"], self.kept_list())
 
     def test_badly_compressed(self):
-        """What is broken or incomplete is not kept; other codings are not read."""
+        """A damaged or incomplete body is not cached; other encodings are not parsed."""
         whole = gzip.compress(json.dumps(pod_list(pod("two"))).encode())
         for body, coding in ((b"no", b"gzip"), (whole[:-9], b"gzip"), (whole, b"br")):
             self.ask(PODS, KUBELET, JSON)
@@ -397,7 +397,7 @@ class KeepingTests(World):
         self.assertEqual([200] * 3, [status for status, _ in self.answered(*["GET"] * 3)])
 
     def test_bombs(self):
-        """What is far longer without its compression passes, and is not read to its end."""
+        """A body that is much longer when decompressed is forwarded, and not read completely."""
         items = b'{"metadata": {"name": "a"}},' * 100_000
         body = gzip.compress(b'{"kind": "PodList", "items": [' + items + b"{}]}")
         self.ask(PODS, KUBELET, JSON)
@@ -406,14 +406,14 @@ class KeepingTests(World):
         self.assertIn("100 times as long", " ".join(self.lines))
 
     def test_documents(self):
-        """Discovery is kept for everybody."""
+        """Discovery is cached for all clients."""
         self.ask("/apis", KUBELET, JSON)
         self.answer_json({"kind": "APIGroupList"})
         document = self.successResultOf(self.cache.document("", "/apis", "application/json"))
         self.assertEqual(b'{"kind": "APIGroupList"}', document.body)
 
     def test_head(self):
-        """The answer to HEAD has no body, which is no sign of anything."""
+        """The response to HEAD has no body, so nothing is cached or removed."""
         self.get()
         self.ask(ONE, KUBELET, JSON, method=b"HEAD")
         self.answer(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n")
@@ -422,18 +422,18 @@ class KeepingTests(World):
 
 
 class DocumentTests(World):
-    """Documents of pods, which take them slowly."""
+    """Documents of pods that read slowly."""
 
     local = False
 
     def setUp(self):
-        """Have room for some of them."""
+        """Allow a few of them."""
         self.patch(answers, "MOST_OF_DOCUMENTS", 4000)
         super().setUp()
         self.users["abc"] = ACCOUNT
 
     def begin_one(self, path, *fields):
-        """Have one come, all but its last byte."""
+        """Begin one, except for its last byte."""
         self.client = self.server.connect()
         self.ask(path, KUBELET, JSON, TOKEN)
         head = [b"HTTP/1.1 200 OK", b"Content-Type: application/json", *fields]
@@ -443,11 +443,11 @@ class DocumentTests(World):
         return self.client
 
     def is_kept(self, path):
-        """Return whether one is kept."""
+        """Return whether one is cached."""
         return self.successResultOf(self.cache.document("", path, "application/json")) is not None
 
     def test_bound(self):
-        """Of what has not come to its end so much is held, and a pod has as much as it leaves."""
+        """The size of incomplete documents is limited; a pod may use as much as it leaves free."""
         self.begin_one("/version")
         self.begin_one("/apis")
         for number in (1, 0):
@@ -457,7 +457,7 @@ class DocumentTests(World):
         self.assertIn("too much is being read", " ".join(self.lines))
 
     def test_those_that_are_over(self):
-        """What has come to its end, broken off or been left makes room for the next one."""
+        """Completed, aborted and abandoned documents release their share."""
         self.begin_one("/api")
         self.answer(b"x")
         self.begin_one("/api").abortConnection()

@@ -1,4 +1,4 @@
-"""Answers that filters change, and what is kept of them."""
+"""Filtered responses, and their caching."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.hub.forwarding.world import (
 
 
 class FilterTests(World):
-    """Answers that filters change."""
+    """Filtered responses."""
 
     def setUp(self):
         """Hide one pod, and mark the others."""
@@ -34,19 +34,19 @@ class FilterTests(World):
         self.filters.change = change
 
     def test_what_is_asked_for(self):
-        """The API is asked for JSON, uncompressed."""
+        """Uncompressed JSON is requested from the API."""
         protobuf = b"Accept: application/vnd.kubernetes.protobuf,application/json"
         self.ask(PODS, KUBELET, protobuf, b"Accept-Encoding: gzip")
         self.assertIn("Accept: application/json\r\n", self.asked())
         self.assertNotIn("Accept-Encoding", self.asked())
 
     def test_not_json(self):
-        """Who takes no JSON cannot be answered."""
+        """A client that does not accept JSON gets 406."""
         self.ask(PODS, KUBELET, b"Accept: application/vnd.kubernetes.protobuf")
         self.assertEqual(406, self.answered()[0][0])
 
     def test_list(self):
-        """The client gets what is left; what is kept is as it was."""
+        """The client gets the remaining items; the cache has the unfiltered list."""
         self.ask(PODS, KUBELET, JSON)
         self.answer_json(pod_list(pod("hidden"), pod("one")))
         ((_, body),) = self.answered()
@@ -55,7 +55,7 @@ class FilterTests(World):
         self.assertEqual(["hidden", "one"], sorted(self.kept_list()))
 
     def test_selectors_that_cannot_be_read(self):
-        """What the API selects is filtered all the same; nothing of it is kept."""
+        """Results of selectors that cannot be parsed are filtered, but not cached."""
         self.ask(f"{PODS}?labelSelector=a+b", KUBELET, JSON)
         self.answer_json(pod_list(pod("hidden"), pod("one")))
         ((_, listed),) = self.answered()
@@ -71,7 +71,7 @@ class FilterTests(World):
         self.assertIsNone(self.kept("hidden"))
 
     def test_tables(self):
-        """Who asks for a Table first, as kubectl does, gets what is left of the list itself."""
+        """A client that prefers Tables, such as kubectl, gets the remaining items as a list."""
         table = b"Accept: application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
         self.ask(PODS, KUBELET, table)
         self.answer_json(pod_list(pod("hidden"), pod("one")))
@@ -81,14 +81,14 @@ class FilterTests(World):
         self.assertEqual(["hidden", "one"], sorted(self.kept_list()))
 
     def test_object(self):
-        """So it is with one object; one that is hidden is cut off."""
+        """The same applies to a single object; a hidden one is aborted."""
         self.ask(ONE, KUBELET, JSON)
         self.answer_json(pod("one"))
         ((_, body),) = self.answered()
         self.assertEqual({"seen": "yes"}, json.loads(body)["metadata"]["labels"])
 
     def test_watch(self):
-        """On a watch, what is hidden is gone."""
+        """In a watch, hidden objects are deleted."""
         self.ask(f"{PODS}?watch=1", KUBELET, JSON)
         self.answer(CHUNKED + chunk(event("ADDED", pod("hidden", "1"))))
         self.answer(chunk(event("ADDED", pod("one", "2"))))
@@ -97,7 +97,7 @@ class FilterTests(World):
         self.assertEqual("1", self.kept("hidden"))
 
     def test_what_cannot_be_read(self):
-        """What a filter cannot look into is cut off, since it may have to be hidden."""
+        """A body that a filter cannot parse is aborted, because it may have to be hidden."""
         for target in (PODS, ONE, f"{PODS}?watch=1"):
             self.client = self.server.connect()
             self.ask(target, KUBELET, JSON)
@@ -105,7 +105,7 @@ class FilterTests(World):
             self.assertTrue(self.client.aborted, target)
 
     def test_broken_filter(self):
-        """So is what a filter fails with."""
+        """So is an object for which a filter fails."""
         self.filters.change = lambda obj: obj["nothing"]
         self.ask(ONE, KUBELET, JSON)
         self.answer_json(pod("one"))
@@ -113,7 +113,7 @@ class FilterTests(World):
         self.assertEqual(1, len(self.flushLoggedErrors(KeyError)))
 
     def test_status(self):
-        """A Status is no object that could be changed."""
+        """A Status is not filtered."""
         self.ask(ONE, KUBELET, JSON)
         self.answer_json({"kind": "Status", "apiVersion": "v1", "metadata": {}})
         self.assertEqual("Status", json.loads(self.answered()[0][1])["kind"])

@@ -1,4 +1,4 @@
-"""What of watches is kept, and what of those that break off is not."""
+"""Caching of watches, also of those that are aborted."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BOOKMARK = {"kind": "Pod", "apiVersion": "v1", "metadata": {"resourceVersion": "
 
 
 class WatchTests(World):
-    """What watches tell."""
+    """The events of watches."""
 
     def watch(self, query="", *events):
         """Begin a watch."""
@@ -38,11 +38,11 @@ class WatchTests(World):
             self.tell(each)
 
     def tell(self, frame):
-        """Have the watch tell something."""
+        """Send a frame."""
         self.answer(chunk(frame))
 
     def test_events(self):
-        """Each is passed on when it comes, and kept."""
+        """Each is forwarded when it arrives, and cached."""
         self.watch("", event("ADDED", pod("one", "1")), event("ADDED", pod("two", "2")))
         self.tell(event("MODIFIED", pod("one", "3")))
         self.assertEqual(("3", "2"), (self.kept("one"), self.kept("two")))
@@ -51,18 +51,18 @@ class WatchTests(World):
         self.assertIsNone(self.kept("one"))
 
     def list(self, *pods, version="9", fields=()):
-        """Have pods listed, at a version."""
+        """Send a list, and respond with pods at a version."""
         self.ask(PODS, KUBELET, JSON)
         self.answer_json(pod_list(*pods or [pod("one")], version=version), b"200 OK", -1, *fields)
 
     def version(self):
-        """Return that of the list that is kept."""
+        """Return the version of the cached list."""
         listed = self.successResultOf(self.cache.list(Scope(self.collection())))
         listed.close()
         return listed.meta.version
 
     def test_versions(self):
-        """A list that is kept is at the version of what its watch has told last."""
+        """A cached list has the version of the last event of its watch."""
         self.list()
         self.watch("&resourceVersion=9")
         for type, obj, version in (
@@ -74,7 +74,7 @@ class WatchTests(World):
             self.assertEqual(version, self.version())
 
     def test_versions_of_others(self):
-        """A watch of a part, or one that begins anywhere, does not tell of all."""
+        """A watch of a part, or from any version, does not change the version."""
         self.list()
         for query in ("&resourceVersion=9&labelSelector=x%3D1", "", "&resourceVersion=0"):
             self.client = self.server.connect()
@@ -82,7 +82,7 @@ class WatchTests(World):
             self.assertEqual("9", self.version())
 
     def test_versions_behind_a_list_that_is_not_kept(self):
-        """A watch that began with such a list does not make the one before it newer."""
+        """A watch after a list that was not cached does not make the cached list newer."""
         self.list(pod("one"), pod("gone", "2"), version="10")
         self.list(version="20", fields=[b"Content-Encoding: br"])
         later = BOOKMARK | {"metadata": {"resourceVersion": "30"}}
@@ -97,7 +97,7 @@ class WatchTests(World):
         self.assertEqual("30", self.version())
 
     def test_leaving_a_selection(self):
-        """What leaves the selection of one watch is there for another."""
+        """An object that leaves the selection of one watch still exists for another."""
         self.watch("&labelSelector=x%3D1", event("ADDED", pod("one", "1", x="1")))
         self.client = self.server.connect()
         self.watch("", event("MODIFIED", pod("one", "2", x="2")))
@@ -105,7 +105,7 @@ class WatchTests(World):
         self.assertEqual("2", self.kept("one"))
 
     def test_leaving_a_selection_that_others_had(self):
-        """A list that had what left the selection of a watch is not whole any more."""
+        """A list that had an object that left the selection of a watch is no longer complete."""
         self.list(pod("one", "1", x="1"))
         self.watch("&resourceVersion=9&labelSelector=x%3D1")
         self.tell(event("DELETED", pod("one", "12", x="1")))
@@ -119,21 +119,21 @@ class WatchTests(World):
         self.assertEqual("12", self.kept("one"))
 
     def test_end(self):
-        """When it ends, or breaks off, what it told stays."""
+        """After its end, normal or not, its events stay cached."""
         self.watch("", event("ADDED", pod("one", "1")))
         self.connections.played[-1].break_off(ConnectionLost())
         self.settle()
         self.assertEqual("1", self.kept("one"))
 
     def test_malformed(self):
-        """What cannot be read is passed on, and nothing that follows is kept."""
+        """A body that cannot be parsed is forwarded, and nothing after it is cached."""
         self.watch("", b'{"type": 1}\n', event("ADDED", pod("one")))
         self.assertIn(event("ADDED", pod("one")), self.client.sent)
         self.assertIsNone(self.kept("one"))
         self.assertEqual(1, self.answers.unreadable)
 
     def test_initial_events(self):
-        """A watch that begins with all there is takes the place of a list."""
+        """A watch that begins with all objects replaces the list."""
         self.ask(PODS, KUBELET, JSON)
         self.answer_json(pod_list(pod("old")))
         bookmark = {
@@ -157,12 +157,12 @@ class WatchTests(World):
 
 
 class ConfiguredTests(World):
-    """Watches of clients of which ``yurt-hub-cfg`` says whether they are kept."""
+    """Watches of clients for which ``yurt-hub-cfg`` decides about caching."""
 
     servers = ("a",)
 
     def name(self, clients):
-        """Have the ConfigMap name clients, and what follows from it be done."""
+        """List clients in the ConfigMap, and wait for the effect."""
         self.informers.put(CONFIG_MAPS, hub_config_map({"cache_agents": clients}))
         self.pass_time(INTERVAL + SPREAD)
 
@@ -174,19 +174,19 @@ class ConfiguredTests(World):
             self.answer(CHUNKED + chunk(event("ADDED", pod("new", "150"))))
 
     def list(self, query="", token=""):
-        """List."""
+        """Send a list."""
         self.client = self.server.connect()
         self.ask(f"{PODS}?{query}", INGRESS, JSON)
         self.answer_json(pod_list(pod(f"new{query[-1:]}", "150"), version="200", token=token))
 
     def assert_refused(self):
-        """Check that the client of the last watch is told to list again."""
+        """Assert that the client of the last watch gets 410."""
         [(status, body)] = self.answered(closed=True)
         self.assertEqual(410, status)
         self.assertIn(b'"Expired"', body)
 
     def assert_kept(self):
-        """Check that the client lists, and is kept from then on for the whole of its watch."""
+        """Assert that the client lists, and that its whole watch is cached from then on."""
         self.list()
         self.watch("200")
         self.pass_time(INTERVAL + SPREAD)
@@ -197,7 +197,7 @@ class ConfiguredTests(World):
         self.assertEqual(["a"], self.kept_list(client="ingress"))
 
     def test_named_later(self):
-        """Who is named amid a watch, or as the hub learns late, lists again, and is kept."""
+        """A client that is listed during its watch, or before the hub knew, lists again."""
         self.watch()
         self.name("ingress")
         self.assertTrue(self.client.aborted)
@@ -207,7 +207,7 @@ class ConfiguredTests(World):
         self.assert_kept()
 
     def test_named_between(self):
-        """So is who is named between a list, or its first page, and the watch behind it."""
+        """So is a client that is listed between its list, or its first page, and its watch."""
         self.list()
         self.name("ingress")
         self.watch("200")
@@ -222,7 +222,7 @@ class ConfiguredTests(World):
         self.assert_kept()
 
     def test_told_amid_a_watch(self):
-        """One whose answer filters change is told at once."""
+        """A filtered watch gets the ERROR event at once."""
         self.filters.change = lambda obj: obj
         self.watch()
         self.name("ingress")
@@ -232,7 +232,7 @@ class ConfiguredTests(World):
         self.assert_kept()
 
     def test_named_no_longer(self):
-        """Who is not named any more is ended, too: it is kept anew when it is named again."""
+        """The watch of a client that is no longer listed ends, too."""
         self.name("ingress")
         self.assert_kept()
         self.name("")
@@ -241,7 +241,7 @@ class ConfiguredTests(World):
         self.assert_refused()
 
     def test_others(self):
-        """Nobody else notices: who is kept anyway, or as little as before."""
+        """Other clients are not affected: those that are cached anyway, or still are not."""
         clients = []
         for agent in (KUBELET, b"User-Agent: other/v1", INGRESS + b"\r\nEdge-Cache: true"):
             self.watch(agent=agent)
@@ -251,10 +251,10 @@ class ConfiguredTests(World):
 
 
 class RoomTests(World):
-    """What watches that break off leave in a cache on the disk, whose memory is bounded."""
+    """Aborted watches in a cache on disk with limited memory."""
 
     def make_cache(self):
-        """Have such a cache."""
+        """Create such a cache."""
         cache = make_cache(Path(self.mktemp()), self.clock)
         cache.startService()
         return cache
@@ -267,16 +267,16 @@ class RoomTests(World):
         super().end()
 
     def lose_server(self):
-        """Have the server break off."""
+        """Abort the server's connection."""
         self.connections.played[-1].break_off(ConnectionLost())
 
     def change_filters(self):
-        """Have filters change."""
+        """Change the filters."""
         [end] = self.filters.ends
         end()
 
     def test_amid_their_first_list(self):
-        """What has come of it takes no room any more, though their clients see an end as any."""
+        """Their incomplete first lists release their memory, although the clients see an end."""
         query = "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
         self.filters.change = lambda obj: obj
         for break_off in (self.lose_server, self.change_filters):

@@ -1,4 +1,4 @@
-"""How much the hub does at once, for all and for a pod."""
+"""Limits of concurrent requests, for all clients and for each pod."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from yurttunnel.hub.upstream.connections import POOL
 
 
 class LimitTests(World):
-    """Too many at once."""
+    """Too many concurrent requests."""
 
     limits = (2, 3)
 
     def test_watches(self):
-        """Watches beyond their bound are turned away with a pause; short requests go on."""
+        """Watches over their limit are rejected with Retry-After; short requests continue."""
         clients = []
         for _ in range(5):
             self.client = self.server.connect()
@@ -30,7 +30,7 @@ class LimitTests(World):
         self.assertEqual([(200, b"ok")], self.answered())
 
     def test_other_bounds_from_now_on(self):
-        """What is in hand goes on; what comes then is held to the new ones."""
+        """Current requests continue; later ones are subject to the new limits."""
         self.limited.use(1, 1)
         self.ask(f"{PODS}?watch=1", KUBELET, JSON)
         first, self.client = self.client, self.server.connect()
@@ -42,14 +42,14 @@ class LimitTests(World):
         self.assertEqual((b"", b""), (first.sent, self.client.sent))
 
     def test_places_are_given_back(self):
-        """With the end of a request the next one has its place."""
+        """The end of a request frees its place for the next one."""
         for _ in range(5):
             self.ask("/version")
             self.answer(OK)
         self.assertEqual([(200, b"ok")] * 5, self.answered(*["GET"] * 5))
 
     def test_lease(self):
-        """Kubelet's Lease is always answered."""
+        """The kubelet's Lease is always served."""
         for _ in range(2):
             self.client = self.server.connect()
             self.ask("/version")
@@ -62,7 +62,7 @@ class PodWorld(World):
     """Pods with addresses of their own."""
 
     def ask_as(self, number, target, *fields, **request):
-        """Have one of the pods ask, by a connection of its own, which is returned."""
+        """Send a request from one of the pods, on a connection of its own, which is returned."""
         self.client = connection = self.server.connect()
         connection.getPeer = lambda: IPv4Address("TCP", f"10.244.1.{number}", 40000)
         self.ask(target, KUBELET, b"Authorization: Bearer t", *fields, **request)
@@ -70,12 +70,12 @@ class PodWorld(World):
 
 
 class PodLimitTests(PodWorld):
-    """Pods that ask for too much at once."""
+    """Pods with too many concurrent requests."""
 
     limits = (2, 3)
 
     def test_the_node(self):
-        """They leave the node's own requests and watches alone, and are bounded themselves."""
+        """They do not affect the node's own requests and watches, and have limits of their own."""
         for target in ("/version", f"{PODS}?watch=1"):
             self.local = False
             clients = []
@@ -90,7 +90,7 @@ class PodLimitTests(PodWorld):
             self.assertEqual(b"", self.client.sent)
 
     def test_other_pods(self):
-        """One that takes what it can get leaves as much to others, and has back what it ends."""
+        """A pod may use as much as it leaves free; ended requests free their places."""
         self.local = False
         self.limited.use(4, 4)
         for target in ("/version", f"{PODS}?watch=1"):
@@ -104,13 +104,13 @@ class PodLimitTests(PodWorld):
 
 
 class PodConnectionTests(PodWorld):
-    """Pods that hold connections to the API for long."""
+    """Pods that occupy connections to the API for a long time."""
 
     limits = (1000, 1000)
     local = False
 
     def reached(self, number, target, *fields, body=b""):
-        """Have a pod ask; return whether that gets to the API."""
+        """Send a request from a pod; return whether it reaches the API."""
         before = len(self.connections.played)
         self.ask_as(number, target, *fields, method=b"POST" if fields else b"GET")
         self.client.receive(body)
@@ -118,26 +118,26 @@ class PodConnectionTests(PodWorld):
         return len(self.connections.played) > before
 
     def test_bodies_that_do_not_come(self):
-        """They keep uploads of no other pod from the API, however many one pod begins."""
+        """Incomplete uploads of one pod do not block uploads of others, however many they are."""
         endless, body = b"Content-Length: 100000000", b"{" * 80_000
         begun = sum(self.reached(1, PODS, endless, body=body) for _ in range(100))
         self.assertEqual(POOL.max_uploads_per_key // 2, begun)
         self.assertTrue(self.reached(2, PODS, endless, body=body))
 
     def test_answers_that_do_not_come(self):
-        """Nor do requests that are not answered."""
+        """Nor do requests without a response."""
         begun = sum(self.reached(1, "/version") for _ in range(100))
         self.assertEqual(POOL.max_per_key // 2, begun)
         self.assertTrue(self.reached(2, "/version"))
 
 
 class UnboundedTests(LimitTests):
-    """No bounds."""
+    """No limits."""
 
     limits = (0, 0)
 
     def test_watches(self):
-        """All are taken."""
+        """All are accepted."""
         for _ in range(5):
             self.client = self.server.connect()
             self.ask(f"{PODS}?watch=1", KUBELET, JSON)

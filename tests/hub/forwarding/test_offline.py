@@ -1,4 +1,4 @@
-"""Requests through the hub without a cloud, and before it is known whether there is one."""
+"""Requests through the hub while offline, and before its first health checks."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from yurttunnel.hub.offline.service import Offline, OfflineSettings
 
 
 class OfflineTests(World):
-    """There is no cloud."""
+    """The cloud is not reachable."""
 
     def begin(self):
-        """Start with silent servers."""
+        """Start with servers that do not respond."""
         self.silent.update(self.api_servers)
         super().begin()
         self.clock.advance(2.1)
 
     def test_answered_here(self):
-        """Nobody tries to connect."""
+        """Requests are served locally, without connection attempts."""
         self.ask(PODS, KUBELET)
         self.assertEqual([(200, b"from the cache")], self.answered())
         self.assertEqual([], self.connections.keys)
 
     def test_return(self):
-        """When a server is healthy again, it is asked."""
+        """When a server is healthy again, requests are forwarded."""
         self.silent.clear()
         self.pass_time(13)
         self.client = self.server.connect()
@@ -51,15 +51,15 @@ class OfflineTests(World):
 
 
 class StartTests(World):
-    """The first checks are not over."""
+    """The first health checks are not complete."""
 
     def begin(self):
-        """Start with silent servers."""
+        """Start with servers that do not respond."""
         self.silent.update(self.api_servers)
         super().begin()
 
     def test_nothing_is_known(self):
-        """A request waits a tenth of a second, and is then answered here if that is kept."""
+        """A request waits a tenth of a second, and is then served from the cache if it can be."""
         self.ask(PODS, KUBELET)
         self.pass_time(0.08, step=0.02)
         self.assertEqual([], self.offline.calls)
@@ -67,7 +67,7 @@ class StartTests(World):
         self.assertEqual([(200, b"from the cache")], self.answered())
 
     def test_nothing_is_kept(self):
-        """What is not kept waits for the first check, and is never said not to be there before."""
+        """Otherwise it waits for the first health check, and never gets a 404 before."""
         self.offline.keeps = succeed(False)
         self.ask(PODS, KUBELET)
         self.pass_time(1.0)
@@ -77,7 +77,7 @@ class StartTests(World):
         self.assertEqual([(200, b"from the cache")], self.answered())
 
     def test_known_while_it_is_looked_for(self):
-        """The first check may be over before it is known whether something is kept."""
+        """The first health check may complete before the cache has responded."""
         self.offline.keeps = keeps = Deferred()
         self.ask(PODS, KUBELET)
         self.pass_time(2.5)
@@ -86,7 +86,7 @@ class StartTests(World):
         self.assertEqual([(200, b"from the cache")], self.answered())
 
     def test_watches_wait(self):
-        """A watch is not parked before it is known whether there is a cloud."""
+        """A watch is not served offline before the first health check."""
         self.ask(f"{PODS}?watch=1", KUBELET)
         self.pass_time(1.0)
         self.assertEqual([], self.offline.calls)
@@ -94,7 +94,7 @@ class StartTests(World):
         self.assertEqual(1, len(self.offline.calls))
 
     def test_order(self):
-        """They are decided about as they came, whether or not they have waited for long."""
+        """Requests are handled in order of arrival, whether or not they have waited long."""
         for name, seconds in (("a", 1.95), ("b", 0.1)):
             self.client = self.server.connect()
             self.ask(f"{PODS}/{name}", KUBELET, method=b"DELETE")
@@ -103,7 +103,7 @@ class StartTests(World):
         self.assertEqual(["a", "b"], [call.request.name for call in self.offline.calls])
 
     def test_defects(self):
-        """One that cannot be answered for a defect is told so, and the others are answered."""
+        """A request that fails with a defect gets a 500, and the others are handled."""
         self.offline.keeps = succeed(False)
         answer, defects = self.offline.answer, [ZeroDivisionError("defect")]
 
@@ -125,7 +125,7 @@ class StartTests(World):
         self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
 
     def test_client_leaves(self):
-        """One that does not wait is forgotten."""
+        """A request whose client disconnects is forgotten."""
         self.ask(PODS, KUBELET)
         self.client.break_off(ConnectionLost())
         self.pass_time(0.5)
@@ -133,17 +133,17 @@ class StartTests(World):
 
 
 class SlowStartTests(World):
-    """The first checks may take long (``--heartbeat-timeout-seconds``)."""
+    """The first health checks take long (``--heartbeat-timeout-seconds``)."""
 
     check_seconds = 8
 
     def begin(self):
-        """Start with silent servers."""
+        """Start with servers that do not respond."""
         self.silent.update(self.api_servers)
         super().begin()
 
     def test_nothing_is_kept(self):
-        """What is not kept is not said not to be there before they are over."""
+        """A request for data that is not cached gets no 404 before they are complete."""
         self.offline.keeps = succeed(False)
         self.ask(PODS, KUBELET)
         self.pass_time(7.5)
@@ -154,13 +154,13 @@ class SlowStartTests(World):
 
 
 class QuickStartTests(World):
-    """The first check is over soon."""
+    """The first health check is fast."""
 
     def begin(self):
         """Do not start yet."""
 
     def test_known_in_time(self):
-        """Requests that came before go to the API."""
+        """Earlier requests are forwarded to the API."""
         self.ask("/version")
         self.health.startService()
         self.settle()
@@ -169,7 +169,7 @@ class QuickStartTests(World):
 
 
 class SlowDisk(MemoryCache):
-    """What is in a list is read when the test says so; ``reads`` are those that wait."""
+    """Reads of lists complete under the control of the test; ``reads`` are the pending ones."""
 
     def __init__(self, clock):
         super().__init__(clock)
@@ -191,13 +191,13 @@ class SlowDisk(MemoryCache):
 
 
 class KeptListWorld(World):
-    """A list is kept, and the hub's own offline side answers with it."""
+    """A list is cached, and the hub's real offline side serves it."""
 
     servers = ("a",)
     names = ("kept",)
 
     def make_cache(self):
-        """Have one with a list."""
+        """Create a cache with a list."""
         cache = self.empty_cache()
         listing = cache.begin_list(Scope(self.collection()), "")
         listing.add([item(name) for name in self.names])
@@ -205,11 +205,11 @@ class KeptListWorld(World):
         return cache
 
     def empty_cache(self):
-        """Return one in memory."""
+        """Return a cache in memory."""
         return MemoryCache(self.clock)
 
     def make_offline(self):
-        """Have what the hub has."""
+        """Create the hub's offline side."""
         return Offline(
             self.clock,
             self.cache,
@@ -222,42 +222,42 @@ class KeptListWorld(World):
 
 
 class SlowDiskWorld(KeptListWorld):
-    """A list is kept on a slow disk."""
+    """A list is cached on a slow disk."""
 
     def empty_cache(self):
-        """Return one with a slow disk."""
+        """Return a cache with a slow disk."""
         return SlowDisk(self.clock)
 
     def disk_fails(self):
-        """Have the one read that waits fail."""
+        """Make the single pending read fail."""
         self.cache.reads.pop().errback(CacheFailed("the disk is broken"))
 
     def disk_reads(self):
-        """Have all that waits be read."""
+        """Complete all pending reads."""
         while self.cache.reads:
             self.cache.reads.pop(0).callback(None)
         self.settle()
 
     def assert_listed(self, name):
-        """Check that the client has got one list, with one object."""
+        """Assert that the client got one list with one object."""
         ((status, body),) = self.answered()
         self.assertEqual(200, status, body)
         self.assertEqual([name], [one["metadata"]["name"] for one in json.loads(body)["items"]])
 
 
 class PagesTests(KeptListWorld):
-    """A list that is begun in pages while there is no cloud."""
+    """A list in pages that begins while offline."""
 
     names = ("a", "b")
 
     def begin(self):
-        """Start with a silent server."""
+        """Start with a server that does not respond."""
         self.silent.update(self.api_servers)
         super().begin()
         self.clock.advance(2.1)
 
     def test_return(self):
-        """Its client begins anew when the cloud is back: an API server knows no such token."""
+        """Its client has to start again when online: API servers do not know the token."""
         self.ask(f"{PODS}?limit=1", KUBELET, JSON)
         ((_, first),) = self.answered()
         token = json.loads(first)["metadata"]["continue"]
@@ -273,24 +273,24 @@ class PagesTests(KeptListWorld):
 
 
 class ImpatientTests(SlowDiskWorld):
-    """A client gives up soon, so what is kept is read while the API may answer still."""
+    """A client with a short timeout: the cache is read while the API may still respond."""
 
     def setUp(self):
-        """Have the reading begin."""
+        """Begin the read."""
         super().setUp()
         self.ask(f"{PODS}?timeout=6s", KUBELET, JSON)
         self.pass_time(4.1)
         self.assertEqual(1, len(self.cache.reads))
 
     def test_api_is_first(self):
-        """Its answer is whole, and nothing comes after it."""
+        """The API's response is complete, and nothing follows it."""
         self.answer_json(pod_list(pod("new")))
         self.assert_listed("new")
         self.disk_reads()
         self.assert_listed("new")
 
     def test_api_begins_first(self):
-        """Nor is anything put into an answer of the API that has begun."""
+        """Nor is anything inserted into a response of the API that has begun."""
         body = json.dumps(pod_list(pod("new"))).encode()
         self.answer(CHUNKED + chunk(body[:9]))
         self.disk_reads()
@@ -298,18 +298,18 @@ class ImpatientTests(SlowDiskWorld):
         self.assert_listed("new")
 
     def test_disk_is_first(self):
-        """The API is left, which has not begun to answer."""
+        """The API's request is abandoned if its response has not begun."""
         self.disk_reads()
         self.assert_listed("kept")
 
     def test_disk_fails(self):
-        """Then the API's answer is waited for."""
+        """Then the API's response is awaited."""
         self.disk_fails()
         self.answer_json(pod_list(pod("new")))
         self.assert_listed("new")
 
     def test_cloud_is_lost(self):
-        """It is read once more, and sent once."""
+        """The list is read again, and sent once."""
         self.ill.update(self.api_servers)
         self.pass_time(10)
         self.assertFalse(self.health.online)
@@ -318,27 +318,27 @@ class ImpatientTests(SlowDiskWorld):
 
 
 class EarlyOnSlowDiskTests(SlowDiskWorld):
-    """What is kept cannot be read before the first checks are over."""
+    """The cache does not respond before the first health checks are complete."""
 
     def begin(self):
         """Do not start the checks yet."""
 
     def setUp(self):
-        """Have a request wait."""
+        """Send a request that waits."""
         super().setUp()
         self.ask(PODS, KUBELET, JSON)
         self.pass_time(0.2)
         self.disk_fails()
 
     def test_cloud(self):
-        """Then the API answers."""
+        """Then the API responds."""
         self.health.startService()
         self.settle()
         self.answer_json(pod_list(pod("new")))
         self.assert_listed("new")
 
     def test_no_cloud(self):
-        """Then it is read once more."""
+        """Then the cache is read again."""
         self.ill.update(self.api_servers)
         self.health.startService()
         self.disk_reads()

@@ -1,4 +1,4 @@
-"""Whom the hub does not lend the node's identity: pods, and pages in browsers."""
+"""Clients that must not use the node's identity: pods, and web pages in browsers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class PodFacingTests(World):
     local = False
 
     def test_no_credentials(self):
-        """Nobody gets the node's identity there."""
+        """No request gets the node's identity there."""
         self.ask(PODS, KUBELET)
         ((status, body),) = self.answered()
         self.assertEqual(401, status)
@@ -19,46 +19,46 @@ class PodFacingTests(World):
         self.assertEqual([], self.connections.keys)
 
     def test_token(self):
-        """A request with a token goes on as its owner."""
+        """A request with a token is forwarded with it."""
         self.ask(PODS, TOKEN)
         self.assertEqual([("a", False)], self.connections.keys)
 
     def test_lease(self):
-        """Who claims to be kubelet there is not."""
+        """A client that claims to be the kubelet there is not treated as such."""
         self.ask(f"{LEASES}/edge-1", KUBELET, TOKEN)
         self.assertEqual([("a", False)], self.connections.keys)
 
     def test_other_credentials(self):
-        """What is no bearer token is nobody's."""
+        """Credentials other than a bearer token are rejected."""
         self.ask(PODS, b"Authorization: Basic YTpi")
         self.assertEqual(401, self.answered()[0][0])
 
 
 class PagesTests(World):
-    """Pages in browsers of this machine, which must not ask as the node."""
+    """Web pages in browsers on this machine, which must not use the node's identity."""
 
     def refused(self, status, *fields, **how):
-        """Check that a request goes to no server."""
+        """Assert that a request is rejected and not forwarded."""
         self.client = self.server.connect()
         self.ask(PODS, *fields, **how)
         self.assertEqual([], self.connections.played)
         self.assertEqual(status, self.answered()[0][0], (fields, how))
 
     def test_names(self):
-        """A name that is made to lead here gets nothing, and is told what to ask for."""
+        """A host name pointed to this machine is rejected, with a hint which names to use."""
         for host in (b"evil.example", b"evil.example:10261", b"127.0.0.1.evil.example"):
             self.refused(421, host=host)
         self.assertIn(b"localhost", self.answered()[0][1])
 
     def test_other_sites(self):
-        """A page of another site gets nothing, to whatever address it is sent."""
+        """Pages of other sites are rejected, whatever address they use."""
         self.refused(403, b"Origin: http://evil.example")
         self.refused(403, b"Origin: null", method=b"POST", body=b"{}")
         for site in (b"cross-site", b"same-site"):
             self.refused(403, b"Sec-Fetch-Site: " + site)
 
     def test_programs(self):
-        """Addresses and names of this machine are asked for as ever."""
+        """Addresses and names of this machine are accepted."""
         for host in (b"localhost:10261", b"[::1]:10261", b"169.254.2.1:10261", b"127.0.0.1"):
             self.client = self.server.connect()
             self.ask(PODS, KUBELET, host=host)
@@ -67,11 +67,11 @@ class PagesTests(World):
 
 
 class PodPagesTests(World):
-    """Pods ask by tokens, which no page has."""
+    """Pods use tokens, which no page has."""
 
     local = False
 
     def test_names(self):
-        """Their names of the API are not for the hub to know."""
+        """The hub does not check the names by which they know the API."""
         self.ask(PODS, b"Authorization: Bearer abc", host=b"kubernetes.default.svc")
         self.assertEqual(1, len(self.connections.played))

@@ -1,4 +1,4 @@
-"""Bodies of requests that are tried at another server."""
+"""Request bodies that are sent to another server."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ MOST = 8
 
 
 class Exchange:
-    """What is asked of the exchange that has the body."""
+    """The exchange that has the body."""
 
     def __init__(self):
         self.calls = []
 
     def deliver_body(self, sink):
-        """Be asked for it."""
+        """Record the delivery."""
         self.calls.append("deliver")
 
     def resumeProducing(self):
-        """Be asked for more."""
+        """Record the request for more."""
         self.calls.append("resume")
 
 
@@ -34,19 +34,19 @@ class Sink:
         self.is_finished = False
 
     def write(self, data):
-        """Take a piece."""
+        """Receive a piece."""
         self.pieces.append(data)
 
     def finish(self, trailers=()):
-        """Take the end."""
+        """Receive the end."""
         self.is_finished = True
 
 
 class RepeatableBodyTests(SynchronousTestCase):
-    """A first attempt, and another."""
+    """A first attempt, and a second one."""
 
     def setUp(self):
-        """Begin the first one."""
+        """Begin the first attempt."""
         self.exchange, self.first, self.second = Exchange(), Sink(), Sink()
         self.body = RepeatableBody(self.exchange, MOST)
         self.assertFalse(self.body.begun)
@@ -54,7 +54,7 @@ class RepeatableBodyTests(SynchronousTestCase):
         self.assertTrue(self.body.begun)
 
     def test_again_amid_it(self):
-        """What has come goes to the second one, which gets the rest as the only one."""
+        """The second attempt gets the data so far, and alone the rest."""
         self.body.write(b"ab")
         self.body.write(b"cd")
         self.assertIsNone(self.body.whole)
@@ -70,7 +70,7 @@ class RepeatableBodyTests(SynchronousTestCase):
         self.assertEqual(b"abcdef", self.body.whole)
 
     def test_again_after_its_end(self):
-        """All of it is there, and nothing more is asked for."""
+        """It gets the whole body, and no more is requested."""
         self.body.write(b"abc")
         self.body.finish()
         self.body.deliver(self.second)
@@ -78,7 +78,7 @@ class RepeatableBodyTests(SynchronousTestCase):
         self.assertEqual(["deliver"], self.exchange.calls)
 
     def test_small_pieces(self):
-        """What is kept takes little more than its bytes, however it comes."""
+        """The memory of a stored body is little more than its size, whatever the pieces are."""
         data = bytes(range(256)) * 64
         body = RepeatableBody(self.exchange, len(data))
         self.first.write = lambda data: None
@@ -93,13 +93,13 @@ class RepeatableBodyTests(SynchronousTestCase):
         self.assertEqual(data, body.whole)
 
     def test_again_before_anything_has_come(self):
-        """The second one waits for it."""
+        """The second attempt waits for it."""
         self.body.deliver(self.second)
         self.assertEqual([], self.second.pieces)
         self.assertEqual(["deliver", "resume"], self.exchange.calls)
 
     def test_too_long(self):
-        """It is passed on, and kept no more."""
+        """A body that is too long is forwarded, and no longer stored."""
         self.body.write(b"x" * MOST)
         self.assertTrue(self.body.repeatable)
         self.body.write(b"y")

@@ -1,4 +1,4 @@
-"""What is remembered of answers, and for how long."""
+"""Remembered responses, and their lifetime."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from yurttunnel.hub.forwarding.repeats import LONGEST, MOMENT, MOST, Repeats
 
 
 class RepeatsTests(SynchronousTestCase):
-    """The last answers."""
+    """The last responses."""
 
     def setUp(self):
-        """Remember nothing."""
+        """Start without any."""
         self.clock = Clock()
         self.repeats = Repeats(self.clock)
 
     def test_same(self):
-        """The same answer is known for a moment, however often it comes."""
+        """An identical response is known for a moment, however often it occurs."""
         self.assertFalse(self.repeats.is_known("a", b"1"))
         self.clock.advance(MOMENT / 2)
         self.assertTrue(self.repeats.is_known("a", b"1"))
@@ -27,14 +27,14 @@ class RepeatsTests(SynchronousTestCase):
         self.assertTrue(self.repeats.is_known("a", b"1"))
 
     def test_others(self):
-        """Another answer is not known, nor is the same one to another question."""
+        """Another response is not known, nor is the same one to another request."""
         self.repeats.is_known("a", b"1")
         self.assertFalse(self.repeats.is_known("b", b"1"))
         self.assertFalse(self.repeats.is_known("a", b"2"))
         self.assertFalse(self.repeats.is_known("a", b"1"), "it was not the last one")
 
     def test_bounds(self):
-        """Long answers are not remembered, and the oldest make room."""
+        """Long responses are not remembered, and the oldest are evicted."""
         long = b"x" * (LONGEST + 1)
         self.repeats.is_known("a", b"1")
         self.repeats.is_known("a", long)
@@ -47,15 +47,15 @@ class RepeatsTests(SynchronousTestCase):
 
 
 class KeptTests(World):
-    """What the cache is told of."""
+    """Writes to the cache."""
 
     def get(self, version):
-        """Have an object asked for and answered."""
+        """Send a get, and respond to it."""
         self.ask(ONE, KUBELET, JSON)
         self.answer_json(pod("one", version))
 
     def test_repeated(self):
-        """Who asks again and again has an object kept once a moment, or when it has changed."""
+        """An object that is requested repeatedly is cached once a moment, or when it changes."""
         self.users["abc"] = "somebody"
         told = []
         self.patch(self.cache, "upsert", lambda collection, meta, item: told.append(item.version))

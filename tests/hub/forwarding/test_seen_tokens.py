@@ -1,4 +1,4 @@
-"""Which tokens the API accepts, as what goes through the hub tells."""
+"""The tokens that the API accepts, as observed from requests through the hub."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ OF_OTHERS = (
     (b"GET", "/apis/metrics.k8s.io/v1beta1/nodes"),
     (b"DELETE", "/api/v1/namespaces/n/pods/web"),
 )
-"""What a Service, a kubelet, an aggregated API or an admission webhook may answer."""
+"""Statuses that a Service, a kubelet, an aggregated API or an admission webhook may return."""
 
 
 class TokenTests(World):
-    """Which tokens the API accepts."""
+    """The tokens that the API accepts."""
 
     def owner(self, token="abc"):
-        """Return whose a token is, as far as it is known."""
+        """Return the known owner of a token."""
         return self.successResultOf(self.cache.token_owner(read_token(token).digest))
 
     def get(self, status=b"200 OK", token="abc", path="/api/v1/nodes", method=b"GET"):
-        """Have the API answer."""
+        """Send a request, and respond to it."""
         self.client = self.server.connect()
         self.ask(path, b"Authorization: Bearer " + token.encode(), JSON, method=method)
         self.answer_json({"kind": "Status"}, status)
 
     def test_accepted(self):
-        """A token is whose the API says that it is when the hub asks."""
+        """The owner of a token is the API's response to the hub's review."""
         self.users["abc"] = ACCOUNT
         self.get()
         self.assertEqual(ACCOUNT, self.owner())
 
     def test_forged(self):
-        """No answer to the client says that a token is somebody's."""
+        """No response to a client makes a token valid."""
         forged = service_account_token("kube-system", "coredns")
         for status in (b"200 OK", b"400 Bad Request", b"403 Forbidden", b"404 Not Found"):
             self.pass_time(UNKNOWN_SECONDS, step=10)
@@ -50,7 +50,7 @@ class TokenTests(World):
         self.assertEqual([forged] * 4, self.reviewed)
 
     def test_review_that_is_refused(self):
-        """A token that the API does not accept any more when it is asked about is forgotten."""
+        """A token that the API rejects in a review is forgotten."""
         self.users["abc"] = ACCOUNT
         self.get()
         self.users["abc"] = fail(TokenRefused())
@@ -59,7 +59,7 @@ class TokenTests(World):
         self.assertIsNone(self.owner())
 
     def test_refused(self):
-        """So is one with which a request is refused, and one that never was is not known."""
+        """So is one whose request gets 401; an unknown one stays unknown."""
         self.get(b"401 Unauthorized")
         self.assertIsNone(self.owner())
         self.pass_time(UNKNOWN_SECONDS, step=10)
@@ -70,7 +70,7 @@ class TokenTests(World):
         self.assertIsNone(self.owner())
 
     def test_refused_once(self):
-        """One that is accepted again after that is asked about within a minute."""
+        """A token that is accepted again afterwards is reviewed within a minute."""
         self.users["abc"] = ACCOUNT
         self.get()
         self.get(b"401 Unauthorized")
@@ -80,7 +80,7 @@ class TokenTests(World):
         self.assertEqual(["abc"] * 2, self.reviewed)
 
     def test_refused_by_another(self):
-        """Where it need not be the API that refuses a token, it is asked, and has the word."""
+        """If the 401 may not be the API's own, the token is reviewed, and the review decides."""
         self.users["abc"] = ACCOUNT
         self.get()
         for method, path in OF_OTHERS:
@@ -95,9 +95,9 @@ class TokenTests(World):
         self.assertIsNone(self.owner())
 
     def test_refused_by_another_again_and_again(self):
-        """The API is asked once a minute then, be there an answer or none, with the next request.
+        """It is reviewed once a minute with the next request, whether or not reviews get responses.
 
-        What is kept of the token stays.
+        Its cached state stays.
         """
         self.users["abc"] = ACCOUNT
         self.get()
@@ -114,7 +114,7 @@ class TokenTests(World):
             self.assertEqual(ACCOUNT, self.owner())
 
     def test_refused_again_and_again(self):
-        """The cache forgets a token once a minute that nobody has accepted, else at once."""
+        """An unknown token is removed from the cache once a minute, a known one at once."""
         told = []
         self.patch(self.cache, "refuse_token", told.append)
         for _ in range(5):
@@ -130,14 +130,14 @@ class TokenTests(World):
         self.assertEqual(3, len(told))
 
     def test_failures(self):
-        """An API that fails has not looked at it."""
+        """A failing API has not checked the token."""
         self.users["abc"] = ACCOUNT
         self.get(b"503 Service Unavailable")
         self.assertIsNone(self.owner())
         self.assertEqual([], self.reviewed)
 
     def test_how_often(self):
-        """It is asked about once an hour, and once a minute as long as nobody says."""
+        """It is reviewed once an hour, and once a minute while its owner is unknown."""
         for owner, seconds in (("", UNKNOWN_SECONDS), (ACCOUNT, KNOWN_SECONDS)):
             self.pass_time(UNKNOWN_SECONDS, step=10)
             self.users["abc"] = owner
@@ -152,14 +152,14 @@ class TokenTests(World):
             self.assertEqual(["abc"] * 2, self.reviewed)
 
     def test_one_at_a_time(self):
-        """A token is asked about once at a time."""
+        """A token has one review at a time."""
         self.users["abc"] = Deferred()
         self.get()
         self.get()
         self.assertEqual(["abc"], self.reviewed)
 
     def test_bound(self):
-        """Tokens that somebody makes up are asked about by so many at a time."""
+        """The number of concurrent reviews of made-up tokens is limited."""
         names = [f"made-up-{number}" for number in range(100)]
         self.users.update((name, Deferred()) for name in names)
         for name in names:
@@ -167,7 +167,7 @@ class TokenTests(World):
         self.assertEqual(names[:64], self.reviewed)
 
     def test_bound_of_one_pod(self):
-        """One pod that makes them up leaves questions to others."""
+        """A pod with made-up tokens leaves reviews to others."""
         self.local = False
         names = [f"made-up-{number}" for number in range(100)]
         self.users.update((name, Deferred()) for name in names)
@@ -180,7 +180,7 @@ class TokenTests(World):
         self.assertEqual(ACCOUNT, self.owner())
 
     def test_floods(self):
-        """Nor do they push out what is known of another one, however many they are."""
+        """However many made-up tokens there are, they do not displace known ones."""
         self.users["abc"] = ACCOUNT
         self.get()
         self.reviewed.clear()
@@ -190,7 +190,7 @@ class TokenTests(World):
         self.assertNotIn("abc", self.reviewed)
 
     def test_ends(self):
-        """A token is accepted until it ends, and for a day at most."""
+        """A token is valid until it expires, and for 30 days at most."""
         now = self.clock.seconds()
         for expires in (now + 3600, now + 10 * ACCEPTED_SECONDS):
             token = service_account_token("n", "web", expires)

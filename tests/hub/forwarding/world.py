@@ -1,4 +1,4 @@
-"""A hub with its client and its API servers, all in memory; the servers are played."""
+"""A hub with its client and its API servers in memory; tests play the servers."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ TOKEN = b"Authorization: Bearer abc"
 
 @implementer(IOffline)
 class Offline:
-    """Keeps the calls, and answers them with a word, if it ``keeps`` what is asked for."""
+    """Records the calls, and responds with a word, if it ``keeps`` the requested data."""
 
     def __init__(self):
         self.calls = []
         self.keeps = succeed(True)
 
     def answer_if_kept(self, call):
-        """Answer, if it is kept."""
+        """Respond, if the data is cached."""
 
         def failed(failure):
             failure.trap(ExchangeFailed)
@@ -70,20 +70,20 @@ class Offline:
         )
 
     def answer(self, call):
-        """Answer."""
+        """Respond."""
         call.exchange.respond(200, [(b"Content-Type", b"text/plain")], b"from the cache")
         self.calls.append(call)
 
 
 class Contexts:
-    """Contexts of an identity, without any TLS."""
+    """Contexts of an identity, without TLS."""
 
     def __init__(self):
         self.on_rotated = []
         self.generation = object()
 
     def rotate(self):
-        """Have new ones."""
+        """Rotate the contexts."""
         self.generation = object()
         for callback in self.on_rotated:
             callback()
@@ -99,15 +99,15 @@ class Identity:
         self.is_accepted = []
 
     def problem(self):
-        """Return nothing."""
+        """Return that there is none."""
 
     def note_acceptance(self, is_accepted):
-        """Keep what is told."""
+        """Record the report."""
         self.is_accepted.append(is_accepted)
 
 
 class PlayedConnections(Connections):
-    """Connections to servers that the test plays; ``played`` are the ends at the servers."""
+    """Connections to servers that the test plays; ``played`` are the servers' ends."""
 
     def __init__(self, clock, identity):
         super().__init__(clock, identity)
@@ -144,7 +144,7 @@ class World(SynchronousTestCase):
     check_seconds = 2
 
     def setUp(self):
-        """Have all servers be healthy."""
+        """Start with all servers healthy."""
         self.server = HTTPServer(ServerSettings(body_timeout=60, min_body_bytes=1))
         self.clock = self.server.clock
         self.api_servers = [Server(name, 443) for name in self.servers]
@@ -201,19 +201,19 @@ class World(SynchronousTestCase):
         self.client = self.server.connect()
 
     def make_filters(self):
-        """Have none, until the test says otherwise."""
+        """Create the filters; none by default."""
         return FakeFilters()
 
     def make_cache(self):
-        """Have one in memory, until the test says otherwise."""
+        """Create the cache; in memory by default."""
         return MemoryCache(self.clock)
 
     def make_offline(self):
-        """Have one that answers with a word, until the test says otherwise."""
+        """Create the offline side; it responds with a word by default."""
         return Offline()
 
     def begin(self):
-        """Start the checks."""
+        """Start the health checks."""
         self.health.startService()
 
     def end(self):
@@ -229,73 +229,73 @@ class World(SynchronousTestCase):
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def user_of(self, token):
-        """Return whose a token is, as the test has it; nothing is known of others."""
+        """Return the owner of a token that the test has set, empty for others."""
         self.reviewed.append(token)
         found = self.users.get(token, "")
         return found if isinstance(found, Deferred) else succeed(found)
 
     async def check(self, server, fresh):
-        """Answer as the test says."""
+        """Run the health check that the test has set."""
         self.checked.append(server.host)
         if server in self.silent:
             await Deferred()
         if server in self.ill:
             raise CheckFailed("connection refused")
 
-    # -- what moves ----------------------------------------------------------------------------
+    # -- actions -------------------------------------------------------------------------------
 
     def settle(self):
-        """Let everything move."""
+        """Run everything that is pending."""
         settle(self.clock, self.client, *self.connections.played)
 
     def pass_time(self, seconds, step=0.1):
-        """Let time pass."""
+        """Advance the clock."""
         for _ in range(round(seconds / step)):
             self.clock.advance(step)
             self.settle()
 
     def ask(self, target, *fields, method=b"GET", body=b"", host=b"127.0.0.1:10261"):
-        """Have the client ask."""
+        """Send a request from the client."""
         if body:
             fields = (*fields, b"Content-Length: %d" % len(body))
         self.client.receive(request(target.encode(), *fields, method=method, body=body, host=host))
         self.settle()
 
     def asked(self, number=-1):
-        """Return what a server was sent, as text."""
+        """Return what a server has received, as text."""
         return self.connections.played[number].sent.decode()
 
     def answer(self, data, number=-1):
-        """Have a server send."""
+        """Send data from a server."""
         self.connections.played[number].receive(data)
         self.settle()
 
     def answer_json(self, obj, status=b"200 OK", number=-1, *fields):
-        """Have a server answer with an object."""
+        """Respond with an object from a server."""
         body = obj if isinstance(obj, bytes) else json.dumps(obj).encode()
         head = [b"HTTP/1.1 " + status, b"Content-Type: application/json", *fields]
         head.append(b"Content-Length: %d" % len(body))
         self.answer(b"\r\n".join([*head, b"", b""]) + body, number)
 
     def answered(self, *methods, closed=False):
-        """Return status and body of what the client got, one pair for each answer."""
+        """Return the client's responses as pairs of status and body."""
         self.settle()
         found = responses(self.client.sent, *(methods or ("GET",)), closed=closed)
         return [(status, body) for status, _, body, _ in found]
 
-    # -- what is kept --------------------------------------------------------------------------
+    # -- the cache -----------------------------------------------------------------------------
 
     def collection(self, resource="pods", form="json", client="kubelet", group="", view=""):
         """Return a collection."""
         return Collection(client, str(ResourceType(group, "v1", resource)), form, view)
 
     def kept(self, name, namespace="default", **which):
-        """Return the version that is kept of an object, ``None`` for nothing."""
+        """Return the cached version of an object, ``None`` if it is not cached."""
         found = self.successResultOf(self.cache.get(self.collection(**which), namespace, name))
         return None if found is None else found.item.version
 
     def kept_list(self, **which):
-        """Return the names in a collection, ``None`` when nothing is known of it."""
+        """Return the names in a collection, ``None`` if it is not cached."""
         listed = self.successResultOf(self.cache.list(Scope(self.collection(**which))))
         if listed is None:
             return None
@@ -305,7 +305,7 @@ class World(SynchronousTestCase):
 
 
 def pod(name, version="1", node="edge-1", namespace="default", **labels):
-    """Make a pod."""
+    """Create a pod."""
     metadata = {"name": name, "namespace": namespace, "resourceVersion": version}
     if labels:
         metadata["labels"] = labels
@@ -314,7 +314,7 @@ def pod(name, version="1", node="edge-1", namespace="default", **labels):
 
 
 def pod_list(*pods, version="9", token=""):
-    """Make a list of pods."""
+    """Create a list of pods."""
     items = [{key: pod[key] for key in ("metadata", "spec")} for pod in pods]
     metadata = {"resourceVersion": version}
     if token:
@@ -323,10 +323,10 @@ def pod_list(*pods, version="9", token=""):
 
 
 def event(type, obj):
-    """Make a frame of a watch."""
+    """Create a frame of a watch."""
     return json.dumps({"type": type, "object": obj}).encode() + b"\n"
 
 
 def chunk(data):
-    """Make a chunk."""
+    """Create a chunk."""
     return b"%x\r\n%b\r\n" % (len(data), data)

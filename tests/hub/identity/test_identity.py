@@ -38,7 +38,7 @@ from yurttunnel.pki.issuer import IssuedCertificate
 
 ADDRESSES = [ip_address("127.0.0.1"), ip_address("169.254.2.1"), ip_address(SERVICE_ADDRESS)]
 NOBODY = "https://127.0.0.1:1"
-"""An API server that is not there."""
+"""An API server that does not exist."""
 WRONG = BootstrapToken("nobody", "0123456789abcdef")
 """A token that the cluster does not know."""
 
@@ -58,7 +58,7 @@ class IdentityTestCase(TestCase):
         self.settings = BootstrapSettings(token=self.token, pins=frozenset({self.cluster.pin}))
 
     def make(self, settings=None, servers=None):
-        """Make the identity of a hub, as it is after a start."""
+        """Create the identity of a hub, as at startup."""
         return HubIdentity(
             reactor,
             "edge-1",
@@ -69,14 +69,14 @@ class IdentityTestCase(TestCase):
         )
 
     def start(self, *arguments, **options):
-        """Make it, and have it run until the end of the test."""
+        """Create it, and run it until the end of the test."""
         identity = self.make(*arguments, **options)
         identity.startService()
         self.addCleanup(identity.stopService)
         return identity
 
     def with_kubelet(self):
-        """Return the settings of a hub that joins by the kubelet's certificate, which is there."""
+        """Return the settings of a hub that joins with the kubelet's certificate, which exists."""
         self.cluster.identities.client("kubelet", "system:node:edge-1", "system:nodes")
         directory = self.cluster.identities.directory
         pem = directory / "kubelet-client-current.pem"
@@ -90,12 +90,12 @@ class IdentityTestCase(TestCase):
         )
 
     async def until(self, condition):
-        """Wait for something."""
+        """Wait for a condition."""
         while not condition():
             await deferLater(reactor, 0.02)
 
     def current(self, name="yurthub"):
-        """Return what is kept for the next start."""
+        """Return the stored certificate."""
         path = self.root / "pki" / f"{name}-current.pem"
         return x509.load_pem_x509_certificate(path.read_bytes())
 
@@ -143,7 +143,7 @@ class JoiningTests(IdentityTestCase):
         )
 
     async def test_file_stays_without_authorities(self):
-        """The file with the token is there until the authorities, too, are kept for a restart."""
+        """The file with the token stays until the authorities are stored, too."""
         file = self.root.with_suffix(".conf")
         self.cluster.identities.kubeconfig(file, "https://unused:6443", token=TOKEN)
         settings = BootstrapSettings(file=file)
@@ -176,7 +176,7 @@ class JoiningTests(IdentityTestCase):
         self.assertIsNone(self.make(BootstrapSettings(), servers=[NOBODY]).problem())
 
     async def test_file_without_authorities(self):
-        """A file that names no authority needs pins, and says so."""
+        """A file without an authority needs pins, and the error says so."""
         file = self.root.with_suffix(".conf")
         self.cluster.identities.kubeconfig(file, "https://unused:6443", token=TOKEN)
         content = json.loads(file.read_text())
@@ -188,7 +188,7 @@ class JoiningTests(IdentityTestCase):
         self.flushLoggedErrors()
 
     async def test_file_whose_plugin_fails(self):
-        """A file may name a plugin that gives the token; when that fails, it is told which."""
+        """A file may name a credential plugin; the error names the plugin if that fails."""
         file = self.root.with_suffix(".conf")
         self.cluster.identities.kubeconfig(file, "https://unused:6443", token=TOKEN)
         content = json.loads(file.read_text())
@@ -200,33 +200,33 @@ class JoiningTests(IdentityTestCase):
         self.assertIn("--bootstrap-file: ", identity.problem())
 
     async def test_file_out_of_reach(self):
-        """A file that cannot even be looked for is told of as one that cannot be read."""
+        """A file in a directory without permission is reported as unreadable."""
         identity = self.start(BootstrapSettings(file=Path("x" * 300)))
         await self.until(lambda: "--bootstrap-file: " in (identity.problem() or ""))
 
     async def test_kubelet(self):
-        """The kubelet's certificate does in place of a token."""
+        """The kubelet's certificate can replace a token."""
         settings = self.with_kubelet()
         identity = self.start(settings)
         await identity.certificate.when_ready()
         self.assertTrue(settings.kubelet_certificate.exists())
 
     async def test_kubelet_beside_a_token_that_says_nothing_of_the_cluster(self):
-        """The kubelet's certificate has its turn when a token was in vain."""
+        """The kubelet's certificate is used after a token without success."""
         await self.join_after_a_failure(self.with_kubelet(), self.token)
 
     async def test_kubelet_beside_a_token_that_is_wrong(self):
-        """So it is with a token that the cluster does not know."""
+        """The same applies to a token that the cluster does not know."""
         settings = replace(self.with_kubelet(), pins=self.settings.pins)
         await self.join_after_a_failure(settings, WRONG)
 
     async def test_kubelet_beside_a_token_that_is_wrong_at_several_servers(self):
-        """Each has its turn at the only server that answers, however many there are."""
+        """Each is used at the only server that responds, however many servers there are."""
         settings = replace(self.with_kubelet(), pins=self.settings.pins)
         await self.join_after_a_failure(settings, WRONG, [self.cluster.url, NOBODY], failures=2)
 
     async def join_after_a_failure(self, settings, token, servers=None, failures=1):
-        """Have a token in vain, and then join."""
+        """Fail with a token, and then join."""
         identity = self.make(settings, servers)
         self.assertTrue(identity.take_token(token))
         identity.startService()
@@ -240,12 +240,12 @@ class JoiningTests(IdentityTestCase):
         self.assertEqual(failures, counters.failed)
 
     async def test_several_servers(self):
-        """A server that does not answer is passed over."""
+        """A server that does not respond is skipped."""
         identity = self.start(servers=[NOBODY, self.cluster.url])
         await identity.certificate.when_ready()
 
     async def test_nothing(self):
-        """Without any of that the hub says what to give it."""
+        """Without any credentials the hub says which it needs."""
         identity = self.start(BootstrapSettings())
         await self.until(lambda: "/v1/token" in (identity.problem() or ""))
 
@@ -254,7 +254,7 @@ class AuthoritiesTests(SynchronousTestCase):
     """``ca.crt``."""
 
     def test_written_again(self):
-        """What could not be written is tried again, said once, and followed from then on."""
+        """A failed write is retried, logged once, and the file is followed afterwards."""
         used = []
         clock = clock_now()
         kept = ClusterAuthorities(clock, state_directory(self), (), used.append)
@@ -279,10 +279,10 @@ class AuthoritiesTests(SynchronousTestCase):
 
 
 class RestartTests(IdentityTestCase):
-    """What an earlier run has left."""
+    """The files of an earlier run."""
 
     async def join(self):
-        """Join, and end."""
+        """Join, and stop."""
         identity = self.make()
         identity.startService()
         await identity.certificate.when_ready()
@@ -290,7 +290,7 @@ class RestartTests(IdentityTestCase):
         await identity.stopService()
 
     async def test_offline(self):
-        """What is on disk is there before anything runs, and nobody is asked."""
+        """The files are available before anything runs, and no request is sent."""
         await self.join()
         identity = self.make(BootstrapSettings(), servers=[NOBODY])
         self.assertIsNone(identity.problem())
@@ -298,7 +298,7 @@ class RestartTests(IdentityTestCase):
             self.assertIsNotNone(contexts)
 
     async def test_damaged(self):
-        """Damaged files are no files: the node joins again."""
+        """Damaged files count as missing: the node joins again."""
         await self.join()
         for name in ("yurthub-current.pem", "ca.crt"):
             path = self.root / "pki" / name
@@ -309,7 +309,7 @@ class RestartTests(IdentityTestCase):
         self.assertIsNotNone(identity.node)
 
     async def test_another_cluster(self):
-        """Authorities that are not pinned any more are of another cluster, which is left."""
+        """Authorities without a pin are from another cluster, and are not used."""
         await self.join()
         foreign = Issuer.make(self).authority.certificate
         (self.root / "pki" / "ca.crt").write_bytes(certificates_to_pem([foreign]))
@@ -325,12 +325,12 @@ class RestartTests(IdentityTestCase):
         self.assertIsNone(identity.node)
 
     async def test_new_token(self):
-        """With certificate and token expired, a new token brings the node back, at once."""
+        """If certificate and token have expired, a new token makes the node join at once."""
         await self.join()
         self.expire()
         identity = self.start(BootstrapSettings(token=BootstrapToken("ghijkl", "0" * 16)))
         self.assertIn("has expired", identity.problem())
-        # From the cache clients are served all the same.
+        # The cache is served nevertheless.
         self.assertIsNotNone(identity.node)
         self.assertTrue(identity.take_token(self.token))
         await identity.certificate.when_ready()
@@ -339,7 +339,7 @@ class RestartTests(IdentityTestCase):
         self.assertFalse(identity.take_token(self.token))
 
     def expire(self):
-        """Have the certificate expired."""
+        """Replace the certificate with an expired one."""
         key = new_key()
         subject = self.current().subject
         authority = self.cluster.identities.authority
@@ -351,10 +351,10 @@ class RestartTests(IdentityTestCase):
 
 
 class RefusedTests(IdentityTestCase):
-    """The API does not accept the certificate of the node, as of an authority that it has lost."""
+    """The API rejects the node's certificate, as if its authority had been lost."""
 
     async def setUp(self):
-        """Join; what joined is refused from now on."""
+        """Join; the resulting certificate is rejected from now on."""
         super().setUp()
         identity = self.make()
         identity.startService()
@@ -371,7 +371,7 @@ class RefusedTests(IdentityTestCase):
         self.patch(Certificates, "authenticate", authenticate_others)
 
     def start_checked(self, settings):
-        """Have it run, and its API checked."""
+        """Run it, with health checks of its API."""
         identity = self.start(settings)
         self.upstream = Upstream(
             reactor,
@@ -386,7 +386,7 @@ class RefusedTests(IdentityTestCase):
         return identity
 
     async def test_posted(self):
-        """It is said that a token is needed; once that is posted, the node is back."""
+        """The problem says that a token is needed; a posted token makes the node join."""
         identity = self.start_checked(BootstrapSettings(pins=self.settings.pins))
         await self.until(lambda: "/v1/token" in self.problem())
         self.assertIsNone(identity.warning())
@@ -396,26 +396,26 @@ class RefusedTests(IdentityTestCase):
         self.assertFalse(identity.take_token(self.token))
 
     async def test_posted_before(self):
-        """So it is when the token was there before the API had said no."""
+        """The same applies to a token that was posted before the API's rejection."""
         identity = self.start(BootstrapSettings(pins=self.settings.pins))
         self.assertFalse(identity.take_token(self.token))
         identity.note_acceptance(False)
         await self.until(lambda: self.current() != self.refused)
 
     async def test_restart(self):
-        """A token that is given at a start is for that, too."""
+        """A token given at startup is used for that, too."""
         self.start_checked(self.settings)
         await self.until(lambda: self.upstream.health.online)
         self.assertNotEqual(self.refused, self.current())
 
     async def test_kubelet(self):
-        """The kubelet's certificate, which is always there, needs nobody."""
+        """The kubelet's certificate, which always exists, needs no operator."""
         self.start_checked(self.with_kubelet())
         await self.until(lambda: self.upstream.health.online)
         self.assertNotEqual(self.refused, self.current())
 
     async def test_posted_without_kubelet(self):
-        """Where the kubelet has no certificate, either, a token that is posted does."""
+        """If the kubelet has no certificate, either, a posted token is used."""
         settings = BootstrapSettings(
             mode=BootstrapMode.KUBELET_CERTIFICATE,
             kubelet_certificate=Path(self.mktemp()),
@@ -428,7 +428,7 @@ class RefusedTests(IdentityTestCase):
         self.assertNotEqual(self.refused, self.current())
 
     async def test_kubelet_beside_a_token_that_is_wrong(self):
-        """A token that the API refuses does not keep the kubelet's certificate from its turn."""
+        """A token that the API rejects does not prevent the use of the kubelet's certificate."""
         identity = self.start_checked(self.with_kubelet())
         identity.take_token(WRONG)
         identity.note_acceptance(False)
@@ -439,7 +439,7 @@ class RefusedTests(IdentityTestCase):
         self.assertNotEqual(self.refused, self.current())
 
     async def test_accepted_again(self):
-        """What the API takes again, as with its clock set, is not replaced."""
+        """A certificate that is accepted again, as after a clock change, is not replaced."""
         identity = self.start_checked(BootstrapSettings(pins=self.settings.pins))
         await self.until(lambda: "/v1/token" in self.problem())
         refused, self.refused = self.refused, None
@@ -448,16 +448,16 @@ class RefusedTests(IdentityTestCase):
         self.assertEqual(refused, self.current())
 
     def problem(self):
-        """Return what is wrong with the one server."""
+        """Return the problem of the single server."""
         (health,) = self.upstream.health.servers.values()
         return health.problem or ""
 
 
 class RenewalTests(IdentityTestCase):
-    """What changes while it runs."""
+    """Changes while it runs."""
 
     async def test_authorities(self):
-        """Contexts follow the file of authorities that an operator has replaced."""
+        """Contexts follow the file of authorities when an operator replaces it."""
         identity = self.start()
         await identity.certificate.when_ready()
         both = [self.cluster.authority, Issuer.make(self).authority.certificate]
@@ -472,7 +472,7 @@ class RenewalTests(IdentityTestCase):
         await self.until(lambda: len(identity.anonymous.credentials.authorities) == 2)
 
     async def test_as_the_node(self):
-        """A renewal is asked for with the certificate that there is, not with a token."""
+        """A renewal is requested with the current certificate, not with a token."""
         identity = self.start()
         await identity.certificate.when_ready()
         await identity.stopService()

@@ -1,9 +1,9 @@
-"""Kubernetes protobuf as the API writes it: an encoder that knows the published schema.
+"""Kubernetes protobuf as the API writes it: an encoder with the published schema.
 
-``schema.json`` has messages of ``generated.proto`` in k8s.io/api and k8s.io/apimachinery, those and
-so much of them as is used here, by the numbers of their fields. ``[]`` is repeated; ``?`` is a
-pointer in Go, which is not written when it is not set: other fields are written as zeros. Field
-2000 of pods is one that no version knows.
+``schema.json`` has the messages of ``generated.proto`` in k8s.io/api and k8s.io/apimachinery, as
+far as they are used here, by their field numbers. ``[]`` is a repeated field; ``?`` is a pointer in
+Go, which is omitted if it is not set: other fields are written as zeros. Field 2000 of pods does
+not exist in any version.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FIELD = re.compile(r"(?P<name>\w+)(?:: (?P<type>\w+))?(?P<repeated>\[\])?(?P<po
 
 
 def varint(number: int) -> bytes:
-    """Write a number."""
+    """Encode a number."""
     octets = bytearray()
     while number > 0x7F:
         octets.append(number & 0x7F | 0x80)
@@ -30,7 +30,7 @@ def varint(number: int) -> bytes:
 
 
 def field(number: int, content: int | str | bytes) -> bytes:
-    """Write a field: a number, a text or bytes."""
+    """Encode a field: a number, a string or bytes."""
     if isinstance(content, int):
         return varint(number << 3) + varint(content)
     data = content.encode() if isinstance(content, str) else content
@@ -38,7 +38,7 @@ def field(number: int, content: int | str | bytes) -> bytes:
 
 
 def message(name: str, value: dict[str, Any]) -> bytes:
-    """Write a message."""
+    """Encode a message."""
     return b"".join(_fields(int(n), text, value) for n, text in SCHEMA[name].items())
 
 
@@ -68,13 +68,13 @@ def _content(type_: str, value: Any) -> int | str | bytes:
 
 
 def body(kind: str, value: dict[str, Any], api_version: str = "v1") -> bytes:
-    """Write an object or a list in its envelope."""
+    """Encode an object or a list in its envelope."""
     meta = {"apiVersion": api_version, "kind": kind}
     return MAGIC + message("Unknown", {"typeMeta": meta, "raw": message(kind, value)})
 
 
 def frame(event: str, kind: str, value: dict[str, Any], api_version: str = "v1") -> bytes:
-    """Write an event of a watch."""
+    """Encode an event of a watch."""
     raw = body(kind, value, api_version)
     data = message("WatchEvent", {"type": event, "object": {"raw": raw}})
     return len(data).to_bytes(4) + data

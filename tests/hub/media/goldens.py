@@ -1,6 +1,6 @@
 """Bodies as kube-apiserver writes them: ``python -m tests.hub.media.goldens`` writes the files.
 
-The same objects in JSON and in protobuf: the two must be read alike.
+They have the same objects in JSON and in protobuf, and both must give the same results.
 """
 
 from __future__ import annotations
@@ -85,17 +85,17 @@ LISTS = {
 
 
 def compact(value: Any) -> bytes:
-    """Write JSON as the API does."""
+    """Encode JSON as the API does."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def json_object(kind: str, value: dict[str, Any], api_version: str = "v1") -> Any:
-    """Return an object as it is in JSON."""
+    """Return the JSON form of an object."""
     return {"kind": kind, "apiVersion": api_version, **_with_times(value)}
 
 
 def _with_times(value: Any) -> Any:
-    """Return a value with times as JSON has them."""
+    """Return a value with times in their JSON form."""
     if isinstance(value, list):
         return [_with_times(one) for one in value]
     if not isinstance(value, dict):
@@ -120,7 +120,7 @@ def goldens() -> dict[str, bytes]:
 
 
 def golden(name: str) -> bytes:
-    """Return the content of a file as it is kept."""
+    """Return the stored content of a file."""
     return (DIRECTORY / name).read_bytes()
 
 

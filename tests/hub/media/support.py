@@ -1,4 +1,4 @@
-"""What tests of media share."""
+"""Helpers for tests of media."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_ITEM = 10_000
 
 
 def media_of(media: str, transform: str = "") -> IMedia:
-    """Return what reads and writes a form."""
+    """Return the codec of a form."""
     found = media_for(Form(media, transform, "v1" if transform else ""))
     assert found is not None
     return found
@@ -22,7 +22,7 @@ def media_of(media: str, transform: str = "") -> IMedia:
 def read_list(
     media: IMedia, pieces: Iterable[bytes], max_item: int = MAX_ITEM
 ) -> tuple[list[Item], ListMeta]:
-    """Cut a list; return its items, and what it says beside them."""
+    """Parse a list; return its items and metadata."""
     reader = media.list_reader(max_item)
     items = [item for piece in pieces for item in reader.feed(piece)]
     return items, reader.finish()
@@ -31,7 +31,7 @@ def read_list(
 def read_watch(
     media: IMedia, pieces: Iterable[bytes], max_item: int = MAX_ITEM
 ) -> list[WatchEvent]:
-    """Cut a watch; return its events."""
+    """Parse a watch; return its events."""
     reader = media.watch_reader(max_item)
     return [event for piece in pieces for event in reader.feed(piece)]
 
@@ -46,7 +46,7 @@ def written_list(media: IMedia, meta: ListMeta, bodies: list[bytes]) -> bytes:
 
 
 def cuts(data: bytes) -> Iterator[list[bytes]]:
-    """Cut data in two at every byte, and into single bytes."""
+    """Split data in two at every byte, and into single bytes."""
     for at in range(len(data) + 1):
         yield [data[:at], data[at:]]
     yield [data[begin:end] for begin, end in pairwise(range(len(data) + 1))]

@@ -1,4 +1,4 @@
-"""What kube-apiserver writes, in JSON and in protobuf, cut at every byte and built again."""
+"""Bodies of kube-apiserver, in JSON and in protobuf, split at every byte and built again."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class GoldenTests(SynchronousTestCase):
     """The files."""
 
     def test_written(self):
-        """They are what the schema gives for the objects."""
+        """They match the schema's encoding of the objects."""
         for name, content in goldens().items():
             self.assertEqual(golden(name), content, name)
 
     def test_real(self):
-        """What kubectl has sent is read; the encoder of these tests writes the same."""
+        """Data sent by kubectl is parsed, and the encoder of these tests writes the same."""
         media = media_of("protobuf")
         meta, item = media.read_object(NAMESPACE)
         self.assertEqual((meta, item.name), (TypeMeta("v1", "Namespace"), "team"))
@@ -39,13 +39,13 @@ class GoldenTests(SynchronousTestCase):
 
 
 class MediaTests:
-    """One medium."""
+    """Tests of one medium."""
 
     media = ""
     ending = ""
 
     def read(self, name, transform=""):
-        """Read a golden list; check that it is read alike, however it is cut."""
+        """Parse a golden list; check that the result does not depend on the pieces."""
         media, data = media_of(self.media, transform), golden(f"{name}.{self.ending}")
         whole = read_list(media, [data])
         for pieces in cuts(data):
@@ -55,13 +55,13 @@ class MediaTests:
         return whole
 
     def test_pods(self):
-        """Pods are found by name, version, labels and node; the list is built as it was."""
+        """Pods have name, version, labels and node; the list is built as it was."""
         items, meta = self.read("pods")
         self.assertEqual([item[:5] for item in items], PODS)
         self.assertEqual(meta, ListMeta(POD, "1010"))
 
     def test_page(self):
-        """A page says where the next one begins; what has no namespace has none."""
+        """A page has a continue token; cluster-scoped objects have no namespace."""
         items, meta = self.read("page")
         self.assertEqual([item[:5] for item in items], [("", "settings", "", {}, "")])
         self.assertEqual(meta, ListMeta(CONFIG_MAP, "1010", "bmV4dA", 4501))
@@ -71,21 +71,21 @@ class MediaTests:
         self.assertEqual(self.read("empty"), ([], ListMeta(POD, "1010")))
 
     def test_partial(self):
-        """Metadata alone are read as objects are; they have no node."""
+        """Metadata are parsed like objects; they have no node."""
         items, meta = self.read("partial", PARTIAL)
         self.assertEqual([item[:5] for item in items], [(*pod[:4], "") for pod in PODS])
         self.assertEqual(meta, ListMeta(METADATA, "1010"))
 
     def test_other_transform(self):
-        """What was not transformed as it was asked for is refused."""
+        """Objects of another transform are rejected."""
         with self.assertRaises(BadBody):
             read_list(media_of(self.media, PARTIAL), [golden(f"pods.{self.ending}")])
 
     def test_incomplete(self):
-        """No part of a list is a list."""
+        """An incomplete list is rejected."""
         data = golden(f"pods.{self.ending}")
         reading = media_of(self.media).list_reader(10_000)
-        # What follows the list in the envelope of protobuf may be missing.
+        # The fields of the envelope after the list may be missing in protobuf.
         end = data.rindex(b"}") if self.media == "json" else len(data) - len(ENVELOPE_TAIL)
         for octet in data[:end]:
             with self.assertRaises(BadBody):
@@ -93,7 +93,7 @@ class MediaTests:
             reading.feed(bytes([octet]))
 
     def test_watch(self):
-        """Events come however the frames are cut, as soon as they are complete."""
+        """Events are returned once they are complete, however frames are split."""
         media, data = media_of(self.media), golden(f"watch.{self.ending}")
         whole = read_watch(media, [data])
         for pieces in cuts(data):
@@ -104,14 +104,14 @@ class MediaTests:
         self.assertEqual({event.meta for event in whole[:5]}, {POD})
 
     def test_watch_items(self):
-        """Objects of a watch have the form of items of a list."""
+        """Objects of a watch have the form of a list's items."""
         media = media_of(self.media)
         items, _ = read_list(media, [golden(f"pods.{self.ending}")])
         events = read_watch(media, [golden(f"watch.{self.ending}")])
         self.assertEqual([event.item for event in events[:3]], items)
 
     def test_events_written(self):
-        """A watch is built as it was, bookmarks with what matters of them."""
+        """A watch is built as it was, bookmarks with the relevant fields."""
         media, data = media_of(self.media), golden(f"watch.{self.ending}")
         events = read_watch(media, [data])
         frames = [media.watch_event(*event[:2], event.item.body) for event in events[:3]]
@@ -120,7 +120,7 @@ class MediaTests:
         self.assertTrue(data.endswith(media.watch_event(*error[:2], error.status)))
 
     def test_bookmarks(self):
-        """A bookmark has a version, and may say that the initial events have come."""
+        """A bookmark has a version, and may mark the end of the initial events."""
         media = media_of(self.media)
         marks = read_watch(media, [golden(f"watch.{self.ending}")])[3:5]
         self.assertEqual(
@@ -145,14 +145,14 @@ class MediaTests:
         self.assertEqual((meta.kind, status.name), ("Status", ""))
 
     def test_objects(self):
-        """An item of a list is an object of its own, and back."""
+        """An item of a list is converted to a complete object, and back."""
         media = media_of(self.media)
         items, meta = read_list(media, [golden(f"pods.{self.ending}")])
         for item in items:
             self.assertEqual(media.read_object(media.object(meta.type, item.body)), (POD, item))
 
     def test_largest(self):
-        """An item of more bytes than is said is refused, in lists and watches."""
+        """An item over the maximum size is rejected, in lists and watches."""
         media, data = media_of(self.media), golden(f"pods.{self.ending}")
         items, _ = read_list(media, [data])
         largest = max(len(item.body) for item in items)
@@ -164,7 +164,7 @@ class MediaTests:
             read_watch(media, [golden(f"watch.{self.ending}")], largest)
 
     def test_nonsense(self):
-        """What is neither list nor watch is refused with one line, soon or at its end."""
+        """Other data is rejected with a one-line message, early or at its end."""
         media = media_of(self.media)
         for data in (b"", b"[]", b"null", b"x" * 5000, b"\x80" * 50, b"\xff" * 50, b"{}", b"  "):
             with self.assertRaises(BadBody) as caught:

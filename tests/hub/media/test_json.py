@@ -1,4 +1,4 @@
-"""JSON as other servers and future versions may write it, and what is refused of it."""
+"""JSON of other servers and future versions, and JSON that is rejected."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ JSON = media_of("json")
 
 
 def list_of(*items, **members):
-    """Make a list of pods."""
+    """Create a list of pods."""
     meta = {"resourceVersion": "9"}
     return {"kind": "PodList", "apiVersion": "v1", "metadata": meta, "items": [*items], **members}
 
 
 def pod(name, **members):
-    """Make a pod, as it is in lists."""
+    """Create a pod as an item of a list."""
     return {"metadata": {"name": name, "namespace": "n", "resourceVersion": "7"}, **members}
 
 
 TEMPLATES = pod("db", spec={"volumeClaimTemplates": [{"metadata": {"name": "v"}, "spec": {}}] * 3})
-"""In it the end of an item is guessed too early."""
+"""For this pod the end of the item is first guessed too early."""
 
 TEXTS = st.text('ab"\\/{}[],:\n\0\u2028\U0001f600', max_size=6)
 VALUES = st.recursive(
@@ -45,7 +45,7 @@ class ListTests(SynchronousTestCase):
     """Lists."""
 
     def names(self, body, max_item=100_000):
-        """Read the names of a list; check that they do not depend on how it is cut."""
+        """Parse the names of a list; check that they do not depend on the pieces."""
         items, meta = read_list(JSON, [body], max_item)
         for size in (1, 7, 100, 4096):
             pieces = [body[at : at + size] for at in range(0, len(body), size)]
@@ -54,12 +54,12 @@ class ListTests(SynchronousTestCase):
         return [item.name for item in items]
 
     def test_wrong_guesses(self):
-        """Objects in an item that begin as items do are no items."""
+        """Nested objects that begin like items are not items."""
         body = compact(list_of(pod("a"), TEMPLATES, pod("b"), TEMPLATES, pod("c")))
         self.assertEqual(self.names(body), ["a", "db", "b", "db", "c"])
 
     def test_pretty(self):
-        """White space may stand everywhere; the bytes of an item are kept as they are."""
+        """White space may be anywhere; the bytes of an item are unchanged."""
         value = list_of(pod("a"), TEMPLATES, pod("b"), pod("c"))
         for indent in (None, 0, 1, "\t"):
             body = json.dumps(value, indent=indent).encode()
@@ -76,12 +76,12 @@ class ListTests(SynchronousTestCase):
         self.assertEqual(read_list(JSON, [body])[0][0].node, "edge-1")
 
     def test_unlike(self):
-        """Items need not begin alike."""
+        """Items may begin differently."""
         items = [pod("a"), {"x": [1, {}], **pod("b")}, pod("c"), {"y": "}", **pod("d")}, pod("e")]
         self.assertEqual(self.names(compact(list_of(*items))), list("abcde"))
 
     def test_unlike_for_long(self):
-        """An item whose like never comes again is not waited for in vain."""
+        """An item without a similar successor is returned nevertheless."""
         others = [{"a": index, **pod(str(index))} for index in range(2000)]
         body = compact(list_of(pod("a"), pod("b"), *others))
         self.assertGreater(len(body), 2 * MAX_GUESS)
@@ -89,25 +89,25 @@ class ListTests(SynchronousTestCase):
         self.assertEqual(len(found), 2002)
 
     def test_types(self):
-        """What items say of their type at their beginning is said once, by the list."""
+        """The type at the start of items is removed, because the list has it."""
         full = {"apiVersion": "v1", "kind": "Pod", **pod("a")}
         items, _ = read_list(JSON, [compact(list_of(full, pod("b")))])
         self.assertEqual([one.body for one in items], [compact(pod("a")), compact(pod("b"))])
 
     def test_further_members(self):
-        """Members that are not known do not matter, whatever they are."""
+        """Unknown members are ignored, whatever they are."""
         for value in ({"a": [{}, "]}"]}, 'x\\"', 1.5e9, None, True, [[]]):
             body = compact({"future": value, **list_of(pod("a"), pod("b")), "more": value})
             self.assertEqual(self.names(body), ["a", "b"])
 
     def test_null(self):
-        """Items that are null are none, and are written as none."""
+        """Null is parsed as an empty list, which is written as an array."""
         items, meta = read_list(JSON, [compact(list_of(items=None))])
         self.assertEqual(items, [])
         self.assertIn(b'"items":[]', written_list(JSON, meta, []))
 
     def test_large(self):
-        """Items of a megabyte are read, in pieces of any size."""
+        """Items of a megabyte are parsed, in pieces of any size."""
         text = 'x"\\},{"metadata"' * 50_000
         body = compact(list_of(pod("a"), pod("b"), pod("c", data=text), pod("d")))
         for size in (16_384, 262_144, len(body)):
@@ -116,7 +116,7 @@ class ListTests(SynchronousTestCase):
             self.assertEqual([one.name for one in items], list("abcd"))
 
     def test_nested(self):
-        """Objects may be nested, but not so deep that the decoder could not bear it."""
+        """Objects may be nested, up to the limit of the decoder."""
         for depth, fits in ((100, True), (100_000, False), (500_000, False)):
             body = b'{"metadata":{"name":"a"},"x":' + b"[" * depth + b"]" * depth + b"}"
             text = compact(list_of()).replace(b"[]", b"[" + body + b"," + body + b"]")
@@ -127,7 +127,7 @@ class ListTests(SynchronousTestCase):
                     read_list(JSON, [text], 2**21)
 
     def test_refused(self):
-        """These are no lists of objects."""
+        """These are not lists of objects."""
         good = list_of(pod("a"))
         for change in (
             {"items": {}},
@@ -176,7 +176,7 @@ class ListTests(SynchronousTestCase):
         st.booleans(),
     )
     def test_any(self, members, sizes, indent, ascii_only):
-        """Whatever is in items and however they are cut, they come out as they went in."""
+        """Items are unchanged, whatever they contain and however they are split."""
         pods = [{**pod(str(index)), **one} for index, one in enumerate(members)]
         value = list_of(*pods)
         body = json.dumps(value, indent=indent, ensure_ascii=ascii_only).encode()
@@ -194,10 +194,10 @@ class ListTests(SynchronousTestCase):
 
 
 class ObjectTests(SynchronousTestCase):
-    """Objects of their own."""
+    """Single objects."""
 
     def test_type(self):
-        """What an object is stands before its item, once, wherever it stood."""
+        """The type is at the start of an object, once, wherever it was."""
         for value in (
             {"kind": "Pod", "apiVersion": "v1", **pod("a")},
             {"apiVersion": "v1", "kind": "Pod", **pod("a")},
@@ -211,7 +211,7 @@ class ObjectTests(SynchronousTestCase):
             self.assertEqual(JSON.read_object(JSON.object(meta, item.body)), (meta, item))
 
     def test_empty(self):
-        """An object may say nothing but what it is."""
+        """An object may contain only its type."""
         for body in (b'{"kind":"A","apiVersion":"b"}\n', b' { "apiVersion":"b" , "kind":"A" } '):
             meta, item = JSON.read_object(body)
             self.assertEqual(meta, TypeMeta("b", "A"))
@@ -224,7 +224,7 @@ class ObjectTests(SynchronousTestCase):
             self.assertEqual(JSON.read_object(compact(value))[1].node, "")
 
     def test_held(self):
-        """What was deleted is there for as long as it has a time to end, or finalizers."""
+        """A deleted object exists as long as it has a grace period or finalizers."""
         table = media_of("json", "Table")
         for meta, held in (
             (None, False),
@@ -241,7 +241,7 @@ class ObjectTests(SynchronousTestCase):
             JSON.is_held(b'{"metadata":{"finalizers":7}}', POD)
 
     def test_held_namespaces(self):
-        """A Namespace that ends is there for as long as it has finalizers of its own."""
+        """A terminating Namespace exists as long as it has finalizers of its own."""
         for type, spec, held in (
             (NAMESPACE, {"finalizers": ["kubernetes"]}, True),
             (NAMESPACE, {"finalizers": []}, False),
@@ -258,13 +258,13 @@ class ObjectTests(SynchronousTestCase):
             JSON.is_held(compact({"metadata": ending, "spec": 7}), NAMESPACE)
 
     def test_refused(self):
-        """These are no objects."""
+        """These are not objects."""
         for body in (b"", b"[]", b"{", b'{"metadata":7}', b"{}{}", b"[" * 100_000, b"\xff"):
             with self.assertRaises(BadBody):
                 JSON.read_object(body)
 
     def test_no_type(self):
-        """What clients send need not say what it is; what the API tells has to."""
+        """Clients may omit the type of an object, the API may not."""
         for type in ({}, {"kind": "Pod"}, {"apiVersion": "v1"}, {"kind": "", "apiVersion": "v1"}):
             value = {**type, **pod("a")}
             self.assertEqual(JSON.read_object(compact(value))[1].name, "a")
@@ -277,12 +277,12 @@ class WatchTests(SynchronousTestCase):
     """Watches."""
 
     def event(self, name, **members):
-        """Make an event."""
+        """Create an event."""
         value = {"kind": "Pod", "apiVersion": "v1", **pod(name, **members)}
         return {"type": "ADDED", "object": value}
 
     def test_frames(self):
-        """Events are apart by lines, by nothing, or by any white space."""
+        """Events are separated by line breaks, by nothing, or by any white space."""
         values = [self.event(name) for name in "abc"]
         for between in (b"\n", b"", b"\r\n \t"):
             for indent in (None, 2):
@@ -292,14 +292,14 @@ class WatchTests(SynchronousTestCase):
                     self.assertEqual([event.item.name for event in events], list("abc"))
 
     def test_at_once(self):
-        """An event is there with its last brace, not only with the next one."""
+        """An event is returned with its last brace, before the next event."""
         reader = JSON.watch_reader(10_000)
         self.assertEqual(len(reader.feed(compact(self.event("a")))), 1)
         self.assertEqual(len(reader.feed(b"\n")), 0)
         self.assertEqual(len(reader.feed(b"\n" + compact(self.event("b")) + b"{")), 1)
 
     def test_large(self):
-        """Events of 64 KB and of 1 MB come in pieces of any size."""
+        """Events of 64 KB and of 1 MB are parsed in pieces of any size."""
         for size in (64_000, 2**20):
             body = compact(self.event("a", data="{}\n" * (size // 3))) + b"\n"
             for piece in (1000, 16_384, len(body)):
@@ -308,7 +308,7 @@ class WatchTests(SynchronousTestCase):
                 self.assertEqual(event.item.name, "a")
 
     def test_refused(self):
-        """These are no events."""
+        """These are not events."""
         good = self.event("a")
         for change in (
             {"type": "OTHER"},
@@ -334,17 +334,17 @@ class TableTests(SynchronousTestCase):
     type = TypeMeta(META, "Table")
 
     def row(self, name):
-        """Make a row."""
+        """Create a row."""
         shown = {"kind": "PartialObjectMetadata", "apiVersion": META, **pod(name)}
         return {"cells": [name, "1/1"], "object": shown}
 
     def body(self, *rows):
-        """Make a Table."""
+        """Create a Table."""
         told = {"kind": "Table", "apiVersion": META, "metadata": {"resourceVersion": "9"}}
         return compact({**told, "columnDefinitions": json.loads(self.columns), "rows": rows})
 
     def test_list(self):
-        """Rows are found by what they show, and built into a Table as it was."""
+        """Rows are identified by their objects, and built into the same Table."""
         body = self.body(self.row("a"), self.row("b"), self.row("c")) + b"\n"
         for pieces in cuts(body):
             items, meta = read_list(self.table, pieces)
@@ -354,7 +354,7 @@ class TableTests(SynchronousTestCase):
         self.assertEqual(written_list(self.table, meta, [one.body for one in items]), body)
 
     def test_object(self):
-        """One object is a Table with one row; its columns are put back by who knows them."""
+        """A single object is a Table with one row; the caller adds its columns."""
         meta, item = self.table.read_object(self.body(self.row("a")))
         self.assertEqual((meta, item.name, item.body), (self.type, "a", compact(self.row("a"))))
         written = self.table.object(meta, item.body, self.columns)
@@ -362,14 +362,14 @@ class TableTests(SynchronousTestCase):
         self.assertEqual(self.table.read_object(written), (meta, item))
 
     def test_status(self):
-        """What failed is a Status, and stays one."""
+        """A failure is a Status, and is not converted."""
         body = b'{"kind":"Status","apiVersion":"v1","metadata":{},"code":404}\n'
         meta, item = self.table.read_object(body)
         self.assertEqual(meta, TypeMeta("v1", "Status"))
         self.assertEqual(self.table.object(meta, item.body), body)
 
     def test_watch(self):
-        """An event has one row, and columns only where it is told to have them."""
+        """An event has one row, and columns only if they are given."""
         row = compact(self.row("a"))
         first = self.table.watch_event("ADDED", self.type, row, self.columns)
         second = self.table.watch_event("MODIFIED", self.type, row)
@@ -383,7 +383,7 @@ class TableTests(SynchronousTestCase):
             self.assertEqual((three.item.version, three.initial_events_end), ("11", True))
 
     def test_refused(self):
-        """Objects that are no Tables, and rows that show nothing, are refused."""
+        """Objects that are not Tables, and rows without objects, are rejected."""
         plain = {"kind": "Pod", "apiVersion": "v1", **pod("a")}
         for body in (self.body(), self.body(self.row("a"), self.row("b")), compact(plain)):
             with self.assertRaises(BadBody):

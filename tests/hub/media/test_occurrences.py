@@ -1,4 +1,4 @@
-"""How often an Event has happened, read from either media."""
+"""The occurrences of Events in both media."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ TIME = "2025-06-15T15:06:40Z"
 
 
 def number_form(number, value):
-    """Write a field that is a number."""
+    """Encode a field with a number."""
     return varint_form(number << 3) + varint_form(value)
 
 
 def time_form(number, *more):
-    """Write a field that is a time."""
+    """Encode a field with a time."""
     return bytes_form(number, number_form(1, SECONDS) + b"".join(more))
 
 
@@ -30,10 +30,10 @@ READ_SERIES = {"count": 4, "lastObservedTime": "2025-06-15T15:06:40.123456Z"}
 
 
 class ReadingTests(SynchronousTestCase):
-    """Events, read."""
+    """Parsing of Events."""
 
     def test_core(self):
-        """Those of the core group have a count and a time, and may have a series."""
+        """Events of the core group have a count and a time, and may have a series."""
         message = b"".join(
             (
                 bytes_form(1, bytes_form(1, b"web.1")),
@@ -51,18 +51,18 @@ class ReadingTests(SynchronousTestCase):
         )
 
     def test_their_own_group(self):
-        """Those of events.k8s.io have a series alone, whose fields have other numbers."""
+        """Events of events.k8s.io have only a series, whose fields have other numbers."""
         message = bytes_form(3, SERIES) + bytes_form(4, b"kubelet") + number_form(15, 9)
         found = occurrences("protobuf", envelope(TypeMeta("events.k8s.io/v1", "Event"), message))
         self.assertEqual({"series": READ_SERIES}, found)
 
     def test_unknown(self):
-        """Of another version nothing is known."""
+        """Events of another version have no known fields."""
         message = bytes_form(3, SERIES) + bytes_form(4, b"m") + bytes_form(11, SERIES)
         self.assertEqual({}, occurrences("protobuf", envelope(TypeMeta("v2", "Event"), message)))
 
     def test_json(self):
-        """In JSON they are what they are."""
+        """In JSON the fields are returned unchanged."""
         event = {"count": 3, "series": READ_SERIES}
         self.assertEqual(event, occurrences("json", json.dumps(event).encode()))
         self.assertEqual({}, occurrences("json", b"[]"))
@@ -70,10 +70,10 @@ class ReadingTests(SynchronousTestCase):
 
 
 class ComparingTests(SynchronousTestCase):
-    """What one tells beyond another."""
+    """The difference between two Events."""
 
     def test_more(self):
-        """The higher count and the later time, wherever they are; the message is the count's."""
+        """The result has the higher count with its message, and the later time."""
         for kept, there, patch in (
             ({"count": 3, "message": "m"}, {"count": 1}, {"count": 3, "message": "m"}),
             ({"count": 3, "message": ""}, {}, {"count": 3}),
@@ -94,7 +94,7 @@ class ComparingTests(SynchronousTestCase):
             self.assertEqual(patch, beyond(kept, there), kept)
 
     def test_nonsense(self):
-        """What is none of it is less than anything."""
+        """Values of other types are lower than any."""
         for value in (None, "x", [], {}, "9"):
             kept = {"count": value, "lastTimestamp": value, "series": value}
             self.assertEqual({}, beyond(kept, {"count": 0}), value)

@@ -1,4 +1,4 @@
-"""Protobuf that no encoder of Kubernetes writes, and that which future ones may."""
+"""Protobuf that no encoder of Kubernetes writes, and that of future ones."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ LIST_META = field(1, field(2, "9"))
 
 
 def pod(name, *more):
-    """Make a pod, with further fields."""
+    """Create a pod with additional fields."""
     metadata = field(1, name) + field(3, "n") + field(6, "7") + field(11, field(1, "x"))
     return field(1, metadata) + b"".join(more)
 
 
 def list_of(*items):
-    """Make a list of pods."""
+    """Create a list of pods."""
     return enveloped(LIST_META + b"".join(field(2, item) for item in items))
 
 
 def enveloped(content, meta=POD_LIST, more=b""):
-    """Make a body."""
+    """Create a body."""
     return MAGIC + field(1, meta) + field(2, content) + more
 
 
@@ -39,7 +39,7 @@ class ListTests(SynchronousTestCase):
     """Lists."""
 
     def test_further_fields(self):
-        """Fields that are not known do not matter; those of an item are kept as they are."""
+        """Unknown fields are ignored; those of an item are unchanged."""
         known = pod("a", field(2, field(99, 7) + field(10, "edge-1")))
         future = [
             field(2000, "x"),
@@ -59,7 +59,7 @@ class ListTests(SynchronousTestCase):
             self.assertEqual(PROTOBUF.read_object(written), (POD, found))
 
     def test_large(self):
-        """Items of a megabyte are read, in pieces of any size."""
+        """Items of a megabyte are parsed, in pieces of any size."""
         data = list_of(pod("a"), pod("b", field(9, "x" * 2**20)), pod("c"))
         for size in (16_384, 262_144, len(data)):
             pieces = [data[at : at + size] for at in range(0, len(data), size)]
@@ -67,7 +67,7 @@ class ListTests(SynchronousTestCase):
             self.assertEqual([one.name for one in items], list("abc"))
 
     def test_refused(self):
-        """These are no lists of objects."""
+        """These are not lists of objects."""
         whole = list_of(pod("a"))
         for data in (
             b"k9s\0" + whole[4:],
@@ -93,7 +93,7 @@ class ListTests(SynchronousTestCase):
                 read_list(PROTOBUF, [data])
 
     def test_bad_fields(self):
-        """Fields that are none are refused, wherever they stand, before they are waited for."""
+        """Invalid fields are rejected anywhere, before their data has arrived."""
         longest = 2**63
         for bad in (
             b"\x12" + varint(longest),
@@ -126,7 +126,7 @@ class ListTests(SynchronousTestCase):
         st.lists(st.integers(1, 90), min_size=1),
     )
     def test_any(self, pods, sizes):
-        """Whatever is in items and however they are cut, they come out as they went in."""
+        """Items are unchanged, whatever they contain and however they are split."""
         bodies = [pod(name, field(3, rest)) for name, rest in pods]
         data = list_of(*bodies)
         pieces, at = [], 0
@@ -143,7 +143,7 @@ class ListTests(SynchronousTestCase):
 
 
 class ObjectTests(SynchronousTestCase):
-    """Objects of their own."""
+    """Single objects."""
 
     def test_node(self):
         """Only pods have a node."""
@@ -156,7 +156,7 @@ class ObjectTests(SynchronousTestCase):
         self.assertEqual(item.node, "")
 
     def test_held(self):
-        """What was deleted is there for as long as it has a time to end, or finalizers."""
+        """A deleted object exists as long as it has a grace period or finalizers."""
         for more, held in (
             (b"", False),
             (field(10, 0), False),
@@ -167,7 +167,7 @@ class ObjectTests(SynchronousTestCase):
             self.assertEqual(held, PROTOBUF.is_held(item, POD))
 
     def test_held_namespaces(self):
-        """A Namespace that ends is there for as long as it has finalizers of its own."""
+        """A terminating Namespace exists as long as it has finalizers of its own."""
         ending, there = field(9, field(1, 1735776000)), b""
         for type, more, spec, held in (
             (NAMESPACE, ending, field(1, "kubernetes"), True),
@@ -179,13 +179,13 @@ class ObjectTests(SynchronousTestCase):
             self.assertEqual(held, PROTOBUF.is_held(item, type))
 
     def test_refused(self):
-        """These are no objects."""
+        """These are not objects."""
         for data in (b"", b"k8s", b"{}", MAGIC + b"\x0a", enveloped(b"\x0a\x05")):
             with self.assertRaises(BadBody):
                 PROTOBUF.read_object(data)
 
     def test_no_type(self):
-        """What clients send need not say what it is; what the API tells has to."""
+        """Clients may omit the type of an object, the API may not."""
         for meta in (b"", field(1, "v1"), field(2, "Pod")):
             data = enveloped(pod("a"), meta)
             self.assertEqual(PROTOBUF.read_object(data)[1].name, "a")
@@ -199,7 +199,7 @@ class WatchTests(SynchronousTestCase):
     """Watches."""
 
     def test_large(self):
-        """Events of 64 KB and of 1 MB come in pieces of any size."""
+        """Events of 64 KB and of 1 MB are parsed in pieces of any size."""
         for size in (64_000, 2**20):
             data = frame(
                 "ADDED", "ConfigMap", {"metadata": {"name": "a"}, "data": {"x": "y" * size}}
@@ -210,7 +210,7 @@ class WatchTests(SynchronousTestCase):
                 self.assertEqual(event.item.name, "a")
 
     def test_refused(self):
-        """These are no events; one that is too long is refused by its length."""
+        """These are not events; one that is too long is rejected by its length."""
         good = body("ConfigMap", {"metadata": {"name": "a"}})
         for event in (
             b"",

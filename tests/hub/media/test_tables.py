@@ -1,4 +1,4 @@
-"""Tables and metadata that are made of whole objects."""
+"""Tables and metadata built from complete objects."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ METADATA = {
 
 
 def item(body):
-    """Make an item of a pod."""
+    """Create an item of a pod."""
     return Item("n", "p", "7", {"app": "web"}, "", body)
 
 
 def pod_in_json():
-    """Make an item in JSON."""
+    """Create an item in JSON."""
     return item(json.dumps({"metadata": METADATA, "spec": {"nodeName": "x"}}).encode())
 
 
 def pod_in_protobuf():
-    """Make an item in protobuf; the time is a message with seconds."""
+    """Create an item in protobuf; the time is a message with seconds."""
     created = b"\x08" + varint_form(CREATED)
     texts = {1: b"p", 3: b"n", 5: b"u", 6: b"7"}
     metadata = b"".join(bytes_form(number, text) for number, text in texts.items())
@@ -48,10 +48,10 @@ def pod_in_protobuf():
 
 
 class TableTests(SynchronousTestCase):
-    """Tables, which have the name and the age."""
+    """Tables with the name and the age."""
 
     def table(self, kept, *items):
-        """Return a Table of items that are kept in a form."""
+        """Return a Table of items that are cached in a form."""
         made = conversion(kept, TABLE, NOW)
         bodies = [made.body(one) for one in items]
         writer = media_for(TABLE).list_writer(
@@ -60,7 +60,7 @@ class TableTests(SynchronousTestCase):
         return json.loads(writer.head + writer.items(bodies) + writer.tail)
 
     def test_of_both_media(self):
-        """Kept in JSON or in protobuf, they are the same."""
+        """The Tables from JSON and protobuf are the same."""
         for kept, one in ((JSON, pod_in_json()), (PROTOBUF, pod_in_protobuf())):
             table = self.table(kept, one)
             self.assertEqual(("Table", "meta.k8s.io/v1"), (table["kind"], table["apiVersion"]))
@@ -77,7 +77,7 @@ class TableTests(SynchronousTestCase):
             self.assertEqual(shown, row["object"])
 
     def test_unknown_ages(self):
-        """What does not say when it was created, or says nonsense, has an unknown age."""
+        """Without a valid creation time the age is unknown."""
         name = bytes_form(1, b"p")
         for kept, body in (
             (JSON, b'{"metadata":{"name":"p","creationTimestamp":null}}'),
@@ -91,7 +91,7 @@ class TableTests(SynchronousTestCase):
             self.assertEqual(["p", "<unknown>"], row["cells"])
 
     def test_the_version_that_was_asked_for(self):
-        """A Table is of the version of meta.k8s.io that was asked for."""
+        """A Table has the requested version of meta.k8s.io."""
         made = conversion(JSON, Form("json", "Table", "v1beta1"), NOW)
         self.assertEqual(TypeMeta("meta.k8s.io/v1beta1", "Table"), made.type)
 
@@ -100,13 +100,13 @@ class MetadataTests(SynchronousTestCase):
     """Only the metadata."""
 
     def test_json(self):
-        """Of JSON it is JSON, with all that the metadata have."""
+        """From JSON it is JSON with all metadata."""
         made = conversion(JSON, Form("json", "PartialObjectMetadata", "v1"), NOW)
         self.assertEqual({"metadata": METADATA}, json.loads(made.body(pod_in_json())))
         self.assertEqual(TypeMeta("meta.k8s.io/v1", "PartialObjectMetadata"), made.type)
 
     def test_protobuf(self):
-        """Of protobuf it is protobuf: the same message without its other fields."""
+        """From protobuf it is protobuf: the same message without its other fields."""
         wanted = Form("protobuf", "PartialObjectMetadata", "v1")
         made = conversion(PROTOBUF, wanted, NOW)
         body = made.body(pod_in_protobuf())
@@ -118,10 +118,10 @@ class MetadataTests(SynchronousTestCase):
 
 
 class NothingTests(SynchronousTestCase):
-    """What cannot be made."""
+    """Impossible conversions."""
 
     def test_nothing(self):
-        """Whole objects are made of nothing, and no metadata of another media type."""
+        """Complete objects cannot be built, nor metadata of another media type."""
         partial = Form("json", "PartialObjectMetadata", "v1")
         for kept, wanted in (
             (JSON, PROTOBUF),

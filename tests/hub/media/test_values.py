@@ -1,4 +1,4 @@
-"""Where values end: what is guessed, and what is looked for."""
+"""The end of values: guessed or scanned."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ SEQUEL = b'},{"a"'
 
 
 class GuessTests(SynchronousTestCase):
-    """Ends that are guessed."""
+    """Guessed ends."""
 
     def setUp(self):
-        """Count what is decoded."""
+        """Count the calls of the decoder."""
         self.decoded = []
         self.reader = ValueReader(self.decode, 100, SEQUEL)
 
@@ -28,7 +28,7 @@ class GuessTests(SynchronousTestCase):
         return msgspec.json.decode(text)
 
     def test_guessed(self):
-        """What has the sequel behind it is decoded once, and not looked through."""
+        """A value followed by the sequel is decoded once, and not scanned."""
         text = bytearray(b'{"a":1},{"a":2},{"a"')
         with mock.patch.object(json_values, "EndScanner", side_effect=AssertionError):
             one = self.reader.read(text, 0, False)
@@ -38,7 +38,7 @@ class GuessTests(SynchronousTestCase):
         self.assertEqual(self.decoded, [one.text, two.text])
 
     def test_in_pieces(self):
-        """The sequel is found wherever it was cut."""
+        """The sequel is found wherever it was split."""
         whole = b'{"a":1},{"a"'
         for cut in range(1, len(whole)):
             text = bytearray(whole[:cut])
@@ -48,14 +48,14 @@ class GuessTests(SynchronousTestCase):
                 self.assertEqual(self.reader.read(text, 0, False).content, {"a": 1})
 
     def test_wrong(self):
-        """A sequel within a value is not believed again."""
+        """A sequel found within a value is not used again."""
         text = bytearray(b'{"a":[{"a":1},{"a":2},{"a":3}]},{"a"')
         self.assertEqual(self.reader.read(text, 0, False).end, text.index(b"]}") + 2)
         self.assertEqual(len(self.decoded), 2)
         self.assertEqual(self.reader.sequel, b"")
 
     def test_may_be_last(self):
-        """A text may end with an object when its last token is a brace."""
+        """A text may end with an object if its last token is a brace."""
         for data, before, expected in (
             (b"}", False, True),
             (b"x} \r\n\t", False, True),
@@ -68,10 +68,10 @@ class GuessTests(SynchronousTestCase):
 
 
 class ScannerTests(SynchronousTestCase):
-    """Ends that are looked for."""
+    """Scanned ends."""
 
     def find(self, pieces, start=0):
-        """Return after which piece the end is found, and where it is."""
+        """Return the piece after which the end is found, and its position."""
         scanner, text = EndScanner(), bytearray()
         for number, piece in enumerate(pieces):
             text += piece
@@ -81,7 +81,7 @@ class ScannerTests(SynchronousTestCase):
         return None
 
     def test_ends(self):
-        """Values end where they do, whatever is in their texts, and however they are cut."""
+        """The end is correct, whatever strings contain, and however the text is split."""
         for value in (
             b"{}",
             b"[]",
@@ -103,7 +103,7 @@ class ScannerTests(SynchronousTestCase):
             self.assertEqual(self.find([text[:2], *octets], 1)[1], 1 + len(value))
 
     def test_long_scalar(self):
-        """A number has an end, soon."""
+        """The length of a number is limited."""
         whole = b"1" * MAX_SCALAR
         self.assertEqual(self.find([whole + b","]), (0, MAX_SCALAR))
         self.assertIsNone(self.find([whole]))

@@ -1,4 +1,4 @@
-"""The interface for pods: in a network of its own by the kernel, and with a fake where it lacks."""
+"""The interface for pods: in a network namespace of the kernel, and with a fake for other cases."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ SETTINGS_6 = InterfaceSettings("yurthub-dummy0", ip_address("fd00::2:1"))
 
 
 class KernelTests(SynchronousTestCase):
-    """What the kernel is brought to."""
+    """The effect on the kernel."""
 
     def setUp(self) -> None:
-        """Enter a network of its own."""
+        """Enter a new network namespace."""
         former, own = Namespace(current=True), Namespace()
         for each in (former.close, own.close, former.enter):
             self.addCleanup(each)
@@ -43,7 +43,7 @@ class KernelTests(SynchronousTestCase):
         return [line.split()[3] for line in shown if " fe80" not in line]
 
     def test_made(self) -> None:
-        """It is made with its one address, set up, and nothing is left to be done."""
+        """It is created with its single address, set up, and no further change is needed."""
         done = ensure(SETTINGS)
         self.assertIn("169.254.2.1 added", done)
         self.assertIn("set up", done)
@@ -53,14 +53,14 @@ class KernelTests(SynchronousTestCase):
         self.assertEqual([], ensure(SETTINGS))
 
     def test_ipv6(self) -> None:
-        """An address of IPv6 can be used at once."""
+        """An IPv6 address can be used at once."""
         ensure(SETTINGS_6)
         self.assertEqual(["fd00::2:1/128"], self.addresses())
         self.assertNotIn("tentative", run("ip", "address", "show", SETTINGS.name))
         self.assertEqual([], ensure(SETTINGS_6))
 
     def test_ipv6_that_is_off(self) -> None:
-        """It is said what is off, and that does."""
+        """The error says that IPv6 is disabled, and its fix works."""
         Path("/proc/sys/net/ipv6/conf/default/disable_ipv6").write_text("1")
         error = str(self.assertRaises(SteeringFailed, ensure, SETTINGS_6))
         self.assertNotIn("NET_ADMIN", error)
@@ -70,12 +70,12 @@ class KernelTests(SynchronousTestCase):
         self.assertEqual(["fd00::2:1 added", "set up"], ensure(SETTINGS_6))
 
     def test_answers(self) -> None:
-        """This machine takes what is sent to the address."""
+        """This machine accepts packets to the address."""
         ensure(SETTINGS)
         self.assertIn("local 169.254.2.1", run("ip", "route", "get", "169.254.2.1"))
 
     def test_repaired(self) -> None:
-        """A foreign address goes, a missing one comes back, and so does the whole interface."""
+        """Another address is removed, a missing one added, and a missing interface created."""
         ensure(SETTINGS)
         run("ip", "address", "flush", "dev", SETTINGS.name)
         run("ip", "address", "add", "169.254.9.9/24", "dev", SETTINGS.name)
@@ -86,7 +86,7 @@ class KernelTests(SynchronousTestCase):
         self.assertIn("169.254.2.1 added", ensure(SETTINGS))
 
     def test_several(self) -> None:
-        """Foreign addresses of one network go, those that go with the first of them, too."""
+        """Other addresses are removed, including those that the kernel removes itself."""
         ensure(SETTINGS)
         added = [f"192.0.2.{number}/24" for number in range(1, 9)]
         for each in added:
@@ -99,28 +99,28 @@ class KernelTests(SynchronousTestCase):
             links.remove_address(link, ip_address("192.0.2.1"), 24)
 
     def test_removed(self) -> None:
-        """What a hub has made is removed, also by a process that has not made it."""
+        """A hub's interface is removed, also by another process."""
         ensure(SETTINGS)
         remove(SETTINGS)
         self.assertNotIn(SETTINGS.name, run("ip", "link"))
         remove(SETTINGS)
 
     def test_somebody_elses(self) -> None:
-        """What an operator has made gets the address, and stays in the end."""
+        """An operator's interface gets the address, and is not removed."""
         run("ip", "tuntap", "add", SETTINGS.name, "mode", "tap")
         self.assertEqual(["169.254.2.1 added", "set up"], ensure(SETTINGS))
         remove(SETTINGS)
         self.assertEqual(["169.254.2.1/32"], self.addresses())
 
     def test_hardware(self) -> None:
-        """What is no interface of this sort is left alone."""
+        """An interface of another kind is not changed."""
         error = self.assertRaises(SteeringFailed, ensure, InterfaceSettings("lo", SETTINGS.address))
         self.assertIn("--dummy-if-name", str(error))
         self.assertNotIn("169.254", run("ip", "address", "show", "lo"))
 
 
 class FakeLinks:
-    """Interfaces in memory; the kernel refuses those of either kind, if an error is set for it."""
+    """Interfaces in memory; the kernel rejects a kind if an error is set for it."""
 
     def __init__(self, dummy: int = 0, tap: int = 0) -> None:
         self.dummy, self.tap = dummy, tap
@@ -128,7 +128,7 @@ class FakeLinks:
         self.calls: list[object] = []
 
     def opened(self):
-        """Be what is spoken to in a block."""
+        """Return this object for a block."""
         return self
 
     def __enter__(self):
@@ -142,21 +142,21 @@ class FakeLinks:
         return self.link
 
     def add_dummy(self, name):
-        """Make one, or refuse."""
+        """Create a dummy interface, or fail."""
         if self.dummy:
             raise KernelRefused(self.dummy)
         self.calls.append("dummy")
         self.link = Link(7, "dummy", "", False)
 
     def add_tap(self, name):
-        """Make the other."""
+        """Create a TAP device, or fail."""
         if self.tap:
             raise OSError(self.tap, "refused")
         self.calls.append("tap")
         self.link = Link(7, "tun", "", False)
 
     def addresses(self, link, version):
-        """Return none."""
+        """Return no addresses."""
         return set()
 
     def __getattr__(self, name):
@@ -164,10 +164,10 @@ class FakeLinks:
 
 
 class KindTests(SynchronousTestCase):
-    """Dummy or TAP: here one of them may be missing."""
+    """Dummy or TAP: one of them may be missing."""
 
     def ensure(self, links: FakeLinks) -> list[str]:
-        """Have the interface in a kernel of the test's."""
+        """Create the interface in the fake kernel."""
         with (
             patch.object(interface, "Links", links),
             patch.object(interface, "add_tap", links.add_tap),
@@ -175,34 +175,34 @@ class KindTests(SynchronousTestCase):
             return ensure(SETTINGS)
 
     def test_dummy(self) -> None:
-        """Where the kernel has dummy interfaces, it is one."""
+        """If the kernel has dummy interfaces, it is one."""
         links = FakeLinks()
         self.assertEqual("made, as a dummy", self.ensure(links)[0])
         self.assertEqual(["dummy", "mark", "add_address", "set_up", "closed"], links.calls)
 
     def test_tap(self) -> None:
-        """Where it has none, it is a TAP device."""
+        """Otherwise it is a TAP device."""
         links = FakeLinks(errno.EOPNOTSUPP)
         self.assertEqual("made, as a TAP device", self.ensure(links)[0])
         self.assertEqual(["tap", "mark", "add_address", "set_up", "closed"], links.calls)
 
     def test_not_permitted(self) -> None:
-        """What is not permitted says what is missing, on one line."""
+        """Without permission the error names what is missing, on one line."""
         error = str(self.assertRaises(SteeringFailed, self.ensure, FakeLinks(errno.EPERM)))
         self.assertIn("NET_ADMIN", error)
         self.assertNotIn("\n", error)
 
     def test_neither(self) -> None:
-        """Where there is neither, it says how to get one."""
+        """If neither exists, the error says how to get one."""
         links = FakeLinks(errno.EOPNOTSUPP, tap=errno.ENOENT)
         self.assertIn("modprobe", str(self.assertRaises(SteeringFailed, self.ensure, links)))
 
 
 class LifeTests(SynchronousTestCase):
-    """The part of the process that looks after it."""
+    """The service that maintains the interface."""
 
     def setUp(self) -> None:
-        """Make it, with a kernel that does what the test says."""
+        """Create it, with a kernel that the test controls."""
         self.clock = Clock()
         self.result: object = ["made"]
         self.jobs: list[str] = []
@@ -216,17 +216,17 @@ class LifeTests(SynchronousTestCase):
         self.addCleanup(globalLogPublisher.removeObserver, observer)
 
     def observe(self, event) -> None:
-        """Keep warnings."""
+        """Record warnings."""
         if event["log_level"].name == "warn":
             self.told.append(formatEvent(event))
 
     def run_job(self, job) -> Deferred:
-        """Answer at once."""
+        """Run a job synchronously."""
         self.jobs.append(job.func.__name__)
         return fail(self.result) if isinstance(self.result, Exception) else succeed(self.result)
 
     def test_kept(self) -> None:
-        """It is looked at again within a minute; who waits for the address is told."""
+        """It is checked within a minute; callbacks for the address are called."""
         self.assertLessEqual(INTERVAL, 60)
         self.interface.startService()
         self.assertIsNone(self.interface.problem())
@@ -242,7 +242,7 @@ class LifeTests(SynchronousTestCase):
         self.assertEqual(["ensure", "ensure", "ensure", "remove"], self.jobs)
 
     def test_lost(self) -> None:
-        """What cannot be repaired is told once, until it is back."""
+        """A failed repair is logged once, until it succeeds."""
         self.interface.startService()
         self.result = SteeringFailed("not permitted")
         self.clock.pump([INTERVAL] * 3)
@@ -253,7 +253,7 @@ class LifeTests(SynchronousTestCase):
         self.successResultOf(self.interface.stopService())
 
     def test_refused(self) -> None:
-        """What cannot be had is told once, and tried again."""
+        """A failed creation is logged once, and retried."""
         self.result = SteeringFailed("not permitted")
         self.interface.startService()
         for _ in range(3):
@@ -276,7 +276,7 @@ class ThreadTests(TestCase):
     """With the thread that waits for the kernel."""
 
     async def test_whole(self) -> None:
-        """It comes and goes with the service."""
+        """It is created and removed with the service."""
         former, own = Namespace(current=True), Namespace()
         for each in (former.close, own.close, former.enter):
             self.addCleanup(each)

@@ -1,4 +1,4 @@
-"""Versions, discovery and OpenAPI without the cloud."""
+"""Versions, discovery and OpenAPI while offline."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ V2_FORM = "application/json;as=APIGroupDiscoveryList;g=apidiscovery.k8s.io;v=v2"
 
 
 class DocumentTests(OfflineTestCase):
-    """Answers that are no objects."""
+    """Responses that are not objects."""
 
     def test_everybody_gets_them(self):
-        """What one client was told all get, in its media type."""
+        """All clients share the documents, in their media types."""
         for path in ("/version", "/api", "/apis", "/apis/discovery.k8s.io/v1", "/openapi/v3"):
             self.keep_document(path, b'{"x":1}')
             for agent in (b"coredns", b"kubectl/v1", b"curl"):
@@ -21,7 +21,7 @@ class DocumentTests(OfflineTestCase):
                 self.assertEqual(b"application/json", fields[b"content-type"])
 
     def test_representations(self):
-        """Discovery of all groups at once is for who asks for it."""
+        """Aggregated discovery is served to clients that request it."""
         self.keep_document("/apis", b"list")
         self.keep_document("/apis", b"aggregated", V2, V2_FORM)
         kubectl = b"Accept: " + V2.encode() + b",application/json"
@@ -31,15 +31,15 @@ class DocumentTests(OfflineTestCase):
         self.assertEqual(b"list", self.ask("/apis")[2])
 
     def test_missing(self):
-        """What was never asked for is no 404, which would say that there is no such group."""
+        """A missing document is not a 404, which would mean that the API group does not exist."""
         status = self.assert_status(503, "ServiceUnavailable", "was never asked for", "/apis/x/v1")
         self.assertNotIn("details", status)
         self.assertNotIn(b"retry-after", self.ask("/apis/x/v1")[1])
 
     def test_health(self):
-        """The API is not said to be well."""
+        """The API's health is not reported."""
         self.assert_status(503, "ServiceUnavailable", "", "/readyz")
 
     def test_posts(self):
-        """Nothing is posted there."""
+        """Documents cannot be posted."""
         self.assert_status(503, "ServiceUnavailable", "", "/version", method=b"POST", body=b"{}")

@@ -1,4 +1,4 @@
-"""Who gets what without the cloud."""
+"""Authentication while offline."""
 
 from __future__ import annotations
 
@@ -12,62 +12,62 @@ TARGET = "/api/v1/namespaces/n/secrets/a"
 
 
 def bearer(token):
-    """Make a field."""
+    """Create a header field."""
     return b"Authorization: Bearer " + token.encode()
 
 
 class LoopbackTests(OfflineTestCase):
-    """By the loopback listener."""
+    """On the loopback listener."""
 
     def setUp(self):
-        """Keep a secret of kubelet's, and one of an account's."""
+        """Cache a Secret of the kubelet, and one of an account."""
         super().setUp()
         self.keep_one("secrets.v1.core", item("a", owner="node"))
         self.keep_one("secrets.v1.core", item("a", owner=ACCOUNT), client=f"kubelet {ACCOUNT}")
 
     def test_the_node(self):
-        """Without a token it is the node that asks."""
+        """A request without a token is the node's."""
         _, content = self.ask_json(TARGET)
         self.assertEqual("node", content["owner"])
 
     def test_accepted_tokens(self):
-        """A token that the API has accepted gets what its owner got, not what the node got."""
+        """An accepted token gets its owner's data, not the node's."""
         self.accept(TOKEN)
         _, content = self.ask_json(TARGET, bearer(TOKEN))
         self.assertEqual(ACCOUNT, content["owner"])
 
     def test_nonsense(self):
-        """A token that nobody has accepted gets nothing."""
+        """A token that was never accepted is rejected."""
         for token in ("nonsense", TOKEN, jwt({"sub": "", "iss": "x"})):
             self.assert_status(401, "Unauthorized", "was not accepted", TARGET, bearer(token))
 
     def test_expired_tokens(self):
-        """A token that has expired meanwhile gets nothing any more."""
+        """A token that has expired meanwhile is rejected."""
         self.accept(TOKEN, until=NOW + 60)
         self.assertEqual(200, self.ask(TARGET, bearer(TOKEN))[0])
         self.clock.advance(60)
         self.assert_status(401, "Unauthorized", "expired", TARGET, bearer(TOKEN))
 
     def test_impersonation(self):
-        """Who may act for somebody else only the API says."""
+        """Impersonation needs the API."""
         self.assert_status(
             503, "ServiceUnavailable", "act for somebody else", TARGET, b"Impersonate-User: admin"
         )
 
 
 class PodsTests(OfflineTestCase):
-    """By the listeners that pods reach."""
+    """On the listeners for pods."""
 
     local = False
 
     def setUp(self):
-        """Keep a secret of kubelet's, and one of an account's."""
+        """Cache a Secret of the kubelet, and one of an account."""
         super().setUp()
         self.keep_one("secrets.v1.core", item("a", owner="node"))
         self.keep_one("secrets.v1.core", item("a", owner=ACCOUNT), client=f"kubelet {ACCOUNT}")
 
     def test_no_credentials(self):
-        """Without a token there is nothing, whatever the client calls itself."""
+        """A request without a token is rejected, whatever its User-Agent is."""
         for target in (TARGET, "/api/v1/pods", "/version", "/api/v1/pods?watch=1"):
             self.assert_status(401, "Unauthorized", "a bearer token is needed", target)
         self.assert_status(
@@ -75,7 +75,7 @@ class PodsTests(OfflineTestCase):
         )
 
     def test_a_client_that_claims_to_be_kubelet(self):
-        """It sees what its owner has seen, and nothing of kubelet's."""
+        """A pod that claims to be the kubelet gets its own account's data only."""
         self.accept(TOKEN)
         _, content = self.ask_json(TARGET, bearer(TOKEN))
         self.assertEqual(ACCOUNT, content["owner"])
@@ -84,7 +84,7 @@ class PodsTests(OfflineTestCase):
         self.assert_status(503, "ServiceUnavailable", "never seen", TARGET, bearer(other))
 
     def test_kubectl_in_a_pod(self):
-        """What kubelet knows is for people at the node, not for pods."""
+        """The kubelet's data is for users on the node, not for pods."""
         self.keep("pods.v1.core", item("p"))
         self.accept(TOKEN)
         target = "/api/v1/namespaces/n/pods"
@@ -93,7 +93,7 @@ class PodsTests(OfflineTestCase):
         )
 
     def test_placeholders(self):
-        """The hub knows the account that it issued a placeholder for, until it expires."""
+        """The account of a placeholder is known until it expires."""
         token, expires = self.tokens.issue("kube-system", "coredns", [])
         self.assertEqual(NOW + LIFETIME, expires)
         _, content = self.ask_json(TARGET, bearer(token))
@@ -102,7 +102,7 @@ class PodsTests(OfflineTestCase):
         self.assert_status(401, "Unauthorized", "", TARGET, bearer(token))
 
     def test_placeholders_of_others(self):
-        """A placeholder for others than the API is not for the API; nor is one that is forged."""
+        """Placeholders for other audiences, and forged ones, are rejected."""
         vault, _ = self.tokens.issue("kube-system", "coredns", ["vault"])
         other = PlaceholderTokens(b"x" * SECRET_BYTES, self.clock.seconds)
         forged, _ = other.issue("kube-system", "coredns", [])
@@ -114,13 +114,13 @@ class PodsTests(OfflineTestCase):
 
 
 class WithoutPlaceholdersTests(OfflineTestCase):
-    """Switched off."""
+    """Disabled placeholders."""
 
     local = False
     placeholders = False
 
     def test_placeholders(self):
-        """A placeholder is nobody's when none are issued."""
+        """A placeholder is rejected if none are issued."""
         self.keep_one("secrets.v1.core", item("a"), client=f"kubelet {ACCOUNT}")
         token, _ = self.tokens.issue("kube-system", "coredns", [])
         self.assert_status(401, "Unauthorized", "", TARGET, bearer(token))

@@ -1,4 +1,4 @@
-"""The secret by which placeholders for tokens are signed."""
+"""The secret that signs placeholder tokens."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class SecretTests(SynchronousTestCase):
     """A file in the directory of keys."""
 
     def setUp(self):
-        """Have a directory."""
+        """Create a directory."""
         self.directory = StateDirectory.open(Path(self.mktemp()))
 
     def test_outlives_the_process(self):
-        """It is made once, and another one only where the file is none."""
+        """It is created once, and replaced only if the file is invalid."""
         secret = kept_secret(self.directory)
         self.assertEqual(SECRET_BYTES, len(secret))
         self.assertEqual(secret, kept_secret(self.directory))
@@ -30,7 +30,7 @@ class SecretTests(SynchronousTestCase):
         self.assertEqual(0o600, (self.directory.path / KEY).stat().st_mode & 0o777)
 
     def test_directory_that_cannot_be_written(self):
-        """Then it lasts as long as the process, which is told."""
+        """If it cannot be stored, it lasts as long as the process, which is logged."""
         secrets = set()
         for number in (errno.EROFS, errno.ENOSPC):
             with (
@@ -46,7 +46,7 @@ class SecretTests(SynchronousTestCase):
         self.assertEqual([], self.directory.names())
 
     def test_secret_that_others_can_read(self):
-        """It is not used, and neither is another one."""
+        """A secret that others can read is neither used nor replaced."""
         kept_secret(self.directory)
         (self.directory.path / KEY).chmod(0o644)
         self.assertRaises(StateError, kept_secret, self.directory)

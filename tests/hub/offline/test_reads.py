@@ -1,4 +1,4 @@
-"""Objects and lists without the cloud."""
+"""Objects and lists while offline."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROTOBUF = b"Accept: application/vnd.kubernetes.protobuf,application/json"
 
 
 def protobuf_item(name, version="1", more=b""):
-    """Make an item in protobuf."""
+    """Create an item in protobuf."""
     metadata = bytes_form(1, name.encode()) + bytes_form(3, b"n") + bytes_form(6, version.encode())
     return Item("n", name, version, {}, "", bytes_form(1, metadata) + more)
 
@@ -32,7 +32,7 @@ class GetTests(OfflineTestCase):
     """An object."""
 
     def test_an_object(self):
-        """It is given as it was, with its type."""
+        """It is served as it was received, with its type."""
         self.keep_one("configmaps.v1.core", item("a", 3, data={"x": "1"}))
         status, content = self.ask_json("/api/v1/namespaces/n/configmaps/a")
         self.assertEqual(200, status)
@@ -40,7 +40,7 @@ class GetTests(OfflineTestCase):
         self.assertEqual({"x": "1"}, content["data"])
 
     def test_head(self):
-        """HEAD is answered as GET is, without the body."""
+        """HEAD gets the response to GET without its body."""
         self.keep_one("configmaps.v1.core", item("a"))
         _, fields, expected = self.ask("/api/v1/namespaces/n/configmaps/a")
         status, headers, body = self.ask("/api/v1/namespaces/n/configmaps/a", method=b"HEAD")
@@ -48,7 +48,7 @@ class GetTests(OfflineTestCase):
         self.assertEqual(len(expected), int(headers[b"content-length"]))
 
     def test_what_a_list_had(self):
-        """What came with a list can be got."""
+        """Objects of a list can be read individually."""
         self.keep("configmaps.v1.core", item("a"))
         self.assertEqual(200, self.ask("/api/v1/namespaces/n/configmaps/a")[0])
 
@@ -58,13 +58,13 @@ class GetTests(OfflineTestCase):
         self.assertEqual(200, self.ask("/api/v1/nodes/edge-1/status")[0])
 
     def test_many_at_once(self):
-        """Many requests for one object are all answered."""
+        """Many requests for one object all get responses."""
         self.keep_one("configmaps.v1.core", item("a"))
         statuses = {self.ask("/api/v1/namespaces/n/configmaps/a")[0] for _ in range(50)}
         self.assertEqual({200}, statuses)
 
     def test_absent(self):
-        """Of a list that is known, what it lacks does not exist."""
+        """An object that is missing from a known list does not exist."""
         self.keep("configmaps.v1.core", item("a"))
         status = self.assert_status(
             404, "NotFound", 'configmaps "b" not found', "/api/v1/namespaces/n/configmaps/b"
@@ -72,19 +72,19 @@ class GetTests(OfflineTestCase):
         self.assertEqual({"name": "b", "kind": "configmaps"}, status["details"])
 
     def test_absent_while_lists_are_read(self):
-        """That one is not there is told however many lists wait for their turn."""
+        """A 404 does not wait for concurrent reads of lists."""
         self.keep("configmaps.v1.core", item("a"))
         self.patch(self.cache, "list", lambda scope: Deferred())
         self.assert_status(404, "NotFound", "", "/api/v1/namespaces/n/configmaps/b")
 
     def test_deleted_online(self):
-        """What the API deleted, or did not find, is not there."""
+        """An object that the API deleted, or did not find, does not exist."""
         self.keep("configmaps.v1.core", item("a"))
         self.cache.remove(Scope(collection("kubelet", "configmaps.v1.core")), item("a", ""))
         self.assert_status(404, "NotFound", "", "/api/v1/namespaces/n/configmaps/a")
 
     def test_unknown(self):
-        """Of what was never seen nobody knows whether it exists: that is no 404."""
+        """An unknown object is not a 404, because it may exist."""
         target = "/api/v1/namespaces/n/configmaps/a"
         status = self.assert_status(503, "ServiceUnavailable", "was never seen here", target)
         self.assertEqual({"retryAfterSeconds": 1}, status["details"])
@@ -93,7 +93,7 @@ class GetTests(OfflineTestCase):
         self.assert_status(503, "ServiceUnavailable", "was never seen here", target)
 
     def test_forms(self):
-        """The best form that a client accepts, and of which there is something, is given."""
+        """The best accepted form with cached data is served."""
         self.keep_one("pods.v1.core", item("a"))
         status, content = self.ask_json("/api/v1/namespaces/n/pods/a", PROTOBUF)
         self.assertEqual((200, "Pod"), (status, content["kind"]))
@@ -104,14 +104,14 @@ class GetTests(OfflineTestCase):
         self.assertEqual((200, TypeMeta("v1", "Pod"), "a"), (status, type, found.name))
 
     def test_the_newest_form(self):
-        """What is newer is better than what is in a better form."""
+        """A newer object is preferred to a better form."""
         self.keep_one("pods.v1.core", protobuf_item("a", "4"), form="protobuf")
         self.keep_one("pods.v1.core", item("a", 10))
         _, content = self.ask_json("/api/v1/namespaces/n/pods/a", PROTOBUF)
         self.assertEqual("10", content["metadata"]["resourceVersion"])
 
     def test_gone_in_another_form(self):
-        """What a newer list in another form lacks has gone, and comes back with a newer version."""
+        """An object that a newer list in another form lacks does not exist, until it is newer."""
         target = "/api/v1/namespaces/n/configmaps/a"
         self.keep_one("configmaps.v1.core", item("a", 50))
         self.keep("configmaps.v1.core", form="protobuf", version=49)
@@ -122,7 +122,7 @@ class GetTests(OfflineTestCase):
         self.assertEqual(200, self.ask(target, PROTOBUF)[0])
 
     def test_pods_gone_in_another_form(self):
-        """kubelet lists the pods of its node: what is not among these has gone."""
+        """The kubelet lists the pods of its node: a pod that the list lacks was deleted."""
         of_node = {"field_selector": "spec.nodeName=edge-1"}
         self.keep("pods.v1.core", item("a", 50, node="edge-1"), **of_node)
         self.keep("pods.v1.core", protobuf_item("b"), form="protobuf", version=51, **of_node)
@@ -130,19 +130,19 @@ class GetTests(OfflineTestCase):
         self.assert_status(404, "NotFound", 'pods "a" not found', target, PROTOBUF)
 
     def test_unknown_forms(self):
-        """A client that accepts only what cannot be made is told so."""
+        """A client that accepts only other forms gets 406."""
         self.keep_one("configmaps.v1.core", item("a"))
         target = "/api/v1/namespaces/n/configmaps/a"
         self.assert_status(406, "NotAcceptable", "", target, b"Accept: application/yaml")
 
     def test_other_clients(self):
-        """What one client was told another does not get."""
+        """Data of one client is not served to another."""
         self.keep_one("secrets.v1.core", item("a"))
         target = "/api/v1/namespaces/n/secrets/a"
         self.assert_status(503, "ServiceUnavailable", "", target, agent=b"kube-proxy/v1")
 
     def test_clients_that_are_not_kept(self):
-        """A client of which nothing is kept is told that."""
+        """A client that is not cached gets a response that says so."""
         target = "/api/v1/namespaces/n/secrets/a"
         self.assert_status(
             503, "ServiceUnavailable", "answers to curl about", target, agent=b"curl/8"
@@ -153,7 +153,7 @@ class ListTests(OfflineTestCase):
     """A list."""
 
     def test_a_list(self):
-        """It has all its items, with their type, and the version that is known of all."""
+        """It has all items with their type, and the version up to which everything is known."""
         self.keep("services.v1.core", item("b"), item("a"), version=5)
         self.keep_one("services.v1.core", item("c", 9))
         status, headers, body = self.ask("/api/v1/services")
@@ -164,7 +164,7 @@ class ListTests(OfflineTestCase):
         self.assertEqual(["a", "b", "c"], [one["metadata"]["name"] for one in content["items"]])
 
     def test_versions_do_not_go_back(self):
-        """When the newest object is gone, the version of the list stays."""
+        """If the newest object is deleted, the version of the list stays."""
         self.keep("services.v1.core", item("a"), item("b", 9), version=9)
         self.cache.remove(Scope(collection("kubelet", "services.v1.core")), item("b", ""))
         _, content = self.ask_json("/api/v1/services")
@@ -185,7 +185,7 @@ class ListTests(OfflineTestCase):
         self.assertEqual(ListMeta(TypeMeta("v1", "Service"), "7"), reader.finish())
 
     def test_the_newest_list(self):
-        """A newer list is better than one in a better form, but a part of one is not."""
+        """A newer list is preferred to a better form, but an incomplete one is not."""
         self.keep("services.v1.core", protobuf_item("a"), form="protobuf", version=7)
         self.keep("services.v1.core", item("b"), version=10)
         self.assertEqual(["b"], self.names("/api/v1/services", PROTOBUF))
@@ -194,13 +194,13 @@ class ListTests(OfflineTestCase):
         self.assertEqual(["a"], self.names("/api/v1/configmaps", PROTOBUF))
 
     def test_known_to_be_empty(self):
-        """What the API said to be empty is empty: a list, not null and not 404."""
+        """A list that was empty in the API is empty: not null and not 404."""
         self.keep("configmaps.v1.core", item("a", namespace="m"))
         status, content = self.ask_json("/api/v1/namespaces/n/configmaps")
         self.assertEqual((200, []), (status, content["items"]))
 
     def test_kubelets_pods(self):
-        """kubelet never gets an empty list of pods: it would end all that run."""
+        """The kubelet never gets an empty list of pods, because it would stop all running pods."""
         target = "/api/v1/pods?fieldSelector=spec.nodeName%3Dedge-1"
         self.assert_status(404, "NotFound", "never listed", target)
         self.keep("pods.v1.core", field_selector="spec.nodeName=edge-1")
@@ -209,14 +209,14 @@ class ListTests(OfflineTestCase):
         self.assertEqual(["a"], self.names(target))
 
     def test_never_listed(self):
-        """A list that was never seen is 404, which says that the cloud is away."""
+        """An unknown list is a 404 whose message says that the cloud is not reachable."""
         status = self.assert_status(
             404, "NotFound", "node edge-1 cannot reach the Kubernetes API", "/api/v1/services"
         )
         self.assertEqual({"kind": "services"}, status["details"])
 
     def test_a_part_is_no_list(self):
-        """What is known of single objects is not given for all there are."""
+        """Individually known objects are not served as a list."""
         self.keep_one("services.v1.core", item("a"))
         self.assert_status(404, "NotFound", "never listed", "/api/v1/services")
         self.keep("services.v1.core", item("a"), namespace="n")
@@ -224,7 +224,7 @@ class ListTests(OfflineTestCase):
         self.assert_status(404, "NotFound", "never listed", "/api/v1/services")
 
     def test_selectors(self):
-        """Other selectors than those that were asked for before are evaluated."""
+        """Selectors that were not used before are evaluated."""
         self.keep(
             "services.v1.core",
             item("a", labels={"app": "web"}),
@@ -243,13 +243,13 @@ class ListTests(OfflineTestCase):
             self.assertEqual(names, self.names(f"/api/v1/services{query}"), query)
 
     def test_bad_selectors(self):
-        """What is no selector is refused."""
+        """Invalid selectors are rejected."""
         self.keep("services.v1.core")
         target = "/api/v1/services?labelSelector=a+b"
         self.assert_status(400, "BadRequest", "unable to parse", target)
 
     def test_a_list_by_name(self):
-        """One object that is known is a whole list; one that is not there is none."""
+        """A list by name of a known object is complete; of an unknown one it is not served."""
         self.keep_one("configmaps.v1.core", item("a"))
         target = "/api/v1/namespaces/n/configmaps?fieldSelector=metadata.name%3D"
         self.assertEqual(["a"], self.names(target + "a"))
@@ -258,7 +258,7 @@ class ListTests(OfflineTestCase):
         self.assertEqual([], self.names(target + "b"))
 
     def test_a_list_by_name_of_all_namespaces(self):
-        """What one namespace has by a name is not all, unless there are no namespaces."""
+        """A name in all namespaces is complete only for a cluster-scoped object."""
         self.keep_one("configmaps.v1.core", item("a"))
         target = "/api/v1/configmaps?fieldSelector=metadata.name%3Da"
         self.assert_status(404, "NotFound", "never listed", target)
@@ -269,7 +269,7 @@ class ListTests(OfflineTestCase):
         self.assertEqual(["edge-1"], self.names(target))
 
     def test_the_version_of_a_list_by_name(self):
-        """An object that was only got is listed as of its version, from which its watch goes on."""
+        """A list of an object that was only read has its version, from which a watch continues."""
         self.keep_one("configmaps.v1.core", item("a", 50))
         self.keep("configmaps.v1.core", item("b", 900, "m"), version=900, namespace="m")
         target = "/api/v1/namespaces/n/configmaps?fieldSelector=metadata.name%3Da"
@@ -279,7 +279,7 @@ class ListTests(OfflineTestCase):
         self.assert_status(504, "Timeout", too_new, f"{target}&resourceVersion=900")
 
     def test_large_lists(self):
-        """A large list is streamed, no faster than the client takes it."""
+        """A large list is streamed no faster than the client reads."""
         many = [item(f"s{n:04}", data="x" * 1000) for n in range(3000)]
         self.keep("services.v1.core", *many)
         connection = self.server.connect()
@@ -296,7 +296,7 @@ class ListTests(OfflineTestCase):
         self.assertEqual(3000, len(json.loads(body)["items"]))
 
     def test_clients_that_leave(self):
-        """Of a list that nobody takes nothing is left."""
+        """Nothing is left of a list whose client disconnects."""
         many = [item(f"s{n:04}", data="x" * 1000) for n in range(3000)]
         self.keep("services.v1.core", *many)
         connection = self.server.connect()
@@ -308,7 +308,7 @@ class ListTests(OfflineTestCase):
         self.assertEqual(0, self.cache.listed)
 
     def test_versions_that_are_not_known_yet(self):
-        """A client is not taken back behind what it has seen, but told to ask without a version."""
+        """A client never gets an older state, but an error after which it omits the version."""
         self.keep("services.v1.core", item("a"), version=5)
         target = "/api/v1/services?resourceVersion=6"
         status = self.assert_status(504, "Timeout", "Too large resource version", target)
@@ -316,7 +316,7 @@ class ListTests(OfflineTestCase):
         self.assertEqual(["ResourceVersionTooLarge"], [cause["reason"] for cause in causes])
         self.assertEqual(["a"], self.names("/api/v1/services?resourceVersion=5"))
         self.assertEqual(["a"], self.names("/api/v1/services?resourceVersion=0"))
-        # No API server has such a version, and a number of so many digits is none to Python.
+        # No API server has such a version, and Python rejects a number with that many digits.
         self.assertEqual(["a"], self.names(f"/api/v1/services?resourceVersion={'9' * 5000}"))
         target = "/api/v1/services?resourceVersion=4&resourceVersionMatch=Exact"
         self.assert_status(410, "Expired", "", target)
@@ -326,12 +326,12 @@ class PageTests(OfflineTestCase):
     """Pages of a list."""
 
     def setUp(self):
-        """Keep a list of five."""
+        """Cache a list of five objects."""
         super().setUp()
         self.keep("services.v1.core", *(item(f"s{n}") for n in range(5)), version=7)
 
     def page(self, query):
-        """Return the names of a page, its token and how many remain."""
+        """Return the names of a page, its token and the remaining number."""
         status, content = self.ask_json(f"/api/v1/services?{query}")
         self.assertEqual(200, status, content)
         metadata = content["metadata"]
@@ -340,7 +340,7 @@ class PageTests(OfflineTestCase):
         return names, metadata.get("continue", ""), metadata.get("remainingItemCount")
 
     def test_pages(self):
-        """All pages together are the list."""
+        """All pages together form the list."""
         names, token, remaining = self.page("limit=2")
         self.assertEqual((["s0", "s1"], 3), (names, remaining))
         names, token, remaining = self.page(f"limit=2&continue={token}")
@@ -348,25 +348,25 @@ class PageTests(OfflineTestCase):
         self.assertEqual((["s4"], "", None), self.page(f"limit=2&continue={token}"))
 
     def test_a_limit_that_is_enough(self):
-        """A page that has everything is not continued."""
+        """A page with everything has no token."""
         for query in ("limit=5", "limit=500", "limit=0", ""):
             names, token, remaining = self.page(query)
             self.assertEqual((5, "", None), (len(names), token, remaining), query)
 
     def test_the_rest_at_once(self):
-        """A page without a limit has all the rest."""
+        """A page without a limit has the rest."""
         _, token, _ = self.page("limit=2")
         self.assertEqual((["s2", "s3", "s4"], "", None), self.page(f"continue={token}"))
 
     def test_lists_that_change(self):
-        """Pages of a list that has changed would be those of no list."""
+        """After a change of the list its pages cannot be continued."""
         _, token, _ = self.page("limit=2")
         self.cache.remove(Scope(collection("kubelet", "services.v1.core")), item("s0", ""))
         target = f"/api/v1/services?limit=2&continue={token}"
         self.assert_status(410, "Expired", "begin the list anew", target)
 
     def test_pages_that_the_api_began(self):
-        """What the API has begun cannot be continued here."""
+        """A list that began with the API cannot be continued offline."""
         for token in ("abc", "eyJ2IjoibWV0YS5rOHMuaW8vdjEifQ==", "W10=", "%7B", "eDo="):
             target = f"/api/v1/services?limit=2&continue={token}"
             self.assert_status(410, "Expired", "begin the list anew", target)
@@ -376,14 +376,14 @@ class TransformTests(OfflineTestCase):
     """Tables and metadata."""
 
     def table(self, target, **more):
-        """Return columns and cells of a Table."""
+        """Return the columns and cells of a Table."""
         status, content = self.ask_json(target, TABLE, **more)
         self.assertEqual((200, "Table"), (status, content["kind"]), content)
         columns = [column["name"] for column in content["columnDefinitions"]]
         return columns, [row["cells"] for row in content["rows"]]
 
     def test_tables_of_objects(self):
-        """Without a Table of the API's there are the name and the age."""
+        """Without a cached Table the result has the name and the age."""
         self.keep("services.v1.core", item("a"), item("b"))
         self.assertEqual(
             (["Name", "Age"], [["a", "5m"], ["b", "5m"]]), self.table("/api/v1/services")
@@ -392,7 +392,7 @@ class TransformTests(OfflineTestCase):
         self.assertEqual((["Name", "Age"], [["b", "5m"]]), one)
 
     def test_tables_of_the_api(self):
-        """A Table that the API gave is given as it was, also for one object."""
+        """A cached Table is served unchanged, also for a single object."""
         form = Form("json", "Table", "v1")
         columns = b'[{"name":"Name"},{"name":"Ready"}]'
         row = b'{"cells":["a","1/1"],"object":{"metadata":{"name":"a","namespace":"n"}}}'
@@ -405,7 +405,7 @@ class TransformTests(OfflineTestCase):
         self.assertEqual(expected, self.table("/api/v1/namespaces/n/pods/a"))
 
     def test_tables_without_columns(self):
-        """A row of the API's whose columns are not known cannot be read: it is made anew."""
+        """A cached row without known columns is not used: a Table is built instead."""
         row = b'{"cells":["a","1/1"],"object":{"metadata":{"name":"a","namespace":"n"}}}'
         self.cache.upsert(
             collection(form=str(Form("json", "Table", "v1"))),
@@ -419,7 +419,7 @@ class TransformTests(OfflineTestCase):
         self.assertEqual(expected, self.table(f"{target}?fieldSelector=metadata.name%3Da"))
 
     def test_metadata(self):
-        """Only the metadata are made of objects in JSON."""
+        """Metadata are built from objects in JSON."""
         self.keep("services.v1.core", item("a", spec={"x": 1}))
         status, content = self.ask_json("/api/v1/services", PARTIAL)
         self.assertEqual((200, "PartialObjectMetadataList"), (status, content["kind"]))
@@ -427,7 +427,7 @@ class TransformTests(OfflineTestCase):
         self.assertEqual({"metadata"}, one.keys())
 
     def test_metadata_in_protobuf(self):
-        """Such a list is made of objects in protobuf, with all that it has and its length."""
+        """A list of metadata is built from protobuf, with all metadata and its length."""
         spec = bytes_form(2, b"x" * 300)
         whole = [protobuf_item("a", more=spec), protobuf_item("b", more=spec)]
         self.keep("services.v1.core", *whole, form="protobuf", version=7)
@@ -442,7 +442,7 @@ class TransformTests(OfflineTestCase):
         self.assertEqual(expected, (meta.type, meta.version))
 
     def test_clients_that_leave_metadata(self):
-        """Nothing more is made for a client that has gone."""
+        """The conversion stops when the client disconnects."""
         spec = bytes_form(2, b"x" * 1000)
         many = [protobuf_item(f"s{number:04}", more=spec) for number in range(3000)]
         self.keep("services.v1.core", *many, form="protobuf")
@@ -459,7 +459,7 @@ class TransformTests(OfflineTestCase):
         self.assertEqual((1, 0), (len(reads), self.cache.listed))
 
     def test_kubectl(self):
-        """kubectl, which never asked before, sees what kubelet knows, and is warned."""
+        """kubectl without data of its own gets the kubelet's, and a warning."""
         self.keep("pods.v1.core", protobuf_item("a"), form="protobuf", namespace="n")
         target, kubectl = "/api/v1/namespaces/n/pods?limit=500", b"kubectl/v1"
         columns = self.table(target, agent=kubectl)
@@ -471,7 +471,7 @@ class TransformTests(OfflineTestCase):
         )
 
     def test_pages_of_the_hub(self):
-        """They have all that kubelet knows, whatever they were told before, and never a part."""
+        """The hub's pages have all of the kubelet's pods, and never a part."""
         of_node = {"field_selector": "spec.nodeName=edge-1"}
         self.keep("pods.v1.core", item("old", node="edge-1"), client=PAGES, **of_node)
         target = "/api/v1/pods?fieldSelector=spec.nodeName%3Dedge-1"
@@ -483,7 +483,7 @@ class TransformTests(OfflineTestCase):
 
 
 class FilterTests(OfflineTestCase):
-    """Filters are applied to what is read, too."""
+    """Filters are also applied offline."""
 
     def setUp(self):
         """Hide b, and mark the others."""
@@ -497,18 +497,18 @@ class FilterTests(OfflineTestCase):
         self.filters.change = change
 
     def test_lists(self):
-        """What is hidden is not in the list, the rest is as it is changed."""
+        """Hidden items are not in the list, the others are changed."""
         _, content = self.ask_json("/api/v1/services", PROTOBUF)
         self.assertEqual([True, True], [one["seen"] for one in content["items"]])
         self.assertEqual(["a", "c"], self.names("/api/v1/services"))
 
     def test_objects(self):
-        """What is hidden is not found."""
+        """A hidden object is not found."""
         _, content = self.ask_json("/api/v1/namespaces/n/services/a")
         self.assertTrue(content["seen"])
         self.assert_status(404, "NotFound", "", "/api/v1/namespaces/n/services/b")
 
     def test_protobuf_only(self):
-        """Filters look into JSON: who does not accept that is told so."""
+        """Filters need JSON: a client that does not accept it gets 406."""
         accept = b"Accept: application/vnd.kubernetes.protobuf"
         self.assert_status(406, "NotAcceptable", "", "/api/v1/services", accept)

@@ -1,4 +1,4 @@
-"""The Events of an outage, once the cloud is back."""
+"""Sending of an outage's Events once the cloud is reachable."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from tests.hub.offline.world import OfflineTestCase
 
 
 class SendingTests(OfflineTestCase):
-    """Events that were kept."""
+    """Stored Events."""
 
     def keep_events(self, count):
-        """Keep some."""
+        """Store some Events."""
         for n in range(count):
             self.cache.keep_event(f"/{n}", "application/json", b"{}", "token" if n else "")
 
     def kept(self):
-        """Return what is kept still."""
+        """Return the remaining Events."""
         return [event.path for event in self.successResultOf(self.cache.kept_events(999))]
 
     def pass_seconds(self, seconds):
-        """Let time pass."""
+        """Advance the clock."""
         self.clock.pump([0.1] * int(seconds * 10))
 
     def counts(self):
-        """Return how many were sent, and how many lost."""
+        """Return the numbers of sent and lost Events."""
         return self.offline.sender.sent, self.offline.sender.dropped
 
     def test_nothing_while_away(self):
-        """Without the cloud nothing is tried."""
+        """While offline nothing is sent."""
         self.keep_events(3)
         self.pass_seconds(300)
         self.assertEqual([], self.sent)
 
     def test_in_order_and_spaced(self):
-        """They are sent in their order, a few in a second."""
+        """They are sent in order, a few per second."""
         self.keep_events(50)
         self.connectivity.change(True)
         self.pass_seconds(2)
@@ -45,7 +45,7 @@ class SendingTests(OfflineTestCase):
         self.assertEqual(([], (50, 0)), (self.kept(), self.counts()))
 
     def test_sent_before(self):
-        """What the API has already was sent."""
+        """An Event that exists already counts as sent."""
         self.keep_events(1)
         self.send = lambda event: succeed(409)
         self.connectivity.change(True)
@@ -53,7 +53,7 @@ class SendingTests(OfflineTestCase):
         self.assertEqual(([], (1, 0)), (self.kept(), self.counts()))
 
     def test_refused(self):
-        """What the API does not want is lost, and counted."""
+        """An Event that the API rejects is lost, and counted."""
         self.keep_events(2)
         self.send = lambda event: succeed(403 if event.path == "/0" else 201)
         self.connectivity.change(True)
@@ -61,7 +61,7 @@ class SendingTests(OfflineTestCase):
         self.assertEqual(([], (1, 1)), (self.kept(), self.counts()))
 
     def test_failures(self):
-        """What fails is tried again, first what comes first."""
+        """Failures are retried in order."""
         for status in (500, 503, 429, None):
             self.setUp()
             self.keep_events(2)
@@ -74,7 +74,7 @@ class SendingTests(OfflineTestCase):
             self.assertEqual(([], (2, 0)), (self.kept(), self.counts()))
 
     def test_silence(self):
-        """An answer that does not come is not waited for."""
+        """A missing response has a timeout."""
         self.keep_events(1)
         self.send = lambda event: Deferred()
         self.connectivity.change(True)
@@ -84,7 +84,7 @@ class SendingTests(OfflineTestCase):
         self.assertEqual(([], (1, 0)), (self.kept(), self.counts()))
 
     def test_away_again(self):
-        """When the cloud goes away again, the rest stays."""
+        """If the cloud becomes unreachable again, the rest stays."""
         self.keep_events(20)
         self.connectivity.change(True)
         self.pass_seconds(1)
@@ -94,7 +94,7 @@ class SendingTests(OfflineTestCase):
         self.assertEqual(20 - len(self.sent), len(self.kept()))
 
     def test_what_always_fails(self):
-        """One that the API always fails on does not keep the others back, and is lost with them."""
+        """An Event that always fails does not block the others, and is lost after them."""
         failures = {
             "status": lambda: succeed(500),
             "silence": Deferred,
@@ -111,19 +111,19 @@ class SendingTests(OfflineTestCase):
             self.assertEqual(([], (29, 1)), (self.kept(), self.counts()), name)
 
     def test_an_api_in_trouble(self):
-        """Where the API fails on all of them, none is lost."""
+        """If the API fails for all Events, none is lost."""
         self.keep_events(2)
         self.send = lambda event: succeed(500)
         self.connectivity.change(True)
         self.pass_seconds(1200)
         self.assertEqual((["/0", "/1"], (0, 0)), (self.kept(), self.counts()))
         self.send = lambda event: succeed(201)
-        # Two of the longest pauses: after the first, all may have failed too often, and begin anew.
+        # Two of the longest pauses: after the first, all may have failed and start again.
         self.pass_seconds(130)
         self.assertEqual(([], (2, 0)), (self.kept(), self.counts()))
 
     def test_what_cannot_be_sent(self):
-        """One that raises is lost, and told of; the others are sent."""
+        """An Event that raises an exception is lost, and logged; the others are sent."""
         self.keep_events(3)
 
         def send(event):
@@ -137,7 +137,7 @@ class SendingTests(OfflineTestCase):
         self.assertEqual(([], (1, 2)), (self.kept(), self.counts()))
 
     def test_a_full_disk(self):
-        """What the cache cannot forget is not sent again."""
+        """An Event that the cache cannot delete is not sent again."""
         self.keep_events(50)
         forget = self.cache.drop_event
         self.patch(self.cache, "drop_event", lambda id: None)

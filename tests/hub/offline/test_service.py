@@ -1,4 +1,4 @@
-"""What goes wrong while a request is answered without the cloud, and what is counted."""
+"""Errors of the offline side, and its metrics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TARGET = "/api/v1/namespaces/n/services/a"
 
 
 def break_lists(case):
-    """Have the second piece of each list be unreadable."""
+    """Make the second piece of each list unreadable."""
     list_now = case.cache.list
 
     def breaking(scope):
@@ -35,19 +35,19 @@ def break_lists(case):
 
 
 class FailureTests(OfflineTestCase):
-    """What goes wrong."""
+    """Errors."""
 
     def test_interface(self):
-        """It is what the hub's listeners hand requests to."""
+        """The class provides IOffline."""
         verifyObject(IOffline, self.offline)
 
     def test_disks_that_fail(self):
-        """A cache that cannot be read is told of in its words."""
+        """The error of a cache that cannot be read is in the response."""
         self.patch(self.cache, "get", lambda *key: fail(CacheFailed("the disk is broken")))
         self.assert_status(503, "ServiceUnavailable", "the disk is broken", TARGET)
 
     def test_disks_that_fail_before_it_is_known_who_asks(self):
-        """Also when it is asked whose a token is, or what a write needs to know."""
+        """This includes the lookup of a token's owner, and the reads of a write."""
         token = service_account_token("n", "web")
         spec = {"boundObjectRef": {"kind": "Pod", "name": "p"}}
         for read, target, *how in (
@@ -62,7 +62,7 @@ class FailureTests(OfflineTestCase):
             self.assertIn(b"the disk is broken", content, target)
 
     def test_lists_that_break_off(self):
-        """A list that cannot be read to its end does not look whole; nobody calls it a defect."""
+        """A list that cannot be read completely is aborted, and is not logged as a defect."""
         self.keep("services.v1.core", *(item(f"s{n:04}", data="x" * 1000) for n in range(1000)))
         break_lists(self)
         connection = self.server.connect()
@@ -71,7 +71,7 @@ class FailureTests(OfflineTestCase):
         self.assertTrue(connection.aborted)
 
     def test_defects(self):
-        """A defect is a 500 and stands in the log."""
+        """A defect is a 500, and is logged."""
 
         def defect(*key):
             raise ZeroDivisionError
@@ -81,7 +81,7 @@ class FailureTests(OfflineTestCase):
         self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
 
     def test_the_hub_stops(self):
-        """What is being answered when the hub stops is told so."""
+        """Requests in progress get a response when the hub stops."""
         self.patch(self.cache, "get", lambda *key: Deferred())
         connection = self.open(TARGET)
         self.successResultOf(self.offline.stopService())
@@ -89,26 +89,26 @@ class FailureTests(OfflineTestCase):
         self.assertIn(b"the hub is stopping", connection.sent)
 
     def test_clients_that_leave(self):
-        """Nothing is left of a client that leaves while its request is on its way."""
+        """Nothing is left of a request whose client disconnects."""
         connection = self.open("/api/v1/namespaces/n/events", b"Content-Length: 10", method=b"POST")
         connection.abortConnection()
         self.assertEqual({("create", "none"): 1}, dict(self.offline.answers))
 
 
 class KeptOnlyTests(OfflineTestCase):
-    """Requests that the API may answer still."""
+    """Requests to which the API may still respond."""
 
     if_kept = True
 
     def assert_silent(self, target, *fields):
-        """Check that nothing is sent."""
+        """Assert that nothing is sent."""
         self.assertEqual(b"", self.open(target, *fields).sent)
         self.assertEqual([False], self.found)
         self.assertEqual({}, self.offline.answers)
         self.found.clear()
 
     def test_kept(self):
-        """What is kept is answered, and counted."""
+        """Cached data is served, and counted."""
         self.keep("services.v1.core", item("a"))
         self.keep_document("/version", b"{}")
         for target in (TARGET, "/api/v1/services", "/version"):
@@ -118,7 +118,7 @@ class KeptOnlyTests(OfflineTestCase):
         self.assertEqual(counts, self.offline.answers)
 
     def test_not_kept(self):
-        """What is not, or not for whoever asks, is not answered."""
+        """If it is not cached, or not for this caller, nothing is sent."""
         for target in (TARGET, "/api/v1/services", "/version"):
             self.assert_silent(target)
         self.keep("services.v1.core", item("b"))
@@ -127,19 +127,19 @@ class KeptOnlyTests(OfflineTestCase):
         self.assert_silent("/api/v1/services", b"Authorization: Bearer abc")
 
     def test_disks_that_fail(self):
-        """Nor is it when the disk fails."""
+        """Nor is it if the disk fails."""
         self.patch(self.cache, "get", lambda *key: fail(CacheFailed("the disk is broken")))
         self.assert_silent(TARGET)
 
     def test_lists_that_break_off(self):
-        """An answer that has begun is broken off."""
+        """A response that has begun is aborted."""
         self.keep("services.v1.core", *(item(f"s{n:04}", data="x" * 1000) for n in range(1000)))
         break_lists(self)
         self.assertTrue(self.open("/api/v1/services").aborted)
         self.assertEqual([True], self.found)
 
     def test_the_hub_stops(self):
-        """Nobody is told that it stops, but by whoever has the request."""
+        """No response is sent when the hub stops; the caller does that."""
         self.patch(self.cache, "get", lambda *key: Deferred())
         connection = self.open(TARGET)
         self.successResultOf(self.offline.stopService())
@@ -147,10 +147,10 @@ class KeptOnlyTests(OfflineTestCase):
 
 
 class MetricTests(OfflineTestCase):
-    """What is counted."""
+    """The metrics."""
 
     def test_metrics(self):
-        """Answers are counted by verb and status, and watches while they are parked."""
+        """Responses are counted by verb and status, and watches while they are open."""
         self.keep("services.v1.core", item("a"))
         for _ in range(2):
             self.ask(TARGET)

@@ -1,4 +1,4 @@
-"""Watches without the cloud."""
+"""Watches while offline."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ WATCH = "/api/v1/services?watch=true"
 
 
 class WatchTestCase(OfflineTestCase):
-    """Watches of services."""
+    """Watches of Services."""
 
     def frames(self, connection):
-        """Return the events so far, as pairs of type and object, and whether the watch ended."""
+        """Return the events so far, as types and objects, and whether the watch has ended."""
         sent = connection.sent
         ended = sent.endswith(b"0\r\n\r\n")
         ((status, headers, body, _),) = responses(sent if ended else sent + b"0\r\n\r\n", b"GET")
@@ -29,30 +29,30 @@ class WatchTestCase(OfflineTestCase):
         return [(event["type"], event["object"]) for event in events], ended
 
     def names(self, connection):
-        """Return types and names of the events so far."""
+        """Return the types and names of the events so far."""
         return [(type, one["metadata"].get("name")) for type, one in self.frames(connection)[0]]
 
     def assert_parked(self, connection):
-        """Check that a watch goes on."""
+        """Assert that a watch is open."""
         self.assertFalse(self.frames(connection)[1])
 
     def assert_ended(self, connection):
-        """Check that a watch has come to its end, as watches do, and its connection goes on."""
+        """Assert that a watch has ended normally, and its connection is open."""
         settle(self.clock, connection)
         self.assertTrue(self.frames(connection)[1])
         self.assertIsNone(connection.closed_with)
 
 
 class BeginningTests(WatchTestCase):
-    """What a watch begins with."""
+    """The start of a watch."""
 
     def setUp(self):
-        """Know two services."""
+        """Cache two Services."""
         super().setUp()
         self.keep("services.v1.core", item("a", labels={"app": "web"}), item("b"), version=7)
 
     def test_from_the_beginning(self):
-        """At version 0, or at none, all objects are ADDED, and the watch goes on."""
+        """Without a version, or at version 0, all objects are ADDED, and the watch stays open."""
         for query in ("", "&resourceVersion=0"):
             connection = self.open(WATCH + query)
             self.assertEqual([("ADDED", "a"), ("ADDED", "b")], self.names(connection))
@@ -61,19 +61,19 @@ class BeginningTests(WatchTestCase):
         self.assertEqual("Service", one["kind"])
 
     def test_selectors(self):
-        """Only what is selected is ADDED."""
+        """Only selected objects are ADDED."""
         connection = self.open(WATCH + "&labelSelector=app%3Dweb")
         self.assertEqual([("ADDED", "a")], self.names(connection))
 
     def test_from_a_version(self):
-        """A client that knows a version is told nothing: nothing is known to have happened."""
+        """A client with a version gets nothing, because no change is known."""
         for version in ("7", "3", "900"):
             connection = self.open(f"{WATCH}&resourceVersion={version}")
             self.assertEqual([], self.names(connection))
             self.assert_parked(connection)
 
     def test_initial_events(self):
-        """A client that asks for the initial events is told where they end (KEP-3157)."""
+        """A client that requests the initial events gets their end (KEP-3157)."""
         connection = self.open(
             WATCH
             + "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
@@ -87,7 +87,7 @@ class BeginningTests(WatchTestCase):
         self.assertEqual({"k8s.io/initial-events-end": "true"}, bookmark["metadata"]["annotations"])
 
     def test_initial_events_by_name(self):
-        """Those of an object that was only got end at its version, as do the bookmarks behind."""
+        """For an object that was only read, this end and later bookmarks have its version."""
         self.keep_one("configmaps.v1.core", item("a", 50))
         self.keep("configmaps.v1.core", item("b", 900, "m"), version=900, namespace="m")
         connection = self.open(
@@ -101,7 +101,7 @@ class BeginningTests(WatchTestCase):
         self.assertEqual([("ADDED", "50"), ("BOOKMARK", "50"), ("BOOKMARK", "50")], versions)
 
     def test_initial_events_of_nothing(self):
-        """Where nothing is known, no initial events are said to have ended."""
+        """If nothing is known, the initial events do not end."""
         target = (
             "/api/v1/configmaps?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
         )
@@ -109,17 +109,17 @@ class BeginningTests(WatchTestCase):
         self.assert_status(404, "NotFound", "never listed", "/api/v1/configmaps?watch=1")
 
     def test_initial_events_without_a_match(self):
-        """The API wants to know which versions are good enough."""
+        """The API requires resourceVersionMatch with it."""
         target = WATCH + "&sendInitialEvents=true"
         self.assert_status(400, "BadRequest", "resourceVersionMatch", target)
 
     def test_kubelets_pods(self):
-        """kubelet is not told that there are no pods by a watch either."""
+        """A watch does not tell the kubelet that there are no pods, either."""
         self.keep("pods.v1.core")
         self.assert_status(404, "NotFound", "never listed", "/api/v1/pods?watch=1")
 
     def test_protobuf(self):
-        """A watch is in the best form of which there is something."""
+        """A watch has the best form with cached data."""
         metadata = bytes_form(1, b"a") + bytes_form(6, b"1")
         one = Item("", "a", "1", {}, "", bytes_form(1, metadata))
         self.keep("nodes.v1.core", one, form="protobuf")
@@ -140,16 +140,16 @@ class BeginningTests(WatchTestCase):
         self.assertEqual(["a", "b"], [table["rows"][0]["cells"][0] for _, table in events])
 
     def test_filters(self):
-        """What filters hide is not ADDED."""
+        """Hidden objects are not ADDED."""
         self.filters.change = lambda obj: None if obj["metadata"]["name"] == "a" else obj
         self.assertEqual([("ADDED", "b")], self.names(self.open(WATCH)))
 
     def test_head(self):
-        """HEAD has an end."""
+        """The response to HEAD ends."""
         self.assertEqual(200, self.ask(WATCH, method=b"HEAD")[0])
 
     def test_slow_clients(self):
-        """Objects are sent no faster than the client takes them; then it is parked."""
+        """Objects are sent no faster than the client reads; then the watch stays open."""
         many = (item(f"s{n:04}", data="x" * 1000) for n in range(2000))
         self.keep("services.v1.core", *many, version=8)
         connection = self.server.connect()
@@ -165,15 +165,15 @@ class BeginningTests(WatchTestCase):
 
 
 class ParkedTests(WatchTestCase):
-    """How watches go on, and end."""
+    """The duration and the end of watches."""
 
     def setUp(self):
-        """Know a service."""
+        """Cache a Service."""
         super().setUp()
         self.keep("services.v1.core", item("a"), version=7)
 
     def test_time_out(self):
-        """A watch lasts as long as the client said."""
+        """A watch ends after the client's timeout."""
         connection = self.open(WATCH + "&resourceVersion=7&timeoutSeconds=30")
         self.clock.pump([1] * 29)
         self.assert_parked(connection)
@@ -182,7 +182,7 @@ class ParkedTests(WatchTestCase):
         self.assertEqual(0, len(self.offline.parked))
 
     def test_without_a_time(self):
-        """Without a time it lasts from half an hour to an hour."""
+        """Without a timeout it lasts from half an hour to an hour."""
         connections = [self.open(WATCH + "&resourceVersion=7") for _ in range(20)]
         self.clock.pump([1] * 1799)
         for connection in connections:
@@ -199,7 +199,7 @@ class ParkedTests(WatchTestCase):
             self.assertTrue(self.frames(connection)[1])
 
     def test_bookmarks(self):
-        """Each minute a bookmark is sent to who allows it, of the version that the client has."""
+        """Each minute a bookmark with the client's version is sent to clients that allow it."""
         allowing = self.open(WATCH + "&resourceVersion=3&allowWatchBookmarks=true")
         other = self.open(WATCH + "&resourceVersion=3")
         self.clock.pump([1] * 59)
@@ -215,7 +215,7 @@ class ParkedTests(WatchTestCase):
         self.assertEqual([], self.names(other))
 
     def test_bookmarks_of_unknown_kinds(self):
-        """Where the kind is not known there are no bookmarks, which would have none."""
+        """If the kind is not known, there are no bookmarks, because they need it."""
         connection = self.open(
             "/api/v1/configmaps?watch=1&resourceVersion=3&allowWatchBookmarks=true"
         )
@@ -224,7 +224,7 @@ class ParkedTests(WatchTestCase):
         self.assertEqual([], self.names(connection))
 
     def test_the_cloud_is_back(self):
-        """All end within two seconds, and not all at once."""
+        """All end within two seconds, but not at once."""
         connections = [self.open(WATCH + "&resourceVersion=7") for _ in range(300)]
         self.assertEqual(300, len(self.offline.parked))
         self.connectivity.change(True)
@@ -239,7 +239,7 @@ class ParkedTests(WatchTestCase):
             self.assert_ended(connection)
 
     def test_few_timers(self):
-        """All watches together have one timer."""
+        """All watches share one timer."""
         before = len(self.clock.getDelayedCalls())
         for _ in range(100):
             self.open(WATCH + "&resourceVersion=7&timeoutSeconds=30&allowWatchBookmarks=true")
@@ -247,7 +247,7 @@ class ParkedTests(WatchTestCase):
         self.assertLessEqual(len(self.clock.getDelayedCalls()) - before - min(idle, 1), 3)
 
     def test_back_meanwhile(self):
-        """A watch whose first events were on their way when the cloud came back ends as well."""
+        """A watch that was sending its first events when the cloud became reachable ends, too."""
         waiting, list_now = Deferred(), self.cache.list
         self.patch(self.cache, "list", lambda scope: waiting)
         connection = self.open(WATCH)
@@ -259,7 +259,7 @@ class ParkedTests(WatchTestCase):
         self.assert_ended(connection)
 
     def test_clients_that_leave(self):
-        """A watch whose client has left is forgotten."""
+        """A watch whose client has disconnected is forgotten."""
         connection = self.open(WATCH)
         connection.abortConnection()
         self.assertEqual(0, len(self.offline.parked))

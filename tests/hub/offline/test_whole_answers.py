@@ -1,4 +1,4 @@
-"""Large objects and documents, without the cloud."""
+"""Large objects and documents while offline."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ ONE = "/api/v1/namespaces/n/configmaps/a"
 
 
 class StalledTestCase(OfflineTestCase):
-    """Clients that take nothing."""
+    """Clients that do not read."""
 
     def stalled(self, target):
-        """Ask, and take nothing of the answer yet."""
+        """Send a request, and do not read the response."""
         connection = self.server.connect()
         connection.receive(request(target.encode(), b"User-Agent: kubelet"))
         return connection
@@ -28,11 +28,11 @@ class WholeAnswerTests(StalledTestCase):
     """How they are sent."""
 
     def waiting(self, connection):
-        """Return how much waits for the client."""
+        """Return the number of bytes that wait for the client."""
         return len(connection.dataBuffer) + connection._tempDataLen
 
     def test_pace(self):
-        """They are streamed, no faster than their clients take them."""
+        """They are streamed no faster than their clients read."""
         document = bytes(range(256)) * 4000
         self.keep_document(OPENAPI, document)
         self.keep_one("configmaps.v1.core", item("a", data="x" * 1_000_000))
@@ -49,13 +49,13 @@ class WholeAnswerTests(StalledTestCase):
                 self.assertEqual("x" * 1_000_000, json.loads(body)["data"])
 
     def test_head(self):
-        """Of a head there is no body, nor a bound."""
+        """A response to HEAD has no body, and does not count."""
         self.keep_document(OPENAPI, bytes(100_000))
         status, fields, body = self.ask(OPENAPI, method=b"HEAD")
         self.assertEqual((200, b"100000", b""), (status, fields[b"content-length"], body))
 
     def test_bound(self):
-        """Those who take nothing have so much at a time, which they give back when they leave."""
+        """Clients that do not read share a limit, and release their share when they disconnect."""
         self.keep_document(OPENAPI, bytes(MOST_BEING_SENT // 2))
         self.keep_document("/version", b"{}")
         first, _ = self.stalled(OPENAPI), self.stalled(OPENAPI)
@@ -66,7 +66,7 @@ class WholeAnswerTests(StalledTestCase):
         self.assertEqual(200, self.ask(OPENAPI)[0])
 
     def test_pods(self):
-        """A pod has as many as it leaves free, and the node its own."""
+        """A pod may use as much as it leaves free; the node has a limit of its own."""
         self.keep_document(OPENAPI, bytes(MOST_BEING_SENT // 2))
         self.holder = "10.0.0.1"
         self.stalled(OPENAPI)
@@ -75,7 +75,7 @@ class WholeAnswerTests(StalledTestCase):
             self.assertEqual(200, self.ask(OPENAPI)[0])
 
     def test_time(self):
-        """Who takes nothing for too long is cut off, and others have what it had."""
+        """A client that does not read for too long is disconnected, which releases its share."""
         self.keep_document(OPENAPI, bytes(MOST_BEING_SENT // 2))
         stalled = [self.stalled(OPENAPI) for _ in range(2)]
         self.clock.advance(TAKE_SECONDS - 1)
@@ -86,10 +86,10 @@ class WholeAnswerTests(StalledTestCase):
 
 
 class ListTests(StalledTestCase):
-    """Lists of which there are so many at a time."""
+    """Concurrent reads of lists."""
 
     def test_pods(self):
-        """A pod reads as many as it leaves to others, and one more when one of them is over."""
+        """A pod may read as many as it leaves free, and one more when one has ended."""
         self.keep("services.v1.core", *[item(f"s{n:03}", data="x" * 1000) for n in range(500)])
         self.holder = "10.0.0.1"
         targets = ("/api/v1/services", "/api/v1/services?watch=1")
@@ -105,7 +105,7 @@ class ListTests(StalledTestCase):
             connection.abortConnection()
 
     def test_all_pods(self):
-        """One that reads none has its turn, however many the others read."""
+        """A pod without any read can read one, however many the others read."""
         self.keep("services.v1.core", *[item(f"s{n:03}", data="x" * 1000) for n in range(500)])
         stalled = []
         for n in range(MOST_LISTED + 2):
@@ -118,7 +118,7 @@ class ListTests(StalledTestCase):
             connection.abortConnection()
 
     def test_time(self):
-        """A pod that takes nothing for too long has its places back, and is cut off."""
+        """A pod that does not read for too long is disconnected, and its reads no longer count."""
         self.keep("services.v1.core", *[item(f"s{n:03}", data="x" * 1000) for n in range(500)])
         self.holder = "10.0.0.1"
         targets = ("/api/v1/services", "/api/v1/services?watch=1")

@@ -1,4 +1,4 @@
-"""What would change something, without the cloud."""
+"""Writes while offline."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ EVENT = TypeMeta("v1", "Event")
 
 
 class RefusedTests(OfflineTestCase):
-    """What is refused."""
+    """Rejected writes."""
 
     def test_writes(self):
-        """Nothing pretends to have been done; the answer says when to try again."""
+        """No write is reported as done; the response has Retry-After."""
         self.keep("pods.v1.core", item("p"))
         for method, target in (
             (b"POST", "/api/v1/namespaces/n/pods"),
@@ -49,7 +49,7 @@ class RefusedTests(OfflineTestCase):
         self.assertEqual(200, self.ask(POD)[0])
 
     def test_connections_to_pods(self):
-        """Logs and commands are asked of the node by the API."""
+        """Logs and commands need the API."""
         for subresource in ("log", "exec?command=ls", "attach", "portforward", "proxy/x//y"):
             self.assert_status(503, "ServiceUnavailable", "", f"{POD}/{subresource}")
         upgrade = [b"Connection: Upgrade", b"Upgrade: SPDY/3.1"]
@@ -57,14 +57,14 @@ class RefusedTests(OfflineTestCase):
         self.assert_status(503, "ServiceUnavailable", "", target, *upgrade)
 
     def test_connections_go_on(self):
-        """A body is taken to its end, so that the answer is seen and the connection goes on."""
+        """A body is read to its end, so the client sees the response on an open connection."""
         connection = self.open(POD, method=b"PUT", body=b"x" * 100_000)
         self.assertTrue(connection.sent.startswith(b"HTTP/1.1 503"))
         self.assertNotIn(b"Connection: close", connection.sent)
         self.assertIsNone(connection.closed_with)
 
     def test_long_bodies(self):
-        """A body that is too long is not taken; where none is, it is not what is wrong."""
+        """A body that is too long is rejected, but not for requests that are rejected anyway."""
         length = b"Content-Length: %d" % (LONGEST_BODY + 1)
         for target, status, reason in (
             (EVENTS, 413, "RequestEntityTooLarge"),
@@ -74,14 +74,14 @@ class RefusedTests(OfflineTestCase):
 
 
 class NodeTests(OfflineTestCase):
-    """kubelet's own Node."""
+    """The kubelet's own Node."""
 
     def create(self, **more):
         """Create it."""
         return self.ask_json("/api/v1/nodes", method=b"POST", body=b"{}", **more)
 
     def test_a_node_that_is_known(self):
-        """The Node is there already, as the API would say, and can be read."""
+        """A cached Node exists already, as the API would respond, and can be read."""
         for form in ("json", "protobuf"):
             self.setUp()
             self.keep_one("nodes.v1.core", item("edge-1", namespace=""), form=form)
@@ -90,11 +90,11 @@ class NodeTests(OfflineTestCase):
             self.assertEqual({"name": "edge-1", "kind": "nodes"}, content["details"])
 
     def test_a_node_that_is_not_known(self):
-        """A Node that nobody has seen cannot be created here."""
+        """An unknown Node cannot be created."""
         self.assertEqual(503, self.create()[0])
 
     def test_others(self):
-        """Nobody else creates this Node."""
+        """No other client can create this Node."""
         self.keep_one("nodes.v1.core", item("edge-1", namespace=""))
         self.assertEqual(503, self.create(agent=b"kubectl/v1")[0])
 
@@ -103,7 +103,7 @@ class EventTests(OfflineTestCase):
     """Events that are created."""
 
     def kept(self):
-        """Return the events that are kept."""
+        """Return the stored Events."""
         return self.successResultOf(self.cache.kept_events(99))
 
     def create(self, body, *fields, target=EVENTS):
@@ -113,7 +113,7 @@ class EventTests(OfflineTestCase):
         return self.ask(target, *fields, method=b"POST", body=body)
 
     def test_json(self):
-        """It is kept as it came, and answered as if it had been created."""
+        """It is stored as received, and the response is that of a creation."""
         event = {
             "metadata": {"name": "e", "creationTimestamp": "2025-06-15T15:06:40Z"},
             "count": 1,
@@ -136,7 +136,7 @@ class EventTests(OfflineTestCase):
         self.assertEqual(metadata, json.loads(self.kept()[0].body)["metadata"])
 
     def test_protobuf(self):
-        """In protobuf it is kept as it came."""
+        """In protobuf it is stored as received."""
         body = envelope(EVENT, bytes_form(1, bytes_form(1, b"e")))
         status, fields, answer = self.create(body, PROTOBUF)
         self.assertEqual((201, body), (status, answer))
@@ -144,14 +144,14 @@ class EventTests(OfflineTestCase):
         self.assertEqual(body, self.kept()[0].body)
 
     def test_parameters_of_content_types(self):
-        """Parameters of its ``Content-Type``, which nobody counts, take no room."""
+        """The parameters of its ``Content-Type``, which do not count, are not stored."""
         for said in (b"application/json;x=" + b"y" * 4000, b"Application/JSON; charset=utf-8"):
             status, fields, _ = self.create({"metadata": {"name": "e"}}, b"Content-Type: " + said)
             self.assertEqual((201, b"application/json"), (status, fields[b"content-type"]))
             self.assertEqual("application/json", self.kept()[-1].content_type)
 
     def test_long(self):
-        """None that may be sent holds up anybody for long."""
+        """No accepted Event blocks others for long."""
         event = b'{"metadata":{"generateName":"e-"},"related":[' + b"1," * 500_000 + b"1]}"
         before = time.process_time()
         self.assertEqual([413] * 15, [self.create(event)[0] for _ in range(15)])
@@ -160,7 +160,7 @@ class EventTests(OfflineTestCase):
         self.assertLess(time.process_time() - before, 1)
 
     def test_what_is_no_event(self):
-        """What cannot be read is refused, and not kept."""
+        """An invalid body is rejected, and not stored."""
         nameless = envelope(EVENT, b"")
         for body, *fields in (
             (b"nonsense",),
@@ -174,7 +174,7 @@ class EventTests(OfflineTestCase):
         self.assertEqual([], self.kept())
 
     def test_what_happens_again(self):
-        """An Event that is patched is not found, so that its recorder creates it anew."""
+        """A patch of an Event gets 404, so its recorder creates a new one."""
         for method in (b"PATCH", b"PUT"):
             self.assert_status(
                 404, "NotFound", "", f"{EVENTS}/e", method=method, body=b'{"count":2}'
@@ -188,7 +188,7 @@ class EventTests(OfflineTestCase):
         self.assertEqual(token, self.kept()[0].token)
 
     def refused(self, status, text, *fields, target=EVENTS):
-        """Check that an Event is refused, and not kept."""
+        """Assert that an Event is rejected, and not stored."""
         before = len(self.kept())
         found, _, body = self.create({"metadata": {"name": "e"}}, *fields, target=target)
         self.assertEqual(status, found)
@@ -196,23 +196,23 @@ class EventTests(OfflineTestCase):
         self.assertEqual(before, len(self.kept()))
 
     def test_placeholders(self):
-        """An Event with a token that the API does not know is not promised to be sent."""
+        """An Event with a token that the API does not know is rejected."""
         token, _ = self.tokens.issue("n", "web", [])
         self.refused(503, "which the API does not know", b"Authorization: Bearer " + token.encode())
 
     def test_dry_runs(self):
-        """What is to be tried only is not sent later, when it would be done."""
+        """A dry run is not sent later as a real write."""
         for query in ("dryRun=All", "pretty=true&dryRun=All"):
             self.refused(503, "was not done", target=f"{EVENTS}?{query}")
 
     def test_namespaces(self):
-        """What the API has no namespace for is refused: it could never be sent."""
+        """An invalid namespace is rejected, because the Event could never be sent."""
         for namespace in ("a%20b", "%C3%A9", "A", "a.b", "-a", "a" * 64):
             self.refused(400, "DNS label", target=f"/api/v1/namespaces/{namespace}/events")
         self.refused(400, "DNS label", target="/api/v1/events")
 
     def test_shares(self):
-        """A service account cannot push out the Events of others, until the cloud was back."""
+        """A service account cannot evict the Events of others during an outage."""
         tokens = [service_account_token("n", name) for name in ("loud", "web")]
         loud, web = (b"Authorization: Bearer " + token.encode() for token in tokens)
         for token in tokens:
@@ -227,7 +227,7 @@ class EventTests(OfflineTestCase):
         self.assertEqual(201, self.create(long, loud)[0])
 
     def test_short_events_count(self):
-        """Many short ones are bounded, too."""
+        """Many short Events are limited, too."""
         token = service_account_token("n", "loud")
         self.accept(token)
         field = b"Authorization: Bearer " + token.encode()
@@ -236,7 +236,7 @@ class EventTests(OfflineTestCase):
         self.refused(503, "n:loud take all the room", field)
 
     def test_shares_are_of_what_is_kept(self):
-        """An Event counts as long as it is kept: with a time, other scripts are twice as long."""
+        """The stored size counts: with an added time, non-ASCII text is twice as long."""
         token = service_account_token("n", "loud")
         self.accept(token)
         long = {"metadata": {"name": "e"}, "message": "\u754c" * 40_000}
@@ -247,7 +247,7 @@ class EventTests(OfflineTestCase):
         self.assertLessEqual(sum(len(event.body) for event in self.kept()), SHARE)
 
     def test_tokens_count(self):
-        """What is kept with an Event counts, too: a long token takes more than a short body."""
+        """The token counts, too: a long one takes more than a short body."""
         token = f"{service_account_token('n', 'loud')}{'a' * 15_000}"
         self.accept(token)
         field = b"Authorization: Bearer " + token.encode()
@@ -257,20 +257,20 @@ class EventTests(OfflineTestCase):
         self.assertLessEqual(sum(len(each.body) + len(each.token) for each in kept), SHARE)
 
     def test_bodies_that_were_read(self):
-        """An Event that was on its way when the cloud went is kept as well."""
+        """An Event that was being forwarded when the cloud became unreachable is stored as well."""
         body = b'{"metadata":{"name":"e","creationTimestamp":"2025-06-15T15:06:40Z"}}'
         self.body = body
         self.assertEqual(201, self.create(b"")[0])
         self.assertEqual(body, self.kept()[0].body)
 
     def test_long_bodies_that_were_read(self):
-        """One that is too long is not kept where it was on its way, either."""
+        """A body that is too long is rejected in this case, too."""
         self.body = b'{"metadata":{"name":"e"}}'.ljust(LONGEST_BODY + 1)
         self.assertEqual(413, self.create(b"")[0])
         self.assertEqual(0, len(self.kept()))
 
     def test_when_nothing_can_be_kept(self):
-        """Where the disk keeps nothing, no Event is said to be kept."""
+        """If nothing can be written to disk, no Event is accepted."""
         self.cache.trouble = "the disk is full"
         status = self.assert_status(
             503,
@@ -283,7 +283,7 @@ class EventTests(OfflineTestCase):
         self.assertEqual(1, status["details"]["retryAfterSeconds"])
 
     def test_when_accounts_have_no_room(self):
-        """Where the node's own leave no room for those of pods, theirs are refused alone."""
+        """If the node's own data leaves no room for pods' Events, only these are rejected."""
         token = service_account_token("n", "web")
         self.accept(token)
         self.cache.is_crowded = True
@@ -292,7 +292,7 @@ class EventTests(OfflineTestCase):
 
 
 class TokenReviewTests(OfflineTestCase):
-    """Whose tokens are, when kubelet asks."""
+    """The kubelet's TokenReviews."""
 
     TOKEN = service_account_token("n", "web")
 
@@ -304,7 +304,7 @@ class TokenReviewTests(OfflineTestCase):
         return content["status"]
 
     def test_accepted(self):
-        """A token of a service account that the API has accepted is that account's."""
+        """A service account's token that the API has accepted is authenticated."""
         self.accept(self.TOKEN)
         expected = {
             "authenticated": True,
@@ -323,7 +323,7 @@ class TokenReviewTests(OfflineTestCase):
         self.assertEqual(expected, self.review(envelope(type, message), PROTOBUF))
 
     def test_nobodys(self):
-        """What the API has not accepted, or names others, or has audiences, is nobody's."""
+        """Tokens that are unknown, of other users, or for audiences are not authenticated."""
         person = jwt({"iss": "https://sso", "sub": "alice"})
         placeholder, _ = self.tokens.issue("n", "web", [])
         self.accept(person)
@@ -342,14 +342,14 @@ class TokenReviewTests(OfflineTestCase):
             self.assertNotIn("user", found)
 
     def test_long_tokens(self):
-        """Who sends kubelet tokens that are longer than any may be takes no memory by them."""
+        """Tokens that are too long take no memory."""
         read_token.cache_clear()
         for length in (LONGEST_TOKEN, LONGEST_TOKEN + 1, 100_000):
             self.assertFalse(self.review({"token": "x" * length})["authenticated"])
         self.assertEqual(1, read_token.cache_info().currsize)
 
     def test_nonsense(self):
-        """What is no review is refused."""
+        """An invalid review is rejected."""
         surrogate = b'{"spec": {"token": "\\ud800"}}'
         for body, *fields in ((b"x",), (b"x", PROTOBUF), (surrogate,)):
             self.assert_status(
@@ -357,7 +357,7 @@ class TokenReviewTests(OfflineTestCase):
             )
 
     def test_others(self):
-        """Only the node itself may ask."""
+        """Only the node itself may create reviews."""
         self.accept(self.TOKEN)
         field = b"Authorization: Bearer " + self.TOKEN.encode()
         self.assert_status(
@@ -371,12 +371,12 @@ class TokenRequestTests(OfflineTestCase):
     SPEC = {"expirationSeconds": 3607, "boundObjectRef": {"kind": "Pod", "name": "p"}}
 
     def request(self, spec, *fields):
-        """Return status and content of a TokenRequest."""
+        """Return the status and content of a TokenRequest."""
         body = spec if isinstance(spec, bytes) else json.dumps({"spec": spec}).encode()
         return self.ask_json(ACCOUNT_TOKEN, *fields, method=b"POST", body=body)
 
     def check(self, status, content):
-        """Check that this is a placeholder for the account."""
+        """Assert that the response is a placeholder for the account."""
         self.assertEqual((201, "TokenRequest"), (status, content["kind"]), content)
         self.assertEqual(600, content["spec"]["expirationSeconds"])
         self.assertEqual("2025-06-15T15:16:40Z", content["status"]["expirationTimestamp"])
@@ -384,7 +384,7 @@ class TokenRequestTests(OfflineTestCase):
         self.assertEqual("system:serviceaccount:n:web", owner)
 
     def test_a_pod_of_the_node(self):
-        """kubelet gets a placeholder for the account of a pod that it knows."""
+        """The kubelet gets a placeholder for the account of a known pod."""
         self.keep_one("pods.v1.core", item("p", spec={"serviceAccountName": "web"}))
         self.check(*self.request(self.SPEC))
         bound = bytes_form(1, b"Pod") + bytes_form(3, b"p")
@@ -393,13 +393,13 @@ class TokenRequestTests(OfflineTestCase):
         self.check(*self.request(envelope(type, message), PROTOBUF))
 
     def test_a_pod_in_protobuf(self):
-        """The account stands in a pod that is kept in protobuf as well."""
+        """The account is also read from a pod in protobuf."""
         pod = bytes_form(1, bytes_form(1, b"p")) + bytes_form(2, bytes_form(8, b"web"))
         self.keep_one("pods.v1.core", Item("n", "p", "1", {}, "", pod), form="protobuf")
         self.check(*self.request(self.SPEC))
 
     def test_a_pod_in_both_forms(self):
-        """The newer one counts: the other is of before kubelet asked in another form."""
+        """The newer form counts: the other is from before the kubelet changed its form."""
         pod = bytes_form(1, bytes_form(1, b"p")) + bytes_form(2, bytes_form(8, b"other"))
         for version, status in (("4", 201), ("6", 403)):
             self.keep_one("pods.v1.core", Item("n", "p", version, {}, "", pod), form="protobuf")
@@ -407,14 +407,14 @@ class TokenRequestTests(OfflineTestCase):
             self.assertEqual(status, self.request(self.SPEC)[0], version)
 
     def test_audiences(self):
-        """The audiences are those that were asked for."""
+        """The token has the requested audiences."""
         self.keep_one("pods.v1.core", item("p", spec={"serviceAccountName": "web"}))
         status, content = self.request({**self.SPEC, "audiences": ["vault"]})
         self.assertEqual((201, ["vault"]), (status, content["spec"]["audiences"]))
         self.assertIsNone(self.tokens.owner(content["status"]["token"]))
 
     def test_accounts_of_others(self):
-        """There is none for an account that no pod of this node has."""
+        """There is no token for an account that no pod of this node uses."""
         self.keep_one("pods.v1.core", item("p", spec={"serviceAccountName": "other"}))
         for spec in (
             self.SPEC,
@@ -427,13 +427,13 @@ class TokenRequestTests(OfflineTestCase):
             self.assertIn("node edge-1 knows no pod", content["message"])
 
     def test_nonsense(self):
-        """What is no request is refused, and what has half a character."""
+        """An invalid request is rejected, also one with an incomplete character."""
         for body in (b"x", b'{"spec": {"boundObjectRef": {"kind": "Pod", "name": "\\ud800"}}}'):
             status, content = self.request(body)
             self.assertEqual((400, "BadRequest"), (status, content["reason"]), content)
 
     def test_others(self):
-        """Only the node itself gets them."""
+        """Only the node itself may request tokens."""
         self.keep_one("pods.v1.core", item("p", spec={"serviceAccountName": "web"}))
         token = service_account_token("n", "web")
         self.accept(token)
@@ -442,12 +442,12 @@ class TokenRequestTests(OfflineTestCase):
 
 
 class SwitchedOffTests(OfflineTestCase):
-    """Placeholders that are switched off."""
+    """Disabled placeholders."""
 
     placeholders = False
 
     def test_token_requests(self):
-        """They are refused as other writes are."""
+        """TokenRequests are rejected like other writes."""
         self.keep_one("pods.v1.core", item("p", spec={"serviceAccountName": "web"}))
         body = json.dumps({"spec": TokenRequestTests.SPEC}).encode()
         self.assert_status(

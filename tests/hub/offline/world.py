@@ -1,4 +1,4 @@
-"""A node without the cloud: the answers of the hub over a connection in memory."""
+"""A node while offline: the hub's responses over a connection in memory."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TYPES = {
 
 @implementer(IConnectivity)
 class Connectivity:
-    """Offline, until somebody says otherwise."""
+    """Offline, until a test changes it."""
 
     def __init__(self):
         self.online = False
@@ -49,14 +49,14 @@ class Connectivity:
         self._callbacks.append(callback)
 
     def change(self, online):
-        """Return how it is now."""
+        """Change the state."""
         self.online = online
         for callback in self._callbacks:
             callback(online)
 
 
 def item(name, version=1, namespace="n", node="", labels=None, **more):
-    """Make an item in JSON."""
+    """Create an item in JSON."""
     metadata = {"name": name, "resourceVersion": str(version)}
     if namespace:
         metadata["namespace"] = namespace
@@ -68,16 +68,16 @@ def item(name, version=1, namespace="n", node="", labels=None, **more):
 
 
 def collection(client="kubelet", resource="pods.v1.core", form="json", view=""):
-    """Name a collection."""
+    """Return a collection."""
     return Collection(client, resource, form, view)
 
 
 class OfflineTestCase(SynchronousTestCase):
     """``node`` is edge-1; its hub has a cache in memory.
 
-    Requests come by loopback, unless ``local`` is false; ``holder`` is whose share they take.
-    ``body`` is what has been read of them.
-    With ``if_kept`` they are answered only then; ``found`` says whether they were.
+    Requests arrive on loopback, unless ``local`` is false; ``holder`` is the client whose share
+    they use. ``body`` is the body if it was read already. With ``if_kept`` requests are served only
+    if cached; ``found`` says whether they were.
     """
 
     local = True
@@ -87,7 +87,7 @@ class OfflineTestCase(SynchronousTestCase):
     placeholders = True
 
     def setUp(self):
-        """Start the hub's answers."""
+        """Start the offline side."""
         self.server = Server()
         self.clock = self.server.clock
         self.clock.advance(NOW)
@@ -113,7 +113,7 @@ class OfflineTestCase(SynchronousTestCase):
         self.server.handler.answer = self.answer
 
     def stop(self):
-        """Stop it; nothing is left of what it has begun."""
+        """Stop it; nothing may be left."""
         self.successResultOf(self.offline.stopService())
         self.assertEqual(0, self.cache.listed, "a snapshot was not closed")
 
@@ -122,7 +122,7 @@ class OfflineTestCase(SynchronousTestCase):
         return self.send(event)
 
     def answer(self, exchange):
-        """Answer a request as the hub's listeners have it answered."""
+        """Serve a request like the hub's listeners."""
         head = exchange.head
         request, caller = parse_request(head), caller_of(head, self.local)
         call = HubCall(exchange, request, caller, forms_of(head), self.holder, self.body)
@@ -131,27 +131,27 @@ class OfflineTestCase(SynchronousTestCase):
         else:
             self.offline.answer(call)
 
-    # -- what is kept --------------------------------------------------------------------------
+    # -- the cache -----------------------------------------------------------------------------
 
     def keep(self, resource, *items, version=5, client="kubelet", form="json", **scope):
-        """Have a whole list kept."""
+        """Cache a complete list."""
         listing = self.cache.begin_list(Scope(collection(client, resource, form), **scope), "")
         listing.add(items)
         listing.complete(ListMeta(TYPES[resource], str(version)))
 
     def keep_one(self, resource, one, client="kubelet", form="json"):
-        """Have one object kept."""
+        """Cache an object."""
         self.cache.upsert(collection(client, resource, form), TYPES[resource], one)
 
     def keep_document(self, path, body, content_type="application/json", form="application/json"):
-        """Have an answer kept that is no object."""
+        """Cache a document."""
         self.cache.keep_document("", path, form, KeptDocument(content_type, body))
 
     def accept(self, token, until=math.inf):
-        """Have it kept that the API has accepted a token."""
+        """Store that the API has accepted a token."""
         self.cache.accept_token(read_token(token).digest, subject(token), until)
 
-    # -- asking --------------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------
 
     def open(self, target, *fields, agent=b"kubelet/v1", method=b"GET", body=b""):
         """Send a request; return the connection."""
@@ -164,26 +164,26 @@ class OfflineTestCase(SynchronousTestCase):
         return connection
 
     def ask(self, target, *fields, method=b"GET", **more):
-        """Return status, fields and body of an answer."""
+        """Return the status, fields and body of a response."""
         connection = self.open(target, *fields, method=method, **more)
         closed = connection.closed_with is not None
         ((status, headers, body, _),) = responses(connection.sent, method, closed=closed)
         return status, headers, body
 
     def ask_json(self, target, *fields, **more):
-        """Return status and content of an answer in JSON."""
+        """Return the status and content of a response in JSON."""
         status, headers, body = self.ask(target, *fields, **more)
         self.assertEqual(b"application/json", headers[b"content-type"])
         return status, json.loads(body)
 
     def names(self, target, *fields, **more):
-        """Return the names in a list, which has to be one."""
+        """Return the names in a list; the response must be one."""
         status, content = self.ask_json(target, *fields, **more)
         self.assertEqual(200, status, content)
         return [one["metadata"]["name"] for one in content["items"]]
 
     def assert_status(self, status, reason, text, target, *fields, **more):
-        """Check that the answer is a ``Status``; return it."""
+        """Assert that the response is a ``Status``; return it."""
         found, content = self.ask_json(target, *fields, **more)
         self.assertEqual("Status", content["kind"], content)
         self.assertEqual((status, reason), (found, content["reason"]), content)

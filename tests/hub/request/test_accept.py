@@ -1,4 +1,4 @@
-"""Which forms clients accept."""
+"""The forms that clients accept."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ METADATA_TYPE = b"application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=
 
 
 def forms(*values):
-    """Return what fields ``Accept`` ask for."""
+    """Return the forms for ``Accept`` fields."""
     fields = [(b"Accept", value.encode()) for value in values]
     return forms_of(RequestHead(b"GET", b"/", "1.1", fields))
 
 
 class AcceptTests(SynchronousTestCase):
-    """The field ``Accept``."""
+    """The header field ``Accept``."""
 
     def test_known_types(self):
-        """JSON and Kubernetes protobuf are known, and everything means JSON."""
+        """JSON and Kubernetes protobuf are known, and ``*/*`` means JSON."""
         for value, expected in {
             "application/json": JSON,
             "application/json;stream=watch": JSON,
@@ -46,11 +46,11 @@ class AcceptTests(SynchronousTestCase):
             self.assertEqual((expected,), forms(value), value)
 
     def test_missing(self):
-        """Who does not say gets JSON."""
+        """Without the field the form is JSON."""
         self.assertEqual((JSON,), forms())
 
     def test_the_best_comes_first(self):
-        """The order counts, unless weights say something else; weight zero is no."""
+        """The order counts, unless weights differ; weight zero excludes a type."""
         kubelet = "application/vnd.kubernetes.protobuf,application/json"
         self.assertEqual((PROTOBUF, JSON), forms(kubelet))
         self.assertEqual((JSON, PROTOBUF), forms("application/json", kubelet))
@@ -66,7 +66,7 @@ class AcceptTests(SynchronousTestCase):
         )
 
     def test_transforms(self):
-        """kubectl asks for Tables, metadata informers for metadata only."""
+        """kubectl requests Tables, metadata informers request metadata."""
         kubectl = (
             "application/json;as=Table;v=v1;g=meta.k8s.io,"
             "application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json"
@@ -79,7 +79,7 @@ class AcceptTests(SynchronousTestCase):
             self.assertEqual(expected, forms(value))
 
     def test_unknown(self):
-        """What the hub cannot make is left out, even when nothing is left."""
+        """Unsupported forms are omitted, even if none is left."""
         for value in (
             "application/yaml",
             "application/cbor",
@@ -95,10 +95,10 @@ class AcceptTests(SynchronousTestCase):
 
 
 class ContentTests(SynchronousTestCase):
-    """The field ``Content-Type``."""
+    """The header field ``Content-Type``."""
 
     def test_media(self):
-        """It says in which media a body is."""
+        """It determines the medium of a body."""
         self.assertEqual("json", media_of(b"Application/JSON; charset=utf-8"))
         self.assertEqual("protobuf", media_of(b"application/vnd.kubernetes.protobuf"))
         self.assertEqual("", media_of(b"application/yaml"))
@@ -106,10 +106,10 @@ class ContentTests(SynchronousTestCase):
 
 
 class LengthTests(SynchronousTestCase):
-    """What is accepted is read before anybody knows who asks."""
+    """The length of ``Accept``, which is parsed before authentication."""
 
     def test_the_longest(self):
-        """More than any client sends is refused unread, in one field or in several."""
+        """Fields longer than any client's are rejected unparsed, as one or several."""
         most = b"application/json," * (LONGEST_ACCEPT // 17)
         one = (b"Accept", most)
         self.assertEqual((Form("json"),), forms_of(RequestHead(b"GET", b"/", "1.1", [one])))
@@ -124,11 +124,11 @@ class DocumentTests(SynchronousTestCase):
     V2 = "application/json;as=APIGroupDiscoveryList;g=apidiscovery.k8s.io;v=v2"
 
     def forms(self, value):
-        """Return what a field ``Accept`` asks for."""
+        """Return the forms for an ``Accept`` field."""
         return document_forms(RequestHead(b"GET", b"/apis", "1.1", [(b"Accept", value.encode())]))
 
     def test_discovery(self):
-        """What is all groups at once is another document than the list of groups."""
+        """Aggregated discovery is another document than the list of groups."""
         kubectl = (
             "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
         )
@@ -139,14 +139,14 @@ class DocumentTests(SynchronousTestCase):
         self.assertEqual("application/json", document_form(b"application/json"))
 
     def test_openapi(self):
-        """OpenAPI in protobuf has an old name and a new one."""
+        """OpenAPI in protobuf has an old and a new name."""
         old = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
         new = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
         self.assertEqual((new,), self.forms(old))
         self.assertEqual(new, document_form(new.encode()))
 
     def test_everything(self):
-        """Who takes everything gets JSON."""
+        """A client that accepts everything gets JSON."""
         for value in ("*/*", "", "application/json, */*;q=0.5"):
             self.assertEqual(("application/json",), self.forms(value))
         self.assertEqual(
@@ -155,7 +155,7 @@ class DocumentTests(SynchronousTestCase):
 
 
 def asked(*accepts):
-    """Return what is asked for in place of this."""
+    """Return the fields that replace these."""
     fields = json_only([(b"Host", b"api"), *((b"accept", value) for value in accepts)])
     host, (name, value) = fields
     assert (host, name) == ((b"Host", b"api"), b"Accept"), fields
@@ -163,10 +163,10 @@ def asked(*accepts):
 
 
 class FieldTests(SynchronousTestCase):
-    """The field of a request when a filter has to look into the answer."""
+    """The field of a request to which a filter applies."""
 
     def test_kubelet(self):
-        """Of protobuf and JSON it is JSON."""
+        """Of protobuf and JSON only JSON is left."""
         self.assertEqual(b"application/json", asked(PROTOBUF_TYPE + b",application/json"))
         self.assertEqual(
             b"application/json;stream=watch",
@@ -174,32 +174,32 @@ class FieldTests(SynchronousTestCase):
         )
 
     def test_nothing(self):
-        """Without the field, or with any type, JSON is asked for, too."""
+        """Without the field, or with any type, JSON is requested, too."""
         self.assertEqual(b"application/json", asked())
         self.assertEqual(b"application/json", asked(b"*/*"))
         self.assertEqual(b"application/json;q=0.5", asked(PROTOBUF_TYPE, b"application/*; q=0.5"))
 
     def test_kubectl(self):
-        """Who asks for a Table gets objects."""
+        """A client that requests a Table gets objects."""
         self.assertEqual(
             b"application/json", asked(TABLE_TYPE + b"," + TABLE_TYPE + b",application/json")
         )
 
     def test_metadata(self):
-        """The metadata may be asked for, in JSON."""
+        """Metadata may be requested in JSON."""
         protobuf = PROTOBUF_TYPE + b";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
         self.assertEqual(METADATA_TYPE, asked(protobuf + b"," + METADATA_TYPE))
 
 
 class FormTests(SynchronousTestCase):
-    """The same of the forms that were read from it."""
+    """The same for the parsed forms."""
 
     def test_kept(self):
-        """Objects and their metadata in JSON are left, in their order."""
+        """Objects and metadata in JSON are left, in order."""
         metadata = Form("json", "PartialObjectMetadata", "v1")
         forms = (Form("protobuf"), metadata, Form("json", "Table", "v1"), Form("json"))
         self.assertEqual((metadata, Form("json")), json_forms(forms))
 
     def test_none(self):
-        """A client that takes no such form gets nothing."""
+        """A client that accepts no such form gets none."""
         self.assertEqual((), json_forms((Form("protobuf"), Form("json", "Table", "v1"))))

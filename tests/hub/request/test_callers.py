@@ -1,4 +1,4 @@
-"""Who asks, and whose tokens are."""
+"""Callers, and the claims of tokens."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from yurttunnel.hub.request.requests import Caller
 
 
 def caller(*fields, local=True):
-    """Return who sends fields."""
+    """Return the caller for header fields."""
     return caller_of(RequestHead(b"GET", b"/", "1.1", list(fields)), local)
 
 
 class CallerTests(SynchronousTestCase):
-    """Who asks."""
+    """Callers."""
 
     def component(self, agent):
-        """Return the component that has a User-Agent."""
+        """Return the component for a User-Agent."""
         return caller((b"User-Agent", agent)).component
 
     def test_component(self):
@@ -40,27 +40,27 @@ class CallerTests(SynchronousTestCase):
         self.assertEqual("", caller().component)
 
     def test_long_components(self):
-        """Of a long one, only the beginning counts."""
+        """A long component is truncated."""
         longest = "a" * LONGEST_COMPONENT
         found = self.component(longest.encode() + b"b" * 10_000)
         self.assertEqual(longest, found)
         self.assertIs(found, self.component(longest.encode() + b"bc"), "the rest is remembered")
 
     def test_token(self):
-        """The bearer token is theirs, and is not shown where callers are."""
+        """The bearer token is an attribute, and is not in the caller's ``repr``."""
         found = caller((b"Authorization", b"Bearer secret"), (b"User-Agent", b"a"), local=False)
         self.assertEqual(Caller("a", "secret", False), found)
         self.assertNotIn("secret", repr(found))
 
     def test_keeping(self):
-        """``Edge-Cache: true`` asks for the answer to be kept."""
+        """``Edge-Cache: true`` requests caching."""
         self.assertTrue(caller((b"Edge-Cache", b"True")).keep)
         self.assertTrue(caller((b"edge-cache", b"true"), (b"Authorization", b"Bearer a")).keep)
         for fields in ([], [(b"Edge-Cache", b"false")], [(b"Edge-Cache", b"")]):
             self.assertFalse(caller(*fields).keep, fields)
 
     def test_other_credentials(self):
-        """What is not one bearer token is refused, and not taken for no credentials."""
+        """Other credentials are rejected, not ignored."""
         for value in (b"Basic YTpi", b"", b"Bearer", b"Bearer  a"):
             error = self.assertRaises(RequestFailed, caller, (b"Authorization", value))
             self.assertEqual(401, error.status, value)
@@ -68,7 +68,7 @@ class CallerTests(SynchronousTestCase):
         self.assertRaises(RequestFailed, caller, *twice)
 
     def test_tokens_of_web_sockets(self):
-        """A token among the protocols, as programs in browsers send it, is not overlooked."""
+        """A token in a WebSocket subprotocol, as browsers send it, is detected."""
         offered = b"v4.channel.k8s.io, base64url.bearer.authorization.k8s.io.c2VjcmV0"
         error = self.assertRaises(RequestFailed, caller, (b"Sec-WebSocket-Protocol", offered))
         self.assertEqual(401, error.status)
@@ -77,14 +77,14 @@ class CallerTests(SynchronousTestCase):
 
 
 class TokenTests(SynchronousTestCase):
-    """What tokens say of themselves."""
+    """The claims of tokens."""
 
     def test_digest(self):
-        """A token is known by its SHA-256."""
+        """A token is identified by its SHA-256."""
         self.assertEqual(hashlib.sha256(b"opaque").digest(), read_token("opaque").digest)
 
     def test_expiry(self):
-        """The end of a JWT is what it says; the others have none that is known."""
+        """The expiry of a JWT is its claim; other tokens have no known expiry."""
         self.assertEqual(1234.5, read_token(jwt({"exp": 1234.5})).expires)
         for end in ("soon", None, 10**400, math.nan, math.inf, -1):
             self.assertEqual(math.inf, read_token(jwt({"exp": end})).expires, end)

@@ -1,4 +1,4 @@
-"""Writes that are to be tried only."""
+"""Dry runs."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from yurttunnel.hub.request.dry_run import is_dry_run
 
 
 def says_so(query):
-    """Return whether a query does."""
+    """Return whether a query requests a dry run."""
     return is_dry_run(RequestHead(b"DELETE", b"/api/v1/namespaces/n/pods/p?" + query, "1.1", []))
 
 
 class DryRunTests(SynchronousTestCase):
-    """Which queries say so."""
+    """Queries that request a dry run."""
 
     def test_names(self):
-        """The name may be encoded, wherever it stands, and whatever it is given."""
+        """The name may be encoded, at any position, with any value."""
         for query in (
             b"dryRun=All",
             b"dryRun",
@@ -31,7 +31,7 @@ class DryRunTests(SynchronousTestCase):
             self.assertTrue(says_so(query), query)
 
     def test_others(self):
-        """Other names are none, nor is a pair with a semicolon, nor what is encoded twice."""
+        """Other names, pairs with a semicolon, and double encodings do not count."""
         for query in (
             b"",
             b"x=dryRun",
@@ -47,7 +47,7 @@ class DryRunTests(SynchronousTestCase):
             self.assertFalse(says_so(query), query)
 
     def test_long(self):
-        """A query of half a megabyte, which anybody may send, holds up nobody for long."""
+        """A query of half a megabyte, which any client may send, does not block others for long."""
         before = time.process_time()
         for _ in range(25):
             self.assertFalse(says_so(b"%&" * 250_000))

@@ -1,4 +1,4 @@
-"""What requests ask for."""
+"""Parsing of requests."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ def parse(target, method="GET"):
 
 
 def read(target, method="GET"):
-    """Return verb, resource, namespace, name and subresource of a request."""
+    """Return the verb, resource, namespace, name and subresource of a request."""
     found = parse(target, method)
     return found.verb, found.resource, found.namespace, found.name, found.subresource
 
 
 class PathTests(SynchronousTestCase):
-    """The path and the method."""
+    """Paths and methods."""
 
     def test_objects_and_collections(self):
-        """A path with a name is about an object, one without about a collection."""
+        """A path with a name refers to an object, one without to a collection."""
         for target, expected in {
             "/api/v1/pods": ("list", PODS, "", "", ""),
             "/api/v1/pods/": ("list", PODS, "", "", ""),
@@ -56,7 +56,7 @@ class PathTests(SynchronousTestCase):
             self.assertEqual(expected, read(target), target)
 
     def test_namespaces_themselves(self):
-        """A namespace is an object that is in no namespace."""
+        """A Namespace is a cluster-scoped object."""
         for target, expected in {
             "/api/v1/namespaces": ("list", NAMESPACES, "", "", ""),
             "/api/v1/namespaces/n": ("get", NAMESPACES, "", "n", ""),
@@ -66,7 +66,7 @@ class PathTests(SynchronousTestCase):
             self.assertEqual(expected, read(target), target)
 
     def test_verbs(self):
-        """The method says what is done; without a name a deletion is one of a collection."""
+        """The method determines the verb; a deletion without a name is of a collection."""
         one, all_of_them = "/api/v1/namespaces/n/pods/p", "/api/v1/namespaces/n/pods"
         for method, target, verb in (
             ("GET", one, "get"),
@@ -81,7 +81,7 @@ class PathTests(SynchronousTestCase):
             self.assertEqual(verb, read(target, method)[0], (method, target))
 
     def test_watches(self):
-        """A watch is a list with a parameter, or has the old prefix; one object is got."""
+        """A watch is a list with a parameter, or has the deprecated prefix."""
         for target, expected in {
             "/api/v1/pods?watch=true": ("watch", PODS, "", "", ""),
             "/api/v1/pods?watch=1": ("watch", PODS, "", "", ""),
@@ -98,7 +98,7 @@ class PathTests(SynchronousTestCase):
             self.assertEqual(expected, read(target), target)
 
     def test_a_watch_of_one_object(self):
-        """By the old prefix it selects the name, with what else it selects."""
+        """With the deprecated prefix a name is added to the field selector."""
         watched = "/api/v1/watch/namespaces/n/pods/p"
         for query, selected in {
             "": "metadata.name=p",
@@ -108,7 +108,7 @@ class PathTests(SynchronousTestCase):
             self.assertEqual(selected, parse(watched + query).options.field_selector, query)
 
     def test_a_selected_name(self):
-        """A list or a watch of what has a certain name is about that object."""
+        """A list or a watch with a selector for one name refers to that object."""
         for query in (
             "metadata.name=p",
             "metadata.name%3D%3Dp",
@@ -124,7 +124,7 @@ class PathTests(SynchronousTestCase):
         self.assertEqual(("watch", PODS, "", "p", ""), watched)
 
     def test_no_resource(self):
-        """Discovery, versions and health are no resources."""
+        """Discovery, versions and health are not resources."""
         for target, path in {
             "/": "/",
             "/version": "/version",
@@ -147,7 +147,7 @@ class PathTests(SynchronousTestCase):
         self.assertTrue(found.path.endswith("/clusterroles/system:node"))
 
     def test_what_is_proxied_may_be_anything(self):
-        """What follows proxy is for a pod or a Service, which has names of its own."""
+        """The path after proxy belongs to a pod or a Service, and may be anything."""
         for target in (
             "/api/v1/namespaces/n/services/s/proxy/a//b/%2e%2e/%2f",
             "/api/v1/nodes/edge-1/proxy//logs/..",
@@ -157,7 +157,7 @@ class PathTests(SynchronousTestCase):
             self.assertTrue(found.path.endswith("/proxy"))
 
     def test_ambiguous_paths(self):
-        """What a directory or another reader could take for something else is refused."""
+        """Paths that a file system or another parser could interpret differently are rejected."""
         for target in (
             "/api/v1/namespaces/../pods",
             "/api/v1/namespaces/n/pods/.",
@@ -183,7 +183,7 @@ class PathTests(SynchronousTestCase):
             self.assertEqual(400, error.status, target)
 
     def test_long_names(self):
-        """A name has 253 bytes at most, however it is written."""
+        """A name has at most 253 bytes, in any encoding."""
         longest = "n" * LONGEST_SEGMENT
         self.assertEqual(longest, parse(f"/api/v1/nodes/{longest}").name)
         for longer in (longest + "n", "%c3%a4" * 127):
@@ -191,7 +191,7 @@ class PathTests(SynchronousTestCase):
             self.assertIn("253 bytes", str(error))
 
     def test_many_names(self):
-        """A path has 64 of them at most, but for what follows ``/proxy``."""
+        """A path has at most 64 segments, except after ``/proxy``."""
         names = "/a" * MOST_SEGMENTS
         self.assertEqual(names, parse(names).path)
         self.assertEqual(names, parse(f"{names}/").path)
@@ -209,7 +209,7 @@ class QueryTests(SynchronousTestCase):
         return parse(f"/api/v1/pods?{query}").options
 
     def test_all(self):
-        """Each parameter of a list has its place."""
+        """Each parameter of a list has an option."""
         expected = ListOptions(
             "a in (1, 2)", "metadata.name!=x", 500, "next=", "7", "NotOlderThan", 30, True, True
         )
@@ -221,16 +221,16 @@ class QueryTests(SynchronousTestCase):
         self.assertEqual(expected, self.options(query))
 
     def test_none(self):
-        """What is not given has its default; what is unknown is not looked at."""
+        """Missing parameters have their defaults; unknown ones are ignored."""
         for query in ("", "&&", "pretty=%zz&x;y=%ff", "limit=", "Limit=x"):
             self.assertEqual(ListOptions(), self.options(query), query)
 
     def test_the_first_counts(self):
-        """Of several values it is the first, as for the API."""
+        """The first of several values counts, as in the API."""
         self.assertEqual(1, self.options("limit=1&limit=2").limit)
 
     def test_bad_values(self):
-        """What cannot be read is refused."""
+        """Invalid values are rejected."""
         for query in (
             "limit=many",
             "limit=0x10",
@@ -243,28 +243,28 @@ class QueryTests(SynchronousTestCase):
             self.assertEqual(400, error.status, query)
 
     def test_encoded_names(self):
-        """The API would decode the name of a parameter: nobody but who hides one encodes it."""
+        """The API would decode a parameter's name; only a client that hides one encodes it."""
         for query in ("fieldSelect%6Fr=a%3Db", "limit=1&w%61tch=1", "a+b=c", "%77atch", "%zz=1"):
             error = self.assertRaises(RequestFailed, self.options, query)
             self.assertEqual(400, error.status, query)
 
     def test_semicolons(self):
-        """What has one does not count, as for the API; encoded it is one of the value."""
+        """A pair with a semicolon is ignored, as in the API, unless it is encoded."""
         self.assertEqual(ListOptions(), self.options("fieldSelector=a%3Db;c&limit=1;2"))
         self.assertEqual("a=b;c", self.options("fieldSelector=a%3Db%3Bc").field_selector)
 
     def test_others_have_none(self):
-        """What is neither a list nor a watch may have any query."""
+        """Requests other than lists and watches may have any query."""
         found = parse("/api/v1/namespaces/n/pods/p/exec?command=50%&limit=x", "POST")
         self.assertEqual(("create", ListOptions()), (found.verb, found.options))
 
     def test_long_targets(self):
-        """A target that is too long to be remembered is read all the same."""
+        """A target that is too long to be remembered is parsed nevertheless."""
         selector = "a in (" + ",".join(map(str, range(1000))) + ")"
         self.assertEqual(selector, self.options(f"labelSelector={selector}").label_selector)
 
     def test_many_parameters(self):
-        """A list has 1,000 of them at most."""
+        """A list has at most 1,000 parameters."""
         most = "&".join(["a"] * (MOST_PARAMETERS - 1))
         self.assertEqual(7, self.options(f"{most}&limit=7").limit)
         error = self.assertRaises(RequestFailed, self.options, f"{most}&a&limit=7")
@@ -272,17 +272,17 @@ class QueryTests(SynchronousTestCase):
         self.assertIn("more than 1000 parameters", str(error))
 
     def test_long_selectors(self):
-        """Which name one demands that is very long is not looked for: each term takes time."""
+        """A very long selector is not searched for a name, because each term takes time."""
         for length, name in ((LONGEST_SELECTORS, "p"), (LONGEST_SELECTORS + 1, "")):
             selector = "metadata.name=p".ljust(length, ",")
             self.assertEqual(name, parse(f"/api/v1/pods?fieldSelector={selector}").name)
 
 
 class HalfMegabyteTests(SynchronousTestCase):
-    """Targets of half a megabyte, which anybody may send."""
+    """Targets of half a megabyte, which any client may send."""
 
     def test_time(self):
-        """None holds up anybody for long."""
+        """None blocks others for long."""
         targets = (
             "/api/v1/pods?" + "a&" * 250_000,
             "/api/v1/pods?labelSelector=" + "%41" * 170_000,

@@ -1,4 +1,4 @@
-"""What the hub asks of API servers that the test plays, with tokens of others."""
+"""The hub's requests to API servers that the test plays, with tokens of others."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ REVIEWS = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 
 
 def review(**user):
-    """Make a SelfSubjectReview that was answered."""
+    """Create a SelfSubjectReview with its status."""
     return json.dumps({"kind": "SelfSubjectReview", "status": {"userInfo": user}}).encode()
 
 
 class OwnerTests(PlayedServers):
-    """Whether the node may send a kept Event whose token has expired."""
+    """The authorization of an owner whose token has expired."""
 
     event = KeptEvent(
         1,
@@ -31,7 +31,7 @@ class OwnerTests(PlayedServers):
     )
 
     def test_not_said_now(self):
-        """An API that cannot say so now is asked again later; one that refuses to say is not."""
+        """If the API cannot say at the moment, it is asked again, but not if it rejects this."""
         passing = [(answered, None) for answered in (401, 429, 500, 503)]
         for answered, status in (*passing, (403, 401), (404, 401)):
             sent = self.calls.send_event(self.event)
@@ -45,12 +45,12 @@ class OwnerTests(PlayedServers):
 
 
 class SameNameTests(PlayedServers):
-    """Kept Events of a name that the API has already."""
+    """Stored Events with the name of an existing one."""
 
     path = "/api/v1/namespaces/x/events"
 
     def send(self, token="", **told):
-        """Send one that tells something, which the API has already."""
+        """Send an Event with these occurrences, which exists in the API already."""
         body = json.dumps({"metadata": {"name": "web.1"}, **told}).encode()
         owner = "system:serviceaccount:x:web" if token else ""
         event = KeptEvent(1, self.path, "application/json", body, token, owner)
@@ -61,15 +61,15 @@ class SameNameTests(PlayedServers):
         return sent
 
     def there(self, status=200, **told):
-        """Have the API tell what it has, which is asked in a way that all recorders may ask."""
+        """Respond with the existing Event to a request that all recorders may send."""
         self.assertEqual((f"PATCH {self.path}/web.1", b"{}"), self.asked())
         metadata = {"name": "web.1", "resourceVersion": "7"}
         self.answer(status, json.dumps({"metadata": metadata, **told}).encode())
 
     def test_what_happened_again(self):
-        """The API ends with the highest count and the latest time.
+        """The API's Event gets the highest count and the latest time.
 
-        It is told by a patch that fails where a recorder was faster.
+        The patch fails if a recorder has changed the Event meanwhile.
         """
         sent = self.send(count=3, lastTimestamp="2025-06-15T15:03:00Z", message="m", reason="r")
         self.there(count=1, lastTimestamp="2025-06-15T15:01:00Z", message="m")
@@ -89,21 +89,21 @@ class SameNameTests(PlayedServers):
         self.assertEqual(409, self.successResultOf(sent))
 
     def test_what_is_known(self):
-        """What the API knows already, or knows better, changes nothing."""
+        """Occurrences that the API has already, or newer ones, are not changed."""
         for count in (3, 9):
             sent = self.send(count=3, lastTimestamp="2025-06-15T15:03:00Z")
             self.there(count=count, lastTimestamp="2025-06-15T15:03:00Z")
             self.assertEqual(409, self.successResultOf(sent))
 
     def test_a_changed_one(self):
-        """One that was changed meanwhile is looked at again later."""
+        """An Event that was changed meanwhile is retried later."""
         sent = self.send(count=3)
         self.there(count=1)
         self.answer(409)
         self.assertIsNone(self.successResultOf(sent))
 
     def test_not_now(self):
-        """What cannot be told now is told later, and so is what has gone: it is created again."""
+        """A temporary failure is retried later; a deleted Event is created again."""
         for status in (404, 429, 500, 503):
             sent = self.send(count=3)
             self.there(status)
@@ -115,7 +115,7 @@ class SameNameTests(PlayedServers):
                 self.assertIsNone(self.successResultOf(sent), status)
 
     def test_not_allowed(self):
-        """Who may create Events, and not change them, has created it."""
+        """An Event of an owner that may create but not patch counts as sent."""
         for status in (400, 403, 405, 422):
             sent = self.send(count=3)
             self.there(status)
@@ -126,7 +126,7 @@ class SameNameTests(PlayedServers):
         self.assertEqual(409, self.successResultOf(sent))
 
     def test_whose_token_has_ended(self):
-        """The node tells it for an account that may patch Events."""
+        """The node patches it for an account that may patch Events."""
         sent = self.send("abc", count=3)
         self.answer(401)
         review, body = self.asked()
@@ -142,10 +142,10 @@ class SameNameTests(PlayedServers):
 
 
 class UserTests(PlayedServers):
-    """Whose a token is."""
+    """The owner of a token."""
 
     def ask(self, *answer):
-        """Ask, and have it answered."""
+        """Send the request, and respond to it."""
         asked = self.calls.user_of("abc")
         self.settle()
         if answer:
@@ -153,7 +153,7 @@ class UserTests(PlayedServers):
         return asked
 
     def test_known(self):
-        """The token itself asks who it is, by a connection that is not the node's."""
+        """The review is created with the token, on a connection without the node's certificate."""
         asked = self.ask()
         line, body = self.asked()
         self.assertEqual(f"POST {REVIEWS}", line)
@@ -164,11 +164,11 @@ class UserTests(PlayedServers):
         self.assertEqual("system:serviceaccount:n:web", self.successResultOf(asked))
 
     def test_refused(self):
-        """401 says that it is nobody's."""
+        """401 means that the token is not valid."""
         self.failureResultOf(self.ask(401), TokenRefused)
 
     def test_not_told(self):
-        """Whatever else is answered says nothing; to be nobody is none, either."""
+        """Other responses say nothing; the anonymous user is not an owner, either."""
         for answer in (
             (400, review(username="a")),
             (200, review(username="a")),
@@ -185,7 +185,7 @@ class UserTests(PlayedServers):
             self.assertEqual("", self.successResultOf(self.ask(*answer)), answer)
 
     def test_before_there_were_such_reviews(self):
-        """Kubernetes before 1.28 does not have them, nor may anybody ask: then the node asks."""
+        """Before Kubernetes 1.28 there is no such review, and the node creates a TokenReview."""
         known = {"authenticated": True, "user": {"username": "system:serviceaccount:n:web"}}
         for status, answer, owner in (
             (403, known, "system:serviceaccount:n:web"),
@@ -205,13 +205,13 @@ class UserTests(PlayedServers):
         self.assertEqual([("a", False), ("a", True)], self.connections.keys)
 
     def test_no_reviews_at_all(self):
-        """Where the node may not ask, either, nothing is known."""
+        """If the node may not create reviews, either, the owner is unknown."""
         asked = self.ask(404)
         self.answer(403)
         self.assertEqual("", self.successResultOf(asked))
 
     def test_connections_that_were_kept(self):
-        """They may all have been closed, so that the second try is not by another one of them."""
+        """Idle connections may all have been closed, so the retry uses a new one."""
         first, second = self.ask(), self.ask()
         for number, asked in enumerate((first, second)):
             self.answer(201, review(username="a"), number)
@@ -225,7 +225,7 @@ class UserTests(PlayedServers):
         self.assertEqual("a", self.successResultOf(asked))
 
     def test_unreachable(self):
-        """Without an answer it is asked once more, by a new connection; then it is not known."""
+        """Without a response there is one retry, on a new connection; then the owner is unknown."""
         asked = self.ask()
         for _ in range(2):
             self.connections.played[-1].break_off(ConnectionLost())

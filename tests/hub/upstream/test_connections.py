@@ -1,4 +1,4 @@
-"""Connections to API servers by TLS, on the sockets of this machine."""
+"""TLS connections to API servers, on loopback sockets."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ from yurttunnel.tunnel.direct.reactor import DirectReactor
 
 @implementer(IIdentity)
 class Identity:
-    """That of a node with a certificate."""
+    """The identity of a node with a certificate."""
 
     def __init__(self, credentials):
         self.node = ClientContexts(credentials, HTTP_PROTOCOL)
         self.anonymous = ClientContexts(credentials, HTTP_PROTOCOL, presents=False)
 
     def problem(self):
-        """Return nothing."""
+        """Return that there is none."""
 
     def note_acceptance(self, is_accepted):
-        """See ``IIdentity``; nobody tells."""
+        """See ``IIdentity``; never called."""
 
 
 class ConnectionsTests(TestCase):
-    """A server at 127.0.0.1 that says who its client is."""
+    """A server at 127.0.0.1 that responds with its client's name."""
 
     def setUp(self):
         """Listen."""
@@ -61,29 +61,29 @@ class ConnectionsTests(TestCase):
         self.addCleanup(self.connections.close)
 
     def listen(self, credentials):
-        """Serve with a certificate; return the server."""
+        """Listen with a certificate; return the server."""
         contexts = OptionalCallerContexts(credentials)
         return self.listen_with(tls.server_side(self.reactor, contexts, self.factory))
 
     def listen_with(self, factory):
-        """Serve."""
+        """Listen."""
         port = self.reactor.listenTCP(0, factory, interface="127.0.0.1")
         self.addCleanup(port.stopListening)
         return Server("localhost", port.getHost().port)
 
     def tell_client(self, exchange):
-        """Answer with the name in the client's certificate."""
+        """Respond with the name in the client's certificate."""
         certificate = peer_certificate(exchange.transport)
         name = "nobody" if certificate is None else certificate.subject.rfc4514_string()
         exchange.respond(200, [], name.encode())
 
     async def ask(self, as_node=True, server=None):
-        """Ask who we are."""
+        """Return the client's name as the server sees it."""
         connection = await maybeDeferred(self.connections.take, server or self.server, as_node)
         return (await ask(connection, b"GET", b"/", [(b"Host", b"api")])).body.decode()
 
     async def refused(self, server):
-        """Return why there is no connection."""
+        """Return the error of a connection."""
         failure = await self.assertFailure(
             maybeDeferred(self.connections.take, server, True), RequestFailed
         )
@@ -91,14 +91,14 @@ class ConnectionsTests(TestCase):
         return failure.text
 
     async def test_identities(self):
-        """The node has its certificate, and a bearer of a token has none; both are kept."""
+        """The node uses its certificate, a token uses none; both connections are kept."""
         for _ in range(2):
             self.assertIn("edge-1", await self.ask())
             self.assertEqual("nobody", await self.ask(as_node=False))
         self.assertEqual(2, self.connections.statistics.connects)
 
     async def test_renewal(self):
-        """With a new certificate there are new connections; it is told once, each time."""
+        """With a new certificate new connections are used; each renewal is reported once."""
         await self.ask()
         for name in ("edge-2", "edge-3"):
             renewed = self.issuer.node(name)
@@ -108,7 +108,7 @@ class ConnectionsTests(TestCase):
         self.assertEqual(1, len(self.identity.node.on_rotated))
 
     async def test_other_name(self):
-        """A server with a certificate for another name is refused, with the name."""
+        """A server with a certificate for another name is rejected, with the name."""
         server = self.listen(self.issuer.server("other.test"))
         self.assertIn("other.test", await self.refused(server))
 
@@ -118,28 +118,28 @@ class ConnectionsTests(TestCase):
         self.assertIn("not from the authority", await self.refused(server))
 
     async def test_no_tls(self):
-        """One that does not speak TLS says what to check."""
+        """The error for a server without TLS says what to check."""
         server = self.listen_with(self.factory)
         self.assertIn("it does not speak TLS: check the port", await self.refused(server))
 
     async def test_nobody_listens(self):
-        """A port that is closed refuses."""
+        """A closed port is an error."""
         server = Server("localhost", free_ports.take())
         self.assertIn("refused", await self.refused(server))
 
     async def test_unknown_name(self):
-        """A name that is none cannot be reached."""
+        """A name that cannot be resolved is an error."""
         text = await self.refused(Server("nothing.invalid", 6443))
         self.assertIn("nothing.invalid", text)
 
     async def test_silence(self):
-        """A server that takes the connection and says nothing has its time, TLS included."""
+        """A server that accepts the connection and sends nothing has a timeout, TLS included."""
         self.patch(connections, "CONNECT_SECONDS", 0.05)
         server = self.listen_with(Factory.forProtocol(Protocol))
         self.assertIn("no connection within 0.05 s", await self.refused(server))
 
     async def test_certificate_refused(self):
-        """A server that refuses ours is said to do so, in words, to whoever asks first."""
+        """A server that rejects the hub's certificate is reported as such to the first request."""
         foreign = Issuer.make(self).node("edge-1")
         trusting = replace(foreign, authorities=self.identity.node.credentials.authorities)
         self.identity.node = ClientContexts(trusting, HTTP_PROTOCOL)
@@ -147,7 +147,7 @@ class ConnectionsTests(TestCase):
         self.assertIn("refuses this node's certificate", failure.text)
 
     async def test_lost_server(self):
-        """All that goes on with a server that is lost ends at once."""
+        """All requests on a server that failed end at once."""
         await self.ask(as_node=False)
         arrived = Deferred()
         self.handler.answer = arrived.callback
@@ -157,12 +157,12 @@ class ConnectionsTests(TestCase):
         self.connections.close_server(self.server, "it is lost")
         await self.assertFailure(asking, ExchangeFailed)
         await self.assertFailure(attempt, CancelledError, RequestFailed)
-        # What was idle is of no use any more either.
+        # Idle connections cannot be used any more, either.
         self.handler.answer = self.tell_client
         self.assertEqual("nobody", await self.ask(as_node=False))
         self.assertEqual(0, self.connections.statistics.reuses)
 
     async def test_what_waits_for_a_connection_can_have_a_timeout(self):
-        """Whoever gives up in the midst of it is told of that, as of all that takes too long."""
+        """A request that times out while waiting for a connection gets a TimeoutError."""
         attempt = self.connections.take(self.server, True)
         await self.assertFailure(attempt.addTimeout(0, reactor), DeferredTimeout)

@@ -1,4 +1,4 @@
-"""When servers are healthy, and when the cloud is there."""
+"""The health of servers, and of the cloud."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from yurttunnel.hub.upstream.servers import Server
 
 
 class HealthTestCase(SynchronousTestCase):
-    """Servers whose checks the test answers: with nothing, an error, or not at all."""
+    """Servers whose checks the test controls: success, an error, or no response."""
 
     names = ("a",)
     settings = HealthSettings(10, 2, 3, 2, kubelet_grace=40)
     hides_cancelling = False
 
     def setUp(self):
-        """Have all servers be well, and start."""
+        """Start with all servers healthy."""
         self.clock = Clock()
         self.servers = [Server(name, 443) for name in self.names]
         self.down = {}
@@ -37,7 +37,7 @@ class HealthTestCase(SynchronousTestCase):
         self.addCleanup(self.stop)
 
     async def check(self, server, fresh):
-        """Answer as the test says."""
+        """Run the check that the test has set."""
         self.checks.append((self.clock.seconds(), server.host, fresh))
         if server in self.silent:
             try:
@@ -50,11 +50,11 @@ class HealthTestCase(SynchronousTestCase):
             raise CheckFailed(self.down[server])
 
     def lose(self, server, why):
-        """Note that the server's connections were closed, and whether it was online then."""
+        """Record that the server's connections were closed, and the state of the cloud then."""
         self.lost.append((server.host, self.health.online))
 
     def stop(self):
-        """End; no timer may be left."""
+        """Stop; no timer may be left."""
         if self.health.running:
             self.successResultOf(self.health.stopService())
         self.assertEqual([], self.clock.getDelayedCalls())
@@ -64,12 +64,12 @@ class HealthTestCase(SynchronousTestCase):
         self.health.startService()
 
     def pass_time(self, seconds, step=0.1):
-        """Let time pass."""
+        """Advance the clock."""
         for _ in range(round(seconds / step)):
             self.clock.advance(step)
 
     def state(self, server=None):
-        """Return what is known of a server."""
+        """Return the state of a server."""
         return self.health.servers[server or self.servers[0]].state
 
 
@@ -77,11 +77,11 @@ class OneServerTests(HealthTestCase):
     """A single server."""
 
     def test_interface(self):
-        """It is what others look at."""
+        """The class provides IConnectivity."""
         verifyObject(IConnectivity, self.health)
 
     def test_before_the_first_check(self):
-        """Nothing is known, and so there is no cloud."""
+        """The state is unknown, so the cloud counts as unreachable."""
         self.silent.update(self.servers)
         self.start()
         self.assertIs(State.UNKNOWN, self.state())
@@ -89,7 +89,7 @@ class OneServerTests(HealthTestCase):
         self.assertFalse(self.health.known)
 
     def test_start(self):
-        """At the start one good check is enough, and whoever waits for that is told."""
+        """At startup a single successful check is enough, and callbacks for it are called."""
         known = []
         self.health.on_known(lambda: known.append(self.health.online))
         self.start()
@@ -99,7 +99,7 @@ class OneServerTests(HealthTestCase):
         self.assertEqual([True], known)
 
     def test_start_without_a_cloud(self):
-        """After the first check it is known that there is none, and nobody is told of a change."""
+        """After the first failed check the state is known, and no change is reported."""
         known = []
         self.health.on_known(lambda: known.append(self.health.online))
         self.silent.update(self.servers)
@@ -116,7 +116,7 @@ class OneServerTests(HealthTestCase):
         self.assertEqual(7, len(self.checks))
 
     def test_black_hole(self):
-        """A server that is silent from right after a check on is noticed within 12 seconds."""
+        """A server that stops responding right after a check is detected within 12 seconds."""
         self.start()
         self.clock.advance(0)
         self.silent.update(self.servers)
@@ -128,12 +128,12 @@ class OneServerTests(HealthTestCase):
         self.assertTrue(problem in ("no answer within 2 s", "the connection was given up"))
 
     def test_black_hole_of_connections(self):
-        """It makes no difference that a try which is given up fails in words of its own."""
+        """The same applies if a cancelled attempt fails with another error."""
         self.hides_cancelling = True
         self.test_black_hole()
 
     def test_stop_while_a_check_is_given_up(self):
-        """After the end there is no further try."""
+        """After shutdown there is no further attempt."""
         self.hides_cancelling = True
         self.silent.update(self.servers)
         self.start()
@@ -152,7 +152,7 @@ class OneServerTests(HealthTestCase):
         self.assertIn("https://a:443 is not healthy: connection refused", self.lines)
 
     def test_one_of_the_tries_is_good(self):
-        """That is enough."""
+        """One successful attempt is enough."""
         self.start()
         self.pass_time(1)
         self.down[self.servers[0]] = "the connection was closed"
@@ -164,7 +164,7 @@ class OneServerTests(HealthTestCase):
         self.assertEqual([], self.lost)
 
     def test_suspicion(self):
-        """A server that is suspected is checked at once, but not again and again."""
+        """A suspected server is checked at once, but not repeatedly."""
         self.start()
         self.pass_time(3)
         self.checks.clear()
@@ -176,7 +176,7 @@ class OneServerTests(HealthTestCase):
         self.assertEqual(2, len(self.checks))
 
     def test_two_good_checks(self):
-        """A server that was lost is healthy after two good checks, the second of which is soon."""
+        """A failed server is healthy after two successful checks; the second one is soon."""
         self.start()
         self.silent.update(self.servers)
         self.pass_time(12)
@@ -191,7 +191,7 @@ class OneServerTests(HealthTestCase):
         self.assertEqual("the cloud can be reached: requests are forwarded", self.lines[-1])
 
     def test_a_good_one_between(self):
-        """Good checks count in a row only."""
+        """Successful checks must be consecutive."""
         self.start()
         self.down[self.servers[0]] = "it answers 503"
         self.pass_time(12)
@@ -208,7 +208,7 @@ class OneServerTests(HealthTestCase):
             self.clock.advance(0.1)
 
     def test_return(self):
-        """However long it was away, its return is noticed within the time of two checks."""
+        """However long the outage was, recovery is detected within the time of two checks."""
         self.start()
         self.silent.update(self.servers)
         self.pass_time(600)
@@ -217,7 +217,7 @@ class OneServerTests(HealthTestCase):
         self.assertIs(State.HEALTHY, self.state())
 
     def test_callbacks(self):
-        """One that fails does not keep the others from being told."""
+        """A failing callback does not prevent the others."""
 
         def broken(online):
             raise ValueError("broken")
@@ -231,14 +231,12 @@ class OneServerTests(HealthTestCase):
 
 
 class SeveralServersTests(HealthTestCase):
-    """Servers stand in for each other."""
+    """Servers can replace each other."""
 
     names = ("a", "b", "c")
 
     def test_one_is_enough(self):
-        """There is a cloud as long as one server is healthy, and the end of one is told alone; that
-        there is a cloud is told once.
-        """
+        """The cloud is reachable as long as one server is healthy; each change is logged once."""
         self.start()
         self.silent.update(self.servers[:2])
         self.pass_time(12)
@@ -247,7 +245,7 @@ class SeveralServersTests(HealthTestCase):
         self.assertEqual(1, sum("the cloud can be reached" in line for line in self.lines))
 
     def test_side_by_side(self):
-        """Servers that are silent are found out at the same time."""
+        """Several servers that do not respond are detected at the same time."""
         self.start()
         self.silent.update(self.servers)
         self.pass_time(11.9)
@@ -255,14 +253,14 @@ class SeveralServersTests(HealthTestCase):
         self.assertFalse(self.health.online)
 
     def test_start_with_a_silent_one(self):
-        """The first answer says that there is a cloud; the others are not waited for."""
+        """The first response shows that the cloud is reachable, without waiting for the others."""
         self.silent.update(self.servers[:2])
         self.start()
         self.assertTrue(self.health.known)
         self.assertTrue(self.health.online)
 
     def test_start_with_one_that_is_found_out_first(self):
-        """That there is no cloud is told once all of them have been asked, and not before."""
+        """That the cloud is not reachable is known once all servers have been checked."""
         known = []
         self.health.on_known(lambda: known.append(self.health.online))
         self.down[self.servers[0]] = "connection refused"
@@ -283,7 +281,7 @@ class OtherSettingsTests(HealthTestCase):
     settings = HealthSettings(4, 1, retries=1, threshold=3, kubelet_grace=40)
 
     def test_they_count(self):
-        """Interval, time, tries and threshold are as they are set."""
+        """Interval, timeout, attempts and threshold are those of the settings."""
         self.start()
         self.clock.advance(0)
         self.silent.update(self.servers)

@@ -1,4 +1,4 @@
-"""The Lease of the node, renewed on API servers that the test plays."""
+"""The node's Lease, renewed on API servers that the test plays."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PlayedServers(SynchronousTestCase):
     """Two servers, of which the first is healthy."""
 
     def setUp(self):
-        """Have kubelet live."""
+        """Start with a live kubelet."""
         self.clock = MemoryReactorClock()
         self.first, self.second = self.servers = [Server(name, 443) for name in "ab"]
         self.first.healthy = True
@@ -49,7 +49,7 @@ class PlayedServers(SynchronousTestCase):
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def settle(self):
-        """Let everything move."""
+        """Run everything that is pending."""
         settle(self.clock, *self.connections.played)
 
     def check(self, server=None, fresh=False):
@@ -59,14 +59,14 @@ class PlayedServers(SynchronousTestCase):
         return checked
 
     def asked(self, number=-1):
-        """Return the first line of what a server was sent since it last answered, and the body."""
+        """Return the first line of the last request to a server, and its body."""
         self.settle()
         played = self.connections.played[number]
         head, _, body = played.sent[getattr(played, "seen", 0) :].partition(b"\r\n\r\n")
         return head.partition(b"\r\n")[0].decode().removesuffix(" HTTP/1.1"), body
 
     def answer(self, status, body=b"{}", number=-1):
-        """Have a server answer."""
+        """Respond from a server."""
         played = self.connections.played[number]
         played.seen = len(played.sent)
         head = f"HTTP/1.1 {status} X\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -75,16 +75,16 @@ class PlayedServers(SynchronousTestCase):
 
 
 class RenewalTests(PlayedServers):
-    """One renews, the others are asked."""
+    """One check renews, the others read."""
 
     def renew(self, server=None):
-        """Have the Lease renewed."""
+        """Renew the Lease."""
         checked = self.check(server)
         self.answer(200)
         self.successResultOf(checked)
 
     def test_renewed(self):
-        """The node holds it for forty seconds from now on."""
+        """The node holds it for forty seconds from now."""
         checked = self.check()
         asked, body = self.asked()
         self.assertEqual(f"PATCH {LEASE}/edge-1", asked)
@@ -97,7 +97,7 @@ class RenewalTests(PlayedServers):
         self.assertEqual(1, self.lease.renewals)
 
     def test_others_read(self):
-        """What was renewed a moment ago is read, and renewed again with the next interval."""
+        """A Lease that was just renewed is read, and renewed again after the interval."""
         self.second.healthy = True
         self.renew()
         checked = self.check(self.second)
@@ -110,7 +110,7 @@ class RenewalTests(PlayedServers):
         self.answer(200, number=0)
 
     def test_side_by_side(self):
-        """While one renews, another reads; if that fails, the next one renews."""
+        """While one check renews, another reads; if that fails, the next one renews."""
         self.second.healthy = True
         first = self.check()
         second = self.check(self.second)
@@ -124,7 +124,7 @@ class RenewalTests(PlayedServers):
         self.answer(200)
 
     def test_an_ill_server(self):
-        """A server that is not healthy tries, and keeps nobody from renewing."""
+        """An unhealthy server tries to renew, and does not prevent others from renewing."""
         ill = self.check(self.second)
         self.assertTrue(self.asked()[0].startswith("PATCH"))
         self.renew()
@@ -133,7 +133,7 @@ class RenewalTests(PlayedServers):
         self.failureResultOf(ill)
 
     def test_an_ill_server_beside_one_that_renews(self):
-        """What has come of its try changes nothing for who is asked to renew."""
+        """The result of its attempt does not change which server renews."""
         first, ill = self.check(), self.check(self.second)
         self.answer(409)
         self.successResultOf(ill)
@@ -146,7 +146,7 @@ class RenewalTests(PlayedServers):
         self.successResultOf(first)
 
     def test_a_slow_answer(self):
-        """The interval begins with the request, which has the time from when the Lease lasts."""
+        """The interval begins with the request, whose time is the start of the Lease."""
         checked = self.check()
         self.clock.advance(1.5)
         self.answer(200)
@@ -157,7 +157,7 @@ class RenewalTests(PlayedServers):
         self.answer(200)
 
     def test_created(self):
-        """When there is none, it is created as the node's own."""
+        """A missing Lease is created, owned by the Node."""
         checked = self.check()
         self.answer(404)
         self.assertEqual("GET /api/v1/nodes/edge-1", self.asked()[0])
@@ -171,7 +171,7 @@ class RenewalTests(PlayedServers):
         self.assertEqual(1, self.lease.renewals)
 
     def test_node_that_has_not_joined(self):
-        """A node that is not there yet has no Lease, and the server is well."""
+        """A node that does not exist yet has no Lease, and the server is healthy."""
         checked = self.check()
         self.answer(404)
         self.answer(404)
@@ -179,7 +179,7 @@ class RenewalTests(PlayedServers):
         self.assertEqual(0, self.lease.renewals)
 
     def test_odd_node(self):
-        """A node without an identifier that can be read is as none."""
+        """A Node without a valid UID is treated like a missing one."""
         for body in (b"[]", b"{", b'{"metadata": {"uid": 1}}'):
             checked = self.check()
             self.answer(404)
@@ -187,7 +187,7 @@ class RenewalTests(PlayedServers):
             self.successResultOf(checked)
 
     def test_silent_kubelet(self):
-        """For a kubelet that is silent it is not renewed, but the server is well; both are told."""
+        """While the kubelet is silent the Lease is not renewed, but the server is healthy."""
         self.lives = False
         checked = self.check()
         self.assertTrue(self.asked()[0].startswith("GET"))
@@ -201,10 +201,10 @@ class RenewalTests(PlayedServers):
 
 
 class SignOfLifeTests(PlayedServers):
-    """What says that a server is well."""
+    """The responses of healthy servers."""
 
     def test_refusals(self):
-        """A server that refuses answers; what the node misses by it is told once."""
+        """A server that rejects the renewal is healthy; the consequence is logged once."""
         for status in (403, 403, 409, 422, 429):
             checked = self.check()
             self.answer(status)
@@ -214,14 +214,14 @@ class SignOfLifeTests(PlayedServers):
         self.assertIn("the API answers 409", refused)
 
     def test_failures(self):
-        """A server that fails, or does not know the node, is not well."""
+        """A server that fails, or rejects the node's certificate, is unhealthy."""
         for status, word in ((500, "500"), (503, "503"), (401, "/v1/token")):
             checked = self.check()
             self.answer(status)
             self.assertIn(word, str(self.failureResultOf(checked, CheckFailed).value))
 
     def test_acceptance(self):
-        """Whether all accept the certificate is told; one that fails says nothing."""
+        """Whether all servers accept the certificate is reported; a failing one does not count."""
         for server, status, is_accepted in (
             (self.first, 401, False),
             (self.second, 200, False),
@@ -236,21 +236,21 @@ class SignOfLifeTests(PlayedServers):
             self.assertIs(is_accepted, self.identity.is_accepted[-1], (server, status))
 
     def note_refusal(self):
-        """Have the first server refuse the certificate."""
+        """Make the first server reject the certificate."""
         checked = self.check(fresh=True)
         self.answer(401)
         self.failureResultOf(checked, CheckFailed)
         self.assertFalse(self.identity.is_accepted[-1])
 
     def accept(self):
-        """Have the second server accept it; return whether all do, by what is told."""
+        """Make the second server accept it; return whether all do, as reported."""
         checked = self.check(self.second, fresh=True)
         self.answer(200)
         self.successResultOf(checked)
         return self.identity.is_accepted[-1]
 
     def test_acceptance_of_the_next(self):
-        """A refusal is about one certificate: the next one is judged by what is said of it."""
+        """A rejection is of one certificate: the next one is judged by its own responses."""
         self.note_refusal()
         self.assertFalse(self.accept())
         late = self.check(fresh=True)
@@ -262,7 +262,7 @@ class SignOfLifeTests(PlayedServers):
         self.note_refusal()
 
     def test_acceptance_without_the_one_that_refused(self):
-        """A server that has refused and then goes away has no say, until it is back."""
+        """A server that has rejected it and then does not respond does not count, until it does."""
         self.note_refusal()
         self.check().addErrback(lambda _: None).cancel()
         self.assertTrue(self.accept())
@@ -274,20 +274,20 @@ class SignOfLifeTests(PlayedServers):
         self.assertTrue(self.accept())
 
     def test_refusal_and_a_try_that_takes_too_long(self):
-        """What a server has said stays said when the next try of the same check has no answer."""
+        """A response is not replaced by a later attempt of the same check without a response."""
         self.note_refusal()
         self.check(fresh=True).addErrback(lambda _: None).cancel()
         self.assertFalse(self.identity.is_accepted[-1])
         self.assertFalse(self.accept())
 
     def test_no_connection(self):
-        """Nor is one that cannot be reached."""
+        """A server without a connection is unhealthy."""
         self.connections.refuses[self.first] = RequestFailed(502, "https://a:443: refused")
         failure = self.failureResultOf(self.check(), CheckFailed)
         self.assertEqual("https://a:443: refused", str(failure.value))
 
     def test_return(self):
-        """A server that is not healthy is so again by renewals, not by reads."""
+        """An unhealthy server recovers by renewals, not by reads."""
         self.first.healthy = False
         for _ in range(2):
             checked = self.check()
@@ -296,7 +296,7 @@ class SignOfLifeTests(PlayedServers):
             self.successResultOf(checked)
 
     def test_connection_that_was_closed(self):
-        """One that was kept may have been closed; the next try is on a new one."""
+        """An idle connection may have been closed; the next attempt uses a new one."""
         self.check()
         self.answer(200)
         self.connections.played[0].receive_end()
@@ -306,7 +306,7 @@ class SignOfLifeTests(PlayedServers):
         self.successResultOf(checked)
 
     def test_many_slow_answers(self):
-        """It waits for none of them: a server with much to do is not taken for lost."""
+        """A check waits for no other request: a busy server is not unhealthy."""
         for _ in range(POOL.max_per_key):
             taken = maybeDeferred(self.connections.take, self.first, True)
             asked = taken.addCallback(ask, b"GET", b"/api/v1/pods", [(b"Host", b"a")])
@@ -317,7 +317,7 @@ class SignOfLifeTests(PlayedServers):
         self.successResultOf(checked)
 
     def test_cancelled(self):
-        """A check that takes too long is given up with its connection."""
+        """A check that takes too long is cancelled with its connection."""
         checked = self.check()
         checked.cancel()
         self.failureResultOf(checked)
@@ -325,7 +325,7 @@ class SignOfLifeTests(PlayedServers):
 
 
 class EventTests(PlayedServers):
-    """Events that were kept, on their way."""
+    """Sending of stored Events."""
 
     event = KeptEvent(1, "/api/v1/namespaces/x/events", "application/json", b"{1}", "", "")
 
@@ -336,7 +336,7 @@ class EventTests(PlayedServers):
         return sent
 
     def test_sent(self):
-        """It is posted as the node, and the status comes back."""
+        """It is posted as the node, and its status is returned."""
         sent = self.send()
         self.assertEqual(("POST /api/v1/namespaces/x/events", b"{1}"), self.asked())
         self.answer(201)
@@ -344,14 +344,14 @@ class EventTests(PlayedServers):
         self.assertEqual([("a", True)], self.connections.keys)
 
     def test_token(self):
-        """One of a pod is posted with its token."""
+        """An Event of a pod is posted with its token."""
         self.send(token="abc")
         self.assertIn(b"Authorization: Bearer abc\r\n", self.connections.played[0].sent)
         self.assertEqual([("a", False)], self.connections.keys)
         self.answer(201)
 
     def reviewed(self, status, **other):
-        """Have a token be refused and answer the question then; return what was asked.
+        """Reject the token, then respond to the review; return the review.
 
         The first connection is for tokens, the second one is the node's.
         """
@@ -363,7 +363,7 @@ class EventTests(PlayedServers):
         return sent, json.loads(body)["spec"]
 
     def test_token_that_has_expired(self):
-        """The node sends what the token's owner may create still, as it says then itself."""
+        """The node sends an Event that the token's owner may still create, as the API says."""
         for path, group in (
             ("/api/v1/namespaces/x/events", ""),
             ("/apis/events.k8s.io/v1/namespaces/x/events", "events.k8s.io"),
@@ -382,7 +382,7 @@ class EventTests(PlayedServers):
         self.assertEqual([("a", False), ("a", True)], self.connections.keys)
 
     def test_owner_who_may_not(self):
-        """Who may not create it cannot have the node do so; nor can anybody while nobody says."""
+        """If the owner may not create it, or the API does not say, the node does not send it."""
         for status in ({"allowed": False}, {"allowed": "yes"}, {}, []):
             self.assertEqual(401, self.successResultOf(self.reviewed(status)[0]), status)
         sent = self.send(token="abc", owner="somebody")
@@ -392,23 +392,21 @@ class EventTests(PlayedServers):
         self.assertIsNone(self.successResultOf(sent))
 
     def test_the_nodes_own(self):
-        """That the node itself is not accepted is no answer to its Event, which stays kept, and
-        nobody is asked whether it may be sent.
-        """
+        """If the node's own certificate is rejected, its Event stays, without any review."""
         sent = self.send()
         self.answer(401)
         self.assertIsNone(self.successResultOf(sent))
         self.assertEqual(1, len(self.connections.keys))
 
     def test_odd_names(self):
-        """A path is percent-encoded again, and a media type goes as it came."""
+        """A path is percent-encoded again, and the media type is unchanged."""
         self.send(path="/api/v1/namespaces/a b\u00e9?#/events", content_type="application/x-\u00e9")
         self.assertEqual("POST /api/v1/namespaces/a%20b%C3%A9%3F%23/events", self.asked()[0])
         self.assertIn(b"Content-Type: application/x-\xe9\r\n", self.connections.played[0].sent)
         self.answer(400)
 
     def test_nobody_answers(self):
-        """There is no status when no server is healthy, or none answers."""
+        """Without a healthy server, or without a response, there is no status."""
         self.connections.refuses[self.first] = RequestFailed(502, "refused")
         self.assertIsNone(self.successResultOf(self.send()))
         self.first.healthy = False

@@ -1,4 +1,4 @@
-"""Which API servers there are, and which of them is next."""
+"""API servers, and their selection."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from yurttunnel.hub.upstream.servers import Balancer, Server, servers_at
 
 
 class ServerTests(SynchronousTestCase):
-    """Servers of URLs."""
+    """Servers from URLs."""
 
     def test_url(self):
         """A URL has a host and a port; an IPv6 address is in brackets."""
@@ -22,21 +22,21 @@ class ServerTests(SynchronousTestCase):
 
 
 class BalancerTests(SynchronousTestCase):
-    """The choice of a server for one request."""
+    """The selection of a server for one request."""
 
     def setUp(self):
-        """Have three, of which the first is not healthy."""
+        """Create three servers, of which the first is unhealthy."""
         self.first, self.second, self.third = self.servers = [Server(name, 443) for name in "abc"]
         self.second.healthy = self.third.healthy = True
 
     def test_round_robin(self):
-        """Those that are healthy take turns."""
+        """Healthy servers are used in turn."""
         balancer = Balancer(self.servers, rotates=True)
         picked = [str(balancer.pick().host) for _ in range(5)]
         self.assertEqual(list("bcbcb"), picked)
 
     def test_priority(self):
-        """The first that is healthy is taken."""
+        """The first healthy server is used."""
         balancer = Balancer(self.servers, rotates=False)
         self.assertIs(self.second, balancer.pick())
         self.assertIs(self.second, balancer.pick())
@@ -44,7 +44,7 @@ class BalancerTests(SynchronousTestCase):
         self.assertIs(self.first, balancer.pick())
 
     def test_those_that_were_tried(self):
-        """A server that was tried is not taken again, and then there is none."""
+        """A server that was tried is not selected again; finally there is none."""
         for rotates in (False, True):
             balancer = Balancer(self.servers, rotates)
             first = balancer.pick()
@@ -53,6 +53,6 @@ class BalancerTests(SynchronousTestCase):
             self.assertIsNone(balancer.pick({first, second}))
 
     def test_none_is_healthy(self):
-        """There is nothing to choose from."""
+        """Without a healthy server there is none."""
         self.second.healthy = self.third.healthy = False
         self.assertIsNone(Balancer(self.servers, rotates=True).pick())
