@@ -1,1 +1,1 @@
-"""``twist yurthub`` as a process, between the clients of a node and an API that goes away."""
+"""``twist yurthub`` as a process, between a node's clients and an API with outages."""

@@ -1,4 +1,4 @@
-"""Answers that a test has written itself, in front of the API's own."""
+"""Responses written by tests, instead of the API's own."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from yurttunnel.http.request_body import read_body
 Answering = Callable[[IExchange], object]
 
 MOST = 1024 * 1024
-"""Bytes that a test has created."""
+"""Maximum size of a created body in bytes."""
 
 
 class Canned(NamedTuple):
-    """A whole answer: the same bytes for everybody."""
+    """A complete response: the same bytes for all clients."""
 
     body: bytes
     content_type: str = "application/json"
@@ -25,15 +25,15 @@ class Canned(NamedTuple):
     status: int = 200
 
     def __call__(self, exchange: IExchange) -> None:
-        """Give it."""
+        """Send the response."""
         fields = [(b"Content-Type", self.content_type.encode()), *self.fields]
         exchange.respond(self.status, fields, self.body)
 
 
 class Streamed:
-    """An answer that goes on: the test writes to whoever has asked.
+    """A response that stays open: the test writes to all its clients.
 
-    ``exchanges`` are those that go on; each has got the head.
+    ``exchanges`` are the open ones; each has sent the head.
     """
 
     def __init__(self, content_type: str = "application/json") -> None:
@@ -41,13 +41,13 @@ class Streamed:
         self._fields = [(b"Content-Type", content_type.encode())]
 
     def __call__(self, exchange: IExchange) -> None:
-        """Begin."""
+        """Begin a response."""
         exchange.send_head(200, self._fields)
         self.exchanges.append(exchange)
         exchange.on_end(lambda error: self.exchanges.remove(exchange))
 
     def write(self, data: bytes) -> None:
-        """Send more to all."""
+        """Send more data to all."""
         for exchange in self.exchanges:
             exchange.write(data)
 
@@ -58,13 +58,13 @@ class Streamed:
 
 
 class Taken:
-    """Takes what is created, and answers with it; ``bodies`` are what came, with its type."""
+    """Accepts what is created, and responds with it; ``bodies`` has the bodies with their types."""
 
     def __init__(self) -> None:
         self.bodies: list[tuple[bytes, bytes]] = []
 
     def __call__(self, exchange: IExchange) -> None:
-        """Take it."""
+        """Accept a body."""
         [content_type] = exchange.head.values(b"content-type")
 
         def take(body: bytes) -> None:
@@ -76,10 +76,10 @@ class Taken:
 
 @implementer(IRequestHandler)
 class CannedAnswers:
-    """Answers with what is in ``answers``, and all else as ``handler`` does.
+    """Responds with the entries of ``answers``, and forwards all other requests to ``handler``.
 
-    A key is a path, or a path with ``?watch`` behind it for what watches that path, or with
-    ``POST`` before it for what is created there.
+    A key is a path, optionally followed by ``?watch`` for watches of that path, or preceded by
+    ``POST`` for creations.
     """
 
     def __init__(self, handler: IRequestHandler) -> None:
@@ -87,7 +87,7 @@ class CannedAnswers:
         self._handler = handler
 
     def request_received(self, exchange: IExchange) -> None:
-        """Answer; see ``IRequestHandler``."""
+        """Respond; see ``IRequestHandler``."""
         path, _, query = exchange.head.target.decode("latin-1").partition("?")
         watches = any(one in ("watch=true", "watch=1") for one in query.split("&"))
         match exchange.head.method:

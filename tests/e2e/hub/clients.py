@@ -1,4 +1,4 @@
-"""Programs of a node that ask the hub, each known by its User-Agent."""
+"""Clients of the hub on a node, each identified by its User-Agent."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tests.e2e.http_clients import Answer, HttpClient, Response
 JSON = "application/json"
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 PROTOBUF_FIRST = f"{PROTOBUF},{JSON}"
-"""What kubelet and kube-proxy accept (``--kube-api-content-type`` and its default)."""
+"""What the kubelet and kube-proxy accept (``--kube-api-content-type`` and its default)."""
 
 TABLE = ",".join(f"{JSON};as=Table;v={version};g=meta.k8s.io" for version in ("v1", "v1beta1"))
 TABLE_FIRST = f"{TABLE},{JSON}"
-"""What ``kubectl get`` accepts."""
+"""The types that ``kubectl get`` accepts."""
 
 LARGE = 64 * 1024 * 1024
-"""Bytes of an answer that a client keeps: more than any list of a test has."""
+"""Maximum size of a response in bytes: more than any list of a test has."""
 
 ANSWER_SECONDS = 10.0
 
@@ -27,10 +27,10 @@ Object = dict[str, Any]
 
 
 class NodeClient:
-    """One of the node's programs; ``component`` is the first word of its User-Agent.
+    """A program on the node; ``component`` is the first word of its User-Agent.
 
-    ``case`` dials for it and waits; it asks at ``port``, each time by a connection of its own.
-    ``token`` is its bearer token, if it has one.
+    ``case`` provides connections and waits; requests go to ``port``, each on a connection of its
+    own. ``token`` is its bearer token, if it has one.
     """
 
     def __init__(
@@ -46,9 +46,9 @@ class NodeClient:
             self._fields.append((b"Authorization", f"Bearer {token}".encode()))
 
     async def send(self, target: str, method: str = "GET", body: Any = None, fields=()) -> Answer:
-        """Send a request; ``body`` is JSON, or what has been written already.
+        """Send a request; ``body`` is an object for JSON, or bytes.
 
-        The answer has the connection as ``peer``.
+        The response has the connection as ``peer``.
         """
         peer = await self._connect()
         fields = [*self._fields, *fields]
@@ -67,7 +67,7 @@ class NodeClient:
         fields=(),
         seconds: float = ANSWER_SECONDS,
     ) -> Response:
-        """Ask, and return the whole answer."""
+        """Send a request, and return the complete response."""
 
         async def asked() -> Response:
             return await (await self.send(target, method, body, fields)).whole()
@@ -75,7 +75,7 @@ class NodeClient:
         return await self._case.within(seconds, asked(), f"{method} {target}")
 
     async def get(self, target: str, **query: str) -> Object:
-        """Return what is there, which must be JSON with status 200."""
+        """Return the JSON of a response, which must have status 200."""
         target = extended(target, query)
         response = await self.ask(target)
         return self.expect(response, 200, target)
@@ -91,7 +91,7 @@ class NodeClient:
     async def refused(
         self, status: int | Sequence[int], target: str, method: str = "GET", body: Any = None
     ) -> Object:
-        """Ask for what is refused; return the ``Status`` that says so."""
+        """Send a request that must be rejected; return its ``Status``."""
         response = await self.ask(target, method, body)
         case = self._case
         if not isinstance(status, int):
@@ -104,7 +104,7 @@ class NodeClient:
         return said
 
     async def watch(self, target: str, **query: str) -> Watching:
-        """Begin a watch, whose head must come at once."""
+        """Begin a watch, whose head must arrive at once."""
         answer = await self.send(extended(target, {"watch": "true", **query}))
         begun = answer.begun()
         response = await self._case.within(ANSWER_SECONDS, begun, f"the watch of {target}")
@@ -115,7 +115,7 @@ class NodeClient:
 
 
 class Watching:
-    """A watch in JSON, that goes on until the hub or :meth:`leave` ends it."""
+    """A watch in JSON, open until the hub or :meth:`leave` ends it."""
 
     def __init__(self, case, answer: Answer, response: Response) -> None:
         self._case = case
@@ -124,13 +124,13 @@ class Watching:
 
     @property
     def events(self) -> Sequence[Object]:
-        """What has come."""
+        """The events so far."""
         *lines, _ = self.response.body.split(b"\n")
         return [json.loads(line) for line in lines if line]
 
     @property
     def told(self) -> Sequence[tuple[str, str]]:
-        """Type and name of what has come, without bookmarks."""
+        """The types and names of the events so far, without bookmarks."""
         return [
             (event["type"], event["object"]["metadata"].get("name", ""))
             for event in self.events
@@ -138,18 +138,18 @@ class Watching:
         ]
 
     async def tells(self, *told: tuple[str, str], seconds: float = ANSWER_SECONDS) -> None:
-        """Wait until all of these have come."""
+        """Wait until all of these events have arrived."""
         await self._case.eventually(
             lambda: set(told) <= set(self.told), f"the watch tells of {told}", seconds
         )
 
     async def ends(self, seconds: float) -> None:
-        """Require that it comes to its end in good order."""
+        """Require that it ends normally."""
         await self._case.within(seconds, self._answer.whole(), "the watch ends")
 
     @property
     def ended(self) -> bool:
-        """Whether it is over, in whatever way."""
+        """Whether it has ended, normally or not."""
         return self._answer.complete or self._answer.error is not None
 
 
@@ -161,14 +161,14 @@ def extended(target: str, query: Mapping[str, str]) -> str:
 
 
 def names(listed: Object) -> list[str]:
-    """Return the names of what a list has, in order."""
+    """Return the names of a list's items in order."""
     return sorted(one["metadata"]["name"] for one in listed["items"])
 
 
 def contents(listed: Object) -> list[Object]:
-    """Return what a list has, in one order, so that it can be compared.
+    """Return the items of a list in a fixed order for comparison.
 
-    Its items are without their kind, which kube-apiserver leaves out of lists.
+    The items have no kind, as in the lists of kube-apiserver.
     """
 
     def place(one: Object) -> tuple[str, str]:
@@ -182,5 +182,5 @@ def contents(listed: Object) -> list[Object]:
 
 
 def status_of(response: Response) -> Object:
-    """Return what an error says."""
+    """Return the ``Status`` of an error response."""
     return json.loads(response.body)

@@ -1,8 +1,7 @@
-"""The cloud of a test: an API, and between it and the node servers that can be lost.
+"""The cloud of a test: an API, and fault proxies as its servers in front of it.
 
-There is one API, which each of the servers leads to: what is asked of one of them is answered as by
-any other, as in a cluster with several kube-apiservers. It is in the test's own process, so that a
-test has its objects at hand.
+All servers lead to the same API, so each gives the same responses, as in a cluster with several
+kube-apiservers. The API is in the process of the test, which can access its objects directly.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from yurtlab.api.resources import SERVICE_ACCOUNTS
 from yurtlab.api.store import Object
 
 KINDS = {kind.plural: kind for kind in RESOURCES}
-"""What the API serves, by the names that paths have."""
+"""The resources of the API, by their plural names."""
 
 READ = "get list watch"
 
-# What clients that have no identity but the node's want to read, beside what hubs are granted.
+# The permissions of clients with the node's identity, in addition to those of hubs.
 CLIENT_RULES: tuple[Object, ...] = (
     rule(READ, "", "configmaps", "namespaces", "nodes", "pods"),
     rule(READ, "storage.k8s.io", "csinodes"),
@@ -39,11 +38,12 @@ CLIENT_RULES: tuple[Object, ...] = (
 
 
 class Cloud:
-    """An API whose files are in ``directory``, and so many ``servers`` in front of it.
+    """An API with files in ``directory``, and that number of ``servers`` in front of it.
 
-    ``store`` has its objects, ``identities`` makes whoever else is in it, ``signer`` signs the
-    certificates of hubs, ``requests`` has who has asked for what: name, attributes, and whether it
-    was allowed. ``answers`` are given instead of its own, see :class:`CannedAnswers`.
+    ``store`` has its objects, ``identities`` creates other identities, ``signer`` signs the
+    certificates of hubs, and ``requests`` has the callers and their requests: name, attributes, and
+    whether the request was allowed. ``answers`` replace the API's responses, see
+    :class:`CannedAnswers`.
     """
 
     def __init__(self, reactor, directory: str, servers: int = 1) -> None:
@@ -67,7 +67,7 @@ class Cloud:
 
     @property
     def urls(self) -> str:
-        """What a hub gets as ``--server-addr``."""
+        """The value of ``--server-addr`` for a hub."""
         return ",".join(f"https://127.0.0.1:{server.port}" for server in self.servers)
 
     def _in_front(self, handler) -> CannedAnswers:
@@ -77,11 +77,11 @@ class Cloud:
 
     @property
     def requests(self) -> set:
-        """Who has asked for what."""
+        """The callers and their requests."""
         return self.api.requests
 
     async def start(self) -> None:
-        """Listen, with a node and what it may read."""
+        """Listen, with a node and its permissions."""
         await self.api.start(None)
         for server in self.servers:
             server.start()
@@ -92,11 +92,11 @@ class Cloud:
         self.grant("system:nodes", *CLIENT_RULES)
 
     def join(self, directory: str, node: str = NODE) -> None:
-        """Leave in the directory of a hub what it has after it has joined."""
+        """Create the files of a hub that has joined in its directory."""
         join(self._reactor, self.signer, self.identities, Path(directory), node)
 
     async def stop(self) -> None:
-        """End everything."""
+        """Stop everything."""
         for server in self.servers:
             await server.stop()
         self.signer.stop()
@@ -105,20 +105,20 @@ class Cloud:
     # -- Faults --------------------------------------------------------------------------------
 
     async def leave(self) -> None:
-        """Be gone as a machine is whose router knows it: refuse and reset."""
+        """Become unreachable with a known route: refuse and reset connections."""
         self._left = True
         for server in self.servers:
             await server.refuse()
             server.for_all("reset")
 
     def fall_silent(self, *servers: FaultProxy) -> None:
-        """Lose everything that is sent to these servers, or to all, without a word to anybody."""
+        """Drop all data to these servers, or to all, without any response."""
         for server in servers or self.servers:
             server.turns = 0
             server.for_all("swallow")
 
     def return_(self) -> None:
-        """Be there again; what has been lost stays so."""
+        """Become reachable again; lost connections stay lost."""
         for server in self.servers:
             server.turns = None
         if self._left:
@@ -129,7 +129,7 @@ class Cloud:
     # -- Objects -------------------------------------------------------------------------------
 
     def add(self, plural: str, name: str, namespace: str | None = None, **content: Any) -> Object:
-        """Add an object; ``labels`` and ``annotations`` go to its metadata."""
+        """Add an object; ``labels`` and ``annotations`` are put into its metadata."""
         metadata: Object = {"name": name}
         for field in ("labels", "annotations"):
             if field in content:
@@ -138,13 +138,13 @@ class Cloud:
         return self.store.create(KINDS[plural], namespace, body)
 
     def add_pod(self, name: str, namespace: str = "default", node: str = NODE, **content) -> Object:
-        """Add a pod, on the node of the test unless it says otherwise."""
+        """Add a pod, by default on the node of the test."""
         containers = [{"name": "main", "image": "none"}]
         spec = {"nodeName": node, "containers": containers, **content.pop("spec", {})}
         return self.add("pods", name, namespace, spec=spec, **content)
 
     def using(self, name: str, *, config_maps: Iterable[str] = (), secrets: Iterable[str] = ()):
-        """Add a pod that uses these, so that its kubelet may read them."""
+        """Add a pod that uses these objects, so that its kubelet may read them."""
         volumes = [{"name": each, "configMap": {"name": each}} for each in config_maps]
         volumes += [{"name": each, "secret": {"secretName": each}} for each in secrets]
         return self.add_pod(name, spec={"volumes": volumes})
@@ -162,7 +162,7 @@ class Cloud:
         return self.store.remove(KINDS[plural], namespace, name)
 
     def grant(self, group: str, *rules: Object) -> None:
-        """Let the members of a group do everywhere what rules say."""
+        """Grant rules to the members of a group in all namespaces."""
         number = len(self.store.view(CLUSTER_ROLES))
         metadata = {"name": f"test-{number}"}
         self.store.create(CLUSTER_ROLES, None, {"metadata": metadata, "rules": list(rules)})
@@ -172,7 +172,7 @@ class Cloud:
         self.store.create(CLUSTER_ROLE_BINDINGS, None, binding)
 
     def token(self, account: str, namespace: str = "default", seconds: int = 3600) -> str:
-        """Make a token of a service account, which is made with its first one."""
+        """Create a token of a service account, which is created with its first token."""
         known = {
             one["metadata"]["name"]: one for one in self.store.view(SERVICE_ACCOUNTS, namespace)
         }

@@ -1,4 +1,4 @@
-"""kubectl on the node, through the hub and beside it, and pods that run."""
+"""kubectl on the node, through the hub and directly, and pods that run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from yurttunnel.tunnel import tls
 
 
 class Home:
-    """What a kubectl needs of its surroundings: a directory, and a kubeconfig."""
+    """The environment of a kubectl: a directory, and a kubeconfig."""
 
     def __init__(self, directory: str, kubeconfig: Path) -> None:
         self.directory = directory
@@ -37,15 +37,15 @@ class Home:
 
 
 class KubectlTestCase(HubTestCase):
-    """A test case with a kubectl of the administrator, and one that asks the hub."""
+    """A test case with an administrator's kubectl, and one that uses the hub."""
 
     def direct(self, cloud: Cloud) -> Kubectl:
-        """Return a kubectl that asks the API."""
+        """Return a kubectl that uses the API directly."""
         config = cloud.identities.client_kubeconfig("admin", cloud.url, "admin", "system:masters")
         return self._kubectl("direct", config)
 
     def through(self, cloud: Cloud, hub: Hub) -> Kubectl:
-        """Return a kubectl that asks the hub, as the node, which may do everything here."""
+        """Return a kubectl that uses the hub with the node's identity, here without limits."""
         cloud.grant("system:nodes", rule("*", "*", "*"), {"verbs": ["*"], "nonResourceURLs": ["*"]})
         path = Path(self.directory, "hub.kubeconfig")
         config = cloud.identities.kubeconfig(path, f"http://127.0.0.1:{hub.port}")
@@ -60,7 +60,7 @@ class KubectlTestCase(HubTestCase):
         return Kubectl(reactor, list(versions.values())[-1], Home(directory, config))
 
     def start_node(self, cloud: Cloud) -> None:
-        """Have the node run its pods."""
+        """Start to run pods on the node."""
         config = cloud.identities.client_kubeconfig(
             "kubelet", cloud.url, f"system:node:{NODE}", "system:nodes"
         )
@@ -90,4 +90,4 @@ def _close(factory: HTTPFactory) -> None:
 
 
 async def _nothing() -> None:
-    """End at once."""
+    """Exit at once."""

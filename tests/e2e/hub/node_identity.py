@@ -1,4 +1,4 @@
-"""The certificates of a hub: those of one that has joined before, and who signs new ones."""
+"""Certificates for hubs: those of a hub that has joined, and the signer of new ones."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ DAY = 86400.0
 
 
 class HubSigner:
-    """Approves and signs at once whatever is asked of the signers in ``store``.
+    """Approves and signs all certificate requests in ``store`` at once.
 
-    Certificates are good for ``seconds``. ``signed`` are the subjects of all, and ``waits`` has it
-    do nothing for a time.
+    Certificates are valid for ``seconds``. ``signed`` has the subjects of all, and ``waits`` pauses
+    the signer.
     """
 
     def __init__(self, reactor, identities: Identities, store: Store) -> None:
@@ -45,11 +45,11 @@ class HubSigner:
         self._unfollow = store.follow(CERTIFICATE_SIGNING_REQUESTS, self._changed)
 
     def stop(self) -> None:
-        """Sign no more."""
+        """Stop signing."""
         self._unfollow()
 
     def certificate(self, pem: bytes, usages: list[str], signer: str) -> x509.Certificate:
-        """Sign a request; raises ``NotSigned``."""
+        """Sign a request; raise ``NotSigned``."""
         request = x509.load_pem_x509_csr(pem)
         check_request(signer, request, usages)
         span = datetime.timedelta(seconds=self.seconds)
@@ -74,7 +74,7 @@ class HubSigner:
 
 
 def join(reactor, signer: HubSigner, identities: Identities, root: Path, node: str) -> None:
-    """Leave in the directory of a hub what it has after it has joined."""
+    """Create the files of a hub that has joined in its directory."""
     root.mkdir(0o700, parents=True, exist_ok=True)
     directory = StateDirectory.open(root / "pki")
     directory.write("ca.crt", identities.ca_path.read_bytes())

@@ -1,7 +1,7 @@
-"""What the programs of a node ask for when they start (as client-go's reflectors ask).
+"""The requests of a node's programs at startup, as client-go's reflectors send them.
 
-Reflectors list at version 0, which the watch cache of kube-apiserver answers whole whatever the
-``limit``, and go on with a watch from the version of the list.
+Reflectors list at version 0, for which the watch cache of kube-apiserver returns everything
+regardless of ``limit``, and continue with a watch from the version of the list.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ NODE_PATH = f"/api/v1/nodes/{NODE}"
 
 ALL_PODS = "/api/v1/pods"
 NODE_PODS = f"{ALL_PODS}?fieldSelector=spec.nodeName%3D{NODE}"
-"""The pods that a kubelet asks for."""
+"""The pods that a kubelet lists."""
 
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
 SECRETS = "/api/v1/namespaces/default/secrets"
 SERVICES = "/api/v1/services"
 SLICES = "/apis/discovery.k8s.io/v1/endpointslices"
 
-# Of kube-proxy (cmd/kube-proxy/app/server.go).
+# The selector of kube-proxy (cmd/kube-proxy/app/server.go).
 _NO_PROXY = "!service.kubernetes.io/headless,!service.kubernetes.io/service-proxy-name"
 _PROXIED = f"labelSelector={quote(_NO_PROXY, safe='')}"
 
 
 class Program(NamedTuple):
-    """A program of the node: its name, what it accepts, and what it asks for at its start."""
+    """A program of the node: its name, the types that it accepts, and its requests at startup."""
 
     component: str
     accept: str
     lists: tuple[str, ...]
-    """What it lists, and watches from then on."""
+    """The lists that it watches afterwards."""
 
     others: tuple[str, ...] = ()
-    """What it reads once."""
+    """The objects that it reads once."""
 
 
 def _named(collection: str, name: str) -> str:
-    """Return the list of one object, as kubelet follows each ConfigMap and Secret."""
+    """Return the list of one object, as the kubelet watches each ConfigMap and Secret."""
     return f"{collection}?fieldSelector=metadata.name%3D{name}&{REFLECTOR}"
 
 
@@ -87,7 +87,7 @@ PROGRAMS = (KUBELET, KUBE_PROXY, COREDNS, FLANNEL)
 
 
 def furnish(cloud: Cloud) -> None:
-    """Have in the cloud what a node's programs ask for."""
+    """Create the objects in the cloud that a node's programs request."""
     cloud.add("configmaps", "settings", "default", data={"color": "red"})
     cloud.add("secrets", "password", "default", data={"password": "c2VjcmV0"}, type="Opaque")
     cloud.using("web", config_maps=["settings"], secrets=["password"])

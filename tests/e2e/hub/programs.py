@@ -1,4 +1,4 @@
-"""The hub of a node as a real process."""
+"""The hub of a node as a process."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from yurttunnel.kube.credentials import FileCredentials
 NODE = "edge-1"
 
 PATIENT = ("--heartbeat-interval-seconds", "5", "--heartbeat-timeout-seconds", "5")
-"""Flags of every hub: the cloud is in the test's own process, which on a busy machine answers
-nobody for a second or two."""
+"""Flags of all hubs: the cloud is in the process of the test, which on a busy machine may not
+respond for a second or two."""
 
 QUICK = ("--heartbeat-interval-seconds", "1", "--heartbeat-timeout-seconds", "1")
-"""Flags with which a hub sees in a second or two that a server has fallen silent."""
+"""Flags with which a hub detects in a second or two that a server does not respond."""
 
 
 class Hub(Program):
-    """``twist yurthub`` before API ``servers``, URLs between commas; every port is chosen free.
+    """``twist yurthub`` with API ``servers``, URLs separated by commas; it uses free ports.
 
-    Its files are in ``directory`` below ``state``, which another hub may take up. It has no
-    interface for pods, unless ``extra`` says so, which is added last and so replaces what is here.
-    ``port`` is that of clients on the node, ``secure_port`` that of pods.
+    Its files are in ``directory`` below ``state``, which another hub may use later. It has no
+    interface for pods, unless ``extra`` enables it, whose flags come last and override these.
+    ``port`` is for clients on the node, ``secure_port`` for pods.
     """
 
     def __init__(
@@ -65,14 +65,14 @@ class Hub(Program):
 
     @property
     def url(self) -> str:
-        """What clients on the node ask."""
+        """The URL for clients on the node."""
         return f"http://127.0.0.1:{self.port}"
 
     def client(self, component: str = "kubelet") -> KubeClient:
-        """Make a client on the node; whoever made it closes it."""
+        """Create a client on the node; the caller closes it."""
         configuration = KubeConfiguration(self.url, "default", lambda: b"", FileCredentials())
         return KubeClient(self._reactor, configuration, program=component)
 
     async def online(self) -> bool:
-        """Whether it has an API server that is healthy."""
+        """Return whether it has a healthy API server."""
         return await self.metric("node_yurthub_server_healthy_status") > 0

@@ -1,4 +1,4 @@
-"""What the tests of the hub have in common: a cloud, the hub of a node, and the node's clients."""
+"""The common parts of the hub's tests: a cloud, the hub of a node, and the node's clients."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from tests.e2e.hub.programs import Hub
 from tests.e2e.support import EndToEndTestCase
 
 JOINING = ("--bootstrap", "--join")
-"""What the flags begin with that say how a hub joins."""
+"""The prefixes of flags that define how a hub joins."""
 
 NOTICED_SECONDS = 20.0
-"""How long a hub may take to see that all servers have left or come back, on a busy machine."""
+"""How long a hub on a busy machine may take to detect an outage or a recovery, in seconds."""
 
 
 class HubTestCase(EndToEndTestCase):
-    """A test case with a cloud and hubs, which it takes away again."""
+    """A test case with a cloud and hubs, which it removes at the end."""
 
     async def start_cloud(self, servers: int = 1) -> Cloud:
-        """Start a cloud that has so many API servers."""
+        """Start a cloud with that number of API servers."""
         cloud = Cloud(reactor, self.directory, servers)
         self.addCleanup(lambda: Deferred.fromCoroutine(cloud.stop()))
         await cloud.start()
         return cloud
 
     def make_hub(self, cloud: Cloud, *extra: str, **options) -> Hub:
-        """Prepare a hub, which has joined before unless ``extra`` says how it does.
+        """Create a hub that has joined, unless ``extra`` has flags for joining.
 
-        It ends with the test, in good order and without complaints.
+        It is stopped at the end of the test, and must exit normally, without errors in its log.
         """
         hub = Hub(reactor, self.directory, cloud.urls, extra=extra, **options)
         if not any(each.startswith(JOINING) for each in extra) and not os.path.exists(hub.state):
@@ -43,7 +43,7 @@ class HubTestCase(EndToEndTestCase):
         return hub
 
     async def start_hub(self, cloud: Cloud, *extra: str, **options) -> Hub:
-        """Start a hub, and wait until it has seen the cloud: it is ready without that, too."""
+        """Start a hub, and wait until it is online: readiness does not include that."""
         hub = self.make_hub(cloud, *extra, **options)
         hub.start()
         await hub.ready()
@@ -51,28 +51,28 @@ class HubTestCase(EndToEndTestCase):
         return hub
 
     async def start(self, *extra: str, **options) -> tuple[Cloud, Hub]:
-        """Start a cloud and a hub of its node."""
+        """Start a cloud and the hub of a node."""
         cloud = await self.start_cloud()
         return cloud, await self.start_hub(cloud, *extra, **options)
 
     def client(
         self, hub: Hub, component: str = "kubelet", accept: str = JSON, token: str = ""
     ) -> NodeClient:
-        """Make a client that asks the hub on loopback."""
+        """Create a client that uses the hub's loopback port."""
         return NodeClient(self, hub.port, component, accept, token)
 
     async def lose(self, cloud: Cloud, hub: Hub) -> None:
-        """Have the cloud leave, and wait until the hub has seen it."""
+        """Make the cloud unreachable, and wait until the hub is offline."""
         await cloud.leave()
         await self.sees(hub, online=False)
 
     async def regain(self, cloud: Cloud, hub: Hub) -> None:
-        """Have the cloud come back, and wait until the hub has seen it."""
+        """Make the cloud reachable, and wait until the hub is online."""
         cloud.return_()
         await self.sees(hub, online=True)
 
     async def sees(self, hub: Hub, online: bool) -> None:
-        """Wait until the hub knows that the cloud is there, or not."""
+        """Wait until the hub is online or offline."""
 
         async def known() -> bool:
             return await hub.online() is online
@@ -81,21 +81,21 @@ class HubTestCase(EndToEndTestCase):
         await self.eventually(known, f"the hub sees that the cloud is {what}", NOTICED_SECONDS)
 
     async def restart(self, hub: Hub, number: int = signal.SIGKILL) -> float:
-        """End the hub by a signal and start it again; the seconds until it is ready."""
+        """End the hub with a signal and start it again; return the seconds until it is ready."""
         hub.signal(number)
         await hub.ended(20)
         hub.start()
         return await hub.ready()
 
     async def listens(self, hub: Hub) -> bool:
-        """Whether it has begun to answer, ready or not."""
+        """Return whether it responds, ready or not."""
         try:
             return (await hub.get("/v1/healthz"))[0] == 200
         except ConnectionRefusedError:
             return False
 
     async def settled(self, hub: Hub, seconds: float = 10.0) -> None:
-        """Wait until everything that has passed is on the disk."""
+        """Wait until everything is written to disk."""
 
         async def written() -> bool:
             return await hub.metric("yurthub_cache_waiting_bytes") == 0

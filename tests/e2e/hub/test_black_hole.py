@@ -1,4 +1,4 @@
-"""A cloud that falls silent: nothing is refused, and nothing answers."""
+"""A cloud that drops all packets: nothing is refused, and nothing responds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.e2e.stopwatch import Stopwatch
 
 UNHEALTHY_SECONDS = 12.0
 ANSWERED_SECONDS = 5.0
-"""The bounds of issue 14; each gets what a busy machine adds."""
+"""The limits of issue 14, each with an allowance for a busy machine."""
 
 BUSY_SECONDS = 3.0
 
@@ -23,12 +23,11 @@ HEARTBEAT = ("--heartbeat-interval-seconds", "10", "--heartbeat-timeout-seconds"
 
 
 class BlackHoleTests(HubTestCase):
-    """What goes on in one, and after it."""
+    """Requests during and after such an outage."""
 
     async def test_what_is_asked_is_answered_from_the_cache(self) -> None:
-        """Requests of the first moment have their answers in five seconds, and the server is known
-        to be dead in twelve.
-        """
+        """The first requests get responses within five seconds, and the server is known to be
+        unhealthy within twelve."""
         cloud, hub = await self.start(*HEARTBEAT)
         for number in range(20):
             cloud.add_pod(f"web-{number}")
@@ -50,7 +49,7 @@ class BlackHoleTests(HubTestCase):
         self.assertLess(watch.seconds(), UNHEALTHY_SECONDS + BUSY_SECONDS)
 
     async def test_a_write_is_not_sent_twice(self) -> None:
-        """What may have been done is not tried elsewhere: the client is told that nobody knows."""
+        """A write that may have been executed is not repeated: the client gets an error."""
         cloud, hub = await self.start(*QUICK)
         await self.client(hub).get(NODE_PATH)
         cloud.fall_silent()
@@ -60,7 +59,7 @@ class BlackHoleTests(HubTestCase):
         self.assertIn(response.status, (502, 503, 504))
 
     async def test_the_cloud_is_back_after_two_good_renewals(self) -> None:
-        """One is not enough; then what the kubelet says of its node arrives."""
+        """One renewal is not enough; then the kubelet's status of its node arrives."""
         cloud, hub = await self.start(*QUICK)
         kubelet = self.client(hub)
         await kubelet.get(NODE_PATH)

@@ -1,4 +1,4 @@
-"""Bodies of any size and coding, byte for byte."""
+"""Bodies of any size and encoding, byte for byte."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ PODS = 5000
 POD_BYTES = 5700
 BIG_OBJECT = 64 * 1024
 LONGEST_LINE = 2000
-"""Characters of a line of the log."""
+"""Maximum length of a log line."""
 
 
 def pod(number: int, size: int) -> dict:
-    """Return a pod as a list has it, of some ``size`` bytes."""
+    """Return a pod as an item of a list, of about ``size`` bytes."""
     metadata = {
         "name": f"web-{number:05}",
         "namespace": "default",
@@ -28,7 +28,7 @@ def pod(number: int, size: int) -> dict:
         "resourceVersion": str(1000 + number),
     }
     spec = {"nodeName": NODE, "containers": [{"name": "main", "image": "none"}]}
-    # In gzip a tenth of it is left, as of real pods.
+    # gzip compresses it to a tenth, like real pods.
     filling = hashlib.shake_128(b"%d" % number).hexdigest(size // 20 + 1) * 10
     annotations = {"text": f"{number} \u00e4\u4e16 \\u0000 " + filling[:size]}
     return {"metadata": {**metadata, "annotations": annotations}, "spec": spec}
@@ -46,10 +46,10 @@ def list_of(pods: list) -> bytes:
 
 
 class BodyTests(HubTestCase):
-    """The answers of an API that the test has written."""
+    """The responses of an API that are written by the test."""
 
     async def test_a_long_list_passes_as_it_is_and_is_kept(self) -> None:
-        """Thirty megabytes arrive byte by byte, and the same objects are there offline."""
+        """Thirty megabytes arrive unchanged, and the same objects are served offline."""
         body = list_of([pod(number, POD_BYTES) for number in range(PODS)])
         cloud, hub = await self.start()
         cloud.answers[ALL_PODS] = Canned(body)
@@ -62,7 +62,7 @@ class BodyTests(HubTestCase):
         self.assertEqual(contents(offline), contents(json.loads(body)))
 
     async def test_a_compressed_list_passes_as_it_is_and_is_kept(self) -> None:
-        """The client that asked for gzip gets the bytes of the API; offline it has the objects."""
+        """A client that accepts gzip gets the API's bytes; offline it gets the objects."""
         body = list_of([pod(number, POD_BYTES) for number in range(900)])
         cloud, hub = await self.start()
         packed = gzip.compress(body, 1)
@@ -83,7 +83,7 @@ class BodyTests(HubTestCase):
         self.assertEqual(contents(json.loads(unpacked)), contents(json.loads(body)))
 
     async def test_a_large_object_on_a_watch_passes_and_is_kept(self) -> None:
-        """An event of 64 KiB arrives as it was sent, in whatever pieces, and is read offline."""
+        """An event of 64 KiB arrives unchanged, in any pieces, and is served offline."""
         cloud, hub = await self.start()
         cloud.answers[ALL_PODS] = Canned(list_of([]))
         stream = cloud.answers[f"{ALL_PODS}?watch"] = Streamed()
@@ -102,7 +102,7 @@ class BodyTests(HubTestCase):
         self.assertEqual(await client.get("/api/v1/namespaces/default/pods/web-00001"), large)
 
     async def test_what_cannot_be_read_passes_and_is_not_kept(self) -> None:
-        """Broken and nonsensical bodies are the client's affair; the log says so in short lines."""
+        """Invalid bodies are forwarded, and logged in short lines."""
         cloud, hub = await self.start()
         client = self.client(hub, "flanneld")
         good = list_of([pod(1, 10)])
@@ -120,7 +120,7 @@ class BodyTests(HubTestCase):
         self.assertLess(max(map(len, hub.log.splitlines())), LONGEST_LINE)
 
     async def test_an_aborted_list_is_one_short_line(self) -> None:
-        """A client that leaves in the middle of a list costs neither the cache nor the log."""
+        """A client that disconnects in a list affects neither the cache nor the log."""
         body = list_of([pod(number, POD_BYTES) for number in range(2000)])
         cloud, hub = await self.start()
         client = self.client(hub, "flanneld")

@@ -1,4 +1,4 @@
-"""The surroundings of the hub, without it: what the API lets a node do, and how it is lost."""
+"""The environment of the hub, without it: the permissions of a node, and failures of the API."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ CURL_TIMED_OUT = 28
 
 
 class CloudTests(HubTestCase):
-    """A node asks the API itself, with the certificate of its hub."""
+    """A node that uses the API directly, with the certificate of its hub."""
 
     async def ask(self, cloud: Cloud, target: str, seconds: float = 5.0) -> tuple[str, int]:
-        """Ask the first server; return what curl says and how it ended."""
+        """Send a request to the first server; return curl's output and exit status."""
         certificate = f"{self.directory}/H/pki/yurthub-current.pem"
         out, _, status = await self.run_command(
             *("curl", "--silent", "--show-error", "--fail", "--max-time", str(seconds)),
@@ -25,7 +25,7 @@ class CloudTests(HubTestCase):
         return out.decode(), status
 
     async def test_a_node_may_read_what_its_programs_ask_for(self) -> None:
-        """All of it is there, and refused to nobody."""
+        """All requested objects exist, and no request is rejected."""
         cloud = await self.start_cloud()
         furnish(cloud)
         cloud.join(f"{self.directory}/H")
@@ -37,7 +37,7 @@ class CloudTests(HubTestCase):
         self.assertEqual({name for name, _, _ in cloud.requests}, {f"system:node:{NODE}"})
 
     async def test_servers_leave_fall_silent_and_come_back(self) -> None:
-        """Refused connections, and connections that say nothing, are none of another fault."""
+        """Refused connections, and connections without a response, are not other errors."""
         cloud = await self.start_cloud(servers=2)
         cloud.join(f"{self.directory}/H")
         self.assertEqual((await self.ask(cloud, "/version"))[1], 0)
@@ -51,7 +51,7 @@ class CloudTests(HubTestCase):
         self.assertEqual((await self.ask(cloud, "/version"))[1], 0)
 
     async def test_an_answer_can_be_written_by_the_test(self) -> None:
-        """It comes in place of the API's own."""
+        """It replaces the API's response."""
         cloud = await self.start_cloud()
         cloud.join(f"{self.directory}/H")
         cloud.answers["/version"] = Canned(b"{}")

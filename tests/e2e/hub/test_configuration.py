@@ -1,4 +1,4 @@
-"""``yurt-hub-cfg``, which the hub follows: for whom is kept, and what filters show."""
+"""``yurt-hub-cfg``: which clients are cached, and to which clients filters apply."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from tests.e2e.hub.node_requests import ALL_PODS, SERVICES
 from tests.e2e.hub.support import HubTestCase
 
 NOTICED_SECONDS = 30.0
-"""What changes is seen within some seconds, and not more often than every ten (docs/filters.md)."""
+"""Changes take effect within some seconds, and at most every ten seconds (docs/filters.md)."""
 
 CLOUD_ONLY = {"svc.openyurt.io/discard": "true"}
 
 
 class ConfigurationTests(HubTestCase):
-    """What changes while the hub runs."""
+    """Changes while the hub runs."""
 
     def configure(self, cloud: Cloud, **data: str) -> None:
         """Write the configuration."""
@@ -24,14 +24,14 @@ class ConfigurationTests(HubTestCase):
             cloud.add("configmaps", "yurt-hub-cfg", "kube-system", data=data)
 
     async def test_for_whom_is_kept_is_followed(self) -> None:
-        """A client that is listed has what it has seen offline; one that is no more has nothing."""
+        """A listed client gets its data while offline; one that is no longer listed gets none."""
         cloud, hub = await self.start()
         cloud.add_pod("web")
         client = self.client(hub, "my-agent")
 
         async def kept() -> bool:
             await client.get(ALL_PODS)
-            # Objects that are there already are told of again.
+            # Existing objects are written again.
             return await hub.metric("yurthub_cache_objects_total", result="unchanged") > before
 
         before = await hub.metric("yurthub_cache_objects_total", result="unchanged")
@@ -51,7 +51,7 @@ class ConfigurationTests(HubTestCase):
         await client.refused((404, 503), ALL_PODS)
 
     async def test_who_is_named_amid_a_watch_is_kept(self) -> None:
-        """The watch of a client that is named while it runs ends; it lists again, and is kept."""
+        """The watch of a client that is listed meanwhile ends; it lists again, and is cached."""
         cloud, hub = await self.start()
         cloud.add_pod("web")
         client = self.client(hub, "my-agent", PROTOBUF_FIRST)
@@ -69,9 +69,8 @@ class ConfigurationTests(HubTestCase):
         self.assertEqual(sorted(names(await client.get(ALL_PODS))), ["db", "web"])
 
     async def test_filters_are_followed(self) -> None:
-        """A watch that would be told something else ends, and lists show what there is to see,
-        online and from the cache that was there before; however the client reads.
-        """
+        """A watch with another result ends, and lists have the new result, online and from the
+        existing cache, with any kind of client."""
         cloud, hub = await self.start()
         spec = {"type": "LoadBalancer", "clusterIP": "10.96.0.9"}
         cloud.add("services", "cloud", "default", spec=spec, annotations=CLOUD_ONLY)
@@ -83,13 +82,13 @@ class ConfigurationTests(HubTestCase):
         watch = await client.watch(SERVICES, resourceVersion=since)
         self.configure(cloud, discardcloudservice="flanneld")
         await self.eventually(lambda: watch.ended, "the watch ends", NOTICED_SECONDS)
-        # It was not one that the hub writes into; a reflector begins it again where it was.
+        # The hub does not write into this watch; a reflector resumes it at its last version.
         watch = await client.watch(SERVICES, resourceVersion=since)
         await watch.ends(NOTICED_SECONDS)
         [gone] = [one for one in watch.events if one["type"] == "ERROR"]
         self.assertEqual(gone["object"]["code"], 410)
         await self.settled(hub)
-        # Nothing was listed since: the cache has all of it as the API gave it.
+        # There was no list since: the cache has the API's unfiltered objects.
         await self.lose(cloud, hub)
         self.assertEqual(names(await client.get(SERVICES)), ["web"])
         await self.regain(cloud, hub)
@@ -102,7 +101,7 @@ class ConfigurationTests(HubTestCase):
         await self.eventually(shown, "the filter is gone", NOTICED_SECONDS, 1.0)
 
     async def test_what_is_hidden_is_deleted_in_a_watch(self) -> None:
-        """A Service that becomes one for the cloud only goes, as kube-proxy sees it."""
+        """A Service that becomes one for the cloud only is deleted in kube-proxy's watch."""
         cloud, hub = await self.start()
         spec = {"type": "LoadBalancer", "clusterIP": "10.96.0.9"}
         cloud.add("services", "web", "default", spec=spec)

@@ -1,4 +1,4 @@
-"""Disks that are full, slow, or have lost what they were given."""
+"""Full and slow disks, and damaged files."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ int fdatasync(int fd) { return slowly("fdatasync", fd); }
 """
 
 ANSWER_SECONDS = 0.5
-"""How long an answer of the cloud may take beside a disk that takes a second for anything."""
+"""How long a response of the cloud may take while each fsync takes a second."""
 
 
 class FullDiskTests(HubTestCase):
-    """The cache has a disk of its own, which the test fills."""
+    """The cache is on a disk of its own, which the test fills."""
 
     def own_disk(self) -> tuple[str, ...]:
-        """Return what a hub is begun with that has a small disk for its cache."""
+        """Return the command prefix of a hub with a small disk for its cache."""
         if os.geteuid() != 0:
             raise SkipTest("only root can mount a disk")
         directory = os.path.join(self.directory, "H", "cache")
@@ -51,7 +51,7 @@ class FullDiskTests(HubTestCase):
         return (which("unshare"), "--mount", "sh", "-c", f'{mount} && exec "$@"', "sh")
 
     async def test_a_full_disk_costs_nothing_online_and_is_told(self) -> None:
-        """Lists and watches go on; readiness and metrics say what is wrong, until there is room."""
+        """Lists and watches continue; readiness and metrics report it, until there is room."""
         cloud, hub = await self.start(prefix=self.own_disk())
         client = self.client(hub, "flanneld")
         await client.get(ALL_PODS)
@@ -89,7 +89,7 @@ class SlowDiskTests(HubTestCase):
     """Each fsync takes a second."""
 
     def shim(self) -> tuple[str, ...]:
-        """Return what a hub is begun with whose fsync is slow while ``slow`` is there."""
+        """Return the command prefix of a hub whose fsync is slow while ``slow`` exists."""
         compiler = shutil.which("cc")
         if compiler is None:
             raise SkipTest("cc is not installed")
@@ -105,7 +105,7 @@ class SlowDiskTests(HubTestCase):
         return (which("env"), f"LD_PRELOAD={library}")
 
     async def test_a_slow_disk_slows_no_answer(self) -> None:
-        """Answers do not wait for what is written behind them, nor for each other."""
+        """Responses wait neither for the disk nor for each other."""
         cloud, hub = await self.start(prefix=self.shim())
         for number in range(50):
             cloud.add_pod(f"web-{number}")
@@ -118,7 +118,7 @@ class SlowDiskTests(HubTestCase):
             watch = Stopwatch(reactor)
             await client.get(ALL_PODS)
             times.append(watch.seconds())
-        # One of them may be late on a busy machine; a second at each would be the disk's.
+        # One of them may be late on a busy machine; a second for each would be the disk's.
         self.assertLess(sorted(times)[45], ANSWER_SECONDS, times)
         self.slow.unlink()
         await self.settled(hub)
@@ -131,10 +131,10 @@ class SlowDiskTests(HubTestCase):
 
 
 class DamageTests(HubTestCase):
-    """A file of the cache that is no database any more."""
+    """A cache file that is no longer a database."""
 
     async def furnished(self) -> tuple[Cloud, Hub, Path]:
-        """Start and stop a hub that has kept something; the file of its cache."""
+        """Start and stop a hub with cached data; return its cache file."""
         cloud, hub = await self.start()
         for number in range(100):
             cloud.add_pod(f"web-{number}", annotations={"text": "x" * 2000})
@@ -145,7 +145,7 @@ class DamageTests(HubTestCase):
         return cloud, hub, found[-1]
 
     async def test_a_damaged_cache_is_put_aside_and_begun_anew(self) -> None:
-        """The hub starts, says so, serves online, and keeps what it sees from then on."""
+        """The hub starts, reports it, works online, and caches new data."""
         cloud, hub, path = await self.furnished()
         content = bytearray(path.read_bytes())
         content[: len(content) // 2] = os.urandom(len(content) // 2)
@@ -162,7 +162,7 @@ class DamageTests(HubTestCase):
         self.assertEqual(len(names(await client.get(ALL_PODS))), 100)
 
     async def test_a_cache_that_is_damaged_while_it_is_used(self) -> None:
-        """Online answers go on, whatever the file is."""
+        """Online responses continue, whatever the file contains."""
         cloud, hub, path = await self.furnished()
         hub.start()
         await hub.ready()
@@ -177,7 +177,7 @@ class DamageTests(HubTestCase):
         self.assertTrue(hub.running)
 
     async def test_the_files_are_for_the_owner_alone(self) -> None:
-        """Secrets are among what is kept."""
+        """The cached data includes Secrets."""
         _, hub, _ = await self.furnished()
         for path in (Path(hub.cache), *Path(hub.cache).rglob("*")):
             self.assertEqual(path.stat().st_mode & 0o077, 0, path)

@@ -1,4 +1,4 @@
-"""Names and requests that are made to do harm."""
+"""Malicious names and requests."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class NameTests(HubTestCase):
         return found
 
     async def test_no_name_leads_out_of_the_cache(self) -> None:
-        """Each is answered with an error, online and offline, and makes no file."""
+        """Each gets an error, online and offline, and creates no file."""
         cloud, hub = await self.start()
         cloud.add_pod("web")
         clients = [self.client(hub), self.client(hub, "..", JSON), self.client(hub, "a%2fb", JSON)]
@@ -65,7 +65,7 @@ class NameTests(HubTestCase):
         self.assertEqual((await clients[0].get(f"{PODS}/web"))["metadata"]["name"], "web")
 
     async def ask_for(self, client, path: str, online: bool) -> None:
-        """Ask for a path; what comes is an answer of HTTP and no one's file."""
+        """Request a path; the response is valid HTTP, and not the content of a file."""
         response = await client.ask(path)
         self.assertNotIn(b"root:", response.body, path)
         self.assertEqual(response.values(b"x-evil"), [], path)
@@ -73,7 +73,7 @@ class NameTests(HubTestCase):
             self.assertIn(response.status, (*range(400, 500), 503), (path, online))
 
     async def test_the_longest_name_is_one_as_any_other(self) -> None:
-        """It is listed, read and found again offline."""
+        """It can be listed, and read offline."""
         cloud, hub = await self.start()
         cloud.add_pod(LONGEST)
         client = self.client(hub, "flanneld")
@@ -83,7 +83,7 @@ class NameTests(HubTestCase):
         self.assertEqual(await client.get(f"{PODS}/{LONGEST}"), found)
 
     async def test_a_client_without_a_name_is_served_and_not_kept(self) -> None:
-        """Who says nothing of itself is told the truth offline: nothing is known."""
+        """A client without a User-Agent gets an error offline, because nothing is cached for it."""
         cloud, hub = await self.start()
         cloud.add_pod("web")
         nobody = self.client(hub, "")

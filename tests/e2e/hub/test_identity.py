@@ -1,4 +1,4 @@
-"""How a hub becomes its node's, and stays so."""
+"""How a hub gets its node's identity, and keeps it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ TOKEN = "abcdef.0123456789abcdef"
 NEW_TOKEN = "fedcba.fedcba9876543210"
 
 SHORT = 12.0
-"""Seconds of a certificate that a test sees end."""
+"""The lifetime in seconds of a certificate that expires during a test."""
 
 
 class IdentityTests(HubTestCase):
-    """Joining, renewals, and the way back."""
+    """Joining, renewal, and recovery."""
 
     def publish(self, cloud: Cloud, token: str = TOKEN, seconds: float = 3600.0) -> None:
         """Prepare the cloud for nodes that join with a token."""
@@ -52,12 +52,12 @@ class IdentityTests(HubTestCase):
         return ("--bootstrap-file", path, "--discovery-token-ca-cert-hash", pin)
 
     def serial(self, hub: Hub) -> int:
-        """Return the number of the certificate that a hub has now."""
+        """Return the serial number of a hub's current certificate."""
         pem = Path(hub.state, "pki", "yurthub-current.pem").read_bytes()
         return certificates_from_pem(pem)[0].serial_number
 
     async def test_a_node_joins_with_a_token(self) -> None:
-        """It has certificates of its own then, and the file with the token is gone."""
+        """It then has certificates of its own, and the file with the token is removed."""
         cloud = await self.start_cloud()
         self.publish(cloud)
         flags = self.joining(cloud)
@@ -71,7 +71,7 @@ class IdentityTests(HubTestCase):
         self.assertNotIn(TOKEN.partition(".")[2], hub.log)
 
     async def test_certificates_are_renewed_and_nobody_notices(self) -> None:
-        """Requests and watches go on from one certificate to the next."""
+        """Requests and watches continue across renewals."""
         cloud = await self.start_cloud()
         cloud.signer.seconds = SHORT
         hub = await self.start_hub(cloud)
@@ -88,9 +88,7 @@ class IdentityTests(HubTestCase):
         self.assertEqual(len((await client.get(ALL_PODS))["items"]), 1)
 
     async def test_a_new_token_brings_back_a_node_whose_certificate_has_ended(self) -> None:
-        """Neither certificate nor token are good any more; the operator gives another token to the
-        hub that runs.
-        """
+        """Certificate and token have expired; the operator posts a token to the running hub."""
         cloud = await self.start_cloud()
         self.publish(cloud)
         cloud.signer.seconds = 2.0
@@ -115,7 +113,7 @@ class IdentityTests(HubTestCase):
         await self.client(hub).get(NODE_PATH)
 
     async def test_a_hub_that_is_led_to_another_cluster_says_what_to_do(self) -> None:
-        """With another ``--server-addr`` alone it goes on as a node of its own cluster."""
+        """With only another ``--server-addr`` it continues as a node of its own cluster."""
         cloud, hub = await self.start()
         kubelet = self.client(hub)
         node = await kubelet.get(NODE_PATH)
@@ -140,7 +138,7 @@ class IdentityTests(HubTestCase):
         self.assertFalse(other.names("leases", "kube-node-lease"))
 
     async def test_a_token_that_is_none_is_refused_with_a_sentence(self) -> None:
-        """And the hub goes on with what it has."""
+        """The hub continues with its current identity."""
         _, hub = await self.start()
         for body in ("{}", "x", json.dumps({"jointoken": "no token"})):
             out, _, _ = await self.run_command(
@@ -153,7 +151,7 @@ class IdentityTests(HubTestCase):
         await self.client(hub).get(NODE_PATH)
 
     async def test_a_damaged_certificate_is_no_end_of_the_node(self) -> None:
-        """A file that was torn is asked for again with the token; the cache is served meanwhile."""
+        """A truncated certificate is requested again with the token; the cache is served."""
         cloud = await self.start_cloud()
         self.publish(cloud)
         hub = await self.start_hub(cloud, *self.joining(cloud))

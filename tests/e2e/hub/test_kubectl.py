@@ -1,4 +1,4 @@
-"""kubectl on the node: online as without the hub, and offline as far as there is something."""
+"""kubectl on the node: online the same as without the hub, and offline with cached data."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ SHOWN = (
     ("get", "pod", "none"),
     ("get", "nonsense"),
 )
-"""What is said alike through the hub and without it."""
+"""Commands with the same output through the hub and without it."""
 
 UNSURE = f"when it was last known; node {NODE} cannot reach the Kubernetes API"
-"""What is said offline of an object that is not there."""
+"""The offline message for an object that does not exist."""
 
-# Versions of lists, how long something has been there, and names of hosts.
+# Versions of lists, ages, and host names.
 _VARIES = re.compile(
     r'"metadata":{"resourceVersion":"\d+"'
     r"|\b(\d+m)?\d+(\.\d+)?m?s\b|\b\d+m\b|http\S+127\.0\.0\.1:\d+\S*"
@@ -53,7 +53,7 @@ _VARIES = re.compile(
 
 
 def furnish(cloud: Cloud) -> None:
-    """Have something to show."""
+    """Create some objects."""
     container = {
         "name": "main",
         "image": "none",
@@ -68,13 +68,13 @@ def furnish(cloud: Cloud) -> None:
 
 
 def alike(finished) -> tuple[int, str, str]:
-    """Return what a kubectl has said and how it ended, without what changes by itself."""
+    """Return the output and exit status of a kubectl, without values that vary."""
     out, error = (_VARIES.sub("_", text.decode()) for text in (finished.out, finished.error))
     return finished.status, re.sub(" +", " ", out), re.sub(" +", " ", error)
 
 
 class OnlineTests(KubectlTestCase):
-    """The cloud is there."""
+    """The cloud is reachable."""
 
     async def test_everything_is_shown_alike(self) -> None:
         """Objects, tables, descriptions, documents and errors are those of the API."""
@@ -112,7 +112,7 @@ class OnlineTests(KubectlTestCase):
         await watch.finished(10)
 
     async def test_pods_are_reached(self) -> None:
-        """Logs, followed too, exec with input and status, and forwarded ports."""
+        """Logs, followed too, exec with input and exit status, and forwarded ports."""
         cloud, hub = await self.start()
         furnish(cloud)
         self.start_node(cloud)
@@ -134,14 +134,14 @@ class OnlineTests(KubectlTestCase):
 
 
 class OfflineTests(KubectlTestCase):
-    """The cloud is away."""
+    """The cloud is not reachable."""
 
     async def kept(self) -> tuple[Cloud, Hub, Kubectl]:
-        """Start a node whose cluster has answers to kubectl kept."""
+        """Start a node in whose cluster kubectl is cached."""
         cloud, hub = await self.start()
         furnish(cloud)
         through = self.through(cloud, hub)
-        # It is known by the name of its file.
+        # Its User-Agent has the name of its file.
         kept = {"cache_agents": os.path.basename(through.path)}
         written = await hub.metric("yurthub_cache_objects_total", result="written")
         cloud.add("configmaps", "yurt-hub-cfg", "kube-system", data=kept)
@@ -149,19 +149,19 @@ class OfflineTests(KubectlTestCase):
         async def is_kept() -> bool:
             await through.output("get", "pods", "-o", "json")
             now = await hub.metric("yurthub_cache_objects_total", result="written")
-            # One is the ConfigMap itself.
+            # One of them is the ConfigMap itself.
             return now > written + 1
 
         await self.eventually(is_kept, "answers to kubectl are kept", 30)
         return cloud, hub, through
 
     async def test_everything_is_shown_as_before(self) -> None:
-        """What was asked for online is said alike offline, after the hub was killed, too."""
+        """Requests have the same output offline as online, even after a kill of the hub."""
         cloud, hub, through = await self.kept()
         online = {}
         for arguments in SHOWN:
             if "--raw" in arguments:
-                # Unlike kube-apiserver, that of these tests says of each item what it is.
+                # Unlike kube-apiserver, the API of these tests includes the kind of each item.
                 continue
             online[arguments] = alike(await through.run(*arguments))
         await self.settled(hub)
@@ -174,7 +174,7 @@ class OfflineTests(KubectlTestCase):
             self.assertEqual(offline, (status, out, error), arguments)
 
     async def test_what_happens_is_shown_once_the_cloud_is_back(self) -> None:
-        """A watch of kubectl begins with what there is, and goes on when the cloud is back."""
+        """A watch of kubectl begins with cached objects, and continues when online."""
         cloud, hub, through = await self.kept()
         await through.output("get", "configmaps", "-o", "name")
         await self.settled(hub)
@@ -183,12 +183,12 @@ class OfflineTests(KubectlTestCase):
         self.addCleanup(lambda: watch.kill() if watch.running else None)
         await watch.says("configmap/one\nconfigmap/two\n")
         await self.regain(cloud, hub)
-        # It ends with its watch, as it does when an API server ends one.
+        # It exits when its watch ends, as with an API server.
         await watch.finished(20)
         self.assertIn("configmap/one\n", await through.output("get", "configmaps", "-o", "name"))
 
     async def test_what_was_kept_is_shown(self) -> None:
-        """Where the cluster has kubectl kept, its lists are there as tables and as objects."""
+        """If kubectl is cached, its lists are available as tables and as objects."""
         cloud, hub, through = await self.kept()
         online = json.loads(await through.output("get", "pods", "-o", "json"))
         await through.output("get", "pods")
@@ -202,7 +202,7 @@ class OfflineTests(KubectlTestCase):
         self.assertIn("pods", await through.output("api-resources"))
 
     async def test_what_cannot_be_done_is_said_in_a_sentence(self) -> None:
-        """Apply, delete and logs end soon with an error that names the cause."""
+        """Apply, delete and logs fail soon with an error that names the cause."""
         cloud, hub = await self.start()
         furnish(cloud)
         through = self.through(cloud, hub)

@@ -1,4 +1,4 @@
-"""How many may ask at a time."""
+"""Limits of concurrent requests."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from tests.e2e.hub.support import HubTestCase
 WATCHES = 300
 LIMIT = 250
 OWN_WATCHES = 3
-"""Of yurt-hub-cfg, the Service kubernetes and, for the topology, all Services; the hub may not have
-begun them yet."""
+"""The watches of yurt-hub-cfg, of the Service kubernetes and, for the topology, of all Services;
+the hub may not have begun them yet."""
 
 
 class LimitTests(HubTestCase):
-    """Watches and short requests have limits of their own."""
+    """Watches and short requests have separate limits."""
 
     async def test_watches_beyond_the_limit_are_refused_and_nothing_else(self) -> None:
-        """Of 300 watches 50 are told to come again, and as many more as the hub has of its own;
-        reads, health and leases go on.
-        """
+        """Of 300 watches 50 get 429, and as many more as the hub has of its own; reads, health and
+        Leases continue."""
         _, hub = await self.start("--max-watches", str(LIMIT))
         client = self.client(hub, "flanneld")
         asked = [
@@ -44,12 +43,12 @@ class LimitTests(HubTestCase):
         kubelet = self.client(hub)
         for path in (NODE_PATH, ALL_PODS):
             await kubelet.get(path)
-        # A kubelet that has started makes its Lease, if there is none.
+        # A kubelet creates its Lease at startup, if there is none.
         self.assertIn((await kubelet.ask(LEASE)).status, (200, 404))
         self.assertEqual((await hub.get("/v1/healthz"))[0], 200)
 
     async def test_the_first_list_of_slices_is_answered(self) -> None:
-        """Nobody has to come again because the hub has just started."""
+        """A hub that has just started does not reject requests."""
         cloud = await self.start_cloud()
         hub = await self.start_hub(cloud)
         response = await self.client(hub, "kube-proxy").ask(SLICES)

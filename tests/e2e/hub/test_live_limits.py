@@ -15,7 +15,7 @@ from yurttunnel.hub.process import DATABASE
 MEBIBYTE = 1024 * 1024
 LEAST_CACHE = 16 * MEBIBYTE
 MAPS, MAP_BYTES = 24, 900_000
-"""More together than the least size of a cache."""
+"""Together more than the minimum size of a cache."""
 
 LIMITS = ("max-watches", "max-requests-in-flight")
 
@@ -25,12 +25,10 @@ ALL_CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
 
 
 class LiveLimitsTests(HubTestCase):
-    """What is changed counts without a restart, for those who come then."""
+    """Changes take effect for new requests without a restart."""
 
     async def test_how_many_may_ask(self) -> None:
-        """Watches and short requests beyond a new limit are told to come again, until it is
-        raised; a watch that is there stays.
-        """
+        """Requests and watches over a new limit get 429; existing watches stay open."""
         file = ConfigurationFile(self.directory)
         file.write("max-watches = 1000\nmax-requests-in-flight = 250\n")
         cloud, hub = await self.start(*file.flags)
@@ -51,7 +49,7 @@ class LiveLimitsTests(HubTestCase):
         self.assertFalse(standing.ended)
 
     async def test_how_long_a_watch_without_the_cloud_lasts(self) -> None:
-        """One that names no time ends within twice the new time."""
+        """A watch without a timeout ends within twice the new minimum."""
         file = ConfigurationFile(self.directory)
         file.write('min-request-timeout = "30m"\n')
         cloud, hub = await self.start(*file.flags)
@@ -68,7 +66,7 @@ class LiveLimitsTests(HubTestCase):
         self.assertFalse(long.ended)
 
     async def test_how_large_the_cache_may_become(self) -> None:
-        """Of what kubelet needs nothing is kept beyond the new size, and all when it is raised."""
+        """The kubelet's data is not cached over the new limit, and completely once it is raised."""
         names = [f"large-{number}" for number in range(MAPS)]
         file = ConfigurationFile(self.directory)
         file.write('cache-max-bytes = "2Gi"\n')
@@ -84,7 +82,7 @@ class LiveLimitsTests(HubTestCase):
         await self.eventually(lambda: FULL in hub.log, "the hub says that the cache is full")
         self.assertLessEqual(Path(hub.cache, DATABASE).stat().st_size, LEAST_CACHE)
         await file.use(self, hub, 'cache-max-bytes = "1Gi"\n', "cache-max-bytes")
-        # Pauses between tries have grown to 30 s at most.
+        # The pauses between retries have grown to 30 s at most.
         await self.settled(hub, 45)
         await self.lose(cloud, hub)
         for name in names:

@@ -1,4 +1,4 @@
-"""What happened while the cloud was away is told when it is back."""
+"""Events of an outage are sent when the cloud is reachable again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SENT_SECONDS = 30.0
 
 
 def event(number: int) -> dict:
-    """Return an event as a kubelet sends it."""
+    """Return an Event like a kubelet's."""
     involved = {"kind": "Pod", "namespace": "default", "name": "web", "apiVersion": "v1"}
     return {
         "apiVersion": "v1",
@@ -35,21 +35,21 @@ def event(number: int) -> dict:
 
 
 class EventTests(HubTestCase):
-    """Events of an outage."""
+    """The Events of an outage."""
 
     def messages(self, cloud: Cloud) -> list[str]:
-        """Return what the events in the cloud say."""
+        """Return the messages of the Events in the cloud."""
         return sorted(one.get("message", "") for one in cloud.store.view(KINDS["events"]))
 
     async def arrive(self, cloud: Cloud, count: int) -> None:
-        """Wait until all are there, and none twice."""
+        """Wait until all have arrived, each once."""
         expected = sorted(event(number)["message"] for number in range(count))
         await self.eventually(
             lambda: self.messages(cloud) == expected, "the events arrive", SENT_SECONDS
         )
 
     async def test_events_arrive_after_the_outage(self) -> None:
-        """Each is accepted while the cloud is away, and is there once it is back."""
+        """Each is accepted while offline, and arrives once the cloud is reachable."""
         cloud, hub = await self.start()
         kubelet = self.client(hub)
         await self.lose(cloud, hub)
@@ -61,7 +61,7 @@ class EventTests(HubTestCase):
         await self.arrive(cloud, MANY)
 
     async def test_events_survive_a_restart(self) -> None:
-        """The hub that has taken them is killed in the outage."""
+        """The hub that has stored them is killed during the outage."""
         cloud, hub = await self.start()
         kubelet = self.client(hub)
         await self.lose(cloud, hub)
@@ -73,7 +73,7 @@ class EventTests(HubTestCase):
         await self.arrive(cloud, MANY)
 
     async def test_what_happens_again_is_counted(self) -> None:
-        """A recorder creates it anew with each count; the cloud has one, with the last of them."""
+        """A recorder creates it again for each count; the cloud has one with the last count."""
         cloud, hub = await self.start()
         kubelet = self.client(hub)
         await self.lose(cloud, hub)
@@ -90,7 +90,7 @@ class EventTests(HubTestCase):
         self.assertEqual("2026-01-01T00:00:00Z", there["firstTimestamp"])
 
     async def test_events_in_protobuf_arrive_as_they_were(self) -> None:
-        """A kubelet writes them so; the cloud gets each byte of them, also after a kill."""
+        """A kubelet sends them in protobuf; they arrive byte for byte, even after a kill."""
         cloud, hub = await self.start()
         taken = cloud.answers[f"POST {EVENTS}"] = Taken()
         kubelet = self.client(hub, "kubelet", PROTOBUF_FIRST)
@@ -112,7 +112,7 @@ class EventTests(HubTestCase):
         self.assertEqual(taken.bodies, [(PROTOBUF.encode(), event) for event in events])
 
     async def test_an_event_that_the_cloud_refuses_does_not_hold_up_the_others(self) -> None:
-        """One of a namespace that has gone meanwhile is dropped."""
+        """An Event of a namespace that was deleted meanwhile is dropped."""
         cloud, hub = await self.start()
         kubelet = self.client(hub)
         await self.lose(cloud, hub)

@@ -16,9 +16,9 @@ class PageTests(HubTestCase):
     """Pages."""
 
     async def start_furnished(self) -> tuple[Cloud, Hub]:
-        """Start with more pods than fit in two pages; the hub begins when all are there.
+        """Start with more pods than fit in two pages; the hub starts when all exist.
 
-        While they are added the API, which is in this process, answers nobody.
+        While they are created, the API, which is in this process, does not respond.
         """
         cloud = await self.start_cloud()
         for number in range(MANY):
@@ -38,7 +38,7 @@ class PageTests(HubTestCase):
                 return {"items": items}
 
     async def test_pages_are_one_list(self) -> None:
-        """Who has read all pages online has all objects offline, whole or again in pages."""
+        """A client that has read all pages online gets all objects offline."""
         cloud, hub = await self.start_furnished()
         client = self.client(hub, "flanneld")
         online = await self.all_pages(client, ALL_PODS, PAGE)
@@ -49,7 +49,7 @@ class PageTests(HubTestCase):
         self.assertEqual(contents(await self.all_pages(client, ALL_PODS, PAGE)), contents(online))
 
     async def test_one_page_does_not_take_the_place_of_the_list(self) -> None:
-        """Who has the whole list, and then reads the first page of it, still has the list."""
+        """A client that reads the first page of a complete list again still has all of it."""
         cloud, hub = await self.start_furnished()
         client = self.client(hub, "flanneld")
         await client.get(ALL_PODS)
@@ -59,7 +59,7 @@ class PageTests(HubTestCase):
         self.assertEqual(len((await client.get(ALL_PODS))["items"]), MANY)
 
     async def test_what_went_between_two_lists_in_pages_is_gone(self) -> None:
-        """The last page ends what the list had before and has no more."""
+        """The last page removes objects of the earlier list that no page has."""
         cloud, hub = await self.start_furnished()
         client = self.client(hub, "flanneld")
         await client.get(ALL_PODS)
@@ -71,7 +71,7 @@ class PageTests(HubTestCase):
         self.assertEqual(names(await client.get(ALL_PODS)), names(online))
 
     async def test_a_limit_is_kept_for_every_kind(self) -> None:
-        """Services in pages of two are all there in the end, each once."""
+        """Services in pages of two all arrive, each once."""
         cloud, hub = await self.start()
         for number in range(5):
             cloud.add("services", f"web-{number}", "default", spec={"clusterIP": "None"})
@@ -83,7 +83,7 @@ class PageTests(HubTestCase):
 
 
 class TableTests(HubTestCase):
-    """What ``kubectl get`` asks for."""
+    """The Tables of ``kubectl get``."""
 
     async def test_a_table_that_was_seen_is_the_same_offline(self) -> None:
         """Columns and cells are those of the API."""
@@ -103,7 +103,7 @@ class TableTests(HubTestCase):
         )
 
     async def test_a_table_is_made_of_objects(self) -> None:
-        """Of what was only listed as objects there are at least name and age."""
+        """From cached objects a Table has at least the name and the age."""
         cloud, hub = await self.start()
         cloud.add("services", "web", "default", spec={"clusterIP": "None"})
         await self.client(hub, "flanneld").get(SERVICES)

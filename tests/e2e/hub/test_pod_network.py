@@ -1,4 +1,4 @@
-"""Pods with a network of their own, and the address at which they find the hub."""
+"""Pods in networks of their own, and the address at which they reach the hub."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from tests.e2e.network.namespaces import Namespace, run
 ADDRESS = "169.254.2.1"
 HOST, POD = "10.244.1.1", "10.244.1.7"
 REPAIRED_SECONDS = 70.0
-"""What issue 14 gives it, and what a busy machine adds."""
+"""The limit of issue 14, with an allowance for a busy machine."""
 
 INTERFACE = ("--enable-dummy-if",)
 PASSWORD = f"{SECRETS}/password"
 
 
 class PodTests(HubTestCase):
-    """The test is the host's network; a pod is in another namespace, with a route to the host."""
+    """The test is in the host's network, a pod in another namespace with a route to it."""
 
     async def setUp(self) -> None:
-        """Make both networks."""
+        """Create both networks."""
         await super().setUp()
         if shutil.which("ip") is None:
             raise SkipTest("ip is not installed")
@@ -59,7 +59,7 @@ class PodTests(HubTestCase):
         self.pod.run("ip", "route", "add", "default", "via", HOST)
 
     async def from_pod(self, url: str, *extra: str) -> tuple[int, str]:
-        """Have a program in the pod ask; the status, 0 without an answer, and the body."""
+        """Send a request from the pod; return the status, 0 without a response, and the body."""
         curl = ("--silent", "--max-time", "10", "--write-out", "\n%{http_code}", *extra, url)
         with self.pod.inside():
             asking = getProcessOutputAndValue("/usr/bin/curl", curl, reactor=reactor)
@@ -68,11 +68,11 @@ class PodTests(HubTestCase):
         return int(code), body
 
     def bearer(self, token: str) -> tuple[str, ...]:
-        """Return the flags of a request with a token, of a program whose answers are kept."""
+        """Return the flags of a request with a token, from a client that is cached."""
         return ("--header", f"Authorization: Bearer {token}", "--user-agent", "coredns/1.11")
 
     async def furnished(self) -> tuple:
-        """Start, with a secret that the kubelet has read and one account may read."""
+        """Start, with a Secret that the kubelet has read and one account may read."""
         cloud, hub = await self.start(*INTERFACE)
         cloud.add("secrets", "password", "default", data={"password": "c2VjcmV0"}, type="Opaque")
         cloud.using("web", secrets=["password"])
@@ -83,14 +83,14 @@ class PodTests(HubTestCase):
         return cloud, hub
 
     def urls(self, hub: Hub, path: str) -> tuple[tuple[str, ...], ...]:
-        """Return how a pod asks for a path: by HTTP, and by TLS."""
+        """Return the URLs of a path for a pod, over HTTP and over TLS."""
         return (
             (f"http://{ADDRESS}:{hub.port}{path}",),
             (f"https://{ADDRESS}:{hub.secure_port}{path}", "--insecure"),
         )
 
     async def test_a_pod_is_served_by_its_own_token_alone(self) -> None:
-        """By HTTP and by TLS, with the cloud and without it; without a token it is 401."""
+        """Over HTTP and TLS, online and offline; without a token the response is 401."""
         cloud, hub = await self.furnished()
         token = cloud.token("reader")
         for online in (True, False):
@@ -107,10 +107,10 @@ class PodTests(HubTestCase):
                 await self.lose(cloud, hub)
 
     async def test_a_pod_that_calls_itself_kubelet_sees_nothing_of_the_kubelets(self) -> None:
-        """What it says it is, is not who it is."""
+        """Its User-Agent does not determine its identity."""
         cloud, hub = await self.furnished()
         token = cloud.token("stranger")
-        # The cloud knows the token, which may read nothing of this.
+        # The cloud accepts the token, which has no permission for these.
         for url in self.urls(hub, NODE_PODS):
             await self.from_pod(*url, *self.bearer(token), "--user-agent", "kubelet/v1.34.0")
         await self.settled(hub)
@@ -126,7 +126,7 @@ class PodTests(HubTestCase):
                     self.assertNotIn('"web"', body)
 
     async def test_the_certificate_is_for_the_names_of_the_api(self) -> None:
-        """Pods that find the API by its Service's name, or by the address, believe it."""
+        """Pods can verify it for the name of the API's Service, and for the address."""
         cloud, hub = await self.furnished()
         token = cloud.token("reader")
         for name in (ADDRESS, "kubernetes", "kubernetes.default.svc"):
@@ -139,7 +139,7 @@ class PodTests(HubTestCase):
             self.assertEqual(status, 200, (name, body))
 
     async def test_an_interface_that_is_removed_is_back_soon(self) -> None:
-        """Pods reach the hub again without anybody's help; at the end it is taken away."""
+        """Pods can reach the hub again without any intervention; it is removed at the end."""
         cloud, hub = await self.furnished()
         token = cloud.token("reader")
         number, link = self.interface()
@@ -150,13 +150,13 @@ class PodTests(HubTestCase):
             return (await self.from_pod(*url, *self.bearer(token)))[0] == 200
 
         await self.eventually(served, "pods are served again", REPAIRED_SECONDS, 1.0)
-        # The kernel gives no number a second time.
+        # The kernel does not reuse the index.
         self.assertNotEqual(self.interface()[0], number)
         await hub.stop()
         self.assertEqual(self.interface(), ("", ""))
 
     def interface(self) -> tuple[str, str]:
-        """Return number and name of the interface that has the address, empty when none has."""
+        """Return the index and name of the interface with the address, empty if there is none."""
         for line in run("ip", "-oneline", "address", "show").splitlines():
             if f" {ADDRESS}/" in line:
                 number, name, *_ = line.split()

@@ -1,4 +1,4 @@
-"""Clients that speak protobuf, as kubelet and kube-proxy do."""
+"""Clients that use protobuf, such as the kubelet and kube-proxy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PODS = [
     {**pod, "spec": {**pod["spec"], "nodeName": pod["spec"].get("nodeName", "edge-1")}}
     for pod in SOME_PODS
 ]
-"""Pods of which all are on a node: those that wait for one are not kept."""
+"""Pods that are all on a node: pending pods are not cached."""
 
 POD_LIST = body("PodList", {"metadata": {"resourceVersion": "1010"}, "items": PODS})
 
@@ -30,13 +30,13 @@ REPLACED = 1000
 GENERATIONS = 3
 
 ANSWERED_SECONDS = 8.0
-"""What issue 14 gives a request in a black hole, and what a busy machine adds."""
+"""The limit of issue 14 for a request in a black hole, with an allowance for a busy machine."""
 
 FUTURE = b"a field that this version does not know"
 
 
 def replaced(number: int, generation: int) -> dict:
-    """Return a pod in a version of its own for each generation."""
+    """Return a pod with another version for each generation."""
     metadata = {
         "name": f"pod-{number:04}",
         "namespace": "shop",
@@ -48,14 +48,14 @@ def replaced(number: int, generation: int) -> dict:
 
 
 class ProtobufTests(HubTestCase):
-    """An API that answers in protobuf, as a real one does when it is asked so."""
+    """An API that responds in protobuf, like a real one for such requests."""
 
     def furnish(self, cloud: Cloud) -> None:
-        """Have a list of pods, one of which has a field that nobody knows."""
+        """Create a list of pods, one of which has an unknown field."""
         cloud.answers[ALL_PODS] = Canned(POD_LIST, PROTOBUF)
 
     async def test_a_list_is_the_same_offline_to_the_byte(self) -> None:
-        """Each object is as it was, with the fields that this version of the hub does not know."""
+        """Each object is unchanged, including fields that this version of the hub does not know."""
         cloud, hub = await self.start()
         self.furnish(cloud)
         kubelet = self.client(hub, "kubelet", PROTOBUF_FIRST)
@@ -72,7 +72,7 @@ class ProtobufTests(HubTestCase):
         self.assertIn(FUTURE, offline.body)
 
     async def test_a_compressed_list_is_there_after_a_kill(self) -> None:
-        """It passes as it is, and the hub that is killed and started in the dark has it whole."""
+        """It is forwarded unchanged, and a hub that is restarted offline has all of it."""
         cloud, hub = await self.start()
         fields = [(b"Content-Encoding", b"gzip")]
         cloud.answers[ALL_PODS] = Canned(gzip.compress(POD_LIST), PROTOBUF, fields)
@@ -88,7 +88,7 @@ class ProtobufTests(HubTestCase):
             self.assertIn(message("Pod", pod), offline.body)
 
     async def test_a_large_object_on_a_watch_is_read_offline(self) -> None:
-        """A frame of more than 64 KiB arrives as it was sent, in pieces, and is kept."""
+        """A frame of more than 64 KiB arrives unchanged, in pieces, and is cached."""
         cloud, hub = await self.start()
         self.furnish(cloud)
         stream = cloud.answers[f"{ALL_PODS}?watch"] = Streamed(WATCH)
@@ -109,7 +109,7 @@ class ProtobufTests(HubTestCase):
         self.assertEqual((found.status, bytes(found.body)), (200, body("Pod", large)))
 
     async def test_an_object_of_a_list_is_one_of_its_own(self) -> None:
-        """It is in an envelope that says what it is."""
+        """It is in an envelope with its type."""
         cloud, hub = await self.start()
         self.furnish(cloud)
         kubelet = self.client(hub, "kubelet", PROTOBUF_FIRST)
@@ -119,7 +119,7 @@ class ProtobufTests(HubTestCase):
         self.assertEqual((found.status, bytes(found.body)), (200, body("Pod", PODS[0])))
 
     async def test_a_watch_changes_the_list(self) -> None:
-        """Frames pass as they are, in whatever pieces, and what they say is there offline."""
+        """Frames are forwarded unchanged, in any pieces, and their objects are served offline."""
         cloud, hub = await self.start()
         self.furnish(cloud)
         stream = cloud.answers[f"{ALL_PODS}?watch"] = Streamed(WATCH)
@@ -145,7 +145,7 @@ class ProtobufTests(HubTestCase):
         self.assertNotIn(message("Pod", PODS[2]), offline.body)
 
     async def test_a_watch_offline_is_in_frames(self) -> None:
-        """What is there comes as added, each in a frame of its own."""
+        """Existing objects are ADDED, each in a frame of its own."""
         cloud, hub = await self.start()
         self.furnish(cloud)
         kubelet = self.client(hub, "kubelet", PROTOBUF_FIRST)
@@ -162,7 +162,7 @@ class ProtobufTests(HubTestCase):
             self.assertIn(one, watch.body)
 
     async def test_each_form_is_kept_for_whom_it_was(self) -> None:
-        """Who reads JSON is not given protobuf because somebody else reads that."""
+        """A client that reads JSON does not get the protobuf of another client."""
         cloud, hub = await self.start()
         self.furnish(cloud)
         await self.client(hub, "kubelet", PROTOBUF_FIRST).ask(ALL_PODS)
@@ -175,7 +175,7 @@ class ProtobufTests(HubTestCase):
         self.assertEqual(found.values(b"content-type"), [PROTOBUF.encode()])
 
     async def test_selections_are_made_offline(self) -> None:
-        """Labels, names and nodes are found in objects of which nobody here has a schema."""
+        """Labels, names and nodes are found in objects without a schema."""
         cloud, hub = await self.start()
         self.furnish(cloud)
         client = self.client(hub, "flanneld", PROTOBUF_FIRST)
@@ -198,7 +198,7 @@ class ProtobufTests(HubTestCase):
                 )
 
     async def test_what_cannot_be_read_passes_and_is_not_kept(self) -> None:
-        """Broken, nonsensical and huge bodies are the client's affair; what was kept stays."""
+        """Invalid and huge bodies are forwarded; the cached data stays."""
         cloud, hub = await self.start()
         self.furnish(cloud)
         client = self.client(hub, "flanneld", PROTOBUF_FIRST)
@@ -223,7 +223,7 @@ class ProtobufTests(HubTestCase):
         self.assertEqual(offline.size, len(POD_LIST))
 
     async def test_a_list_is_the_old_or_the_new_one_after_a_kill(self) -> None:
-        """Whenever the hub dies that replaces a thousand objects, there is one whole list."""
+        """If the hub is killed while it replaces a thousand objects, one complete list remains."""
         lists = []
         for generation in range(1, GENERATIONS + 1):
             pods = [replaced(number, generation) for number in range(REPLACED)]
@@ -239,7 +239,7 @@ class ProtobufTests(HubTestCase):
             cloud.answers[ALL_PODS] = Canned(sent, PROTOBUF)
             online = await client.ask(ALL_PODS)
             self.assertEqual(online.digest, hashlib.sha256(sent).hexdigest())
-            # Its client has the whole list, of which much is not written yet.
+            # Its client has the complete list, most of which is not written yet.
             hub.kill()
             await cloud.leave()
             hub.start()
@@ -252,7 +252,7 @@ class ProtobufTests(HubTestCase):
             await self.regain(cloud, hub)
 
     async def test_a_black_hole(self) -> None:
-        """What is asked in its first moment is answered from the cache."""
+        """The first requests are served from the cache."""
         cloud, hub = await self.start(*QUICK)
         self.furnish(cloud)
         kubelet = self.client(hub, "kubelet", PROTOBUF_FIRST)
@@ -262,7 +262,7 @@ class ProtobufTests(HubTestCase):
         self.assertEqual((found.status, found.size), (200, len(POD_LIST)))
 
     async def test_an_error_is_in_a_form_that_the_client_reads(self) -> None:
-        """A kubelet that speaks protobuf is told of what is not there."""
+        """A kubelet that uses protobuf can read the error for a missing object."""
         cloud, hub = await self.start()
         await self.lose(cloud, hub)
         kubelet = self.client(hub, "kubelet", PROTOBUF)

@@ -1,4 +1,4 @@
-"""The official client for Python through the hub, online and offline."""
+"""The official Python client through the hub, online and offline."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ USER_AGENT = "coredns/1.11 (python)"
 
 
 class PythonClientTests(HubTestCase):
-    """It runs in a thread: it waits for its answers."""
+    """It runs in a thread, because it blocks."""
 
     def api(self, hub) -> client.CoreV1Api:
-        """Return the client, as a program whose answers are kept."""
+        """Return the client as a program that is cached."""
         configuration = client.Configuration(host=f"http://127.0.0.1:{hub.port}")
         configuration.retries = False
         api_client = client.ApiClient(configuration)
@@ -25,7 +25,7 @@ class PythonClientTests(HubTestCase):
         return client.CoreV1Api(api_client)
 
     async def test_objects_are_written_and_watched_online(self) -> None:
-        """Create, patch, watch and delete do what they do without the hub."""
+        """Create, patch, watch and delete work as without the hub."""
         cloud, hub = await self.start()
         cloud.grant("system:nodes", rule("*", "", "configmaps"))
         api = self.api(hub)
@@ -50,7 +50,7 @@ class PythonClientTests(HubTestCase):
         self.assertEqual(await deferToThread(use), ["ADDED", "MODIFIED", "DELETED"])
 
     async def test_objects_are_read_offline(self) -> None:
-        """Lists, selections, single objects and pages are there; a write says why not."""
+        """Lists, selectors, single objects and pages work; a write fails with the reason."""
         cloud, hub = await self.start()
         for number in range(7):
             cloud.add_pod(f"web-{number}", labels={"odd": str(number % 2)})

@@ -1,4 +1,4 @@
-"""What a node reads when the cloud is away: what it has seen before."""
+"""Reads of a node while the cloud is not reachable: the last data that it has seen."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.e2e.hub.support import HubTestCase
 DEFAULT_PODS = "/api/v1/namespaces/default/pods"
 
 NOT_THERE = (404, 503)
-"""What is said of an object: it is not there, or nobody here knows."""
+"""The statuses for an object that does not exist, or is not known."""
 
 
 class ListTests(HubTestCase):
     """Lists, online and then offline."""
 
     async def test_a_list_has_the_same_objects_offline(self) -> None:
-        """The objects are equal to the last field, and the version is not older than theirs."""
+        """All fields of the objects are equal, and the version is not older than theirs."""
         cloud, hub = await self.start()
         for number in range(30):
             cloud.add_pod(f"web-{number}", labels={"number": str(number)})
@@ -55,9 +55,7 @@ class ListTests(HubTestCase):
         await kubelet.refused(NOT_THERE, f"{DEFAULT_PODS}/goes")
 
     async def test_the_version_never_goes_back(self) -> None:
-        """A list offline is not older than what its client has seen, though the newest object has
-        gone.
-        """
+        """An offline list is not older than its client's state, even after a deletion."""
         cloud, hub = await self.start()
         cloud.add_pod("old")
         cloud.add_pod("new")
@@ -74,14 +72,14 @@ class ListTests(HubTestCase):
         self.assertGreaterEqual(version(offline), version(gone))
 
     async def test_nothing_is_known_of_what_was_never_listed(self) -> None:
-        """A kubelet that has never seen its pods is told so, instead of that there are none."""
+        """A kubelet that has never listed its pods gets an error, not an empty list."""
         cloud, hub = await self.start()
         cloud.add_pod("web")
         await self.lose(cloud, hub)
         await self.client(hub).refused(404, NODE_PODS)
 
     async def test_a_namespace_without_objects_has_an_empty_list(self) -> None:
-        """Also one of which nobody has asked by itself; and it is a list, not ``null``."""
+        """Also for a namespace that was not requested alone; it is a list, not ``null``."""
         cloud, hub = await self.start()
         cloud.add("namespaces", "empty")
         cloud.add("configmaps", "settings", "default", data={})
@@ -103,7 +101,7 @@ class ObjectTests(HubTestCase):
     """Single objects, online and then offline."""
 
     async def test_an_object_of_a_list_can_be_read(self) -> None:
-        """Who has listed has each object, too, and who has read one can list it by its name."""
+        """After a list each object can be read, and after a get it can be listed by name."""
         cloud, hub = await self.start()
         cloud.add_pod("web")
         cloud.using("reader", config_maps=["settings"])
@@ -118,7 +116,7 @@ class ObjectTests(HubTestCase):
         self.assertEqual(await kubelet.get(f"{CONFIG_MAPS}/settings"), settings)
 
     async def test_an_object_that_was_gone_is_gone_offline(self) -> None:
-        """That the hub itself has passed a 404 is not forgotten."""
+        """The hub remembers a 404 that it has forwarded."""
         cloud, hub = await self.start()
         cloud.add_pod("web")
         kubelet, flannel = self.client(hub), self.client(hub, "flanneld")
@@ -128,7 +126,7 @@ class ObjectTests(HubTestCase):
         for client in (kubelet, flannel):
             await client.refused(404, f"{DEFAULT_PODS}/web")
         await self.lose(cloud, hub)
-        # A kubelet that has asked for its own pods alone does not know of the others.
+        # A kubelet that has listed only its own pods does not know the others.
         await kubelet.refused(NOT_THERE, f"{DEFAULT_PODS}/web")
         said = await flannel.refused(404, f"{DEFAULT_PODS}/web")
         self.assertEqual((said["reason"], said["details"]["name"]), ("NotFound", "web"))
@@ -136,7 +134,7 @@ class ObjectTests(HubTestCase):
             self.assertEqual((await client.ask(path)).body.find(b'"web"'), -1)
 
     async def test_many_reads_of_one_object_at_a_time_all_succeed(self) -> None:
-        """Two hundred clients that ask in one moment get the same object."""
+        """Two hundred clients at the same time get the same object."""
         cloud, hub = await self.start()
         kubelet = self.client(hub)
         node = await kubelet.get(NODE_PATH)
@@ -150,7 +148,7 @@ class ClientTests(HubTestCase):
     """Several clients, or several views of one."""
 
     async def test_each_client_has_what_it_has_seen(self) -> None:
-        """What one program of the node has read is not told to another one."""
+        """Data of one program is not served to another."""
         cloud, hub = await self.start()
         cloud.add_pod("red", labels={"color": "red"})
         cloud.add_pod("blue", labels={"color": "blue"})
@@ -164,7 +162,7 @@ class ClientTests(HubTestCase):
         await blue.refused(NOT_THERE, f"{DEFAULT_PODS}/red")
 
     async def test_selections_of_one_client_do_not_disturb_each_other(self) -> None:
-        """What was listed by two selectors is there by either."""
+        """Lists with two selectors are both available."""
         cloud, hub = await self.start()
         for color in ("red", "blue"):
             for size in ("small", "large"):
@@ -182,7 +180,7 @@ class ClientTests(HubTestCase):
             self.assertEqual(names(listed), expected, selector)
 
     async def test_any_selector_can_be_asked_of_a_whole_list(self) -> None:
-        """Labels, names, namespaces and nodes are evaluated where the objects are."""
+        """Labels, names, namespaces and nodes are evaluated locally."""
         cloud, hub = await self.start()
         cloud.add_pod("red", labels={"color": "red"})
         cloud.add_pod("blue", labels={"color": "blue"}, node="edge-2")
@@ -207,7 +205,7 @@ class PodsPageTests(HubTestCase):
     """The page ``/pods`` of the hub."""
 
     async def test_the_page_has_the_pods_that_kubelet_knows_offline(self) -> None:
-        """It was read before, when there was another pod, and is not of then."""
+        """It was read before, with another pod, and has the current state."""
         cloud, hub = await self.start()
         cloud.add_pod("goes")
         self.assertEqual(await self.pods(hub), ["goes"])
@@ -218,7 +216,7 @@ class PodsPageTests(HubTestCase):
         self.assertEqual(await self.pods(hub), ["comes"])
 
     async def pods(self, hub: Hub) -> list[str]:
-        """Return the names of the pods that are on the page."""
+        """Return the names of the pods on the page."""
         status, body = await hub.get("/pods")
         self.assertEqual(status, 200, body)
         return names(json.loads(body))

@@ -1,4 +1,4 @@
-"""A hub that is killed, and a node that starts when the cloud is away."""
+"""Kills of the hub, and offline starts of a node."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ GENERATIONS = 6
 
 
 class NodeStartTests(HubTestCase):
-    """All that the programs of a node ask for when they start."""
+    """The requests of a node's programs at startup."""
 
     def of(self, hub: Hub, program: Program) -> NodeClient:
-        """Return a client that is one of them; the API of the tests answers in JSON alone."""
+        """Return a client that acts as a program; the API of the tests has only JSON."""
         return self.client(hub, program.component, program.accept)
 
     async def ask_all(self, hub: Hub) -> dict:
-        """Ask for everything as all of them do; return what came."""
+        """Send all requests of all programs; return the responses."""
         found = {}
         for program in PROGRAMS:
             client = self.of(hub, program)
@@ -37,7 +37,7 @@ class NodeStartTests(HubTestCase):
         return found
 
     async def watch_all(self, hub: Hub) -> list:
-        """Watch what reflectors watch, from the version of a list."""
+        """Begin the watches of reflectors, from the version of a list."""
         watches = []
         for program in PROGRAMS:
             client = self.of(hub, program)
@@ -54,7 +54,7 @@ class NodeStartTests(HubTestCase):
         return watches
 
     async def test_a_node_starts_without_the_cloud(self) -> None:
-        """The hub is killed and started in the dark: each request is answered as it was."""
+        """The hub is killed and restarted offline: each request gets the same response."""
         cloud, hub = await self.start()
         furnish(cloud)
         online = await self.ask_all(hub)
@@ -66,11 +66,11 @@ class NodeStartTests(HubTestCase):
         self.assertEqual(await self.ask_all(hub), online)
         for answer in await self.watch_all(hub):
             self.assertFalse(answer.complete)
-        # A kubelet that has started makes its Lease, if there is none.
+        # A kubelet creates its Lease at startup, if there is none.
         self.assertIn((await self.client(hub).ask(LEASE)).status, (200, 404))
 
     async def test_a_black_hole_does_not_keep_a_node_from_starting(self) -> None:
-        """The first answers do not wait until the hub knows that nobody is there."""
+        """The first responses do not wait until the hub knows that no server responds."""
         cloud, hub = await self.start(*QUICK)
         furnish(cloud)
         online = await self.ask_all(hub)
@@ -82,7 +82,7 @@ class NodeStartTests(HubTestCase):
         self.assertEqual(await self.ask_all(hub), online)
 
     async def test_the_cloud_is_told_nothing_twice_after_a_restart(self) -> None:
-        """Once it is back, what has changed there is what is read here."""
+        """Once the cloud is reachable, its changes are served here."""
         cloud, hub = await self.start()
         furnish(cloud)
         await self.ask_all(hub)
@@ -97,10 +97,10 @@ class NodeStartTests(HubTestCase):
 
 
 class StopTests(HubTestCase):
-    """The hub is stopped in good order."""
+    """The graceful shutdown of the hub."""
 
     async def test_answers_end_before_the_way_to_the_cloud_does(self) -> None:
-        """No more is taken, a write under way is answered, and a watch ends as watches do."""
+        """New requests are refused, a write in progress is completed, and a watch ends."""
         cloud, hub = await self.start()
         client = self.client(hub)
         watch = await client.watch(ALL_PODS)
@@ -118,7 +118,7 @@ class StopTests(HubTestCase):
         await hub.ended(20)
 
     async def test_answers_without_the_cloud_have_their_time_too(self) -> None:
-        """A list that is being taken is whole; a watch ends once the ports are closed."""
+        """A list in progress is completed; a watch ends once the ports are closed."""
         cloud, hub = await self.start()
         for number in range(40):
             cloud.add("configmaps", f"n-{number}", "default", data={"text": "x" * 400_000})
@@ -140,15 +140,15 @@ class StopTests(HubTestCase):
         await hub.ended(20)
 
     def dial_late(self, hub: Hub) -> Deferred:
-        """Connect to the port of a hub that stops."""
+        """Connect to the port of a hub that is stopping."""
         return Deferred.fromCoroutine(self.client(hub).send("/version"))
 
 
 class KillTests(HubTestCase):
-    """The hub is killed while it writes."""
+    """Kills of the hub while it writes."""
 
     async def test_a_list_is_the_old_or_the_new_one(self) -> None:
-        """Whenever the hub dies that replaces a thousand objects, there is one whole list."""
+        """If the hub is killed while it replaces a thousand objects, one complete list remains."""
         cloud, hub = await self.start()
         for number in range(REPLACED):
             cloud.add("configmaps", f"n-{number:04}", "default", data={"generation": "0"})
@@ -163,7 +163,7 @@ class KillTests(HubTestCase):
             before = await hub.metric("yurthub_cache_objects_total")
             asked = Deferred.fromCoroutine(client.ask(path, seconds=30))
             asked.addErrback(lambda failure: None)
-            # The later ones die deeper in what they write.
+            # Later kills are further into the write.
             await self.eventually(self.wrote(hub, before, generation), "the hub takes the list", 20)
             hub.kill()
             await asked
@@ -176,7 +176,7 @@ class KillTests(HubTestCase):
             await self.regain(cloud, hub)
 
     def wrote(self, hub: Hub, before: float, generation: int):
-        """Return what tells that the hub has begun to take a list, after what it had taken."""
+        """Return a condition: the hub has begun to receive a list after the earlier data."""
 
         async def begun() -> bool:
             taken = await hub.metric("yurthub_cache_objects_total") - before
@@ -186,14 +186,14 @@ class KillTests(HubTestCase):
         return begun
 
     async def lose_and_start(self, cloud, hub: Hub) -> None:
-        """Start the hub again when nobody is there."""
+        """Start the hub again while offline."""
         await cloud.leave()
         hub.start()
         await hub.ready()
         await self.sees(hub, online=False)
 
     async def test_an_update_is_old_or_new(self) -> None:
-        """The hub dies while a watch tells of changes: each object is whole."""
+        """The hub is killed while a watch reports changes: each object is complete."""
         cloud, hub = await self.start()
         for number in range(200):
             cloud.add("configmaps", f"n-{number:04}", "default", data={"text": "0" * 2000})
@@ -213,10 +213,10 @@ class KillTests(HubTestCase):
 
 
 class ManyClientsTests(HubTestCase):
-    """Clients that come back all at once."""
+    """Clients that all return at the same time."""
 
     async def test_all_clients_are_served_after_a_kill(self) -> None:
-        """Fifty clients that ask while the hub starts get their answers."""
+        """Fifty clients that send requests while the hub starts get responses."""
         cloud, hub = await self.start()
         furnish(cloud)
         client = self.client(hub, "flanneld", JSON)

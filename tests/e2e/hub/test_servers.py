@@ -1,4 +1,4 @@
-"""Several API servers, of which some are lost."""
+"""Several API servers, some of which fail."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ READ_SECONDS = 8.0
 
 REQUESTS = 100
 LEAST_BYTES = 150
-"""Of one of them, as it is sent to a server."""
+"""The size of one request as sent to a server."""
 
 
 class ServerTests(HubTestCase):
-    """Two of them."""
+    """Two servers."""
 
     async def both_are_healthy(self, hub: Hub) -> None:
-        """Wait until the hub has seen both: it is online with one."""
+        """Wait until both are healthy: one suffices for being online."""
 
         async def seen() -> bool:
             return await hub.metric("node_yurthub_server_healthy_status") == 2
@@ -29,9 +29,9 @@ class ServerTests(HubTestCase):
         await self.eventually(seen, "both servers are healthy", NOTICED_SECONDS)
 
     async def test_requests_go_on_when_one_server_falls_silent(self) -> None:
-        """Those that were under way are asked of the other one; the hub stays online."""
+        """Requests in progress are sent to the other one; the hub stays online."""
         cloud = await self.start_cloud(servers=2)
-        # The other one may be slow for a second or two, and this one is found out in READ_SECONDS.
+        # The other one may be slow for a second or two; this one is detected within READ_SECONDS.
         times = ("--heartbeat-interval-seconds", "3", "--heartbeat-timeout-seconds", "3")
         hub = await self.start_hub(cloud, *times)
         await self.both_are_healthy(hub)
@@ -44,12 +44,12 @@ class ServerTests(HubTestCase):
         ]
         for response in await gatherResults(asked, consumeErrors=True):
             found = kubelet.expect(response, 200, NODE_PATH)
-            # Not from the cache: the server that is left is asked.
+            # Not from the cache: the remaining server responds.
             self.assertEqual(found["metadata"]["labels"], changed["metadata"]["labels"])
         self.assertTrue(await hub.online())
 
     async def test_both_servers_are_asked_in_turn(self) -> None:
-        """Neither has all the work."""
+        """Neither gets all requests."""
         cloud = await self.start_cloud(servers=2)
         hub = await self.start_hub(cloud)
         await self.both_are_healthy(hub)
@@ -62,15 +62,15 @@ class ServerTests(HubTestCase):
             before = passed()
             asked = [Deferred.fromCoroutine(kubelet.get(NODE_PATH)) for _ in range(REQUESTS)]
             await gatherResults(asked, consumeErrors=True)
-            # Of these requests alone: handshakes and renewals are had by both in any case.
+            # Of these requests alone: both have handshakes and renewals in any case.
             grown = [now - then for now, then in zip(passed(), before, strict=True)]
             return min(grown) > REQUESTS / 4 * LEAST_BYTES
 
-        # On a busy machine one of them may be left out for a moment.
+        # On a busy machine one of them may be skipped for a moment.
         await self.eventually(neither_has_all, "both are asked")
 
     async def test_the_first_server_is_preferred_where_that_is_said(self) -> None:
-        """The second one gets nothing but its share of renewals until the first is lost."""
+        """The second one gets only its share of renewals until the first one fails."""
         cloud = await self.start_cloud(servers=2)
         hub = await self.start_hub(cloud, "--lb-mode", "priority")
         await self.both_are_healthy(hub)

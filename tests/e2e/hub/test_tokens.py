@@ -1,4 +1,4 @@
-"""Whose request it is: the node's, or that of whoever has a token."""
+"""The identity of a request: the node's, or that of its token's owner."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ PASSWORD = f"{SECRETS}/password"
 
 
 class TokenTests(HubTestCase):
-    """Tokens of service accounts, on loopback."""
+    """Tokens of service accounts on loopback."""
 
     async def furnished(self):
-        """Start, with a secret that one account may read."""
+        """Start, with a Secret that one account may read."""
         cloud, hub = await self.start()
         cloud.add("secrets", "password", "default", data={"password": "c2VjcmV0"}, type="Opaque")
         cloud.using("web", secrets=["password"])
@@ -35,7 +35,7 @@ class TokenTests(HubTestCase):
         self.assertEqual(asked, {"system:serviceaccount:default:reader"})
 
     async def test_a_token_that_was_accepted_has_what_it_has_seen(self) -> None:
-        """And nothing of what another one has."""
+        """It gets no data of other accounts."""
         cloud, hub = await self.furnished()
         reader = self.client(hub, "coredns", token=cloud.token("reader"))
         other = self.client(hub, "coredns", token=cloud.token("other"))
@@ -48,7 +48,7 @@ class TokenTests(HubTestCase):
         self.assertEqual(names(await other.get("/api/v1/pods")), ["web"])
 
     async def test_a_token_that_was_never_accepted_gets_nothing(self) -> None:
-        """Nonsense, and tokens of strangers, are nobody's offline."""
+        """Invalid and unknown tokens are rejected offline."""
         cloud, hub = await self.furnished()
         kubelet = self.client(hub)
         await kubelet.get(NODE_PODS)
@@ -61,13 +61,13 @@ class TokenTests(HubTestCase):
                 await stranger.refused(401, path)
 
     async def test_a_forged_token_gets_nothing(self) -> None:
-        """However it is sent, so that the cloud answers before or without looking at it."""
+        """Also if the request makes the API respond before or without checking the token."""
         cloud, hub = await self.furnished()
         reader = self.client(hub, "coredns", token=cloud.token("reader"))
         found = await reader.get(PASSWORD)
         forged = service_account_token("default", "reader")
         forger = self.client(hub, "coredns", token=forged)
-        # As kube-apiserver does, which reads the deadline of a request before it reads its token.
+        # Like kube-apiserver, which parses the timeout of a request before it checks the token.
         cloud.answers[PASSWORD] = Canned(b'{"kind": "Status"}', status=400)
         self.assertEqual((await forger.ask(f"{PASSWORD}?timeout=x")).status, 400)
         del cloud.answers[PASSWORD]
@@ -84,7 +84,7 @@ class TokenTests(HubTestCase):
         self.assertEqual(await reader.get(PASSWORD), found)
 
     async def test_a_token_that_the_cloud_refuses_is_refused_later(self) -> None:
-        """An account that was removed while the cloud was there has nothing without it."""
+        """An account that was deleted while online gets nothing offline."""
         cloud, hub = await self.furnished()
         reader = self.client(hub, "coredns", token=cloud.token("reader"))
         await reader.get(PASSWORD)
@@ -95,7 +95,7 @@ class TokenTests(HubTestCase):
         await reader.refused(401, PASSWORD)
 
     async def test_a_token_is_in_no_log(self) -> None:
-        """Neither whole nor in part."""
+        """Neither the token nor a part of it is logged."""
         cloud, hub = await self.furnished()
         token = cloud.token("reader")
         reader = self.client(hub, "coredns", token=token)

@@ -1,4 +1,4 @@
-"""Watches that begin when the cloud is away."""
+"""Watches that begin while offline."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.e2e.stopwatch import Stopwatch
 PARKED = 40
 
 ENDED_SECONDS = 2.0
-"""How long after the recovery a parked watch may go on (issue 14, offline)."""
+"""How long a watch may stay open after the recovery (issue 14, offline)."""
 
 
 class WatchTests(HubTestCase):
-    """What such a watch says, and how it ends."""
+    """The events of such watches, and their end."""
 
     async def test_a_watch_without_a_list_begins_with_what_is_there(self) -> None:
-        """From no version, or from 0, all objects come as added."""
+        """Without a version, or from 0, all objects are ADDED."""
         cloud, hub = await self.start()
         for name in ("one", "two"):
             cloud.add_pod(name)
@@ -34,7 +34,7 @@ class WatchTests(HubTestCase):
             self.assertFalse(watch.ended)
 
     async def test_initial_events_end_with_their_bookmark(self) -> None:
-        """A client that streams its list (KEP-3157) gets all of it, and then the mark."""
+        """A client that streams its list (KEP-3157) gets all objects, and then the bookmark."""
         cloud, hub = await self.start()
         for name in ("one", "two"):
             cloud.add_pod(name)
@@ -58,7 +58,7 @@ class WatchTests(HubTestCase):
         )
 
     async def test_a_watch_from_a_version_waits(self) -> None:
-        """Nothing has changed since, so nothing comes until its time is over."""
+        """Nothing has changed since, so there is no event until its timeout."""
         cloud, hub = await self.start()
         cloud.add_pod("web")
         client = self.client(hub, "flanneld")
@@ -73,7 +73,7 @@ class WatchTests(HubTestCase):
         self.assertEqual(watch.told, [])
 
     async def test_parked_watches_end_soon_after_the_recovery_and_not_at_once(self) -> None:
-        """All are over in two seconds, spread, and what comes next is told by the cloud."""
+        """All end within two seconds, spread over time, and later events come from the cloud."""
         cloud, hub = await self.start()
         cloud.add_pod("web")
         client = self.client(hub, "flanneld")
@@ -85,7 +85,7 @@ class WatchTests(HubTestCase):
             for _ in range(PARKED)
         ]
         watches = await gatherResults(begun, consumeErrors=True)
-        # Whoever comes back for the watch is told by the cloud itself.
+        # A client that resumes its watch gets it from the cloud.
         cloud.add_pod("new")
 
         async def end_of(watch) -> float:
@@ -102,7 +102,7 @@ class WatchTests(HubTestCase):
         await watch.tells(("ADDED", "new"))
 
     async def test_watches_of_the_cloud_move_when_it_is_lost(self) -> None:
-        """A watch that ran when the cloud fell silent ends, and does not hang."""
+        """A watch that is open when the cloud stops responding ends, and does not hang."""
         cloud, hub = await self.start(*QUICK)
         cloud.add_pod("web")
         kubelet = self.client(hub)

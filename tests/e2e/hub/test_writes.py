@@ -1,4 +1,4 @@
-"""What is written when the cloud is away: refused with a sentence, but for what a kubelet needs."""
+"""Writes while offline: rejected, except those that a kubelet needs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ MERGE = [(b"Content-Type", b"application/merge-patch+json")]
 
 
 class RefusedTests(HubTestCase):
-    """Writes that have to wait for the cloud."""
+    """Writes that need the cloud."""
 
     async def test_nothing_is_said_to_be_written_that_is_not(self) -> None:
-        """Create, update, patch and delete are 503 with a time to try again, and change nothing."""
+        """Create, update, patch and delete get 503 with Retry-After, and change nothing."""
         cloud, hub = await self.start()
         cloud.add_pod("web")
         cloud.using("reader", config_maps=["settings"])
@@ -44,7 +44,7 @@ class RefusedTests(HubTestCase):
         self.assertEqual(await kubelet.get(f"{PODS}/web"), pod)
 
     async def test_a_command_on_the_node_is_told_why(self) -> None:
-        """Exec, logs and port-forward cannot be had, and say so at once."""
+        """Exec, logs and port-forward fail at once with the reason."""
         cloud, hub = await self.start()
         cloud.add_pod("web")
         kubelet = self.client(hub)
@@ -55,10 +55,10 @@ class RefusedTests(HubTestCase):
 
 
 class KubeletTests(HubTestCase):
-    """What a kubelet needs to go on."""
+    """The requests that a kubelet needs to continue."""
 
     async def test_the_lease_is_renewed_online_and_offline(self) -> None:
-        """The kubelet's renewals succeed, whatever becomes of the cloud."""
+        """The kubelet's renewals succeed online and offline."""
         cloud, hub = await self.start()
         kubelet = self.client(hub)
         lease = {
@@ -80,7 +80,7 @@ class KubeletTests(HubTestCase):
             await self.lose(cloud, hub)
 
     async def test_a_node_that_starts_offline_is_there_already(self) -> None:
-        """A kubelet that registers its node is told that it exists, and reads it."""
+        """A kubelet that registers its node gets a conflict, and reads the Node."""
         cloud, hub = await self.start()
         kubelet = self.client(hub)
         node = await kubelet.get(NODE_PATH)
@@ -93,7 +93,7 @@ class KubeletTests(HubTestCase):
         self.assertEqual(await kubelet.get(NODE_PATH), node)
 
     async def test_a_pod_that_starts_offline_gets_a_placeholder_for_its_token(self) -> None:
-        """Where that is switched off, its kubelet is told to wait."""
+        """If placeholders are disabled, its kubelet gets an error, and retries."""
         for flags, status in (((), 201), (("--offline-token-placeholders=false",), 503)):
             cloud = await self.start_cloud()
             hub = await self.start_hub(cloud, *flags, state=f"H{status}")
