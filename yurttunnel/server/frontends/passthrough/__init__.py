@@ -1,1 +1,1 @@
-"""Layer-4 pass-through: connections go to their kubelets as they are, TLS and all."""
+"""Layer-4 pass-through: connections reach their kubelets unchanged, including TLS."""

@@ -1,8 +1,8 @@
-"""Which host a TLS client wants, read from the first bytes that it sends.
+"""A parser for the server name in a TLS ClientHello.
 
-Records are those of RFC 8446 section 5.1, the ClientHello is that of section 4.1.2, and the
-extension that names the host is that of RFC 6066 section 3. They are the same from TLS 1.0 on.
-Under Encrypted ClientHello it is the outer name that counts, which is all there is to be read.
+Records are defined in RFC 8446 section 5.1, the ClientHello in section 4.1.2, and the server_name
+extension in RFC 6066 section 3. All have the same form since TLS 1.0. Under Encrypted ClientHello
+the outer name is used, the only one that is readable.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from yurttunnel.http.authority import BadAuthority, canonical_host
 
 LARGEST_HELLO = 16 * 1024
-"""Bytes of a ClientHello; those of today's clients have 200 to 2,000."""
+"""The maximum size of a ClientHello in bytes; those of today's clients have 200 to 2,000."""
 
 LARGEST_FLIGHT = 2 * LARGEST_HELLO
-"""Bytes of the records that carry a ClientHello, which a client may cut finely."""
+"""The maximum size in bytes of the records of a ClientHello, which a client may fragment finely."""
 
 _RECORD_HEADER = 5
 _LARGEST_FRAGMENT = 1 << 14
@@ -29,45 +29,45 @@ _HOST_NAME = 0
 
 
 class BadClientHello(Exception):
-    """What came is not the beginning of TLS; the text says why, and is one line."""
+    """The data is not the beginning of TLS; the text is a one-line reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientHello:
-    """What a ClientHello says.
+    """The contents of a ClientHello.
 
-    ``server_name`` is in lower case and without a final dot, ``None`` when no name is sent, or
-    an address in its place.
+    ``server_name`` is in lower case and without a final dot, or ``None`` if the client sends no
+    name, or an address instead.
     """
 
     server_name: str | None
 
 
 class ClientHelloReader:
-    """Takes the bytes of a connection until its ClientHello is complete.
+    """Reads the bytes of a connection until its ClientHello is complete.
 
-    It keeps no more than :data:`LARGEST_FLIGHT` bytes and what was fed last.
+    It buffers at most :data:`LARGEST_FLIGHT` bytes and the last bytes that were fed.
     """
 
     def __init__(self) -> None:
         self._received = bytearray()
-        # Where the next record begins.
+        # The offset of the next record.
         self._position = 0
         self._message = bytearray()
 
     @property
     def received(self) -> bytes:
-        """All bytes that were fed, whatever follows the ClientHello included."""
+        """All bytes that were fed, including those after the ClientHello."""
         return bytes(self._received)
 
     def feed(self, data: bytes) -> ClientHello | None:
-        """Take the bytes that have come; ``None`` means that more are needed.
+        """Add received bytes; return ``None`` while more are needed.
 
-        Raises :class:`BadClientHello`. After that, or after a result, it takes nothing more.
+        Raises :class:`BadClientHello`. After that, or after a result, it must not be called again.
         """
         self._received += data
-        # Each check follows from the bytes up to a place in the stream, and they are made in the
-        # order of those places: so the outcome is the same however the stream is cut.
+        # Each check depends on the bytes up to an offset in the stream, and checks are made in the
+        # order of these offsets, so the result does not depend on the fragmentation.
         while (fragment := self._next_fragment()) is not None:
             self._message += fragment
             hello = self._complete_hello()
@@ -76,7 +76,7 @@ class ClientHelloReader:
         return None
 
     def _next_fragment(self) -> bytearray | None:
-        """Return the content of the next record, ``None`` when it is not complete."""
+        """Return the content of the next record, ``None`` if it is incomplete."""
         header = self._received[self._position : self._position + _RECORD_HEADER]
         if header and header[0] != _HANDSHAKE_RECORD:
             raise BadClientHello("it does not begin with a TLS handshake")
@@ -96,7 +96,7 @@ class ClientHelloReader:
         return self._received[begin : self._position]
 
     def _complete_hello(self) -> bytearray | None:
-        """Return the ClientHello without its header, ``None`` when it is not complete."""
+        """Return the ClientHello without its header, ``None`` if it is incomplete."""
         message = self._message
         if message[0] != _CLIENT_HELLO:
             raise BadClientHello(f"it begins with a handshake message of type {message[0]}")
@@ -110,7 +110,7 @@ class ClientHelloReader:
 
 
 class _Fields:
-    """Reads numbers and vectors off a structure of TLS (RFC 8446 section 3)."""
+    """Reads numbers and vectors from a TLS structure (RFC 8446 section 3)."""
 
     def __init__(self, data: bytes | bytearray) -> None:
         self._data = data
@@ -132,7 +132,7 @@ class _Fields:
         return int.from_bytes(self.take(size))
 
     def vector(self, size: int) -> bytes:
-        """Take a vector whose length is a number of ``size`` bytes."""
+        """Read a vector that is prefixed by its length, a number of ``size`` bytes."""
         return self.take(self.number(size))
 
 
@@ -143,7 +143,7 @@ def _extensions(hello: bytearray) -> list[tuple[int, bytes]]:
     fields.vector(2)  # cipher_suites
     fields.vector(1)  # legacy_compression_methods
     if fields.at_end:
-        # Before TLS 1.3 there may be no extensions.
+        # Before TLS 1.3, extensions are optional.
         return []
     extensions = _Fields(fields.vector(2))
     found = []
@@ -160,9 +160,9 @@ def _server_name(extensions: list[tuple[int, bytes]]) -> str | None:
 
 
 def _host_name(extension: bytes) -> str | None:
-    """Read the ``ServerNameList``, which has one name: no other type has ever been defined.
+    """Parse the ``ServerNameList``; it has one name, because no other name type was ever defined.
 
-    An address is none (RFC 6066 section 3), so it counts as if it were not there.
+    An address is not allowed there (RFC 6066 section 3), so it is treated as no name.
     """
     names = _Fields(_Fields(extension).vector(2))
     kind, name = names.number(1), names.vector(2)
@@ -171,6 +171,6 @@ def _host_name(extension: bytes) -> str | None:
     try:
         host = canonical_host(name.decode("ascii"))
     except (UnicodeDecodeError, BadAuthority):
-        # Not shown in full: it may be long.
+        # Truncated, because it may be long.
         raise BadClientHello(f"its ClientHello names no host name: {name[:64]!r}") from None
     return host if isinstance(host, str) else None

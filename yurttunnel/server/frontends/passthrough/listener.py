@@ -1,16 +1,16 @@
-"""What is behind ``--passthrough-port``: connections that go on to kubelets untouched.
+"""The listener of ``--passthrough-port``: connections are forwarded to kubelets unchanged.
 
-The server reads of them only what tells the node. Where our own rules (iptables) have led a
-connection here from an address of a node, that is the destination. Where they have not (DNS, any
-way to a Service), or the address is that of no node or of several, it is the name in the caller's
-ClientHello. TLS is not terminated, so the caller and the kubelet verify each other.
+The server reads only what identifies the node. If the server's own rules (iptables) have redirected
+the connection from an address of a node, that address is the destination. If they have not (DNS,
+traffic to a Service), or the address belongs to no node or to several, the name in the caller's
+ClientHello is. TLS is not terminated, so the caller and the kubelet verify each other.
 
-A ClientHello without a name is that of a caller who verifies nobody, as of a kube-apiserver without
-``--kubelet-certificate-authority`` that asks for an upgrade. Such a connection is served as on
-``--secure-port``, where the request tells more.
+A ClientHello without a name comes from a caller that does not verify the kubelet, such as a
+kube-apiserver without ``--kubelet-certificate-authority`` that requests an upgrade. The server
+handles such a connection as on ``--secure-port``, where the request identifies the node.
 
-The server knows nobody who connects, so what strangers can hold is bounded, and of ClientHellos
-that do not come the oldest makes room for the next: callers send theirs at once.
+The server does not authenticate callers here, so limits bound what they can hold. At the limit of
+incomplete ClientHellos the oldest is evicted: genuine callers send theirs at once.
 """
 
 from __future__ import annotations
@@ -54,29 +54,30 @@ HELLO_TIMEOUT = 10.0
 """Seconds from the connection to its complete ClientHello, as for the head of a request."""
 
 MAX_UNREAD_HELLOS = 1024
-"""Connections that may be without a complete ClientHello at a time; each may hold 32 KiB."""
+"""The maximum number of connections without a complete ClientHello; each may hold 32 KiB."""
 
 MAX_UNREAD_OF_ONE = 64
-"""The same of one source address; behind a Service all callers may have the same one."""
+"""The same for one source address; behind a Service all callers may have the same address."""
 
 MAX_CONNECTIONS = 4096
-"""Connections there may be in all, as on the ports for requests; each holds a file descriptor and
-a stream."""
+"""The maximum number of connections, the same as on the ports for requests; each holds a file
+descriptor and a stream."""
 
 _UNRECOGNIZED_NAME = bytes([21, 3, 1, 0, 2, 2, 112])
-"""A record with the fatal alert ``unrecognized_name`` (RFC 8446 sections 5.1 and 6), of TLS 1.0:
-clients of every version take it before a version has been agreed on."""
+"""A record with the fatal alert ``unrecognized_name`` (RFC 8446 sections 5.1 and 6), in the version
+of TLS 1.0: clients of all versions accept it before a version is negotiated."""
 
 
 class PassthroughFactory(DialingFactory):
-    """Accepts connections that are meant for kubelets, on plain TCP transports.
+    """Accepts connections to kubelets, on plain TCP transports.
 
-    ``ports`` are those of nodes for which the kernel may lead connections here. At most
-    ``max_unread_hellos`` ClientHellos may be incomplete at a time, ``max_unread_of_one`` of them
-    from one address. There are at most ``max_connections``, of one address as many as it leaves
-    free. ``led_here_from`` tells of the socket of a connection what it was meant for, ``None`` for
-    this listener. ``unnamed`` makes the protocols of connections whose ClientHello has no name; it
-    has to be set before the first connection. The rest is as in :class:`DialingFactory`.
+    ``ports`` are the ports of nodes from which the kernel may redirect connections here. At most
+    ``max_unread_hellos`` ClientHellos may be incomplete at a time, of which ``max_unread_of_one``
+    from one address. There are at most ``max_connections``, and one address may have as many as
+    remain free. ``led_here_from`` returns the original destination of a connection from its socket,
+    or ``None`` if it was made to this listener. ``unnamed`` builds the protocols for connections
+    whose ClientHello has no name; it must be set before the first connection. The other arguments
+    are those of :class:`DialingFactory`.
     """
 
     kind = Kind.PASSTHROUGH
@@ -115,13 +116,13 @@ class PassthroughFactory(DialingFactory):
         return PassthroughProtocol(self)
 
     def close(self) -> None:
-        """Abort every connection and stop the timer."""
+        """Abort all connections and stop the timer."""
         super().close()
         self.unread_hellos.stop()
 
 
 class PassthroughProtocol(DialingConnection):
-    """One connection: finds out what it is meant for, and is joined to a stream there."""
+    """One connection: finds its destination, and is joined to a stream there."""
 
     def __init__(self, factory: PassthroughFactory) -> None:
         super().__init__(factory)
@@ -133,7 +134,7 @@ class PassthroughProtocol(DialingConnection):
         self._has_place = False
 
     def connectionMade(self) -> None:
-        """Dial where the kernel tells the destination, else read the ClientHello."""
+        """Dial if the kernel reports the destination, otherwise read the ClientHello."""
         super().connectionMade()
         factory = self._factory
         factory.stats.connections += 1
@@ -191,7 +192,7 @@ class PassthroughProtocol(DialingConnection):
         super().connectionLost(reason)
 
     def hello_overdue(self) -> None:
-        """Turn away a caller that has not sent its ClientHello in time."""
+        """Reject a caller that has not sent its ClientHello in time."""
         self._reset(
             Refusal.TIMEOUT,
             "its ClientHello was not complete within {seconds:g} s",
@@ -199,7 +200,7 @@ class PassthroughProtocol(DialingConnection):
         )
 
     def evicted(self, waiting: int) -> None:
-        """Make room for a caller that is newer; ``waiting`` are as many as there may be."""
+        """Make room for a newer caller: ``waiting`` connections are waiting, the maximum."""
         self._reset(
             Refusal.OVERLOADED,
             "{waiting} connections wait for their ClientHello, of which this one is the oldest;"
@@ -208,15 +209,15 @@ class PassthroughProtocol(DialingConnection):
         )
 
     def stream_opened(self, stream: IStream) -> None:
-        """Relay, beginning with what has been read already."""
+        """Relay, starting with the bytes that were already read."""
         self._factory.stats.passed += 1
         early = self._hello.received
-        # There may be many connections, and they may last.
+        # Frees memory: there may be many connections, and they may last long.
         del self._hello
         self.join(stream, early)
 
     def dial_failed(self, error: BaseException) -> None:
-        """Reset the connection: the kubelet alone could say more in TLS."""
+        """Reset the connection: only the kubelet could report an error in TLS."""
         if isinstance(error, NodeNotConnected):
             self._reset(Refusal.NOT_CONNECTED, "{error}", error=str(error))
         else:
@@ -245,9 +246,9 @@ class PassthroughProtocol(DialingConnection):
         self._dial_to(destination)
 
     def _serve_here(self) -> None:
-        """End TLS here, for who does not look whom it is with; nothing is audited before that."""
+        """Terminate TLS here, for a client that does not verify it; nothing is audited yet."""
         factory = self._factory
-        # Transports have the attribute, and no interface tells of it.
+        # Transports have this attribute, but no interface declares it.
         transport: Any = self.transport
         factory.warnings.warn(
             "--passthrough-port: the TLS of {caller} names no node, and is terminated at this"
@@ -266,27 +267,27 @@ class PassthroughProtocol(DialingConnection):
         protocol.dataReceived(self._hello.received)
 
     def _dial_to(self, destination: Destination) -> None:
-        """Dial, and read nothing more before there is a stream.
+        """Dial, and pause reading until there is a stream.
 
-        So a caller that ends its direction meanwhile is not taken for one that has left.
+        Otherwise a caller that closes its sending direction meanwhile would count as gone.
         """
         self.transport.pauseProducing()
         self._meant = f"{destination.node}/{destination.authority}"
         self.dial(destination.node, destination.host, destination.port)
 
     def _alert(self, refusal: Refusal, problem: str, **fields: object) -> None:
-        """Refuse in the words of TLS: the caller then says that the name is the matter."""
+        """Reject with a TLS alert, so that the caller reports the name as the cause."""
         self._refused(refusal, problem, fields)
         self.transport.write(_UNRECOGNIZED_NAME)
         self.transport.loseConnection()
 
     def _reset(self, refusal: Refusal, problem: str, **fields: object) -> None:
-        """Refuse as TCP can."""
+        """Reject with a TCP reset."""
         self._refused(refusal, problem, fields)
         self.transport.abortConnection()
 
     def _refused(self, refusal: Refusal, problem: str, fields: dict[str, object]) -> None:
-        """Count it and log it; ``problem`` is a literal that is filled with ``fields``."""
+        """Count and log a rejection; ``problem`` is a literal that is formatted with ``fields``."""
         factory = self._factory
         factory.stats.refused[refusal] += 1
         factory.unread_hellos.discard(self)

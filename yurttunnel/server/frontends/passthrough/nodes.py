@@ -1,4 +1,4 @@
-"""From what a connection says to the node that it means, and to what is dialed there."""
+"""Maps an original destination or a server name to a node and to the address dialed there."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from yurttunnel.server.registry import SessionRegistry
 
 
 class PassthroughNodes:
-    """Finds nodes that are behind the tunnel, by what the API knows of them.
+    """Finds nodes behind the tunnel by what the API knows of them.
 
-    Other nodes are not reached from here, even if they have agents: whoever connects is a
-    stranger to the server. Nor are those of which only agents know: without the API nobody says
-    that they are behind the tunnel. ``iptables`` says whether rules of this server lead
-    connections here. To ``services`` kube-proxy has led them, whichever of their addresses and
-    node ports were dialed; a node that claims such an address is not believed.
+    Other nodes are not reachable from here, even if they have agents, because callers are not
+    authenticated. Nor are nodes that only agents know: without the API nothing confirms that they
+    are behind the tunnel. ``iptables`` is whether rules of this server redirect connections here.
+    ``services`` are the Services from which kube-proxy has sent connections here, whichever of
+    their addresses and node ports were dialed; the claim of a node to such an address is ignored.
     """
 
     def __init__(
@@ -31,17 +31,17 @@ class PassthroughNodes:
         self._iptables = iptables
 
     def port(self, asked: SocketAddress) -> int:
-        """Return the port of a node that a connection to ``asked`` is for.
+        """Return the node's port that a connection to ``asked`` is for.
 
-        For a node port that is the port of the Service, which has those of kubelets.
+        For a node port this is the port of the Service; its ports are those of kubelets.
         """
         return self._services.port_behind(asked.address, asked.port) or asked.port
 
     def by_address(self, asked: SocketAddress) -> Destination | None:
         """Return the destination of a connection to ``asked``.
 
-        ``None`` where the address tells nothing: it is that of no node, or of several, or our
-        rules have not led it here.
+        ``None`` if the address does not determine it: the address belongs to no node or to several,
+        or the server's rules have not redirected the connection.
         """
         if not (self._iptables and self._nodes.synced and self._services.synced):
             return None
@@ -51,7 +51,7 @@ class PassthroughNodes:
         return None if node is None else Destination(node.name, str(asked.address), asked.port)
 
     def by_name(self, name: str) -> Destination | None:
-        """Return the kubelet of the node ``name``, in lower case.
+        """Return the kubelet of the node ``name``, which is in lower case.
 
         ``None`` if there is no such node behind the tunnel.
         """
@@ -62,6 +62,6 @@ class PassthroughNodes:
 
 
 def _only(nodes: Collection[Node]) -> Node | None:
-    """Return the one node of ``nodes``, if it is one and behind the tunnel."""
+    """Return the only node of ``nodes`` if it is behind the tunnel, otherwise ``None``."""
     node = next(iter(nodes)) if len(nodes) == 1 else None
     return node if node is not None and node.edge else None

@@ -1,4 +1,4 @@
-"""What the pass-through counts."""
+"""Counters of the pass-through."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from dataclasses import dataclass, field
 
 
 class Refusal(enum.Enum):
-    """Why a connection was refused; the values are those of a metric's label."""
+    """Why a connection was rejected; the values are label values of a metric."""
 
     PORT = "port"
-    """It was led here from a port that is not to be passed through."""
+    """It was redirected from a port that is not passed through."""
     OVERLOADED = "overloaded"
-    """There are too many others, or it waited longest of too many for its ClientHello."""
+    """There are too many others, or it was the oldest of too many without a ClientHello."""
     TIMEOUT = "timeout"
-    """Its ClientHello did not come in time."""
+    """Its ClientHello was not complete in time."""
     NOT_TLS = "not_tls"
     """It does not begin with a ClientHello."""
     UNKNOWN_NAME = "unknown_name"
-    """Its ClientHello names somebody else than a node behind the tunnel."""
+    """Its ClientHello names something other than a node behind the tunnel."""
     NOT_CONNECTED = "not_connected"
-    """No agent serves its node."""
+    """Its node has no agent connected."""
     DIAL = "dial"
     """The kubelet was not reached."""
 
@@ -30,8 +30,8 @@ class Refusal(enum.Enum):
 class PassthroughStats:
     """Totals since the process started.
 
-    What is neither refused nor passed on has left itself, or was served as on --secure-port,
-    because its ClientHello names nobody.
+    A connection that is neither refused nor passed was closed by its caller, or was handled as on
+    --secure-port, because its ClientHello has no name.
     """
 
     connections: int = 0

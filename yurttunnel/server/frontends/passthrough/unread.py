@@ -1,4 +1,4 @@
-"""Connections whose ClientHello is not complete: how long each may take, and how many there are."""
+"""Connections without a complete ClientHello, limited in time and number."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ T = TypeVar("T")
 
 
 class UnreadHellos(Generic[T]):
-    """At most ``most`` connections, ``most_of_one`` of one source, for ``seconds`` each.
+    """At most ``most`` connections, ``most_of_one`` per source, each for at most ``seconds``.
 
-    ``overdue(connection)`` is called after that time. Where another one is too many, it is the
-    oldest that has to go, and ``crowded_out(connection, waiting)`` is called for it, with how many
-    there are: strangers that hold connections must not keep out those who send at once.
+    ``overdue(connection)`` is called after that time. If a new connection exceeds a limit, the
+    oldest is evicted, and ``evicted(connection, waiting)`` is called with it and their number:
+    connections that stay silent must not lock out callers that send at once.
     """
 
     def __init__(
@@ -34,16 +34,16 @@ class UnreadHellos(Generic[T]):
         self._overdue = overdue
         self._evicted = evicted
         self._deadlines: Deadlines[T] = Deadlines(clock, seconds, self._late)
-        # All with their sources, and those of each source; the oldest first.
+        # All connections with their sources, and the connections of each source, the oldest first.
         self._sources: dict[T, str] = {}
         self._by_source: dict[str, dict[T, None]] = {}
 
     def __len__(self) -> int:
-        """Count the connections."""
+        """Return the number of connections."""
         return len(self._sources)
 
     def add(self, connection: T, source: str) -> None:
-        """Give ``connection``, which must not be in, its time."""
+        """Start the timeout of ``connection``, which must not be present."""
         of_one = self._by_source.get(source, {})
         if len(of_one) >= self._most_of_one:
             self._evict(next(iter(of_one)), len(of_one))
@@ -54,7 +54,7 @@ class UnreadHellos(Generic[T]):
         self._deadlines.add(connection)
 
     def discard(self, connection: T) -> None:
-        """Forget ``connection``: its ClientHello is complete, or it is no more."""
+        """Remove ``connection``: its ClientHello is complete, or it has ended."""
         self._deadlines.discard(connection)
         source = self._sources.pop(connection, None)
         if source is None:
@@ -65,7 +65,7 @@ class UnreadHellos(Generic[T]):
             del self._by_source[source]
 
     def stop(self) -> None:
-        """Forget all and stop the timer."""
+        """Remove all connections and stop the timer."""
         self._deadlines.stop()
         self._sources.clear()
         self._by_source.clear()
