@@ -1,1 +1,1 @@
-"""Requests that are meant for kubelets: taken in as HTTP, and carried through the tunnel."""
+"""Requests to kubelets: received as HTTP, and forwarded through the tunnel."""

@@ -1,12 +1,13 @@
-"""What a request to a kubelet needs permission for, as kubelets see it themselves.
+"""The permissions that a request to a kubelet needs, by the kubelets' own rules.
 
-The rules are those of pkg/kubelet/server/auth.go of Kubernetes 1.33 with its feature
-KubeletFineGrainedAuthz (KEP-2862): the method becomes a verb, and the path a subresource of the
-node. For some paths there are two, of which either is enough.
+The rules are those of pkg/kubelet/server/auth.go of Kubernetes 1.33 with the feature
+KubeletFineGrainedAuthz (KEP-2862): the method maps to a verb, and the path to a subresource of the
+node. Some paths map to two subresources, of which either suffices.
 
-In one thing this is stricter than kubelets. A WebSocket begins with GET, so whoever may ``get``
-nodes/proxy, as much monitoring may, runs commands in every container of a kubelet. Here what runs
-something, or connects to it, needs ``create`` whatever the method is, as KEP-4006 has it for pods.
+In one point the rules are stricter than the kubelets'. A WebSocket begins with GET, so everyone who
+may ``get`` nodes/proxy, as many monitoring programs may, can run commands in every container of a
+kubelet. Here requests that run something, or connect to it, need ``create`` whatever their method,
+as KEP-4006 requires for pods.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from urllib.parse import unquote_to_bytes
 
 from yurttunnel.http.head import RequestHead
 
-# HEAD is not among them, nor for kubelets: it is allowed to whoever is allowed every verb.
+# HEAD is omitted, as in kubelets: it needs permission for all verbs.
 _VERBS = {
     b"POST": "create",
     b"GET": "get",
@@ -27,10 +28,10 @@ _VERBS = {
 
 _RUN_VERB = "create"
 _RUNNING = frozenset({b"exec", b"attach", b"portForward", b"run", b"cri"})
-"""What the paths begin with that run something in a container, or connect to it.
+"""The first path segments of requests that run something in a container, or connect to it.
 
-``cri`` is where kubelets with a container runtime of their own (dockershim, before 1.24) had what
-they redirected exec, attach and portForward to.
+``cri`` was the target to which kubelets with a built-in container runtime (dockershim, before 1.24)
+redirected exec, attach and portForward.
 """
 
 _EVERYTHING = ("proxy",)
@@ -49,9 +50,9 @@ _SUBRESOURCES = {
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What somebody wants to do: ``verb`` on ``subresource`` of ``node``.
+    """A requested action: ``verb`` on ``subresource`` of ``node``.
 
-    An empty ``node`` is every node, an empty ``verb`` none that the API knows.
+    An empty ``node`` means every node, an empty ``verb`` one that the API does not know.
     """
 
     verb: str
@@ -59,16 +60,16 @@ class Access:
     node: str
 
     def __str__(self) -> str:
-        """Return it in the words of RBAC."""
+        """Return it in the terms of RBAC."""
         where = f"node {self.node}" if self.node else "every node"
         return f"{self.verb or 'use'} nodes/{self.subresource} of {where}"
 
 
 def accesses(head: RequestHead, node: str, is_kubelet: bool) -> list[Access]:
-    """List what allows a request, of which one is enough.
+    """List the permissions of which one suffices for a request.
 
-    What is not a kubelet (``is_kubelet``) serves something else under these paths, so only
-    whoever may do everything with the node is allowed.
+    A destination that is not a kubelet (not ``is_kubelet``) serves something else under these
+    paths, so it needs permission for everything on the node.
     """
     verb = _VERBS.get(head.method, "")
     first = _first_segment(head.target)
@@ -79,7 +80,7 @@ def accesses(head: RequestHead, node: str, is_kubelet: bool) -> list[Access]:
 
 
 def _first_segment(target: bytes) -> bytes | None:
-    """Return what tells a path's use; ``None`` if it may be served as another one."""
+    """Return the first path segment, ``None`` if the path is ambiguous."""
     path = target.partition(b"?")[0]
     first, *others = [unquote_to_bytes(segment) for segment in path.removeprefix(b"/").split(b"/")]
     if any(b"/" in each or each in (b".", b"..") for each in (first, *others)):

@@ -1,8 +1,9 @@
-"""Who may ask for what on the port with TLS, in a cluster.
+"""Authorization of requests on the port with TLS, in a cluster.
 
-The server speaks to kubelets with a certificate of its own that may do everything, so it must
-not lend that to anybody. It asks what a kubelet would ask: who is it, and may it do this with
-this node. kube-apiserver is known by the name in its certificate and has done that itself.
+The server's own certificate may do everything at kubelets, so the server must not lend it to
+unauthorized callers. It makes the same checks as a kubelet: who the caller is, and whether it may
+do this with this node. kube-apiserver is recognized by the name in its certificate, and has made
+these checks itself.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ from yurttunnel.tunnel.kubelet_ports import KUBELET_PORT
 
 @dataclass(frozen=True, slots=True)
 class _Caller:
-    """Who asks, and by which of ``PROOFS`` that is known."""
+    """An authenticated caller, and by which of ``PROOFS``."""
 
     user: User
     proof: str
 
 
 class _Refused(RequestFailed):
-    """A request that is answered by the authorization; ``result`` is one of ``RESULTS``."""
+    """A request that authorization rejects; ``result`` is one of ``RESULTS``."""
 
     def __init__(self, status: int, text: str, result: str) -> None:
         super().__init__(status, text)
@@ -52,16 +53,15 @@ class _Refused(RequestFailed):
 
 @implementer(IMiddleware)
 class Authorization:
-    """Lets through who has an allowed name of ``users``, and whom ``reviews`` allows what it asks.
+    """Admits callers with an allowed name in ``users``, and those permitted by ``reviews``.
 
-    It stands behind whatever chooses the destination, so that ``registry`` knows the node. A
-    middleware behind it that sends requests elsewhere has to know who may go there: nobody else
-    looks at that again.
-    Requests without TLS pass: their port is for this machine. A request is looked at once, when
-    it begins; what follows a log or runs a command is not ended by a permission that is.
+    It runs after the middlewares that choose the destination, so that ``registry`` knows the node.
+    A middleware after it that changes the destination must do its own authorization. Requests
+    without TLS pass: their port is for this machine. A request is checked once, when it begins; a
+    revoked permission does not end a followed log or a running command.
 
-    At a kubelet's port the finer permissions of kubelets are enough, such as nodes/metrics; other
-    ports need nodes/proxy.
+    At a kubelet's port the kubelets' finer permissions suffice, such as nodes/metrics; other ports
+    need nodes/proxy.
     """
 
     _log = Logger()
@@ -105,11 +105,11 @@ class Authorization:
         request.exchange.on_end(ended.append)
 
         def allowed(_: None) -> None:
-            # Who has left meanwhile must not have a connection made to a kubelet.
+            # A caller that has left must not cause a connection to a kubelet.
             if not ended:
                 handler(request)
 
-        # Its owner is the exchange: it ends when the reviews do, and these have a deadline.
+        # Owned by the exchange: it ends when the reviews do, and these have a timeout.
         reviewed = Deferred.fromCoroutine(self._check(request, certificate))
         answered = reviewed.addCallbacks(allowed, _answer_refusal, errbackArgs=(request.exchange,))
         _ = answered.addErrback(self._defect, request)
@@ -117,7 +117,7 @@ class Authorization:
     async def _check(
         self, request: InterceptedRequest, certificate: CertificateUser | None
     ) -> None:
-        """Raise :class:`_Refused` unless the request is allowed, and count what it is."""
+        """Raise :class:`_Refused` unless the request is allowed, and count the result."""
         caller: _Caller | None = None
         proof = "none"
         try:
@@ -133,7 +133,7 @@ class Authorization:
     async def _identify(
         self, request: InterceptedRequest, certificate: CertificateUser | None
     ) -> _Caller:
-        """Find out who asks; as with kubelets a certificate goes before a token."""
+        """Authenticate the caller; as in kubelets, a certificate has priority over a token."""
         if certificate is not None:
             request.caller = certificate.user.name
             return _Caller(certificate.user, "certificate")
@@ -148,7 +148,8 @@ class Authorization:
                 " authority, or a bearer token (Authorization)",
                 "unauthenticated",
             )
-        # Whatever comes of it: it was meant for here, and a kubelet could use it elsewhere.
+        # Set before the review: a token that was meant for this server must not reach a kubelet,
+        # which could use it elsewhere.
         request.authorization_used = True
         try:
             user = await self._reviews.user_of(token)
@@ -162,7 +163,7 @@ class Authorization:
         return _Caller(user, "token")
 
     async def _check_access(self, request: InterceptedRequest, user: User) -> None:
-        """Raise :class:`_Refused` unless ``user`` may do what the request asks for."""
+        """Raise :class:`_Refused` unless ``user`` may do what the request needs."""
         destination = request.destination or destination_of(request.exchange.head)
         request.destination = destination
         node = self._node_of(destination)
@@ -175,7 +176,7 @@ class Authorization:
                 raise self._denied(request, user, desired)
         except ReviewFailed as error:
             raise _unavailable(f"what {user.name!r} may do", error) from None
-        # The reviews take time, in which the address may have become another node's.
+        # During the reviews the address may have changed to another node.
         if node and self._node_of(destination) != node:
             raise _Refused(
                 503,
@@ -185,7 +186,7 @@ class Authorization:
             )
 
     def _node_of(self, destination: Destination) -> str:
-        """Return the name of the node that a request will reach, empty when that is not known."""
+        """Return the name of the node that a request will reach, empty if it is not known."""
         session = self._registry.found(destination.node)
         return "" if session is None else str(session.node)
 
@@ -197,7 +198,7 @@ class Authorization:
             f" {desired[0].verb or '*'!r} on {subresources}"
         )
         if request.proven:
-            # The connection was for a node, as kube-apiserver's are.
+            # The connection was for a node, as those of kube-apiserver are.
             text += "; if it is kube-apiserver, put its name into --allowed-callers"
         self._warnings.warn(
             "request {request_id} is refused: {text}",

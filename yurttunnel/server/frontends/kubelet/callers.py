@@ -1,4 +1,4 @@
-"""Who a caller is: by its certificate, which TLS has verified; and for whom it asks."""
+"""The identity of a caller, from the certificate that TLS verified, and the client it acts for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from yurttunnel.server.frontends.kubelet.reviews import User
 from yurttunnel.tunnel.shares import caller_at
 
 _LONGEST_ADDRESS = 45
-"""Characters (``INET6_ADDRSTRLEN`` of netinet/in.h, without the final zero)."""
+"""The longest text in characters (``INET6_ADDRSTRLEN`` of netinet/in.h, less the final zero)."""
 
 _AUTHENTICATED = "system:authenticated"
 _NODES_GROUP = "system:nodes"
@@ -27,10 +27,10 @@ _NODE_USER = "system:node:"
 
 @dataclass(frozen=True, slots=True)
 class CertificateUser:
-    """Who a certificate names.
+    """The user that a certificate names.
 
-    ``is_node`` tells that it may be one that nodes get for themselves, so that a node which is
-    called like somebody else would be taken for that one.
+    ``is_node`` is whether nodes may have obtained the certificate for themselves; otherwise a node
+    whose name equals that of another user would pass for that user.
     """
 
     user: User
@@ -38,7 +38,7 @@ class CertificateUser:
 
 
 class CertificateUsers:
-    """Reads certificates once for each connection: that takes longer than many requests.
+    """Reads certificates once per connection, because that takes longer than many requests do.
 
     ``allowed_names`` are those of kube-apiserver in its certificate for kubelets.
     """
@@ -48,7 +48,7 @@ class CertificateUsers:
         self._users: WeakKeyDictionary[ITransport, CertificateUser | None] = WeakKeyDictionary()
 
     def behind(self, transport: ITransport) -> CertificateUser | None:
-        """Return who is at the other end of a TLS ``transport``, ``None`` if that is not known."""
+        """Return the user at the other end of a TLS ``transport``, ``None`` if unknown."""
         try:
             return self._users[transport]
         except KeyError:
@@ -56,7 +56,7 @@ class CertificateUsers:
             return user
 
     def is_allowed(self, transport: ITransport) -> bool:
-        """Return whether it is one of the allowed names, and never a node's certificate for it."""
+        """Return whether the peer has one of the allowed names, and not by a node's certificate."""
         certificate = self.behind(transport)
         return (
             certificate is not None
@@ -66,7 +66,7 @@ class CertificateUsers:
 
 
 def _certificate_user(transport: Any) -> CertificateUser | None:
-    """Read the name and the groups as the API does (``CommonNameUserConversion``)."""
+    """Read the name and the groups like the API (``CommonNameUserConversion``)."""
     certificate = peer_certificate(transport)
     if certificate is None:
         return None
@@ -82,14 +82,14 @@ def _certificate_user(transport: Any) -> CertificateUser | None:
 
 
 def client_of(head: RequestHead) -> str:
-    """Return what the client counts as for whom kube-apiserver asks, empty if it does not say.
+    """Return the key of the client that kube-apiserver acts for, empty if that is not known.
 
-    That is the last address of ``X-Forwarded-For``, which kube-apiserver adds itself to what it
-    passes on, behind whatever its client has sent: ``ServeHTTP`` of Go's net/http/httputil
-    ``ReverseProxy``, and for upgrades ``AppendForwardedForHeader`` of k8s.io/apimachinery
-    pkg/util/net/http.go. It does not with requests that it makes anew: for logs
-    (``LocationStreamer`` of k8s.io/apiserver pkg/registry/generic/rest), and for upgrades whose
-    WebSocket it translates (``StreamTranslatorHandler`` of pkg/util/proxy there).
+    It is the last address of ``X-Forwarded-For``, which kube-apiserver itself appends to whatever
+    its client has sent: ``ServeHTTP`` of Go's net/http/httputil ``ReverseProxy``, and for upgrades
+    ``AppendForwardedForHeader`` of k8s.io/apimachinery pkg/util/net/http.go. It does not append one
+    to requests that it creates itself: for logs (``LocationStreamer`` of k8s.io/apiserver
+    pkg/registry/generic/rest), and for upgrades whose WebSocket it translates
+    (``StreamTranslatorHandler`` of pkg/util/proxy there).
     """
     values = head.values(b"x-forwarded-for")
     last = values[-1].rpartition(b",")[2].strip() if values else b""

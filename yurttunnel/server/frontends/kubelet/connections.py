@@ -1,4 +1,4 @@
-"""What a connection says of where it was going, whatever the requests on it say."""
+"""The destination of a connection, independent of the requests on it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from yurttunnel.server.frontends.passthrough.original_destination import (
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """Where a connection was going.
+    """The destination of a connection.
 
-    ``led_from`` is the address and port from which the kernel has led it here, ``None`` where it
-    was for this listener. ``server_name`` is the name in its ClientHello (SNI) in its canonical
-    form, ``None`` where TLS or a name is missing; an address is none. ``unnamed`` tells that there
-    is TLS, and nothing in place of a name. ``from_here`` tells that it comes from a loopback
-    address, so from a program of this machine.
+    ``led_from`` is the address and port from which the kernel has redirected it here, ``None`` if
+    it was for this listener. ``server_name`` is the name in its ClientHello (SNI) in canonical
+    form, ``None`` without TLS or without a name; an address does not count. ``unnamed`` is whether
+    there is TLS without SNI. ``from_here`` is whether it comes from a loopback address, and so from
+    a program on this machine.
     """
 
     led_from: SocketAddress | None
@@ -36,17 +36,16 @@ class Aim:
 
 
 class Aims:
-    """Reads each connection once, however many requests are on it.
+    """Reads each connection once, however many requests it carries.
 
-    What is read is that of the first request, whose bytes have come by the kernel's entry for the
-    connection.
+    It is read at the first request, whose bytes have passed the kernel's entry for the connection.
     """
 
     def __init__(self) -> None:
         self._aims: WeakKeyDictionary[ITransport, Aim] = WeakKeyDictionary()
 
     def of(self, transport: ITransport) -> Aim:
-        """Return where the connection of ``transport`` was going."""
+        """Return the destination of the connection of ``transport``."""
         try:
             return self._aims[transport]
         except KeyError:
@@ -55,7 +54,7 @@ class Aims:
 
     def _read(self, transport: Any) -> Aim:
         secure = is_secure(transport)
-        # TLS, ours as Twisted's, is the protocol of the plain transport.
+        # TLS, ours and Twisted's, is the protocol of the plain transport.
         plain = ISystemHandle(transport.transport if secure else transport, None)
         led_from = None
         if plain is not None:

@@ -1,30 +1,32 @@
-"""The middleware ``deputies``: who speaks for others chooses no node by what a request says.
+"""The middleware ``deputies``: the requests of a caller that acts for others choose no node.
 
-kube-apiserver asks nodes for its own clients (``nodes/proxy``, ``pods/proxy``, ``exec``), checks
-what they may do with the node that it dials, and then passes on their ``Host``, their path and
-their other fields (``ServeHTTP`` and ``tryUpgrade`` of k8s.io/apimachinery
-pkg/util/proxy/upgradeaware.go, with ``UseLocationHost`` unset). If these chose the node, whoever
-may use one node could use them all. The same is true of what the firewall has led to the port
-without TLS, which asks nobody who he is. So it is the connection that decides:
+kube-apiserver sends requests to nodes for its own clients (``nodes/proxy``, ``pods/proxy``,
+``exec``). It checks what they may do with the node that it dials, and then passes on their
+``Host``, their path and their other fields (``ServeHTTP`` and ``tryUpgrade`` of k8s.io/apimachinery
+pkg/util/proxy/upgradeaware.go, with ``UseLocationHost`` unset). If these chose the node, a client
+that may use one node could use all of them. The same holds for connections that the firewall
+redirects to the port without TLS, which authenticates nobody. So the connection determines the
+node:
 
-1. Where our firewall rules have led it here, the address and port that it was meant for.
-2. Else the name in the ClientHello (SNI), which callers send that dial a node's name.
-3. Else, for an upgrade of ``exec``, ``attach`` and ``portForward`` by kube-apiserver whose
+1. If our firewall rules have redirected it, its original address and port.
+2. Otherwise the name in the ClientHello (SNI), sent by callers that dial a node's name.
+3. Otherwise, for an ``exec``, ``attach`` or ``portForward`` upgrade by kube-apiserver whose
    ClientHello has no name at all, the pod in the path: a kube-apiserver that does not verify
-   kubelets sends none with these (``dialURL`` of k8s.io/apimachinery pkg/util/proxy/dial.go).
-   Where firewall rules alone lead here, and where upgrades have to be named, nothing decides it,
-   and whatever this kube-apiserver sends as an upgrade is refused.
+   kubelets sends no name with these (``dialURL`` of k8s.io/apimachinery pkg/util/proxy/dial.go).
+   If only firewall rules lead here, or if upgrades must be named, nothing determines the node, and
+   everything that this kube-apiserver sends as an upgrade is rejected.
 
-The pod in a path has to be on the node that the connection is for; of several nodes with one
-address it tells which. A pod that no cache knows yet tells nothing.
+The pod in a path must be on the connection's node; if several nodes have the address, the pod
+selects one of them. A pod that is not in the cache yet is ignored.
 
-Everybody else speaks for himself, and comes to the server's own address or name: then his fields
-choose, and he is asked whether he may. Where the connection was for a node it decides for him, too,
-and what he says may name no other: a kube-apiserver whose name nobody has told this server looks
-just like him. So what the firewall has led here from an address that is neither a node's nor a
-Service's of this server reaches nothing, whoever asks. The port without TLS believes the fields of
-programs of this machine alone. Who comes to it from elsewhere by a name of a node that leads here
-(DNS) gets the ports that lead here, too.
+All other callers act for themselves, and connect to the server's own address or name: then their
+fields choose the node, and their permission is reviewed. If their connection was for a node, it
+determines the node for them, too, and their fields must not name another: a kube-apiserver that is
+not in --allowed-callers looks like them. So what the firewall redirects here from an address that
+is neither a node's nor that of a Service of this server reaches nothing, whoever the caller is. The
+port without TLS trusts the fields of programs on this machine only. Callers from elsewhere that
+connect by a node's name that resolves to this server (DNS) reach only the ports that are redirected
+here.
 """
 
 from __future__ import annotations
@@ -63,7 +65,7 @@ from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.tunnel.kubelet_ports import KUBELET_PORT, KUBELET_READ_ONLY_PORT
 
 _UPGRADED = frozenset({b"exec", b"attach", b"portForward"})
-"""What kube-apiserver itself asks to upgrade (pkg/registry/core/pod/rest/subresources.go)."""
+"""What kube-apiserver itself sends as upgrades (pkg/registry/core/pod/rest/subresources.go)."""
 
 _NOTHING_TELLS = (
     "no node can be determined: the connection was not to a node's address, its TLS names none"
@@ -88,12 +90,12 @@ _NOT_BY_A_NODE = (
 
 @dataclass(frozen=True, slots=True)
 class KnownCluster:
-    """What is known of nodes and pods, and of who leads connections here.
+    """What is known of nodes and pods, and how connections are redirected here.
 
-    ``iptables`` says whether this server leads connections here by firewall rules, ``dns`` whether
-    by records of names, on ``ports``. ``services`` have the addresses and node ports from which
-    kube-proxy leads, not our rules: a node that claims one is not believed. ``named_upgrades`` says
-    that no request makes up for a name that the connection of an upgrade does not have.
+    ``iptables`` is whether this server redirects connections by firewall rules, ``dns`` whether by
+    DNS records, on ``ports``. ``services`` have the addresses and node ports that kube-proxy
+    redirects, not our rules: a node's claim to one is ignored. ``named_upgrades`` is whether an
+    upgrade is rejected if its connection has no name, whatever the request contains.
     """
 
     nodes: Nodes
@@ -107,10 +109,10 @@ class KnownCluster:
 
 @implementer(IMiddleware)
 class Deputies:
-    """Sets the destination, and ``proven``, where the request has not to choose it; and ``client``.
+    """Sets the destination and ``proven``, unless the request may choose it, and ``client``.
 
-    It comes before all else that chooses a destination. ``users`` tell kube-apiserver by its
-    certificate, ``aims`` where connections were going.
+    It runs before all other middlewares that choose a destination. ``users`` identify
+    kube-apiserver by its certificate, ``aims`` are the destinations of connections.
     """
 
     _log = Logger()
@@ -143,7 +145,7 @@ class Deputies:
         return decided
 
     def _destination(self, request: InterceptedRequest) -> Destination | None:
-        """Find where a request goes, ``None`` where its fields choose that.
+        """Return the destination of a request, ``None`` if its fields choose it.
 
         Raises :class:`RequestFailed`.
         """
@@ -167,7 +169,7 @@ class Deputies:
         return destination
 
     def _of_deputy(self, exchange: IExchange, aim: Aim) -> Destination:
-        """Decide for who speaks for others."""
+        """Return the destination for a caller that acts for others."""
         head, led_from = exchange.head, aim.led_from
         _check_fields(head)
         if led_from is not None and self._service_port(aim) is None:
@@ -179,14 +181,14 @@ class Deputies:
         return self._of_pod(head, aim)
 
     def _of_others(self, exchange: IExchange, aim: Aim) -> Destination | None:
-        """Decide for who speaks for himself, or does not say so: where the connection tells."""
+        """Return the destination for any other caller, if the connection determines it."""
         head, led_from = exchange.head, aim.led_from
         if self._service_port(aim) is not None:
             led_from = None
         nodes = self._tunneled(self._named(aim)) if led_from is None else self._led_to(led_from)
         if not nodes:
             if aim.server_name is None:
-                # It may be a kube-apiserver all the same.
+                # The caller may still be a kube-apiserver.
                 self._check_named(head)
             return None
         if led_from is not None:
@@ -204,13 +206,13 @@ class Deputies:
         if led_from is not None:
             return self._led(led_from, nodes, aim, head)
         if asked:
-            # The name tells no port, and Host does.
+            # The name does not determine a port, and Host does.
             self._check_pod(names, head)
             return None
         return self._by_name(nodes, aim, head)
 
     def _by_record(self, head: RequestHead, aim: Aim) -> Destination:
-        """Decide by the name of a node, by which others may come to the port without TLS."""
+        """Return the destination by a node's name, for callers of other machines without TLS."""
         _check_fields(head)
         try:
             asked = destination_of(head)
@@ -227,7 +229,7 @@ class Deputies:
         return self._checked(node, Destination(node.name, self._finder.address(node), port), head)
 
     def _by_name(self, named: Collection[Node], aim: Aim, head: RequestHead) -> Destination:
-        """Decide by the name in the ClientHello."""
+        """Return the destination by the name in the ClientHello."""
         node = self._only(named, str(aim.server_name), head)
         port = self._service_port(aim) or node.kubelet_port
         return self._checked(node, Destination(node.name, self._finder.address(node), port), head)
@@ -235,7 +237,7 @@ class Deputies:
     def _led(
         self, led_from: SocketAddress, nodes: Collection[Node], aim: Aim, head: RequestHead
     ) -> Destination:
-        """Decide by the address that a connection was meant for, which ``nodes`` have."""
+        """Return the destination by a connection's original address, which ``nodes`` have."""
         host = str(led_from.address)
         named = {node.name for node in self._named(aim)}
         nodes = [node for node in nodes if node.name in named] or nodes
@@ -243,10 +245,10 @@ class Deputies:
         return self._checked(node, Destination(node.name, host, led_from.port), head)
 
     def _led_to(self, led_from: SocketAddress) -> list[Node]:
-        """Return the nodes whose address a connection was meant for, at least one.
+        """Return the nodes with the original address of a connection, at least one.
 
-        All that claim it are among them, of whatever type the address is: a node says itself which
-        addresses it has. Raises :class:`RequestFailed`.
+        All nodes that claim it are included, whatever the type of the address, because nodes report
+        their own addresses. Raises :class:`RequestFailed`.
         """
         cluster = self._cluster
         if not (cluster.iptables and cluster.services.synced and cluster.nodes.synced):
@@ -279,7 +281,7 @@ class Deputies:
         return next(iter(nodes))
 
     def _checked(self, node: Node, destination: Destination, head: RequestHead) -> Destination:
-        """Return ``destination`` unless the path is about a pod of another node."""
+        """Return ``destination`` unless the path is for a pod of another node."""
         if destination.port not in (node.kubelet_port, KUBELET_PORT, KUBELET_READ_ONLY_PORT):
             return destination
         self._check_pod({node.name}, head)
@@ -295,14 +297,14 @@ class Deputies:
             )
 
     def _check_named(self, head: RequestHead) -> None:
-        """Refuse what kube-apiserver may have sent as an upgrade to any node."""
+        """Reject requests that kube-apiserver may have sent as upgrades to any node."""
         if self._cluster.named_upgrades and _is_upgrade(head):
             raise RequestFailed(403, _UNNAMED_UPGRADE)
 
     def _of_pod(self, head: RequestHead, aim: Aim) -> Destination:
-        """Decide by the pod in the path, for what kube-apiserver sends without a name.
+        """Return the destination by the pod in the path, for kube-apiserver's unnamed upgrades.
 
-        Only where names lead here: by the firewall alone such a connection would have been led.
+        Only if names lead here: a firewall rule would have redirected such a connection.
         """
         pod = pod_in(head.target)
         may_be_named = self._cluster.dns or not self._cluster.iptables
@@ -319,11 +321,11 @@ class Deputies:
         return Destination(name, self._finder.address(node), node.kubelet_port)
 
     def _named(self, aim: Aim) -> Collection[Node]:
-        """Return the nodes that the name in the ClientHello means."""
+        """Return the nodes with the name in the ClientHello."""
         return () if aim.server_name is None else self._called(aim.server_name)
 
     def _asked(self, head: RequestHead) -> set[str]:
-        """Return the names of the nodes that ``Host`` means."""
+        """Return the names of the nodes that ``Host`` refers to."""
         asked: set[str] = set()
         for value in head.values(b"host"):
             try:
@@ -334,9 +336,9 @@ class Deputies:
         return asked
 
     def _called(self, host: str) -> Collection[Node]:
-        """Return the nodes that ``host`` means, in its canonical form.
+        """Return the nodes that ``host`` refers to, in canonical form.
 
-        One that the API has not told of may have proven its name by its certificate.
+        A node that is not known from the API may have proven its name by its certificate.
         """
         nodes = self._finder.meant(host)
         if nodes or host in self._cluster.nodes.own_names:
@@ -355,9 +357,9 @@ class Deputies:
         return node.edge or self._finder.own_session(node.name) is not None
 
     def _service_port(self, aim: Aim) -> int | None:
-        """Return the port of this server's Service by which kube-proxy has led a connection here.
+        """Return the port of this server's Service from which kube-proxy redirected a connection.
 
-        ``None`` where it has not, as far as the kernel knows.
+        ``None`` if it has not, as far as the kernel knows.
         """
         asked = aim.led_from
         services = self._cluster.services
@@ -383,7 +385,8 @@ class Deputies:
 
 
 def _is_upgrade(head: RequestHead) -> bool:
-    """Return whether kube-apiserver takes a request for an upgrade: with less than we ask for.
+    """Return whether kube-apiserver treats a request as an upgrade; its criteria are wider than
+    ours.
 
     ``IsUpgradeRequest`` of k8s.io/apimachinery pkg/util/httpstream/httpstream.go.
     """

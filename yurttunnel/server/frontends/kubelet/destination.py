@@ -1,9 +1,9 @@
-"""Which node a request means, and which address there.
+"""The node that a request names, and the address there.
 
-The fields are those of yurttunnel 1.2. A caller that believes it dials the kubelet sends the
+The fields are those of yurttunnel 1.2. A caller that believes it has dialed the kubelet sends the
 kubelet's host and port as ``Host``. One that dials the server itself may name the destination in
-``X-Tunnel-Proxy-Dest``; and when the destination does not tell the node, as 127.0.0.1 does not,
-the node goes into ``X-Tunnel-Proxy-Host``. In a cluster more is known than the fields say:
+``X-Tunnel-Proxy-Dest``. If the destination does not determine the node, as 127.0.0.1 does not, the
+node is in ``X-Tunnel-Proxy-Host``. In a cluster there is more information than the fields:
 :mod:`yurttunnel.server.frontends.kubelet.resolution`.
 """
 
@@ -17,14 +17,14 @@ from yurttunnel.http.head import HeadError, RequestHead
 NODE_FIELD = b"x-tunnel-proxy-host"
 DESTINATION_FIELD = b"x-tunnel-proxy-dest"
 PREFIX = b"x-tunnel-"
-"""Fields that begin so are for the server, and not passed on."""
+"""Fields with this prefix are for the server, and not passed on."""
 
 _EXAMPLE = "edge-1:10250"
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where a request goes: ``host`` and ``port`` as the agent dials them.
+    """The destination of a request: ``host`` and ``port`` as the agent dials them.
 
     ``node`` is the name or address by which the agent is found.
     """
@@ -35,19 +35,19 @@ class Destination:
 
     @property
     def authority(self) -> str:
-        """Host and port as ``Host`` has them."""
+        """Host and port in the form of ``Host``."""
         return join_authority(self.host, self.port)
 
 
 def destination_of(head: RequestHead) -> Destination:
-    """Read the destination; raises :class:`HeadError` (400) with what to write instead."""
+    """Parse the destination; raises :class:`HeadError` (400) with the correct form."""
     host, port = _host_and_port(head)
     node = named_node(head) if NODE_FIELD in head.by_name else ""
     return Destination(node or host, host, port)
 
 
 def named_node(head: RequestHead) -> str:
-    """Read ``X-Tunnel-Proxy-Host``, an empty text without it; raises as :func:`destination_of`."""
+    """Parse ``X-Tunnel-Proxy-Host``, empty if absent; raises like :func:`destination_of`."""
     text = _single(head, NODE_FIELD)
     try:
         return strip_port(text) if text else ""
@@ -57,7 +57,7 @@ def named_node(head: RequestHead) -> str:
 
 
 def names_destination(head: RequestHead) -> bool:
-    """Return whether ``X-Tunnel-Proxy-Dest`` names host and port; raises as the others."""
+    """Return whether ``X-Tunnel-Proxy-Dest`` names host and port; raises like the others."""
     return bool(_single(head, DESTINATION_FIELD))
 
 
@@ -77,7 +77,7 @@ def _host_and_port(head: RequestHead) -> tuple[str, int]:
 
 
 def _single(head: RequestHead, name: bytes) -> str:
-    """Return the value of a field that may be there once, an empty one when it is not."""
+    """Return the value of a field that may occur once, empty if absent."""
     values = head.by_name.get(name)
     if not values:
         return ""

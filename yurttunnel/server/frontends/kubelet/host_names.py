@@ -1,9 +1,9 @@
-"""The middleware ``host-names``: the port without TLS against pages in browsers.
+"""The middleware ``host-names``: protects the port without TLS from pages in browsers.
 
-A web page may give its own name the address of this machine, and then ask this port in the name
-of whoever looks at it (DNS rebinding); with fields of its own, since to the browser both are one
-origin. What it cannot change is ``Host``, which has the name of the page. Nodes say themselves
-what they are called, so that the name of the page may be a node's.
+A web page may resolve its own name to the address of this machine, and then send requests to this
+port with the user's access (DNS rebinding), including custom fields, since both are the same origin
+to the browser. It cannot change ``Host``, which is the name of the page. Nodes choose some of their
+own names, so the name of the page may be a node's.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from yurttunnel.server.registry import NodeNotConnected, SessionRegistry
 
 @implementer(IMiddleware)
 class HostNames:
-    """Refuses requests without TLS that could be those of a page, if they would reach anybody.
+    """Rejects requests without TLS that a page may have sent, if they would reach a node.
 
-    ``Host`` has to be an address or a name of this machine: then fields choose the node. Or it is
-    a name that an agent has proven, or one of ``nodes_called``, and reaches that node alone,
-    whatever fields and paths say. A page of somebody else asks for nothing, and nothing goes to the
-    port of a node by which a caller knows this listener. A destination that the connection itself
-    has proven needs none of this. It comes after what chooses the destination.
+    ``Host`` must be an address or a name of this machine; then fields choose the node. Or it is a
+    name that an agent has proven, or one of ``nodes_called``, and reaches only that node, whatever
+    fields and paths contain. Pages of other sites are rejected, and the port by which a caller
+    addresses this listener is never taken as a node's. A destination that the connection itself has
+    proven is exempt. This runs after the middlewares that choose the destination.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class HostNames:
         return checked
 
     def _check(self, request: InterceptedRequest) -> None:
-        """Raise :class:`RequestFailed` for what could be a page's."""
+        """Raise :class:`RequestFailed` if a page may have sent the request."""
         head = request.exchange.head
         hosts = head.values(b"host")
         sites, origins = head.values(b"sec-fetch-site"), head.values(b"origin")
@@ -97,14 +97,14 @@ class HostNames:
             )
 
     def _nodes_of(self, value: bytes) -> set[str]:
-        """Return the names of the nodes that are called so."""
+        """Return the names of the nodes with that name."""
         try:
             host = strip_port(value.decode("ascii"))
         except (UnicodeDecodeError, BadAuthority):
             return set()
         nodes = set(self._nodes_called(host))
         session = self._registry.found(host)
-        # One that has been found may serve whatever nobody else does.
+        # The session found may be the one that serves all unclaimed hosts.
         if session is not None and host in (session.node, *session.identifiers.hosts):
             nodes.add(session.node)
         return nodes
@@ -114,7 +114,7 @@ class HostNames:
             destination = request.destination or destination_of(request.exchange.head)
             return str(self._registry.find(destination.node).node)
         except (HeadError, NodeNotConnected):
-            # The proxy tells the caller what is the matter.
+            # The proxy reports the error to the caller.
             return None
 
     def _is_for_this_port(self, request: InterceptedRequest) -> bool:
@@ -125,7 +125,7 @@ class HostNames:
 
 
 def _chooses(head: RequestHead) -> bool:
-    """Return whether fields for the server choose the destination, and not ``Host``."""
+    """Return whether fields for the server choose the destination, instead of ``Host``."""
     try:
         return names_destination(head) or bool(named_node(head))
     except HeadError:

@@ -1,4 +1,4 @@
-"""Connections to kubelets: a stream of the node's session, TLS where it is wanted, then HTTP."""
+"""Connections to kubelets: a stream of the node's session, optionally TLS, then HTTP."""
 
 from __future__ import annotations
 
@@ -34,12 +34,11 @@ HANDSHAKE_TIMEOUT = 15.0
 
 
 class KubeletKey(NamedTuple):
-    """What connections have in common that can stand in for each other.
+    """The pool key: connections with equal keys are interchangeable.
 
-    One belongs to the session that carries it and ends with that, so connections through a
-    session that has been replaced are never looked for. ``trust`` is the generation of the
-    contexts by which the kubelet was verified, so when these change no connection of before is
-    used; it is ``None`` without TLS.
+    A connection belongs to the session that carries it and ends with it, so connections of a
+    replaced session are never found. ``trust`` is the generation of the contexts that verified the
+    kubelet, so older connections are not reused after a change; it is ``None`` without TLS.
     """
 
     session: INodeSession
@@ -48,12 +47,12 @@ class KubeletKey(NamedTuple):
     trust: object | None
 
     def __str__(self) -> str:
-        """Return the node and the address, for people."""
+        """Return the node and the address in readable form."""
         return f"the kubelet of {self.session.node} at {join_authority(self.host, self.port)}"
 
 
 class KubeletConnector:
-    """Makes connections to kubelets; ``counters`` learn how their handshakes go."""
+    """Connects to kubelets; ``counters`` count the results of handshakes."""
 
     def __init__(
         self, reactor: IReactor, contexts: KubeletContexts, counters: InterceptionCounters
@@ -64,15 +63,15 @@ class KubeletConnector:
         self._request_ids = RequestIds()
 
     def connect(self, key: KubeletKey, caller: Hashable = None) -> Deferred[ClientConnection]:
-        """Connect, within the time of a dial and of a handshake.
+        """Connect, within the timeouts of a dial and a handshake.
 
-        The stream is of ``caller``'s share, which is a text, or of what is for all.
-        Fails with :class:`RequestFailed`; cancelling gives up.
+        The stream is charged to the share of ``caller``, a string, or to the common one. Fails with
+        :class:`RequestFailed`; cancelling aborts the attempt.
         """
         return Deferred.fromCoroutine(self._connect(key, for_kubelets(caller)))
 
     async def _connect(self, key: KubeletKey, holder: Holder) -> ClientConnection:
-        # Of its own, since it serves many requests.
+        # The connection has its own id, since it serves many requests.
         request_id = self._request_ids.make()
         log.debug(
             "connection {request_id} to {key}",
@@ -125,7 +124,7 @@ class KubeletConnector:
             return RequestFailed(502, f"{key} is not trusted: {error}")
         results["failed"] += 1
         if isinstance(error, StreamFailed):
-            # The node or its agent was lost, and not the kubelet.
+            # The node or its agent was lost, not the kubelet.
             return RequestFailed(status_of(error.code), f"{key}: {error.text}")
         closed = isinstance(error, ConnectionDone | ConnectionLost)
         problem = "it has closed the connection" if closed else str(error)

@@ -1,4 +1,4 @@
-"""What is behind the two ports for callers that mean kubelets."""
+"""The servers behind the two ports for requests to kubelets."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ SETTINGS = ServerSettings(limits=HeadLimits(max_bytes=512 * 1024, max_fields=200
 
 
 class Interception:
-    """The factories behind the two ports, and what they have in common.
+    """The factories of the two ports, and what they share.
 
-    ``secure`` is for the port under TLS that verifies callers, ``insecure`` for the other one.
-    Kubelets are spoken to as callers are, with TLS or without. ``middlewares`` come after the
-    server's own, ``trace`` and ``metrics``. What becomes of requests is written to ``audit``, and
-    counted in ``counters``; those that fail are kept in ``failures``.
-    ``response_timeout`` is in seconds, ``None`` for ever; ``use_response_timeout`` changes it.
+    ``secure`` is for the port with TLS, which verifies callers, ``insecure`` for the other one.
+    Kubelets are connected with TLS if the caller is. ``middlewares`` run after the server's own,
+    ``trace`` and ``metrics``. Requests are recorded in ``audit`` and counted in ``counters``;
+    failed ones are kept in ``failures``. ``response_timeout`` is in seconds, ``None`` for no
+    timeout; ``use_response_timeout`` changes it.
     """
 
     _log = Logger()
@@ -87,13 +87,13 @@ class Interception:
         self.secure = SecureFactory(reactor, handler, settings)
         self.insecure = HTTPFactory(reactor, handler, settings)
         for flag, factory in (("--secure-port", self.secure), ("--insecure-port", self.insecure)):
-            # One for each: what is the matter with the one port says nothing of the other.
+            # One per port, so that warnings about one port do not suppress those about the other.
             warnings = RateLimitedLog(reactor, self._log)
             factory.on_full = partial(_warn_when_full, warnings, flag, factory)
             factory.caller_of = caller_behind
 
     def stats(self) -> InterceptionStats:
-        """Return what the metrics show."""
+        """Return the values of the metrics."""
         return InterceptionStats(
             counters=self._counters,
             pool=self._pool.statistics,
@@ -101,7 +101,7 @@ class Interception:
         )
 
     def pooled_streams(self) -> Iterator[tuple[TunnelStream, str]]:
-        """Go through the streams to kubelets, each with its caller now, empty for an idle one."""
+        """Iterate over the streams to kubelets, each with its caller, empty if it is idle."""
         idle: list[tuple[ClientConnection, Hashable]]
         idle = [(each, "") for each in self._pool.unused()]
         for connection, caller in itertools.chain(idle, self._pool.lent()):
@@ -110,19 +110,19 @@ class Interception:
                 yield stream, str(caller)
 
     def sessions_drain(self, sessions: frozenset[INodeSession]) -> None:
-        """Close what is idle in sessions that want to end: they would wait for that."""
+        """Close idle connections of draining sessions, which would wait for them."""
         self._pool.close_idle(lambda key: key.session in sessions)
 
     def drain(self) -> Deferred[Any]:
-        """Let requests that have come end, and close what is idle on either side.
+        """Let current requests complete, and close idle connections on both sides.
 
-        Gives what fires when the last caller has its answer.
+        Returns a ``Deferred`` that fires when the last caller has its response.
         """
         self._pool.drain()
         return DeferredList([self.secure.drain(), self.insecure.drain()])
 
     def close(self) -> None:
-        """Abort everything and stop the timers."""
+        """Abort all connections and stop the timers."""
         self.secure.close()
         self.insecure.close()
         self._pool.close()
@@ -130,7 +130,7 @@ class Interception:
 
 
 def _stream_below(connection: ClientConnection) -> TunnelStream | None:
-    """Return what carries a connection, below TLS if it has that."""
+    """Return the stream that carries a connection, below TLS if present."""
     transport: Any = connection.transport
     while transport is not None and not isinstance(transport, TunnelStream):
         transport = getattr(transport, "transport", None)
@@ -138,7 +138,7 @@ def _stream_below(connection: ClientConnection) -> TunnelStream | None:
 
 
 def _warn_when_full(warnings: RateLimitedLog, flag: str, factory: HTTPFactory) -> None:
-    """Notify the operator that callers of one port are turned away."""
+    """Warn the operator that callers of one port are rejected."""
     settings = factory.settings
     warnings.warn(
         "{flag} rejects callers: it has {connections} connections ({max_connections} at most)"
@@ -153,7 +153,7 @@ def _warn_when_full(warnings: RateLimitedLog, flag: str, factory: HTTPFactory) -
 
 
 class SecureFactory(HTTPFactory):
-    """Serves callers over TLS, and tells the operator of those that TLS has refused."""
+    """Serves callers over TLS, and reports those whose handshake fails."""
 
     log = Logger()
 
@@ -164,9 +164,9 @@ class SecureFactory(HTTPFactory):
         self.refused_peers = RefusedPeers(clock, self.log)
 
     def handshake_failed(self, connection: ServerConnection, reason: Failure) -> None:
-        """Report a caller that did not get through the handshake.
+        """Report a caller whose handshake failed.
 
-        What breaks TLS afterwards is the trouble of one that has been let in.
+        A TLS error after the handshake concerns an accepted caller and is not reported.
         """
         if reason.check(SSL.Error):
             self.refused_peers.warn_of_caller(connection.transport, reason)

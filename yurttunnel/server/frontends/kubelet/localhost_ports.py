@@ -1,8 +1,8 @@
-"""The middleware ``localhost-ports``: some ports of a node mean its loopback address.
+"""The middleware ``localhost-ports``: some ports of a node refer to its loopback address.
 
-On these ports a service of the node listens on the loopback address alone, and callers ask for
-the address of the node, since that is what they know. Which ports they are says the key
-``localhost-proxy-ports`` of the ConfigMap ``yurt-tunnel-server-cfg``.
+On these ports a service of the node listens on the loopback address only, but callers use the
+node's address, the one that they know. The ports are in the key ``localhost-proxy-ports`` of the
+ConfigMap ``yurt-tunnel-server-cfg``.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from yurttunnel.server.registry import INodeSession, SessionRegistry
 
 @implementer(IMiddleware)
 class LocalhostPorts:
-    """Sends requests for such a port of a node to the loopback address there.
+    """Redirects requests for such a port of a node to the node's loopback address.
 
-    It comes after :class:`~yurttunnel.server.frontends.kubelet.resolution.Resolution`, which finds
-    the node. What is not the node's own, as a host that its agent serves or a node that another
-    one's agent serves, goes on as it was: the loopback address is another machine's there.
+    It runs after :class:`~yurttunnel.server.frontends.kubelet.resolution.Resolution`, which
+    determines the node. Other destinations are unchanged, such as a host that its agent serves, or
+    a node that the agent of another node serves: the loopback address there is another machine's.
     """
 
     def __init__(self, registry: SessionRegistry, nodes: Nodes, ports: ProxyPorts) -> None:
@@ -47,7 +47,7 @@ class LocalhostPorts:
     def _led(self, destination: Destination) -> Destination:
         session = self._registry.found(destination.node)
         if session is None:
-            # The proxy tells the caller.
+            # The proxy reports it to the caller.
             return destination
         node = self._nodes.get(session.node) or _node_behind(session)
         if not node.is_called(destination.host):
@@ -57,6 +57,6 @@ class LocalhostPorts:
 
 
 def _node_behind(session: INodeSession) -> Node:
-    """Return what the agent proves of its node, of which the API has said nothing."""
+    """Return a node with what its agent has proven, for a node that is not known from the API."""
     addresses = tuple(("InternalIP", str(each)) for each in session.identifiers.addresses)
     return Node(session.node, addresses)

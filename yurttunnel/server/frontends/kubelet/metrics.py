@@ -1,7 +1,7 @@
-"""What the interception counts, the middleware ``metrics`` that counts requests, and the metrics.
+"""The interception's counters, its metrics, and the middleware ``metrics``, which counts requests.
 
-The two gauges of requests in hand have the names of yurttunnel 1.2. Their label ``path`` was the
-whole path there, one series for each container; here it is the first segment.
+The two gauges of requests in flight have the names of yurttunnel 1.2. There the label ``path`` was
+the whole path, one series for each container; here it is the first segment.
 """
 
 from __future__ import annotations
@@ -35,11 +35,10 @@ _PREFIX = "yurttunnel_server_"
 
 @dataclass(slots=True)
 class InterceptionCounters:
-    """Totals since the process started, but for ``in_hand``, which are requests now.
+    """Totals since the process started, except ``in_hand``, the current number of requests.
 
-    Requests are counted by verb and path class, and answered ones by the status, too.
-    ``handshakes`` has one entry for each of :data:`HANDSHAKE_RESULTS`, ``verdicts`` one for each
-    of :data:`VERDICTS`.
+    Requests are counted by verb and path class, and answered ones also by status. ``handshakes``
+    has an entry for each of :data:`HANDSHAKE_RESULTS`, ``verdicts`` for each of :data:`VERDICTS`.
     """
 
     in_hand: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -51,10 +50,10 @@ class InterceptionCounters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InterceptionStats:
-    """What a scrape reads.
+    """The values of the metrics.
 
-    ``pool`` is about the connections to kubelets, ``refusals`` about what was refused before any
-    middleware saw it, by the status.
+    ``pool`` is about the connections to kubelets, ``refusals`` counts by status what was rejected
+    before the middlewares.
     """
 
     counters: InterceptionCounters
@@ -153,9 +152,9 @@ METRICS: tuple[Metric[InterceptionStats], ...] = (
 
 @implementer(IMiddleware)
 class RequestMetrics:
-    """Counts into ``counters``, under labels that have few values whatever callers send.
+    """Updates ``counters``, with labels that have few values whatever callers send.
 
-    What the server itself has answered with an error is kept in ``failures``.
+    Errors of the server itself are kept in ``failures``.
     """
 
     def __init__(
@@ -185,7 +184,7 @@ class RequestMetrics:
         status = request.exchange.status
         counters.in_hand[labels] -= 1
         counters.answered[(*labels, _code(status))] += 1
-        # Who is not known is answered with fields of its own (401), and not by ``fail``.
+        # An unauthenticated caller gets a response with its own fields (401), not ``fail``.
         failure = request.exchange.failure or (request.refusal if status else "")
         if self._failures is not None and failure:
             _note(self._failures, request, failure)
@@ -203,7 +202,7 @@ def _note(failures: Failures, request: InterceptedRequest, failure: str) -> None
 
 
 def _code(status: int) -> str:
-    """Return the status as a label; of those that nobody has heard of, only the class."""
+    """Return the status as a label; for unknown ones only the class."""
     if not status:
         return "none"
     return str(status) if status in _KNOWN else f"{status // 100}xx"

@@ -1,8 +1,8 @@
-"""Middlewares: what sees every request to a kubelet, around the proxy that answers it.
+"""Middlewares: wrappers of the proxy that see every request to a kubelet.
 
 A middleware is found by name among the plugins of Twisted: an object that provides
 :class:`IMiddlewareMaker` in a module of ``twisted.plugins`` (the Twisted documentation, "The
-Twisted Plugin System"); docs/middlewares.md has one.
+Twisted Plugin System"); docs/middlewares.md has an example.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ log = Logger()
 
 
 class IMiddleware(Interface):
-    """Something around the handling of requests."""
+    """A wrapper of a request handler."""
 
     def wrap(handler: Handler) -> Handler:
-        """Return a handler that does its part, and has ``handler`` do the rest.
+        """Return a handler that does its part and calls ``handler`` for the rest.
 
-        It may answer a request itself, see its end by ``request.exchange.on_end``, or set
-        ``request.destination`` to send it elsewhere than its fields say.
+        It may respond to a request itself, observe its end with ``request.exchange.on_end``, or set
+        ``request.destination`` to override the fields of the request.
         """
 
 
 class IMiddlewareMaker(IPlugin):
-    """Makes a middleware when the server starts."""
+    """Creates a middleware when the server starts."""
 
     name: str = Attribute("`str`: what ``--middleware`` calls it.")
     informers: Sequence[str] = Attribute(
@@ -44,31 +44,31 @@ class IMiddlewareMaker(IPlugin):
     )
 
     def make(clock: IReactorTime, informers: Mapping[str, IInformer]) -> IMiddleware:
-        """Make it; ``clock`` is the reactor, or a part of it.
+        """Return the middleware; ``clock`` is the reactor, or a part of it.
 
-        ``informers`` has one for each kind in :attr:`informers`, which keeps whole objects. None
-        is complete yet.
+        ``informers`` has an informer of whole objects for each kind in :attr:`informers`. None has
+        synced yet.
         """
 
 
 class BadMiddleware(Exception):
-    """A middleware that was asked for cannot be had; one line says why."""
+    """A requested middleware is not available; the text is a one-line reason."""
 
 
 def installed_makers() -> list[IMiddlewareMaker]:
-    """List the middlewares that are installed beside this package."""
+    """List the installed middlewares other than those of this package."""
     return list(getPlugins(IMiddlewareMaker))
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterInformers:
-    """Where informers for middlewares come from: ``namespace`` is the server's."""
+    """The source of informers for middlewares; ``namespace`` is the server's."""
 
     informers: IInformers
     namespace: str
 
     def of_kind(self, kind: str) -> IInformer:
-        """Return an informer for whole objects; raises ``KeyError`` for a kind without one."""
+        """Return an informer of whole objects; raises ``KeyError`` for an unknown kind."""
         return self.informers.informer(whole_objects(KINDS[kind], self.namespace))
 
 
@@ -78,16 +78,16 @@ def find_middlewares(
     makers: Iterable[IMiddlewareMaker],
     cluster: ClusterInformers | None = None,
 ) -> list[IMiddleware]:
-    """Make the middlewares called ``names``, in that order.
+    """Create the middlewares called ``names``, in that order.
 
-    ``cluster`` is ``None`` in the standalone mode. Raises :class:`BadMiddleware` for a name that
-    is not there or there twice, and for one that wants to know Kubernetes objects of a kind that
-    the server cannot give, of any kind when there is no ``cluster``.
+    ``cluster`` is ``None`` in the standalone mode. Raises :class:`BadMiddleware` for a name that is
+    missing or not unique, and for a middleware that needs Kubernetes objects of a kind that the
+    server does not have, or of any kind without ``cluster``.
     """
     by_name: dict[str, list[IMiddlewareMaker]] = {}
     for maker in makers:
         by_name.setdefault(maker.name, []).append(maker)
-    # All are looked for before any is made.
+    # All are found before any is created.
     chosen = [_only(by_name, name) for name in names]
     informers = [_informers(maker, cluster) for maker in chosen]
     return [maker.make(clock, given) for maker, given in zip(chosen, informers, strict=True)]
@@ -122,10 +122,10 @@ def _informers(maker: IMiddlewareMaker, cluster: ClusterInformers | None) -> dic
 
 
 def chain(middlewares: Sequence[IMiddleware], handler: Handler) -> Handler:
-    """Put ``middlewares`` around ``handler``; the first is the outermost.
+    """Wrap ``handler`` in ``middlewares``; the first is the outermost.
 
-    What raises behind one of them is answered there: it may be called by a timer or a Deferred,
-    where nobody else would answer.
+    An exception behind a middleware is turned into a response there: the handler may be called by a
+    timer or a Deferred, where nothing else would respond.
     """
     for middleware in reversed(middlewares):
         handler = middleware.wrap(_answering(handler))

@@ -1,4 +1,4 @@
-"""From a request that a caller has sent to the kubelet that it means."""
+"""The proxy: forwards a caller's request to its kubelet."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ log = Logger()
 
 @implementer(IRequestHandler)
 class Interceptor:
-    """Sets the id of each request, and hands it to ``handler``: the chain of middlewares."""
+    """Sets the id of each request, and passes it to ``handler``, the chain of middlewares."""
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
@@ -45,12 +45,13 @@ class Interceptor:
 
 
 class KubeletProxy:
-    """Forwards requests to kubelets, over connections of ``pool``; ``contexts`` are theirs.
+    """Forwards requests to kubelets, over connections of ``pool``; ``contexts`` are their TLS
+    contexts.
 
-    At most ``most_requests`` are under way for callers that came by TLS, and as many for others; of
-    one caller as many as it leaves free. ``response_timeout`` is in seconds, from the end of a
-    request to the head of the answer; ``None`` is for ever. It is not for requests that follow
-    something.
+    At most ``most_requests`` requests are in flight from callers with TLS, and as many from others;
+    one caller may have as many as remain free. ``response_timeout`` is in seconds, from the end of
+    a request to the head of its response; ``None`` is no timeout. It does not apply to requests
+    that follow or watch.
     """
 
     def __init__(
@@ -66,21 +67,21 @@ class KubeletProxy:
         self._contexts = contexts
         self._pool = pool
         self._clock = clock
-        # By whether they came by TLS, so that nobody shuts both ports by what he asks at one.
+        # By whether the caller used TLS, so that a caller of one port cannot exhaust both.
         self._under_way = {secure: Places(most_requests) for secure in (False, True)}
-        # By timeout: what is under way ends by the one with which it began.
+        # By timeout: requests in flight keep the timeout with which they began.
         self._relays: dict[float | None, Relay] = {}
         self.use_response_timeout(response_timeout)
 
     def use_response_timeout(self, seconds: float | None) -> None:
-        """Have it count for requests that come from now on."""
+        """Apply the timeout to new requests."""
         if seconds not in self._relays:
             settings = RelaySettings(response_timeout=seconds)
             self._relays[seconds] = Relay(self._clock, settings)
         self._relay = self._relays[seconds]
 
     def handle(self, request: InterceptedRequest) -> None:
-        """Forward a request, or answer why that cannot be."""
+        """Forward a request, or respond with the error."""
         exchange = request.exchange
         caller = _caller_of(request)
         try:
@@ -92,7 +93,7 @@ class KubeletProxy:
         except NodeNotConnected as error:
             exchange.fail(error.status, str(error))
             return
-        assert request.destination is not None  # found with the key
+        assert request.destination is not None  # set with the key
         self._relay.forward(
             exchange,
             partial(self._pool.take, key, lasting=request.follows, caller=caller),
@@ -104,7 +105,7 @@ class KubeletProxy:
         )
 
     def _key_of(self, request: InterceptedRequest) -> KubeletKey:
-        """Find where a request goes, and note that in it."""
+        """Determine the destination of a request, and store it there."""
         head = request.exchange.head
         if head.method == b"CONNECT":
             raise RequestFailed(
@@ -120,7 +121,7 @@ class KubeletProxy:
         return KubeletKey(session, destination.host, destination.port, trust)
 
     def _count(self, exchange: IExchange, caller: str) -> None:
-        """Count a request until it ends; raises ``RequestFailed`` when its caller has too many."""
+        """Count a request until it ends; raises ``RequestFailed`` if its caller has too many."""
         under_way = self._under_way[exchange.secure]
         if not under_way.has_one_for(caller):
             raise RequestFailed(
@@ -139,19 +140,19 @@ class KubeletProxy:
 
 
 def _caller_of(request: InterceptedRequest) -> str:
-    """Return whose share of what is bounded a request has."""
+    """Return the caller whose share a request is charged to."""
     return request.client or request.caller or caller_behind(request.exchange.transport)
 
 
 def _request_to(
     head: RequestHead, destination: Destination, authorization_used: bool
 ) -> ForwardedRequest:
-    """Return what a kubelet is sent, save for the id of the request.
+    """Return the request for the kubelet, without its id.
 
-    That are the fields that the caller sent, without those for the server. ``Host`` is the
-    destination. What the caller proves itself by (``Authorization``) goes along when it is for the
-    kubelet, but not when it was for the server: the server proves itself to kubelets by its own
-    certificate, and they need not see what others prove themselves by.
+    It has the fields that the caller sent, except those for the server. ``Host`` is the
+    destination. ``Authorization`` is passed on if it is for the kubelet, but not if it was for the
+    server: the server authenticates to kubelets by its own certificate, and they need not see the
+    callers' credentials.
     """
     made, kind = head.derived(_made_of), (destination, authorization_used)
     found = made.get(kind)
@@ -162,24 +163,24 @@ def _request_to(
             name = field[0].lower()
             if name not in replaced and not name.startswith(PREFIX):
                 fields.append(field)
-        # One head may get to many pods in time.
+        # Over time one head may be used for many pods.
         made.clear()
         found = made[kind] = ForwardedRequest(head.method, head.target, fields)
     return found
 
 
 def _made_of(head: RequestHead) -> dict[tuple[Destination, bool], ForwardedRequest]:
-    """Return the last request made of a head, by where to and whether it proved its caller."""
+    """Return the cache of a head's last request, by destination and use of credentials."""
     return {}
 
 
 def _describe(request: InterceptedRequest, failure: Failure) -> tuple[int, str]:
-    """Return a caller why there is no connection to the kubelet."""
+    """Return the status and the text for a failed connection to the kubelet."""
     error = failure.value
     if isinstance(error, RequestFailed):
         return error.status, error.text
     if isinstance(error, CancelledError):
-        # The pool has given it up; a caller that is reset with it may be told of in a later turn.
+        # The pool was closed; a caller whose connection was aborted may be notified later.
         return 503, "the server is stopping"
     log.failure(
         "Defect: connecting to the kubelet of {node} for {request_id} failed",

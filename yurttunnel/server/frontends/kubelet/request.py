@@ -1,4 +1,4 @@
-"""A request on its way to a kubelet, as the middlewares and the proxy see it."""
+"""A request to a kubelet, as the middlewares and the proxy see it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from yurttunnel.server.frontends.kubelet.destination import Destination
 
 _VERBS = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS"})
 
-# What a kubelet serves: pkg/kubelet/server/server.go and auth.go of Kubernetes.
+# The paths of a kubelet: pkg/kubelet/server/server.go and auth.go of Kubernetes.
 _KUBELET_PATHS = frozenset(
     {
         b"attach",
@@ -36,26 +36,25 @@ _KUBELET_PATHS = frozenset(
 )
 
 _FOLLOWS = re.compile(rb"(?<![^&])(?:follow|watch)(?![^=&])(?!=(?:0|(?i:false))(?![^&]))")
-"""A parameter of a query that asks to follow something. Kubelets take everything but ``0`` and
-``false`` for true (``Convert_Slice_string_To_bool`` of k8s.io/apimachinery pkg/runtime). Nothing
-is decoded: who hides the name behind percent signs has what he follows end at a time limit."""
+"""A query parameter that requests following. Kubelets treat everything except ``0`` and ``false``
+as true (``Convert_Slice_string_To_bool`` of k8s.io/apimachinery pkg/runtime). Nothing is decoded:
+if the name is percent-encoded, the response timeout applies."""
 
 
 @dataclass(slots=True)
 class InterceptedRequest:
-    """One exchange, and what has been found out about it so far.
+    """One exchange, and what is known about it so far.
 
-    ``request_id`` names it in the logs of both ends. ``destination`` and ``node``, the name of
-    the node whose agent serves it, are empty until the proxy has found them. ``follows`` tells that
-    the answer may begin, and end, at any time: a log is followed, or a watch. ``verb`` and
-    ``path_class`` are the method and the first segment of the path, where kubelets know them.
+    ``request_id`` identifies it in the logs of both ends. ``destination``, and ``node``, the name
+    of the node whose agent serves it, are empty until the proxy has set them. ``follows`` is
+    whether the response may begin and end at any time: a followed log, or a watch. ``verb`` and
+    ``path_class`` are the method and the first path segment, if kubelets know them.
 
-    ``caller`` is who asks, as the server has made out, empty where it has not asked for that.
-    ``client`` is the address for which a caller asks who speaks for others, empty where that is
-    not known. ``authorization_used`` tells that the field ``Authorization`` was for the server
-    itself; it is then not passed on. ``refusal`` says why the caller may not ask for this, empty
-    where it may.
-    ``proven`` tells that the connection has decided on ``destination``, not what the request says.
+    ``caller`` is the authenticated caller, empty if authentication was not needed. ``client`` is
+    the address of the client for which a caller acts, empty if unknown. ``authorization_used`` is
+    whether the field ``Authorization`` was for the server itself; it is then not passed on.
+    ``refusal`` is why the caller may not make the request, empty if it may. ``proven`` is whether
+    the connection has determined ``destination``, and not the request.
     """
 
     exchange: IExchange
@@ -72,12 +71,12 @@ class InterceptedRequest:
     path_class: str = field(init=False)
 
     def __post_init__(self) -> None:
-        """Look once: a query can be long, and several want to know."""
+        """Parse once: a query can be long, and several middlewares need the result."""
         self.follows, self.verb, self.path_class = self.exchange.head.derived(_looked_at)
 
 
 Handler = Callable[[InterceptedRequest], None]
-"""Answers a request, now or later."""
+"""Responds to a request, now or later."""
 
 
 def _looked_at(head: RequestHead) -> tuple[bool, str, str]:
@@ -85,14 +84,14 @@ def _looked_at(head: RequestHead) -> tuple[bool, str, str]:
 
 
 def verb_of(head: RequestHead) -> str:
-    """Return the method, or ``other`` for one that kubelets do not know."""
+    """Return the method, or ``other`` if kubelets do not know it."""
     return head.method.decode("ascii") if head.method in _VERBS else "other"
 
 
 def path_class_of(head: RequestHead) -> str:
-    """Return the first segment of the path, as ``/metrics``, or ``other`` for one not known.
+    """Return the first path segment, such as ``/metrics``, or ``other`` if it is unknown.
 
-    There are few of them, and they say nothing of pods and of whatever else is in a path.
+    There are few values, and they reveal nothing about pods or the rest of a path.
     """
     path = head.target.partition(b"?")[0]
     segment = path.removeprefix(b"/").partition(b"/")[0]
@@ -100,5 +99,5 @@ def path_class_of(head: RequestHead) -> str:
 
 
 def follows(head: RequestHead) -> bool:
-    """Return whether the query asks to follow a log, or to watch."""
+    """Return whether the query requests a followed log or a watch."""
     return _FOLLOWS.search(head.target.partition(b"?")[2]) is not None

@@ -1,16 +1,16 @@
-"""The middleware ``resolution``: in a cluster, from what a request says to the node it means.
+"""The middleware ``resolution``: determines the node of a request, in a cluster.
 
 In this order:
 
-1. ``X-Tunnel-Proxy-Dest`` and ``X-Tunnel-Proxy-Host`` are what a caller has said on purpose, so
-   they count as they do without a cluster.
-2. The namespace and the pod in the path tell the node on which the pod runs, whatever ``Host``
-   says: since Kubernetes 1.22 that does not always tell the node, and where several nodes have
-   the same address it cannot. It counts beside an ``X-Tunnel-Proxy-Host`` of the same node, too.
-3. ``Host`` names a node, or has an address of one.
+1. ``X-Tunnel-Proxy-Dest`` and ``X-Tunnel-Proxy-Host`` are explicit, so they have the same meaning
+   as without a cluster.
+2. The namespace and the pod in the path determine the node on which the pod runs, whatever ``Host``
+   contains: since Kubernetes 1.22 ``Host`` does not always determine the node, and if several nodes
+   have the same address it cannot. The pod also counts if ``X-Tunnel-Proxy-Host`` names its node.
+3. ``Host`` is the name or an address of a node.
 
-What no cache knows goes where the fields say: an agent may serve hosts that are no nodes, and the
-caches may not be complete.
+For unknown pods and hosts the fields count: an agent may serve hosts that are not nodes, and the
+caches may be incomplete.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from yurttunnel.server.registry import SessionRegistry
 _POD_PATHS = frozenset(
     {b"attach", b"checkpoint", b"containerLogs", b"exec", b"portForward", b"run"}
 )
-"""What has ``/namespace/pod`` behind it: ``InstallDebuggingHandlers`` and others in
+"""Paths that are followed by ``/namespace/pod``: ``InstallDebuggingHandlers`` and others in
 pkg/kubelet/server/server.go of Kubernetes."""
 
 _MOST_NAMED = 5
 
 
 class PodPath(NamedTuple):
-    """What a path asks of which pod."""
+    """The verb and the pod in a path."""
 
     verb: bytes
     namespace: str
@@ -53,9 +53,9 @@ class PodPath(NamedTuple):
 
 
 def pod_in(target: bytes) -> PodPath | None:
-    """Return what a request to a kubelet asks of which pod, if it is about one.
+    """Return the verb and the pod of a request to a kubelet, ``None`` if it is not about a pod.
 
-    The path is decoded as a whole before it is split, as kubelets do it.
+    The path is decoded as a whole before it is split, as in kubelets.
     """
     path = target.partition(b"?")[0]
     if b"%" in path:
@@ -70,10 +70,10 @@ def pod_in(target: bytes) -> PodPath | None:
 
 @implementer(IMiddleware)
 class Resolution:
-    """Sets ``request.destination`` by what is known of nodes and pods; it waits for nothing.
+    """Sets ``request.destination`` from the caches of nodes and pods, without waiting.
 
-    A destination that is set already is left as it is. It has to come before whatever wants to
-    know the node.
+    A destination that is set already is kept. This has to run before middlewares that need the
+    node.
     """
 
     def __init__(self, registry: SessionRegistry, nodes: Nodes, pods: Pods) -> None:
@@ -97,9 +97,9 @@ class Resolution:
         return resolved
 
     def resolve(self, head: RequestHead, secure: bool) -> Destination:
-        """Find the destination of a request that came over TLS, or not.
+        """Return the destination of a request; ``secure`` is whether it arrived over TLS.
 
-        Raises :class:`HeadError` (400) with what to write instead.
+        Raises :class:`HeadError` (400) with the correct form.
         """
         named = named_node(head)
         node = None if names_destination(head) else self._node_of_pod(head)
@@ -116,7 +116,7 @@ class Resolution:
         name = self._pods.node_of(pod.namespace, pod.name) if pod is not None else None
         if name is None:
             return None
-        # One that is not known yet knows its own name.
+        # A node that is not in the cache yet is known by its name.
         return self._nodes.get(name) or Node(name)
 
     def _kubelet(self, node: Node, head: RequestHead, secure: bool) -> Destination:
@@ -125,10 +125,10 @@ class Resolution:
         return Destination(node.name, self._finder.address(node), port)
 
     def _dialed(self, node: Node, host: str) -> str:
-        """Return ``host`` as it was asked for, if those who dial it understand it.
+        """Return ``host`` as requested if the dialer can resolve it, otherwise the node's address.
 
-        An agent knows the name of its own node; other names of nodes may be known to the API
-        alone, so the address is dialed.
+        An agent knows the name of its own node. Other names of nodes may be known to the API only,
+        so the address is dialed.
         """
         knows = host == node.name and self._finder.own_session(node.name) is not None
         if knows or address_in(host) is not None or not node.is_called(host):
@@ -136,7 +136,7 @@ class Resolution:
         return self._finder.address(node)
 
     def _only(self, host: str) -> Node | None:
-        """Return the one node that ``host`` means, ``None`` when it is none that is known."""
+        """Return the only node that ``host`` refers to, ``None`` if none is known."""
         nodes = self._finder.meant(host)
         if len(nodes) > 1:
             raise HeadError(400, _ambiguous(host, sorted(node.name for node in nodes)))
@@ -144,7 +144,7 @@ class Resolution:
 
 
 def listed(names: list[str]) -> str:
-    """Return some of the names, and how many more there are: all may be thousands."""
+    """Return some of the names, and the number of the others: there may be thousands."""
     more = len(names) - _MOST_NAMED
     return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 

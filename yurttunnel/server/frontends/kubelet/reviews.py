@@ -1,4 +1,4 @@
-"""The API's word on who a caller is, and what it may do: TokenReview and SubjectAccessReview."""
+"""Authentication and authorization of callers by the API: TokenReview and SubjectAccessReview."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ from yurttunnel.server.frontends.kubelet.single_flight_cache import (
     SingleFlightCache,
 )
 
-# Seconds, as kubelets have them by default: authentication.webhook.cacheTTL and
+# Seconds, the kubelets' defaults: authentication.webhook.cacheTTL, and
 # authorization.webhook.cacheAuthorizedTTL and cacheUnauthorizedTTL of KubeletConfiguration.
-# Kubelets do not remember tokens that the API does not know; for a moment it is enough.
+# Kubelets do not cache unknown tokens; here they are cached briefly.
 TOKEN_TIME = 120.0
 ALLOWED_TIME = 300.0
 DENIED_TIME = 30.0
 
 REVIEW_TIMEOUT = 10.0
-"""Seconds for a review, with the time that it waits for its turn."""
+"""The timeout in seconds for a review, including its time in the queue."""
 MAX_REVIEWS = 16
-"""How many reviews are asked of the API at a time."""
+"""The maximum number of concurrent reviews."""
 MAX_WAITING_REVIEWS = 1024
-"""How many more may wait for their turn, and how many for one review: strangers with tokens that
-nobody has given them cause reviews, and those that wait hold connections of the port, of which most
-are to be for others."""
+"""The maximum number of queued reviews, and of requests that wait for one review. Strangers with
+invented tokens cause reviews, and waiting requests hold connections of the port, most of which are
+to remain available to others."""
 
 
 Answer = TypeVar("Answer")
@@ -111,12 +111,12 @@ METRICS: tuple[Metric[AuthorizationCounters], ...] = (
 
 
 class ReviewFailed(Exception):
-    """The API has not said what it was asked; one line says why."""
+    """The API gave no result; the text is a one-line reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who somebody is to the API (``UserInfo`` of authentication.k8s.io/v1)."""
+    """A user of the API (``UserInfo`` of authentication.k8s.io/v1)."""
 
     name: str
     groups: tuple[str, ...] = ()
@@ -125,10 +125,9 @@ class User:
 
 
 class Reviews(Service):
-    """Asks the API, and remembers its answers for a while.
+    """Requests reviews from the API, and caches the results.
 
-    Answers that are remembered are good while the API is out of reach, too. Tokens are
-    remembered by their SHA-256 only.
+    Cached results remain valid while the API is unreachable. Of tokens only the SHA-256 is stored.
     """
 
     _log = Logger()
@@ -147,21 +146,21 @@ class Reviews(Service):
         self._problems: dict[str, str] = {}
 
     def stopService(self) -> Deferred[None]:
-        """Give up the reviews that are under way."""
+        """Cancel pending reviews."""
         super().stopService()
         stopped = gatherResults([self._users.stop(), self._permissions.stop()])
         return stopped.addCallback(lambda _: None)
 
     def problem(self) -> str | None:
-        """Return why callers cannot be reviewed, as the last reviews have shown."""
+        """Return why callers cannot be reviewed, according to the latest reviews."""
         return "; ".join(self._problems.values()) or None
 
     async def user_of(self, token: str) -> User | None:
-        """Return whose a bearer token is, ``None`` when it is nobody's.
+        """Return the user of a bearer token, ``None`` if it is invalid.
 
         Raises :class:`ReviewFailed`.
         """
-        # No audiences, as kubelets: the token has to be one for the API itself.
+        # No audiences, as in kubelets: the token must be one for the API itself.
         body = {"spec": {"token": token}}
 
         async def ask() -> tuple[User | None, float]:
@@ -171,7 +170,7 @@ class Reviews(Service):
         return await self._answer("token", self._users, token, ask)
 
     async def is_allowed(self, user: User, access: Access) -> bool:
-        """Return whether ``user`` may do something; raises :class:`ReviewFailed`."""
+        """Return whether ``user`` has ``access``; raises :class:`ReviewFailed`."""
         spec = _access_spec(user, access)
 
         async def ask() -> tuple[bool, float]:
@@ -190,7 +189,7 @@ class Reviews(Service):
         ask: Callable[[], Coroutine[Any, Any, tuple[Answer, float]]],
     ) -> Answer:
         key = hashlib.sha256(question.encode()).digest()
-        # Who waits for the same as others waits as they do.
+        # Requests that share a pending review have a limit of their own.
         self._check_room(kind, answers.waiting(key))
         try:
             return await answers.get(key, ask)
@@ -205,7 +204,7 @@ class Reviews(Service):
             )
 
     async def _review(self, kind: str, resource: Resource, body: Object) -> Object:
-        """Have the API make a review; gives its ``status``."""
+        """Request a review from the API; return its ``status``."""
         self._check_room(kind, len(self._turns.waiting))
         try:
             review = await self._turns.run(self._client.create, resource, body).addTimeout(
@@ -236,7 +235,7 @@ def _problem(resource: Resource, error: Exception) -> str:
 
 
 def _access_spec(user: User, access: Access) -> Object:
-    """Make the ``spec`` of a review as kubelets do."""
+    """Return the ``spec`` of a review in the form that kubelets use."""
     return {
         "user": user.name,
         "groups": list(user.groups),
@@ -253,7 +252,7 @@ def _access_spec(user: User, access: Access) -> Object:
 
 
 def _user_in(status: Object) -> User | None:
-    """Read the ``status`` of a TokenReview."""
+    """Parse the ``status`` of a TokenReview."""
     user = status.get("user")
     if status.get("authenticated") is not True or not isinstance(user, dict):
         return None

@@ -1,4 +1,4 @@
-"""Answers that are worth keeping for a while, and are asked for once however many wait."""
+"""A cache with expiry in which concurrent lookups of a key share one request."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from twisted.python.failure import Failure
 Answer = TypeVar("Answer")
 
 MAX_ENTRIES = 4096
-"""How many answers of either kind are kept; those that were used least recently go first."""
+"""The maximum number of true results, and of false ones; the least recently used are evicted."""
 
 
 @dataclass(slots=True)
 class LookupCounters:
-    """How answers were come by: kept from before, shared with one that waits, or asked for."""
+    """Counts lookups: from the cache, shared with a pending request, or requested."""
 
     kept: int = 0
     shared: int = 0
@@ -33,11 +33,10 @@ class _Entry(Generic[Answer]):
 
 
 class SingleFlightCache(Generic[Answer]):
-    """Keeps answers by a key, each for the time that came with it, in seconds.
+    """Caches results by key, each for the number of seconds returned with it.
 
-    There is room for ``max_entries`` that are true, and for as many that are false: so whoever
-    asks for much that does not exist displaces nobody. Failures are told to all who wait, and
-    are not kept.
+    There is room for ``max_entries`` true results, and for as many false ones, so many lookups of
+    nonexistent keys evict no true result. Failures are reported to all waiters and not cached.
     """
 
     def __init__(
@@ -54,9 +53,9 @@ class SingleFlightCache(Generic[Answer]):
     def get(
         self, key: bytes, ask: Callable[[], Coroutine[Any, Any, tuple[Answer, float]]]
     ) -> Deferred[Answer]:
-        """Return the answer to ``key``; ``ask`` gives it and its time when it is not known.
+        """Return the result for ``key``; if it is not cached, ``ask`` returns it and its lifetime.
 
-        Whoever leaves does not end the asking: the next one may want to know the same.
+        Cancelling does not cancel the request: the next lookup may need the same result.
         """
         entry = self._kept(key)
         if entry is not None:
@@ -76,11 +75,11 @@ class SingleFlightCache(Generic[Answer]):
         return waiter
 
     def waiting(self, key: bytes) -> int:
-        """Return how many wait for the answer to ``key``."""
+        """Return the number of waiters for ``key``."""
         return len(self._waiting.get(key, ()))
 
     def stop(self) -> Deferred[None]:
-        """Give up what is being asked; those who wait are told by ``CancelledError``."""
+        """Cancel pending requests; waiters fail with ``CancelledError``."""
         asking = list(self._asking.values())
         for each in asking:
             each.cancel()
@@ -92,7 +91,7 @@ class SingleFlightCache(Generic[Answer]):
         try:
             answer, seconds = await ask()
         except Exception:
-            # All who share the question get what came of it, be it an error of any kind.
+            # All waiters of a key get its result, including any error.
             self._tell(key, Failure())
             return
         self._keep(key, _Entry(answer, self._clock.seconds() + seconds))

@@ -1,4 +1,4 @@
-"""The middleware ``trace``: one line of log for each request that has ended."""
+"""The middleware ``trace``: logs one line for each request that has ended."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ from yurttunnel.server.refused_peers import authority_behind
 
 @dataclass(frozen=True, slots=True)
 class _Peer:
-    """The other end of a connection, in words; ``names`` are those in its certificate."""
+    """The other end of a connection, in readable form; ``names`` are those in its certificate."""
 
     address: str
     names: str = ""
 
     def described(self, caller: str) -> str:
-        """Return who has asked; ``caller`` is as whom it has been authorized, if it was."""
+        """Return a description of the caller; ``caller`` is its authorized name, if any."""
         names = repr(shortened(caller)) if caller else self.names
         return f"by {names} from {self.address}" if names else f"from {self.address}"
 
 
 @implementer(IMiddleware)
 class Trace:
-    """Logs requests when they end: who has asked whom for what, and what has become of it.
+    """Logs requests when they end: caller, destination, path class, and result.
 
-    Of the path only its class is logged: the rest, and the query, may hold commands and names. No
-    text of a caller makes the line longer than some hundred characters.
+    Only the class of the path is logged: the rest, and the query, may contain commands and names.
+    Text from a caller adds at most some hundred characters to the line.
     """
 
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
-        # By the transport: looking into a certificate for each request would take longer than
-        # the rest of the line.
+        # By transport: parsing a certificate for each request would take longer than formatting the
+        # rest of the line.
         self._callers: WeakKeyDictionary[ITransport, _Peer] = WeakKeyDictionary()
 
     def wrap(self, handler: Handler) -> Handler:
@@ -84,13 +84,13 @@ class Trace:
             f" {who} ({request.request_id}): {exchange.status or 'no answer'},"
             f" {exchange.bytes_sent} bytes in {self._clock.seconds() - began:.3f} s{trouble}"
         )
-        # Put together here: formatting each field costs more than all of this, and this is for
-        # every request.
+        # Formatted here: formatting each field by the logger costs more than all of this, for every
+        # request.
         request_log.info(WHOLE_LINE, line=line, node=request.node, request_id=request.request_id)
 
 
 def _peer_behind(transport: Any) -> _Peer:
-    """Return who is at the other end: the address, and over TLS the name in the certificate."""
+    """Return the peer: the address, and over TLS the name in the certificate."""
     address = authority_behind(transport)
     certificate = peer_certificate(transport) if is_secure(transport) else None
     if certificate is None:
