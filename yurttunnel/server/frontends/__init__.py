@@ -1,5 +1,5 @@
-"""The ways in for callers: each makes calls of what comes, and answers in its own words.
+"""The entries for callers: each turns connections into calls, and answers in its own protocol.
 
 ``connect`` is HTTP CONNECT, ``forward`` plain ports, ``passthrough`` TLS that is not terminated.
-What they share is in ``calls``. ``kubelet`` takes requests for kubelets, and answers them.
+``calls`` is what they share. ``kubelet`` accepts requests to kubelets and returns the responses.
 """

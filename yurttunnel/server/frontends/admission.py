@@ -1,7 +1,7 @@
-"""Who may reach what: the permissions of ``--allow-connect``, which calls have to pass.
+"""Authorization of callers: the permissions of ``--allow-connect``, which calls have to pass.
 
-A call passes the gates of its entry once it is known who asks, for which node, and for what
-there. Without permissions there is no gate: then whoever can connect reaches every node.
+A call passes the gates of its entry once its caller, its node and its target there are known.
+Without permissions there is no restriction: everyone who can connect reaches every node.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ _USER_ID = re.compile(r"[0-9]{1,10}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a caller is: ``by`` says how that is known, and what ``who`` therefore is.
+    """The identity of a caller: ``by`` is how it is known, and determines what ``who`` is.
 
-    ``certificate``: the common name in a certificate that TLS has verified; ``user``: the number
-    of the user at the other end of a Unix socket; ``address``: the IP address, where nothing else
-    is known. An empty ``who`` is somebody who has no permission whatever there is.
+    ``certificate``: the common name of a certificate verified by TLS; ``user``: the numeric id of
+    the user at the other end of a Unix socket; ``address``: the IP address, if nothing else is
+    known. An empty ``who`` has no permissions at all.
     """
 
     by: str
     who: str
 
     def __str__(self) -> str:
-        """Return it as ``--allow-connect`` has it."""
+        """Return it in the form of ``--allow-connect``."""
         return f"{self.by}:{self.who}"
 
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """``identity`` may reach ``host`` and ``port`` through ``node``; ``None`` is every one."""
+    """``identity`` may reach ``host``:``port`` through ``node``; ``None`` matches every value."""
 
     identity: Identity
     node: str | None
@@ -63,10 +63,10 @@ class Permission:
     port: int | None
 
     def covers(self, identity: Identity, call: Call) -> bool:
-        """Return whether it allows a call.
+        """Return whether it permits a call.
 
-        ``node`` is compared to the name of the node that serves what the caller asks for,
-        however that is called; while none is connected, to what the caller asks for.
+        ``node`` is compared to the name of the node that serves the call, however the caller names
+        it; if none is connected, to the name that the caller uses.
         """
         return (
             identity == self.identity
@@ -77,9 +77,9 @@ class Permission:
 
 
 def parse_permission(text: str) -> Permission:
-    """Parse ``KIND:WHO=NODE/HOST:PORT``; raises ``ValueError`` with a reason in one line.
+    """Parse ``KIND:WHO=NODE/HOST:PORT``; raises ``ValueError`` with a one-line reason.
 
-    A name of a certificate may have any characters; what is behind its last ``=`` is the target.
+    A certificate's name may contain any characters; the target follows the last ``=``.
     """
     identity, equals, target = text.rpartition("=")
     node, slash, authority = target.partition("/")
@@ -126,9 +126,9 @@ def _destination(text: str) -> tuple[str | None, int | None]:
 
 @implementer(IGate)
 class Permissions:
-    """The gate of an entry whose callers need one of ``permissions``, where there are any.
+    """The gate of an entry: callers need one of ``permissions``, if there are any.
 
-    These can be replaced: calls that come then need one of the new ones.
+    The permissions can be replaced; the new ones apply to later calls.
     """
 
     def __init__(self, permissions: Sequence[Permission]) -> None:
@@ -136,7 +136,7 @@ class Permissions:
         self._users = CertificateUsers()
 
     def admit(self, call: Call) -> None:
-        """Let a call through; raises :class:`RequestFailed` (403) for one that has none."""
+        """Admit a call, or raise :class:`RequestFailed` (403) if no permission covers it."""
         if not self.permissions:
             return
         identity = self.identify(call.transport)
@@ -149,7 +149,7 @@ class Permissions:
         )
 
     def identify(self, transport: Any) -> Identity:
-        """Return who is at the other end; nodes are nobody, whatever their certificate says."""
+        """Return the identity of the peer; a node has none, whatever its certificate contains."""
         if is_secure(transport):
             certificate = self._users.behind(transport)
             known = certificate is not None and not certificate.is_node

@@ -1,4 +1,4 @@
-"""What the listeners for callers have in common: each caller is a call, which wants a stream."""
+"""What the listeners for callers share: each caller makes a call, which requests a stream."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ DIAL_TIMEOUT = 15.0
 """Seconds: the dial watchdog of yurttunnel 1.2, and half of kube-apiserver's dial timeout."""
 
 MAX_PENDING_DIALS = 4096
-"""Dials of one listener that may wait at a time; each holds one connection and a few KiB."""
+"""The maximum number of pending dials of one listener; each holds one connection and a few KiB."""
 
 
 def caller_behind(transport: Any) -> str:
-    """Return what a caller counts as: its address, or the user behind a Unix socket."""
+    """Return the key under which a caller is counted: its address, or the user of a Unix socket."""
     peer = transport.getPeer()
     if isinstance(peer, UNIXAddress):
         return unix_user(transport.getHandle())
@@ -44,44 +44,44 @@ def caller_behind(transport: Any) -> str:
 
 
 class IGate(Interface):
-    """What each call of an entry has to pass before anything is dialed for it.
+    """A check that each call of an entry has to pass before anything is dialed for it.
 
-    A middleware (``--middleware``) that provides it sees the calls of every entry: of CONNECT, of
-    forwards and of the pass-through.
+    A middleware (``--middleware``) that provides this interface sees the calls of every entry:
+    CONNECT, forwards and the pass-through.
     """
 
     def admit(call: Call) -> None:
-        """Let ``call`` through, or raise :class:`RequestFailed` with what the caller is told."""
+        """Admit ``call``, or raise :class:`RequestFailed` with the text for the caller."""
 
 
 @dataclass(frozen=True, slots=True)
 class DialSettings:
-    """What bounds the dials of one entry, and what makes their request ids."""
+    """The limits of one entry's dials, and the source of their request ids."""
 
     timeout: float = DIAL_TIMEOUT
-    """Seconds for a whole opening."""
+    """Seconds for opening a stream."""
     max_pending: int = MAX_PENDING_DIALS
-    """Openings that may wait at a time."""
+    """The maximum number of pending dials."""
     request_ids: RequestIds = field(default_factory=RequestIds)
 
 
 class Dialer:
-    """What the calls that come by one entry have in common: where they lead, and their bounds.
+    """What the calls of one entry have in common: the registry, the limits and the gates.
 
-    At most ``dials.max_pending`` openings wait at a time, of one caller as many as it leaves free;
-    further ones fail with :attr:`Code.OVERLOADED`.
+    At most ``dials.max_pending`` dials are pending at a time, and one caller may have as many as
+    remain free; further ones fail with :attr:`Code.OVERLOADED`.
     """
 
     kind = Kind.OTHER
-    """What a stream for a caller is called in the audit log and the metrics."""
+    """The name of a caller's stream in the audit log and in metrics."""
     flag = ""
-    """The flag that asks for this entry, whose callers share what it may hold."""
+    """The flag that configures this entry, whose callers share its limits."""
     audit: Audit | None = None
-    """Where it is to be written what becomes of them; set before anybody can connect."""
+    """The audit log for the calls; set before anybody can connect."""
     failures: Failures | None = None
-    """Where it is kept what they did not get; set before anybody can connect."""
+    """Records failed calls; set before anybody can connect."""
     gates: Sequence[IGate] = ()
-    """What each call has to pass, in this order, before anything is dialed for it."""
+    """The checks for each call, in this order, before anything is dialed for it."""
 
     def __init__(self, registry: SessionRegistry, dials: DialSettings | None = None) -> None:
         dials = dials or DialSettings()
@@ -92,47 +92,47 @@ class Dialer:
 
 
 class FrontEnd(Protocol):
-    """What a call is made for: it is told by one of two methods how the dial went."""
+    """The owner of a call; one of two methods reports the result of the dial."""
 
     def stream_opened(self, stream: IStream) -> None:
-        """The far end has connected; the implementation joins ``stream`` or aborts it."""
+        """Handle a successful dial: join ``stream``, or abort it."""
 
     def dial_failed(self, error: BaseException) -> None:
-        """There is no stream: a :class:`StreamFailed` or :class:`NodeNotConnected` says why, or
-        the :class:`RequestFailed` of a gate.
+        """Handle a failed dial: ``error`` is a :class:`StreamFailed`, a :class:`NodeNotConnected`,
+        or the :class:`RequestFailed` of a gate.
 
-        Anything else is a defect of ours that has been logged.
+        Anything else is a defect of the server, which has been logged.
         """
 
 
 class Call:
-    """One caller that asks for one stream: who, what for, and what becomes of it.
+    """One caller that requests one stream: its identity, target and outcome.
 
-    It begins with the connection, and is told when that ends (:meth:`caller_left`); the audit log
-    has a line for it if ``dialer`` has one.
+    It begins with the connection, and :meth:`caller_left` reports the end of that. It has a line in
+    the audit log if ``dialer`` has one.
     """
 
     log = Logger()
 
     def __init__(self, dialer: Dialer, front_end: FrontEnd) -> None:
         self.request_id = "-"
-        """Names the request in logs of both ends; a hyphen until it is known."""
+        """Identifies the request in the logs of both ends; a hyphen until it is known."""
         self.node = ""
-        """The node that is asked for, as the caller calls it; empty until it is known."""
+        """The requested node, as the caller names it; empty until it is known."""
         self.serving_node = ""
-        """The name of the node that serves what is asked for; empty while none is connected."""
+        """The name of the node that serves the call; empty while none is connected."""
         self.host = ""
-        """With ``port`` the target, as the agent is to dial it."""
+        """With ``port`` the target that the agent dials."""
         self.port = 0
         self.kind = dialer.kind
         self.flag = dialer.flag
-        """The flag that asks for the entry by which the caller has come."""
+        """The flag that configures the caller's entry."""
         self._dialer = dialer
         self._front_end = front_end
         self._dialing: Deferred[IStream] | None = None
         self._left = False
         self._caller = ""
-        # Whether its failure has been, or is not worth it.
+        # Whether its failure was recorded, or need not be.
         self._noted = False
         audit = dialer.audit
         self._entry = None if audit is None else audit.begin(self.kind)
@@ -140,8 +140,8 @@ class Call:
     def dial(self, transport: Any, node: str, host: str, port: int) -> None:
         """Open a stream to ``host`` and ``port`` through the agent that serves ``node``.
 
-        Ends in ``stream_opened`` or ``dial_failed`` of the front end, perhaps at once; in neither
-        when the caller leaves first, which cancels the dial. ``transport`` is the caller's.
+        Calls ``stream_opened`` or ``dial_failed`` of the front end, possibly before it returns;
+        neither if the caller leaves first, which cancels the dial. ``transport`` is the caller's.
         """
         self.node, self.host, self.port = node, host, port
         self.transport = transport
@@ -155,7 +155,7 @@ class Call:
             self._not_opened(error)
             return
         except Exception as error:
-            # Of a gate, which may be anybody's.
+            # Raised by a gate, which may be third-party code.
             self._log_defect(Failure())
             self._not_opened(error)
             return
@@ -168,9 +168,9 @@ class Call:
         _ = dialing.addBoth(self._dial_ended)
 
     def _admitted(self) -> INodeSession:
-        """Return the session that serves the node, once the call has passed everything.
+        """Return the session that serves the node, after all checks.
 
-        Who may not have it is told that, whether there is such a node or not.
+        A caller without permission is rejected the same way whether the node exists or not.
         """
         dialer = self._dialer
         missing = None
@@ -193,23 +193,23 @@ class Call:
         return session
 
     def caller_left(self) -> None:
-        """Cancel a dial that is under way: nobody waits for it."""
+        """Cancel a pending dial, whose result is no longer needed."""
         self._left = True
         if self._dialing is not None:
             self._dialing.cancel()
 
     def answered(self, status: int) -> None:
-        """Note what the caller was told by HTTP when it got its stream; 0 is nothing yet."""
+        """Set the HTTP status that the caller received with its stream; 0 means none yet."""
         if self._entry is not None:
             self._entry.status = status
 
     def refused(
         self, transport: Any, reason: str, status: int | None = None, destination: str = ""
     ) -> None:
-        """Have the status page and the audit log say that the caller gets no stream, and why.
+        """Record for the status page and the audit log that the caller gets no stream, and why.
 
-        ``status`` is what it is told by HTTP, ``destination`` what it has asked for where there
-        was no dial. A dial that has failed is written down in any case.
+        ``status`` is the HTTP status of the response, ``destination`` what the caller requested if
+        nothing was dialed. A failed dial is recorded in any case.
         """
         failures = self._dialer.failures
         if failures is not None and not self._noted:
@@ -227,7 +227,7 @@ class Call:
             entry.refused(transport, reason, 0)
 
     def _dial_ended(self, result: IStream | Failure) -> None:
-        """Take either end of the dial: a stream, or a ``Failure``."""
+        """Handle the end of the dial: a stream, or a ``Failure``."""
         self._dialing = None
         self._dialer.pending_dials.count(self._caller, -1)
         if not isinstance(result, Failure):
@@ -258,13 +258,14 @@ class Call:
             self._noted = True
         else:
             self._front_end.dial_failed(error)
-        # If the front end has had something written, that says more, and counts.
+        # If the front end has recorded the failure itself, that record has more details and is
+        # kept.
         text = error.text if isinstance(error, StreamFailed) else str(error)
         self.refused(self.transport, text)
 
 
 class DialingFactory(Dialer, ServerFactory):
-    """Accepts connections each of which is a call; the arguments are as in :class:`Dialer`."""
+    """Accepts connections each of which is a call; the arguments are those of :class:`Dialer`."""
 
     noisy = False
 
@@ -274,10 +275,10 @@ class DialingFactory(Dialer, ServerFactory):
         self._all_gone: list[Deferred[None]] = []
 
     def drain(self) -> Deferred[None]:
-        """End connections that want nothing yet; return what fires when none is left.
+        """Close connections without a request; return a ``Deferred`` that fires when none is left.
 
-        The sessions wait for the streams, but a stream has ended once its last bytes have been
-        written to the caller's transport. There they wait for a caller that reads slowly.
+        Sessions wait for their streams, but a stream ends once its last bytes were written to the
+        caller's transport, where a caller that reads slowly still has to receive them.
         """
         gone: Deferred[None] = Deferred()
         self._all_gone.append(gone)
@@ -287,12 +288,12 @@ class DialingFactory(Dialer, ServerFactory):
         return gone
 
     def forget(self, connection: DialingConnection) -> None:
-        """Let go of a connection that has ended."""
+        """Forget a connection that has ended."""
         self.connections.discard(connection)
         self._tell_when_gone()
 
     def close(self) -> None:
-        """Abort every connection; for the end of a drain, after the listener has been closed."""
+        """Abort all connections, at the end of a drain, after the listener was closed."""
         for connection in tuple(self.connections):
             connection.transport.abortConnection()
 
@@ -304,7 +305,7 @@ class DialingFactory(Dialer, ServerFactory):
 
 
 class DialingConnection(LocalConnection):
-    """A local connection that is one call, for what says by itself what it is meant for."""
+    """A local connection that is one call, if the entry determines the destination."""
 
     log = Call.log
     call: Call
@@ -313,7 +314,7 @@ class DialingConnection(LocalConnection):
         self._dialer = factory
 
     def connectionMade(self) -> None:
-        """Be known to the factory, and begin the call."""
+        """Register with the factory, and begin the call."""
         self._dialer.connections.add(self)
         self.call = Call(self._dialer, self)
 
@@ -322,7 +323,7 @@ class DialingConnection(LocalConnection):
         self.call.dial(self.transport, node, host, port)
 
     def drain(self) -> None:
-        """End now if nothing has been asked for: nothing new is taken while the server stops."""
+        """Close the connection if it has no request: none is accepted while the server stops."""
         if not self.call.node:
             self.transport.abortConnection()
 

@@ -1,20 +1,20 @@
-"""The HTTP CONNECT front end (RFC 9110 section 9.3.6): what kube-apiserver and curl dial.
+"""The HTTP CONNECT front end (RFC 9110 section 9.3.6), which kube-apiserver and curl use.
 
-The agent is chosen by ``X-Tunnel-Proxy-Host`` when the caller sends it, else by the host of the
-target. The answer is 200 only after the far end has connected; every failure before has a status
-of its own and a sentence (``yurttunnel.http.errors``). Not one byte of the target follows the 200
-in the same read of the caller (:mod:`yurttunnel.http.sent_alone`).
+``X-Tunnel-Proxy-Host``, if present, selects the agent; otherwise the host of the target does. The
+response is 200 only after the far end has connected; each failure before that has its own status
+and text (``yurttunnel.http.errors``). No byte of the target follows the 200 in the same read of the
+caller (:mod:`yurttunnel.http.sent_alone`).
 
-The sentence of a failure is in the status line, too, the only part that kube-apiserver shows; one
-about a head that is refused is not, as it quotes the caller.
+The text of a failure is also the reason phrase of the status line, the only part that
+kube-apiserver shows; that of a rejected head is not, because it quotes the caller.
 
-A caller that ends its sending direction behind its head, as ``nc -N`` does, still waits for its
-answer; one that has closed both directions has left, and its dial is canceled. Only a Unix socket
-tells the two apart. Over TCP the dial goes on, within its timeout, and writing the answer shows
-that nobody reads it.
+A caller that closes its sending direction after its head, as ``nc -N`` does, still waits for the
+response; one that has closed both directions has left, and its dial is canceled. Only a Unix socket
+distinguishes the two. Over TCP the dial continues, within its timeout, until writing the response
+fails.
 
-Over TLS nobody has said who it is before the handshake is done. Until then connections count
-apart, the oldest one makes room for the next, and neither the log nor the audit log has a line for
+Over TLS, callers are unauthenticated until the handshake is complete. Until then connections have a
+separate limit at which the oldest is evicted, and neither the log nor the audit log has a line for
 each.
 """
 
@@ -47,32 +47,32 @@ from yurttunnel.tunnel.shares import Kind
 from yurttunnel.wire.codes import Code
 
 HEAD_TIMEOUT = 10.0
-"""Seconds from the connection to its complete head, a TLS handshake included; the read timeout of
+"""Seconds from the connection to its complete head, including a TLS handshake; the read timeout of
 yurttunnel 1.2."""
 
 LINGER = 5.0
-"""Seconds that a caller has to take an answer and close, before its connection is aborted."""
+"""Seconds for a caller to read a response and close, before its connection is aborted."""
 
 STALL_TIMEOUT = 75.0
-"""Seconds beyond ``LINGER`` that a caller over TLS has to take the last of its stream, as on the
-ports for requests."""
+"""Seconds beyond ``LINGER`` for a caller over TLS to read the end of its stream, as on the ports
+for requests."""
 
 MAX_UNREAD_HEADS = 1024
-"""Connections of one listener that may be without a complete head at a time; over TLS those that
-are through the handshake."""
+"""The maximum number of connections of one listener without a complete head; over TLS, of those
+that have completed the handshake."""
 
 MAX_HANDSHAKES = 1024
-"""TLS handshakes of one listener at a time."""
+"""The maximum number of concurrent TLS handshakes of one listener."""
 
 
 class ConnectFactory(Dialer, ConnectionsFactory):
     """Accepts CONNECT requests on any stream transport: TCP, Unix socket, TLS.
 
-    ``limits`` bounds the head, ``head_timeout`` is the time in seconds that it may take and
-    ``max_unread_heads`` how many may be incomplete at a time. So many TLS handshakes as
-    ``max_handshakes`` may be under way besides. ``linger`` is the time in seconds that a caller
-    has to take an error answer, or to end TLS, and ``stall_timeout`` what it has beyond that to
-    take the last of its stream. The rest is as in :class:`Dialer`.
+    ``limits`` bounds the head, ``head_timeout`` is its timeout in seconds, and ``max_unread_heads``
+    the maximum number of incomplete heads. In addition, ``max_handshakes`` TLS handshakes may be in
+    progress. ``linger`` is the time in seconds for a caller to read an error response, or to end
+    TLS, and ``stall_timeout`` the additional time to read the end of its stream. The other
+    arguments are those of :class:`Dialer`.
     """
 
     kind = Kind.CONNECT
@@ -95,10 +95,10 @@ class ConnectFactory(Dialer, ConnectionsFactory):
             limits=limits or HeadLimits(),
             head_timeout=head_timeout,
             idle_timeout=stall_timeout,
-            # Who has ended its direction waits for its dial, and that ends before.
+            # A caller that has closed its sending direction waits for its dial, which ends sooner.
             half_closed_timeout=2 * self.dial_timeout,
             linger=linger,
-            # Dials and streams are bounded, and those who have not got so far.
+            # Dials, streams, incomplete heads and handshakes have their own limits.
             max_connections=sys.maxsize,
             max_unread_heads=max_unread_heads,
             max_handshakes=max_handshakes,
@@ -109,25 +109,25 @@ class ConnectFactory(Dialer, ConnectionsFactory):
         self.warnings = RateLimitedLog(clock, Call.log)
 
     def buildProtocol(self, addr: IAddress | None) -> ServerConnection:
-        """Make the protocol of one caller."""
+        """Return the protocol for one caller."""
         return ServerConnection(self, ConnectCall(self))
 
     def refused(
         self, connection: ServerConnection, status: int, text: str, head: RequestHead | None
     ) -> None:
-        """Write down that a head is refused, or has not come."""
+        """Record that a head was rejected, or did not arrive."""
         super().refused(connection, status, text, head)
         handler = connection.handler
         assert isinstance(handler, ConnectCall)
         handler.refused(connection.transport, status, text, head)
 
     def handshake_failed(self, connection: ServerConnection, reason: Failure) -> None:
-        """Report a caller that TLS has refused."""
+        """Report a caller whose TLS handshake failed."""
         if reason.check(SSL.Error):
             self.refused_peers.warn_of_caller(connection.transport, reason)
 
     def evicted(self, connection: ServerConnection) -> None:
-        """Report a flood."""
+        """Report an eviction."""
         if connection.handshaken:
             self.warnings.warn(
                 "a caller from {address} is disconnected: {max_unread_heads} newer ones have not"
@@ -146,7 +146,7 @@ class ConnectFactory(Dialer, ConnectionsFactory):
         )
 
     def handshake_overdue(self, connection: ServerConnection) -> None:
-        """Report a caller that does not get on."""
+        """Report a caller whose handshake timed out."""
         self.warnings.warn(
             "a caller from {address} is disconnected: its TLS handshake took longer than"
             " {seconds:g} s",
@@ -157,7 +157,7 @@ class ConnectFactory(Dialer, ConnectionsFactory):
 
 @implementer(IRequestHandler)
 class ConnectCall:
-    """One caller: dials what its CONNECT asks for, and answers."""
+    """One caller: dials the target of its CONNECT, and responds."""
 
     _exchange: IExchange
 
@@ -165,7 +165,7 @@ class ConnectCall:
         self._factory = factory
         self._call = Call(factory, self)
         self._call.answered(0)
-        # While the 200 goes out.
+        # Set while the 200 is being sent.
         self._opened: IStream | None = None
 
     def request_received(self, exchange: IExchange) -> None:
@@ -177,7 +177,7 @@ class ConnectCall:
             host, port = _authority(head.target.decode("ascii", "backslashreplace"))
             node = _asked_node(head) or host
         except RequestFailed as error:
-            # These texts quote what nobody has looked through.
+            # These texts quote unvalidated input.
             self._refuse(error.status, error.text, in_status_line=False)
             return
         exchange.on_end(self._exchange_ended)
@@ -187,12 +187,12 @@ class ConnectCall:
         call.dial(exchange.transport, node, host, port)
 
     def stream_opened(self, stream: IStream) -> None:
-        """Answer 200, and join once nothing else can be read along with it."""
+        """Respond with 200, and join once nothing else can arrive in the same read."""
         self._opened = stream
         self._exchange.switch(200, b"Connection established", (), _SplicedCaller(self._take_stream))
 
     def dial_failed(self, error: BaseException) -> None:
-        """Answer with the status and the sentence of the failure."""
+        """Respond with the status and the text of the failure."""
         if isinstance(error, StreamFailed):
             self._refuse(status_of(error.code), error.text)
         elif isinstance(error, NodeNotConnected):
@@ -205,7 +205,7 @@ class ConnectCall:
             self._refuse(500, text)
 
     def refused(self, transport: object, status: int, text: str, head: RequestHead | None) -> None:
-        """Write down that the caller is told of an error."""
+        """Record that the caller gets an error response."""
         destination = "" if head is None else head.target.decode("ascii", "backslashreplace")
         call = self._call
         request_log.info(
@@ -231,7 +231,7 @@ class ConnectCall:
         return stream
 
     def _exchange_ended(self, error: ExchangeFailed | None) -> None:
-        """Let go of whatever waits for this caller."""
+        """Cancel the dial, or abort the stream, of this caller."""
         self._call.caller_left()
         opened, self._opened = self._opened, None
         if opened is not None:
@@ -239,7 +239,7 @@ class ConnectCall:
 
 
 class _SplicedCaller(LocalConnection):
-    """A caller that has its 200: it is joined to the stream that ``take_stream`` returns."""
+    """A caller that has received its 200; it is joined to the stream of ``take_stream()``."""
 
     def __init__(self, take_stream: Callable[[], IStream]) -> None:
         self._take_stream = take_stream
@@ -264,7 +264,7 @@ def _authority(text: str) -> tuple[str, int]:
 
 
 def _asked_node(head: RequestHead) -> str | None:
-    """Return the host of ``X-Tunnel-Proxy-Host`` if any, with which yurttunnel 1.2 chooses, too."""
+    """Return the host of ``X-Tunnel-Proxy-Host`` if present, as yurttunnel 1.2 does."""
     values = head.by_name.get(b"x-tunnel-proxy-host")
     if values is None or values == [b""]:
         return None

@@ -1,4 +1,4 @@
-"""Plain TCP port forwards: a local port whose connections end at a target behind an agent."""
+"""Plain TCP port forwards, from a local port to a target behind an agent."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _SYNTAX = "write LISTEN=NODE/HOST:PORT, as 127.0.0.1:9000=edge-1/127.0.0.1:80"
 _PORT_ALONE = re.compile(r":?([0-9]+)", re.ASCII)
 
 Listen = tuple[str, int]
-"""An address, in its canonical form, or ``localhost``, and a port."""
+"""An address in its canonical form, or ``localhost``, and a port."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """Connections to ``listen_host``:``listen_port`` go to ``host``:``port`` through ``node``.
+    """Forwards ``listen_host``:``listen_port`` to ``host``:``port`` through ``node``.
 
-    ``text`` is the flag's value as it was given.
+    ``text`` is the flag's value as given.
     """
 
     text: str
@@ -46,27 +46,27 @@ class Forward:
 
     @property
     def flag(self) -> str:
-        """What an error or a message calls it."""
+        """The name of the forward in errors and messages."""
         return f"--forward {self.text}"
 
     @property
     def listen(self) -> Listen:
-        """Where it listens; two forwards cannot have the same."""
+        """The listening address; no two forwards may have the same."""
         return self.listen_host, self.listen_port
 
     @property
     def target(self) -> str:
-        """Where the connections end, for people."""
+        """The target of the connections, in readable form."""
         return f"{self.node}/{join_authority(self.host, self.port)}"
 
 
 def parse_forward(text: str) -> Forward:
     """Parse ``LISTEN=NODE/HOST:PORT``.
 
-    LISTEN is ``ADDRESS:PORT``, or ``PORT`` or ``:PORT`` for the loopback address: whoever can
-    connect reaches the target, so a port is opened to others only when the address says so.
-    NODE is a name or an address that an agent serves. IPv6 addresses with a port stand in
-    brackets. Raises ``ValueError`` with a reason in one line.
+    LISTEN is ``ADDRESS:PORT``, or ``PORT`` or ``:PORT`` for the loopback address: everyone who can
+    connect reaches the target, so a port is exposed to other machines only if the address says so.
+    NODE is a name or an address that an agent serves. IPv6 addresses with a port are in brackets.
+    Raises ``ValueError`` with a one-line reason.
     """
     listen, equals, rest = text.partition("=")
     node, slash, target = rest.partition("/")
@@ -83,7 +83,7 @@ def parse_forward(text: str) -> Forward:
 def parse_listen(text: str) -> Listen:
     """Parse the part before the equals sign; raises :class:`BadAuthority`, a ``ValueError``.
 
-    A name is none but ``localhost``: bind(2) would look it up, and hold everything up meanwhile.
+    ``localhost`` is the only name accepted: bind(2) would resolve others, and block meanwhile.
     """
     alone = _PORT_ALONE.fullmatch(text)
     try:
@@ -98,9 +98,9 @@ def parse_listen(text: str) -> Listen:
 
 
 class ForwardFactory(DialingFactory):
-    """Accepts the connections of one forward; the arguments are as in :class:`DialingFactory`.
+    """Accepts the connections of one forward; the arguments are those of :class:`DialingFactory`.
 
-    When it is to lead elsewhere (:meth:`lead`), the connections that there are stay where they are.
+    When the target changes (:meth:`lead`), existing connections are not affected.
     """
 
     kind = Kind.FORWARD
@@ -112,17 +112,17 @@ class ForwardFactory(DialingFactory):
         self.lead(forward)
 
     def lead(self, forward: Forward) -> None:
-        """Have those who connect from now on reach the target of ``forward``."""
+        """Send new connections to the target of ``forward``."""
         self.forward = forward
         self.flag = forward.flag
 
     def buildProtocol(self, addr: IAddress | None) -> ForwardProtocol:
-        """Make the protocol of one connection."""
+        """Return the protocol for one connection."""
         return ForwardProtocol(self)
 
 
 class ForwardProtocol(DialingConnection):
-    """One connection of a forward: waits unread for its stream, and is reset if there is none."""
+    """One connection of a forward: not read until its stream is open; reset if the dial fails."""
 
     def __init__(self, factory: ForwardFactory) -> None:
         super().__init__(factory)
@@ -130,10 +130,10 @@ class ForwardProtocol(DialingConnection):
         self._forward = factory.forward
 
     def connectionMade(self) -> None:
-        """Ask for the stream; nothing is read before it is there.
+        """Request the stream, and pause reading until it is open.
 
-        So a caller that sends and ends its direction at once, as ``nc -N`` does, is not taken
-        for one that has left.
+        Otherwise a caller that sends and closes its direction at once, as ``nc -N`` does, would
+        count as gone.
         """
         super().connectionMade()
         self.transport.pauseProducing()
@@ -146,7 +146,7 @@ class ForwardProtocol(DialingConnection):
         self.join(stream)
 
     def dial_failed(self, error: BaseException) -> None:
-        """Reset the connection, which is all that TCP can say, and log the reason."""
+        """Reset the connection, the only error that TCP has, and log the reason."""
         self.log.warn(
             "--forward {forward}: connection {request_id} to {target} was reset: {error}",
             forward=self._forward.text,

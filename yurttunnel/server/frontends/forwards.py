@@ -1,17 +1,16 @@
-"""The forwards of a server: opened and closed while it runs, without a stream that ends for it.
+"""The forwards of a server, opened and closed while it runs, without ending any stream.
 
-Two say which there are: the configuration (flags, environment, file) and people with their
-commands. The last word about an address counts:
+Forwards have two sources: the configuration (flags, environment, file) and commands of users. The
+most recent change of an address wins:
 
-- A command opens, closes or replaces any forward, wherever it comes from. What it has done lasts
-  until the process ends, or until the configuration says something else about that address.
-- A change of the configuration opens what is new in it, replaces what is another, whoever has
-  opened that, and closes what it no longer has, if that was still its own. What stands there as
-  before is left alone: it may be that a command has closed it.
+- A command opens, closes or replaces any forward, whatever its source. Its effect lasts until the
+  process ends, or until the configuration changes for that address.
+- A change of the configuration opens new forwards, replaces changed ones, whoever opened them, and
+  closes removed ones that the configuration had opened. Unchanged entries are not touched: a
+  command may have closed their forwards.
 
-A change is made as a whole or not at all. New ports are opened before old ones are closed. Where
-only the target is another, the port stays open, and those who connect from then on reach the new
-one.
+A change is atomic. New ports are opened before old ones are closed. If only the target changes, the
+port stays open, and new connections reach the new target.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ from yurttunnel.server.frontends.forward import Forward, ForwardFactory, Listen
 
 
 class ForwardRefused(ChangeRefused):
-    """A forward cannot be opened, or there is none to close; a sentence says why."""
+    """A forward cannot be opened, or there is none to close; the text is the reason."""
 
 
 class Origin(enum.StrEnum):
-    """Who has opened a forward."""
+    """The source that opened a forward."""
 
     CONFIGURATION = "configuration"
     COMMAND = "command"
@@ -44,7 +43,7 @@ class Origin(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ForwardState:
-    """A forward that is open, who has opened it, and how many connections it has."""
+    """An open forward, its origin, and its number of connections."""
 
     forward: Forward
     origin: Origin
@@ -52,7 +51,7 @@ class ForwardState:
 
 
 Listens = Callable[[str, str, int, ForwardFactory], IListeningPort]
-"""Listens for a flag on an address and a port, or raises :class:`CannotListen` that names it."""
+"""Listens for a flag on an address and port, or raises :class:`CannotListen`, which names it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -70,11 +69,11 @@ class _Open:
 
 
 class Forwards:
-    """Opens ports and closes them; to the service it is one listener and one caller.
+    """Opens and closes forwards; the service treats it as one listener and one caller.
 
-    ``make(forward)`` gives what accepts connections, with its gates and its audit log, and
-    ``configured`` are the first ones of the configuration. Changes are made one after the other.
-    Nothing can be added or removed before :meth:`listen`, nor behind :meth:`stopListening`.
+    ``make(forward)`` returns the factory of a forward, with its gates and its audit log, and
+    ``configured`` are the initial forwards of the configuration. Changes are made one at a time.
+    They are rejected before :meth:`listen` and after :meth:`stopListening`.
     """
 
     _log = Logger()
@@ -94,7 +93,7 @@ class Forwards:
         self._lock = DeferredLock()
 
     def states(self) -> list[ForwardState]:
-        """Return the forwards that are open, by address."""
+        """Return the open forwards, sorted by address."""
         return [
             ForwardState(each.forward, each.origin, len(each.factory.connections))
             for _, each in sorted(self._open.items())
@@ -103,23 +102,23 @@ class Forwards:
     # -- changes -------------------------------------------------------------------------------
 
     def add(self, forward: Forward, replace: bool = False) -> Deferred[None]:
-        """Open a forward for a command; what is at its address already only goes to ``replace``.
+        """Open a forward for a command; it replaces one at the same address only with ``replace``.
 
         Fails with :class:`ForwardRefused`.
         """
         return self._in_turn(self._add(forward, replace))
 
     def remove(self, listen: Listen) -> Deferred[Forward]:
-        """Close the forward at an address for a command; its connections go on.
+        """Close the forward at an address for a command; its connections continue.
 
         Fails with :class:`ForwardRefused`.
         """
         return self._in_turn(self._remove(listen))
 
     def configure(self, forwards: Sequence[Forward]) -> Deferred[None]:
-        """Have what the configuration says now; see above what that means for other forwards.
+        """Apply a new configuration; the module docstring describes the effect on other forwards.
 
-        Fails with :class:`ForwardRefused`; then everything is as before.
+        Fails with :class:`ForwardRefused`, and then changes nothing.
         """
         return self._in_turn(self._configure(_by_listen(forwards)))
 
@@ -181,9 +180,8 @@ class Forwards:
     ) -> list[_Open]:
         """Open all ``forwards`` or none.
 
-        Of ``old``, what has the port on another address may be in the way, as 0.0.0.0 and an
-        address of this machine are to each other. That is closed first, and opened again when it
-        was in vain.
+        A forward of ``old`` with the same port on another address may conflict, as 0.0.0.0 does
+        with an address of this machine. It is closed first, and opened again if the change fails.
         """
         opened: list[_Open] = []
         gone: list[_Open] = []
@@ -211,7 +209,7 @@ class Forwards:
         try:
             return _Open(origin, factory, self._listen_on(forward.flag, *forward.listen, factory))
         except CannotListen as error:
-            # It would end the process; one that runs goes on as it is.
+            # At startup this ends the process; a running server continues unchanged.
             by_flag = origin is Origin.CONFIGURATION
             raise ForwardRefused(str(error.code) if by_flag else error.reason) from None
 
@@ -236,7 +234,7 @@ class Forwards:
         return maybeDeferred(each.port.stopListening)
 
     def _leave(self, factory: ForwardFactory) -> None:
-        """Know its connections until the last of them has ended, for the end of the server."""
+        """Track its connections until the last has ended, so that a shutdown includes them."""
         self._closed.add(factory)
         _ = factory.drain().addCallback(lambda _: self._closed.discard(factory))
 
@@ -244,10 +242,10 @@ class Forwards:
         if not self._listening:
             raise ForwardRefused("this server accepts no calls now: it is starting or stopping")
 
-    # -- what the service does -----------------------------------------------------------------
+    # -- for the service -----------------------------------------------------------------------
 
     def listen(self) -> Forwards:
-        """Open those of the configuration; raises :class:`CannotListen` and opens none."""
+        """Open the configured forwards; raises :class:`CannotListen` and then opens none."""
         try:
             for forward in self._configured.values():
                 factory = self._make(forward)
@@ -260,7 +258,7 @@ class Forwards:
         return self
 
     def stopListening(self) -> Deferred[Any]:
-        """Close all ports; connections go on."""
+        """Close all ports; connections continue."""
         self._listening = False
         open_now, self._open = self._open, {}
         for each in open_now.values():
@@ -268,11 +266,12 @@ class Forwards:
         return DeferredList([maybeDeferred(each.port.stopListening) for each in open_now.values()])
 
     def drain(self) -> Deferred[Any]:
-        """Return what fires when no connection is left; behind :meth:`stopListening`."""
+        """Return a ``Deferred`` that fires when no connection is left; for after
+        :meth:`stopListening`."""
         return DeferredList([factory.drain() for factory in self._closed])
 
     def close(self) -> None:
-        """Abort every connection."""
+        """Abort all connections."""
         for factory in tuple(self._closed):
             factory.close()
 
