@@ -1,7 +1,7 @@
-"""The other replicas of this server: found by the API, and asked for the nodes that they have.
+"""The siblings, the other replicas of this server: discovered by the API, and used for their nodes.
 
-Each server dials each of its siblings and holds one session with it, by the same protocol as
-agents do (``docs/protocol.md``, "Siblings"). Over it the sibling says with which nodes it has
-sessions, and connects to what these reach. A sibling uses only its own sessions for that, so
-nothing goes round in circles.
+Each server dials each of its siblings and keeps one session with it, over the same protocol as
+agents (``docs/protocol.md``, "Siblings"). Over it the sibling reports the nodes with which it has
+sessions, and opens streams to targets at them. For these it uses only its own sessions, so requests
+cannot loop.
 """

@@ -1,4 +1,4 @@
-"""The accepting side: siblings are told which nodes are here, and connected to them."""
+"""The accepting side: reports this server's nodes to siblings, and opens streams to them."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from yurttunnel.wire.hello import NO_SESSION, Hello
 from yurttunnel.wire.stream_table import Side
 
 MAX_SESSIONS = 256
-"""Sessions of siblings at the same time, those included that still end."""
+"""The maximum number of siblings' sessions, including those that are ending."""
 
 _TARGET = re.compile(r"([1-9][0-9]{0,9})/([A-Za-z0-9_-]{12})/(.+)", re.ASCII | re.DOTALL)
 
 
 @implementer(IStreamAcceptor)
 class SiblingStreams:
-    """Answers what one sibling asks for, by direct sessions only: nothing goes in circles."""
+    """Serves the streams of a sibling, over direct sessions only: requests cannot loop."""
 
     _log = Logger()
 
@@ -49,7 +49,7 @@ class SiblingStreams:
         self._feed: FeedWriter | None = None
 
     def stream_requested(self, request: IStreamRequest) -> None:
-        """Answer with the list of nodes, or with a stream to a target at one of them."""
+        """Respond with the list of nodes, or with a stream to a target at one of them."""
         if request.host == FEED_HOST:
             self._tell_nodes(request)
             return
@@ -101,10 +101,10 @@ class SiblingStreams:
 
 
 class SiblingAcceptor:
-    """Begins and resumes the sessions that siblings ask for.
+    """Starts and resumes the sessions that siblings request.
 
-    ``budget`` is the memory of all sessions of the process, which is ``process``. Each sibling
-    that has begun a session is told to ``accepted()``.
+    ``budget`` is the memory of all sessions of the process, whose id is ``process``. ``accepted()``
+    is called for each new session.
     """
 
     _log = Logger()
@@ -134,20 +134,20 @@ class SiblingAcceptor:
         return list(self._sessions.values())
 
     def build(self) -> SessionConnection:
-        """Make the protocol of a connection whose handshake is over."""
+        """Return the protocol for a connection after its handshake."""
         connection = SessionConnection(self._clock, self, alpn=SIBLING_ALPN)
         self._unfinished.begin(connection)
         return connection
 
     def drain(self, text: str) -> None:
-        """Take no new siblings, and let the sessions end with their last stream."""
+        """Reject new siblings, and let the sessions end with their last stream."""
         self._draining = True
         for tunnel in self.sessions():
             tunnel.go_away(text)
         self._close_disconnected()
 
     def close(self, code: Code, text: str) -> None:
-        """Take no new siblings, and end every session now."""
+        """Reject new siblings, and close all sessions now."""
         self._draining = True
         for tunnel in self.sessions():
             tunnel.close(code, text)
@@ -155,10 +155,10 @@ class SiblingAcceptor:
     # -- ConnectionOwner -----------------------------------------------------------------------
 
     def connection_ready(self, connection: SessionConnection) -> None:
-        """Wait for the sibling's HELLO."""
+        """Do nothing: the sibling sends its HELLO first."""
 
     def connection_ended(self, connection: SessionConnection, reason: Failure) -> None:
-        """Report connections that came to nothing."""
+        """Report connections that did not become a session."""
         self._unfinished.end(connection)
         if self._draining:
             self._close_disconnected()
@@ -167,7 +167,7 @@ class SiblingAcceptor:
             self._refused_peers.warn(text, reason, address=authority_behind(connection.transport))
 
     def hello_received(self, connection: SessionConnection, hello: Hello) -> None:
-        """Resume the session that the sibling asks for, or begin a new one."""
+        """Resume the session that the sibling names, or start a new one."""
         self._check(connection, hello)
         self._unfinished.end(connection)
         tunnel = self._sessions.get(hello.session) if hello.session != NO_SESSION else None
@@ -207,7 +207,7 @@ class SiblingAcceptor:
         acceptor = SiblingStreams(self._registry)
         context = SessionContext(self._clock, self.counters, self._budget, acceptor)
         own = self._hello(os.urandom(16), 0)
-        # What it has received counts in the session that it asked for, not in the new one.
+        # The number of bytes received belongs to the requested session, not to the new one.
         hello = replace(hello, received=0)
         description = self._description(connection)
         tunnel = TunnelSession(context, Side.SERVER, own, hello, description)
@@ -222,7 +222,7 @@ class SiblingAcceptor:
         self._sessions.pop(tunnel.session_id, None)
 
     def _close_disconnected(self) -> None:
-        """End the sessions whose siblings could not come back to a server that stops."""
+        """Close the sessions whose siblings could not reconnect to a server that stops."""
         for tunnel in self.sessions():
             if not tunnel.connected:
                 tunnel.close(Code.GOING_AWAY, "the connection was lost while the server stops")

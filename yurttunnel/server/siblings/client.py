@@ -1,4 +1,4 @@
-"""The dialing side: holds a session with one sibling, over one connection after another."""
+"""The dialing side: keeps a session with one sibling across successive connections."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ from yurttunnel.wire.hello import NO_SESSION, Hello
 from yurttunnel.wire.stream_table import Side
 
 FIRST_DELAY = 0.2
-"""A lost connection is tried again within this many seconds: streams are waiting."""
+"""The longest delay in seconds before the first retry: streams are waiting."""
 
 LONGEST_DELAY = 3.0
-"""However often it has failed, the next attempt comes within this many seconds."""
+"""The longest delay in seconds, however many attempts have failed."""
 
 LATER = 5
-"""When it is known that the next attempt will hardly do, as if this many had failed."""
+"""The number of failures to assume for the backoff if the next attempt is unlikely to succeed."""
 
 
 @dataclass(frozen=True, slots=True)
 class SiblingContext:
     """What the clients of one server share.
 
-    ``endpoint(address)`` leads to a sibling's port, TLS included. ``drains`` is told of ways
-    to nodes by which nothing new will be opened, ``found`` is called when it has turned out where
-    an address leads, and ``closed`` when a session is over.
+    ``endpoint(address)`` returns the endpoint of a sibling's port, including TLS. ``drains`` is
+    called with routes to nodes over which nothing new will be opened, ``found`` when an address was
+    identified, and ``closed`` when a session has ended.
     """
 
     sessions: SessionContext
@@ -58,26 +58,26 @@ class SiblingContext:
 
 
 class State(enum.Enum):
-    """Where the way to a sibling stands."""
+    """The state of the connection to a sibling."""
 
     CONNECTING = "connecting"
-    """An attempt is under way, up to the sibling's HELLO."""
+    """An attempt is in progress, up to the sibling's HELLO."""
     CONNECTED = "connected"
     """A connection carries the session."""
     WAITING = "waiting"
-    """The last attempt or connection has come to an end, and another attempt is to come."""
+    """The last attempt or connection has ended, and a retry is scheduled."""
     OURSELVES = "ourselves"
-    """The addresses lead to this very process."""
+    """The addresses are those of this process."""
     ENDED = "ended"
-    """No attempt will be made any more; sessions may still end their streams."""
+    """No attempt will be made any more; sessions may still finish their streams."""
 
 
 class SiblingClient:
-    """Holds a session with the sibling ``replica``, whose ``addresses`` it tries in turn.
+    """Keeps a session with the sibling ``replica``, whose ``addresses`` it tries in turn.
 
-    The delay before the n-th attempt is chosen evenly between nothing and an upper bound that
-    doubles each time ("full jitter"), and is reset by the sibling's HELLO. ``failed_attempts``
-    counts those that ended before that; ``last_error`` says why the last one did, if it did.
+    The delay before a retry is random between zero and an upper bound that doubles each time ("full
+    jitter"); the sibling's HELLO resets it. ``failed_attempts`` counts attempts that ended before
+    the HELLO; ``last_error`` is the reason of the last one if it failed.
     """
 
     _log = Logger()
@@ -109,16 +109,16 @@ class SiblingClient:
         return self.state is State.CONNECTED
 
     def sessions(self) -> list[TunnelSession]:
-        """Return the session, and those that still end their streams."""
+        """Return the session, and those that are finishing their streams."""
         siblings = [*self._leaving] if self._current is None else [self._current, *self._leaving]
         return [sibling.tunnel for sibling in siblings]
 
     def start(self) -> None:
-        """Connect, and come back until the end."""
+        """Connect, and reconnect until the end."""
         self._connect()
 
     def update(self, addresses: tuple[Address, ...]) -> None:
-        """Try ``addresses`` from now on; a session goes on."""
+        """Use ``addresses`` for further attempts; a session continues."""
         if addresses == self._addresses:
             return
         self._addresses = addresses
@@ -128,14 +128,14 @@ class SiblingClient:
             self.try_soon()
 
     def try_soon(self) -> None:
-        """Make the next attempt now, if one is due: the sibling has just been heard of."""
+        """Make the scheduled attempt now: the sibling has given a sign of life."""
         if self.state is State.WAITING:
             self._failures = 0
             self._stop_waiting()
             self._connect()
 
     def leave(self, text: str) -> None:
-        """Open nothing any more, and let the sessions end with their last stream."""
+        """Open nothing new, and let the sessions end with their last stream."""
         self._end_attempts()
         if self._current is not None:
             self._leave(self._current)
@@ -143,7 +143,7 @@ class SiblingClient:
             sibling.tunnel.go_away(text)
 
     def close(self, code: Code, text: str) -> None:
-        """End the sessions now."""
+        """Close the sessions now."""
         self._end_attempts()
         for tunnel in self.sessions():
             tunnel.close(code, text)
@@ -163,7 +163,7 @@ class SiblingClient:
         return self._connection
 
     def _attempt_connected(self, protocol: IProtocol) -> None:
-        """Wait for the handshake and the HELLO, for which the connection has a deadline."""
+        """Do nothing: the connection has a timeout for the handshake and the HELLO."""
         self._attempt = None
 
     def _attempt_failed(self, reason: Failure) -> None:
@@ -174,7 +174,7 @@ class SiblingClient:
             self._failed(reason)
 
     def _failed(self, reason: Failure) -> None:
-        """Note why there is no connection, and try again."""
+        """Record why there is no connection, and schedule a retry."""
         if isinstance(reason.value, Refused) and reason.value.code is Code.ALREADY_CONNECTED:
             self.state = State.OURSELVES
             self.last_error = None
@@ -184,7 +184,7 @@ class SiblingClient:
         self.failed_attempts += 1
         self._turn += 1
         error = problem_with_peer(reason)
-        # The same message again and again tells nothing.
+        # A repeated message adds no information.
         if error != self.last_error:
             self._log.warn(
                 "sibling {sibling}: cannot connect: {error}", sibling=self.replica, error=error
@@ -220,7 +220,7 @@ class SiblingClient:
     # -- ConnectionOwner -----------------------------------------------------------------------
 
     def connection_ready(self, connection: SessionConnection) -> None:
-        """Ask for the session to go on, or for a new one."""
+        """Request to resume the session, or a new one."""
         current = self._current
         self._asked, received = NO_SESSION, 0
         if current is not None:
@@ -228,7 +228,7 @@ class SiblingClient:
         connection.send_hello(self._hello(self._asked, received))
 
     def hello_received(self, connection: SessionConnection, hello: Hello) -> None:
-        """Go on, or end what the sibling does not know and begin anew."""
+        """Resume, or close a session that the sibling does not know and start a new one."""
         current = self._current
         if current is None and hello.session == self._asked:
             raise Violation(Code.SESSION_LOST, "the session has ended while it was resumed")
@@ -247,7 +247,7 @@ class SiblingClient:
         self._context.found()
 
     def connection_ended(self, connection: SessionConnection, reason: Failure) -> None:
-        """Come back, unless the connection was that of a session that is being left."""
+        """Reconnect, unless the connection was that of a session that is ending."""
         for sibling in list(self._leaving):
             if not sibling.tunnel.connected:
                 text = "the connection was lost while the session ended"
@@ -286,7 +286,7 @@ class SiblingClient:
         sibling.ask_for_nodes()
 
     def _leave(self, sibling: SiblingSession) -> None:
-        """Let a session end its streams; the next one begins when the sibling allows it."""
+        """Let a session finish its streams; a new one starts when the sibling allows it."""
         if sibling is not self._current:
             return
         self._current = None

@@ -1,7 +1,7 @@
-"""The list of nodes that a server has: how it is told to a sibling, and how that keeps up.
+"""The list of a server's nodes: its encoding, and the stream that keeps a sibling's copy current.
 
-It goes over one stream as lines of JSON (``docs/protocol.md``, "Siblings"), each the whole truth
-about one node.
+The list is a stream of JSON lines (``docs/protocol.md``, "Siblings"), each the full state of one
+node.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from yurttunnel.tunnel.interfaces import IStream
 from yurttunnel.wire.codes import Code
 
 FEED_HOST = "nodes"
-"""The host of the OPEN that asks for the list; hosts at nodes are written NUMBER/HOLDER/HOST."""
+"""The host of the OPEN that requests the list; hosts at nodes have the form NUMBER/HOLDER/HOST."""
 
 FEED_PORT = 1
 
 MAX_LINE = 32 * 1024
-"""The longest line, in bytes: twice what the identifiers of a node can be in its HELLO."""
+"""The maximum length of a line in bytes: twice that of a node's identifiers in HELLO."""
 
 MAX_NODES = 50_000
-"""How many nodes one sibling may have; each costs the reader about 1 KiB."""
+"""The maximum number of nodes of one sibling; each takes about 1 KiB at the reader."""
 
 _MAX_NUMBER = 2**32 - 1
 
@@ -46,7 +46,7 @@ log = Logger()
 
 @dataclass(frozen=True, slots=True)
 class NodeEntry:
-    """What a sibling says of one node: under which ``number`` it is asked for, and what it is."""
+    """A sibling's report of one node: the ``number`` for requests, and its state."""
 
     number: int
     node: str
@@ -55,11 +55,11 @@ class NodeEntry:
 
 
 class BadEntry(ValueError):
-    """A line that cannot be understood; the text says why."""
+    """A malformed line; the text is the reason."""
 
 
 def encode_entry(entry: NodeEntry) -> bytes:
-    """Make the line of a node that is there."""
+    """Return the line for a present node."""
     return _line(
         {
             "number": entry.number,
@@ -71,7 +71,7 @@ def encode_entry(entry: NodeEntry) -> bytes:
 
 
 def encode_gone(number: int) -> bytes:
-    """Make the line of a node that has gone."""
+    """Return the line for a node that has gone."""
     return _line({"number": number})
 
 
@@ -80,7 +80,7 @@ def _line(fields: dict[str, Any]) -> bytes:
 
 
 def decode_line(line: bytes) -> NodeEntry | int:
-    """Read a line: a node that is there, or the number of one that has gone.
+    """Parse a line: a present node, or the number of one that has gone.
 
     Unknown fields are ignored. Raises :class:`BadEntry`.
     """
@@ -108,10 +108,10 @@ def decode_line(line: bytes) -> NodeEntry | int:
 
 @implementer(IPushProducer)
 class FeedWriter(Protocol):
-    """Writes on one stream which nodes ``registry`` has directly, and each change.
+    """Writes on one stream the nodes with direct sessions in ``registry``, and each change.
 
-    While the reader is slow only the names of the nodes that have changed are kept, and it gets
-    what is true of them when it goes on. A node keeps its number while it is there.
+    While the reader is slow, only the names of changed nodes are stored, and their state at the
+    time of writing is sent. A node keeps its number while it is present.
     """
 
     transport: IStream
@@ -121,13 +121,13 @@ class FeedWriter(Protocol):
         self._numbers: dict[str, int] = {}
         self._nodes: dict[int, str] = {}
         self._last_number = 0
-        # A set in the order of time.
+        # An ordered set, the oldest first.
         self._changed: dict[str, None] = {}
         self._paused = False
         self._warned = False
 
     def node(self, number: int) -> str | None:
-        """Return the node that has been told under ``number``, ``None`` when there is none."""
+        """Return the node that was reported as ``number``, or ``None``."""
         return self._nodes.get(number)
 
     def connectionMade(self) -> None:
@@ -137,7 +137,7 @@ class FeedWriter(Protocol):
         self.resumeProducing()
 
     def dataReceived(self, data: bytes) -> None:
-        """Reset the stream: nothing comes from a reader."""
+        """Reset the stream: readers must not write."""
         self.transport.abort(Code.PROTOCOL, "the reader of the list of nodes has written to it")
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
@@ -148,7 +148,7 @@ class FeedWriter(Protocol):
         self._paused = True
 
     def resumeProducing(self) -> None:
-        """Report what has changed, as long as there is room."""
+        """Report the changes until the stream is full."""
         self._paused = False
         while self._changed and not self._paused:
             node = next(iter(self._changed))
@@ -156,7 +156,7 @@ class FeedWriter(Protocol):
             self._tell(node)
 
     def stopProducing(self) -> None:
-        """Write no more: ``connectionLost`` follows."""
+        """Stop writing: ``connectionLost`` follows."""
         self._paused = True
 
     def _node_changed(self, node: str) -> None:
@@ -179,7 +179,7 @@ class FeedWriter(Protocol):
             self._last_number += 1
             self._numbers[node] = self._last_number
             self._nodes[self._last_number] = node
-        # A sibling had better choose another way, too, while the agent's connection is lost.
+        # A sibling should prefer another route while the agent's connection is lost, too.
         hesitates = session.draining or not session.connected
         entry = NodeEntry(self._numbers[node], node, session.identifiers, hesitates)
         self.transport.write(encode_entry(entry))
@@ -194,10 +194,10 @@ class FeedWriter(Protocol):
 
 
 class FeedReader(LineOnlyReceiver):
-    """Reads the list of a sibling; ``told`` is called with each line's meaning.
+    """Reads the list of a sibling; ``told`` is called with each parsed line.
 
-    ``failed`` is called, once, with the reason when the list is malformed or ends although
-    :meth:`end` was not called.
+    ``failed`` is called once, with the reason, if the list is malformed or ends before :meth:`end`
+    was called.
     """
 
     transport: IStream
@@ -212,7 +212,7 @@ class FeedReader(LineOnlyReceiver):
         self._ended = False
 
     def end(self) -> None:
-        """Read no more: the session is about to end."""
+        """Stop reading: the session is about to end."""
         self._ended = True
         if self.connected:
             self.transport.abort(Code.CANCELLED, "the list of nodes is needed no longer")
@@ -226,11 +226,11 @@ class FeedReader(LineOnlyReceiver):
             self._fail(str(error))
 
     def lineLengthExceeded(self, line: bytes) -> None:
-        """Give up: a sibling does not write such lines."""
+        """Fail: a sibling does not write such lines."""
         self._fail(f"a line has more than {MAX_LINE} bytes")
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Report an end that was not asked for."""
+        """Report an unexpected end."""
         self._fail("it has ended")
 
     def _fail(self, text: str) -> None:

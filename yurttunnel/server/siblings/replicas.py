@@ -1,4 +1,4 @@
-"""Which replicas of the server there are, by the endpoints of its Service."""
+"""The replicas of the server, discovered from the endpoints of its Service."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from yurttunnel.kube.resources import Object
 log = Logger()
 
 Address = tuple[str, int]
-"""An IP address, and a port."""
+"""An IP address and a port."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One address at which a replica can be reached.
+    """One address of a replica.
 
-    ``replica`` is the same for all addresses of one: the name of its pod, or the address itself
-    where the slice does not say.
+    ``replica`` is the same for all addresses of a replica: the name of its pod, or the address if
+    the slice has no pod.
     """
 
     replica: str
@@ -33,15 +33,15 @@ class Endpoint:
 
 
 def replica_slices(namespace: str) -> InformerSpec[tuple[Endpoint, ...]]:
-    """Return what is to be followed: the EndpointSlices of the server's Service."""
+    """Return the informer's specification: the EndpointSlices of the server's Service."""
     return slices_spec(namespace, endpoints_in)
 
 
 def endpoints_in(slice_: Object) -> tuple[Endpoint, ...]:
-    """Read the endpoints of an EndpointSlice (``discovery.k8s.io/v1``) that serve.
+    """Return the serving endpoints of an EndpointSlice (``discovery.k8s.io/v1``).
 
-    One that terminates may still serve; one that does not say so does (KEP-1672). What is not
-    as it should be is left out, with a line in the log.
+    A terminating endpoint may still serve; one without the condition counts as serving (KEP-1672).
+    Malformed parts are logged and ignored.
     """
     name = text(mapping(slice_.get("metadata")).get("name"))
     ports = [
@@ -83,7 +83,7 @@ def _addresses(name: str, endpoint: Mapping[str, Any], port: int) -> Iterable[En
 
 
 def by_replica(slices: Iterable[Iterable[Endpoint]]) -> dict[str, tuple[Address, ...]]:
-    """Collect the addresses of each replica: those of IPv4 and of IPv6 are in different slices."""
+    """Collect the addresses of each replica; IPv4 and IPv6 addresses are in different slices."""
     found: dict[str, set[Address]] = {}
     for endpoints in slices:
         for endpoint in endpoints:

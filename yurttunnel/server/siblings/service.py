@@ -1,4 +1,4 @@
-"""The siblings of a server as a service: who they are, and what there is between them."""
+"""The siblings of a server as a service: discovery, sessions, metrics."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ from yurttunnel.tunnel.tls import SIBLING_ALPN
 from yurttunnel.wire.codes import Code
 
 CONNECT_TIMEOUT = 5.0
-"""Seconds in which the TCP connection to a sibling has to be there."""
+"""The timeout in seconds for the TCP connection to a sibling."""
 
 MAX_SIBLINGS = 64
-"""With how many siblings there are sessions at most; everyone has one with everyone."""
+"""The maximum number of siblings with sessions; each server has one with each other."""
 
 
 LISTED_SECONDS = 60.0
-"""From its start, how long a server waits for being listed itself before it says how many there
-are. That takes the first probe of its pod, which comes within ten seconds, and what the control
-plane needs, of which client-go's informers hold nothing back for longer than some seconds."""
+"""Seconds from its start for which a server waits to be listed itself before it reports the number
+of replicas. Listing takes the first probe of its pod, within ten seconds, and the control plane's
+processing, in which client-go's informers delay nothing by more than a few seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiblingStats:
-    """What a scrape shows.
+    """The values of the metrics.
 
     ``known`` and ``connected`` count siblings, without this server. ``remote_nodes`` counts nodes
-    that are reached by siblings only. ``outgoing`` counts what this server has asked of siblings,
-    ``incoming`` what they have asked of it; ``open_outgoing`` and ``open_incoming`` are how many
-    streams there are now. ``failed_attempts`` counts connections that came to nothing.
+    that are reached only through siblings. ``outgoing`` counts this server's requests to siblings,
+    ``incoming`` theirs to it; ``open_outgoing`` and ``open_incoming`` are the current numbers of
+    streams. ``failed_attempts`` counts connections that did not become a session.
     """
 
     known: int
@@ -122,14 +122,14 @@ METRICS: tuple[Metric[SiblingStats], ...] = (
 
 
 class Siblings(Service):
-    """Holds a session with each sibling that ``addresses`` knows, and serves theirs.
+    """Keeps a session with each sibling in ``addresses``, and serves theirs.
 
-    ``context`` is that of the agents' sessions, whose memory is shared; ``agents`` is the
-    listener whose port is shared, and who is told of the number of replicas. ``creator`` is TLS
-    toward siblings: it offers ``SIBLING_ALPN``, and demands a certificate for the name that all
+    ``context`` is that of the agents' sessions, with which memory is shared; ``agents`` is the
+    listener whose port is shared, and which is notified of the number of replicas. ``creator`` is
+    TLS to siblings: it offers ``SIBLING_ALPN``, and requires a certificate for the name that all
     replicas have. ``addresses`` is the informer of
-    :func:`~yurttunnel.server.siblings.replicas.replica_slices`. It is a
-    ``SessionHolder`` of the server's service, and is stopped after that.
+    :func:`~yurttunnel.server.siblings.replicas.replica_slices`. This is a ``SessionHolder`` of the
+    server's service, and is stopped after that.
     """
 
     _log = Logger()
@@ -176,22 +176,22 @@ class Siblings(Service):
     # -- for the composition -------------------------------------------------------------------
 
     def replicas(self) -> int | None:
-        """Return how many replicas there are, this server included; at least 1.
+        """Return the number of replicas, including this server; at least 1.
 
-        ``None`` while it is not known: the API has not told yet, or, for :data:`LISTED_SECONDS`
-        from the start, it does not list this server. It does so when this server is ready, and then
-        only it is to be expected that it lists those that have started with it.
+        ``None`` while it is unknown: the API has not responded yet, or, for :data:`LISTED_SECONDS`
+        from the start, does not list this server. It lists this server once that is ready, and only
+        then can it be expected to list replicas that have started at the same time.
         """
         if not self._addresses.synced or not (self._listed or self._is_late()):
             return None
         clients = self._clients.values()
         others = sum(client.state is not State.OURSELVES for client in clients)
-        # While it is not known who is who, one of those that are not connected may be this one.
+        # Until each address is identified, one of those not connected may be this server.
         listed = others < len(self._clients) or not all(client.connected for client in clients)
         return max(1, len(self._clients) if listed else others + 1)
 
     def problem(self) -> str | None:
-        """Return which siblings are not connected, for ``/readyz``; not required to be absent."""
+        """Return which siblings are not connected, for ``/readyz``; does not affect readiness."""
         missing = [
             f"{client.replica} ({client.last_error})"
             for client in self._others()
@@ -200,7 +200,7 @@ class Siblings(Service):
         return f"siblings that cannot be connected to: {', '.join(missing)}" if missing else None
 
     def stats(self) -> SiblingStats:
-        """Return what the metrics show."""
+        """Return the values of the metrics."""
         return SiblingStats(
             known=len(self._others()),
             connected=sum(client.connected for client in self._others()),
@@ -225,18 +225,18 @@ class Siblings(Service):
         self.close_sessions(Code.GOING_AWAY, "the server has stopped")
 
     def sessions(self) -> list[TunnelSession]:
-        """Return the sessions in both directions, those too that only end their streams."""
+        """Return the sessions in both directions, including those that are ending."""
         return [*self._outgoing(), *self._acceptor.sessions()]
 
     def drain(self, text: str) -> None:
-        """Ask siblings to use others, open nothing by them, and let streams end."""
+        """Ask siblings to use other servers, open nothing through them, and let streams end."""
         self._stop_following()
         for client in self._clients.values():
             client.leave(text)
         self._acceptor.drain(text)
 
     def close_sessions(self, code: Code, text: str) -> None:
-        """Look for nobody any more, and end every session now."""
+        """Stop discovery, and close all sessions now."""
         self._stop_following()
         for client in self._all_clients():
             client.close(code, text)
@@ -261,17 +261,17 @@ class Siblings(Service):
         return bool(self.running) and self._listed_call is None
 
     def _late(self) -> None:
-        """Take it that this server is not among those that are listed, as one in no pod."""
+        """Assume that this server is not among those listed, for example if it runs in no pod."""
         self._listed_call = None
         self._agents.replicas_changed()
 
     def _found(self) -> None:
-        """Notify agents what it comes to that it is known where an address leads."""
+        """Update the number of replicas after an address was identified."""
         self._listed = self._listed or len(self._others()) < len(self._clients)
         self._agents.replicas_changed()
 
     def _changed(self, old: object, new: object) -> None:
-        """Look at all slices together, once for all that change in one turn."""
+        """Schedule one update for all slices that change in one reactor iteration."""
         if self._apply_call is None:
             self._apply_call = self._reactor.callLater(0, self._apply)
 
@@ -305,7 +305,7 @@ class Siblings(Service):
         self._leaving = [client for client in self._leaving if client not in gone]
 
     def _sibling_came(self) -> None:
-        """Connect to whoever has just connected, without waiting for the next attempt's time."""
+        """Connect to siblings now, instead of waiting for the backoff: one has just connected."""
         for client in self._clients.values():
             client.try_soon()
 

@@ -1,4 +1,4 @@
-"""One session with a sibling, seen from the side that dials: the nodes that it has, and its end."""
+"""The dialing side of a session with a sibling: the sibling's nodes, and the session's end."""
 
 from __future__ import annotations
 
@@ -29,18 +29,19 @@ from yurttunnel.tunnel.statistics import SessionSnapshot
 from yurttunnel.wire.codes import Code
 
 BELIEVED = 60.0
-"""Seconds for which nodes are there whose list has ended with a session that ends its streams; what
-becomes of them later nobody tells, and a stream may last for days."""
+"""Seconds for which nodes remain known after their list has ended with a session that is ending;
+nothing reports their changes any more, and a stream may last for days."""
 
 FEED_TIMEOUT = 10.0
-"""Seconds in which a sibling has to begin its list of nodes."""
+"""The timeout in seconds for a sibling to start its list of nodes."""
 
 
 class SiblingSession:
-    """One session with a sibling, ``tunnel``, and the nodes that the sibling has, by its word.
+    """One session with a sibling, ``tunnel``, and the nodes that the sibling reports.
 
-    They are in ``registry``; while the session has no connection as those to be chosen last,
-    which fail at once. ``drains`` is told of ways by which nothing new will be opened.
+    They are registered in ``registry``. While the session has no connection they are chosen last,
+    and their dials fail at once. ``drains`` is called with routes over which nothing new will be
+    opened.
     """
 
     def __init__(
@@ -61,14 +62,14 @@ class SiblingSession:
         self._forgetting: IDelayedCall | None = None
 
     def ask_for_nodes(self) -> None:
-        """Ask for the list of nodes."""
+        """Request the list of nodes."""
         self._feed = self.tunnel.open_stream(FEED_HOST, FEED_PORT, FEED_TIMEOUT, "nodes")
         _ = self._feed.addCallbacks(self._feed_opened, self._feed_refused)
 
     def connection_lost(self) -> None:
-        """Use none of the nodes until the sibling is back, and end the dials that wait.
+        """Stop using the nodes until the sibling is back, and cancel pending dials.
 
-        A sibling that has died would have them all wait for nothing.
+        If the sibling has died, they would all wait in vain.
         """
         self.reachable = False
         self._all_drain()
@@ -76,14 +77,14 @@ class SiblingSession:
             dial.cancel()
 
     def resumed(self) -> None:
-        """Use the nodes again: the session goes on."""
+        """Use the nodes again, after the session was resumed."""
         self.reachable = True
         for node in list(self._nodes.values()):
             if not node.drains:
                 self.registry.remote_serves(node.node)
 
     def leave(self) -> None:
-        """Choose the nodes last, and end the list, which would keep the session from ending."""
+        """Give the nodes the lowest priority; end the list, which would keep the session open."""
         self._left = True
         self._reader.end()
         if self._feed is not None:
@@ -92,7 +93,7 @@ class SiblingSession:
         self._forgetting = self.tunnel.clock.callLater(BELIEVED, self._forget_nodes)
 
     def ended(self) -> None:
-        """Forget the nodes: the session is over, and what was open in it has ended with it."""
+        """Remove the nodes: the session has ended, and its streams with it."""
         if self._forgetting is not None and self._forgetting.active():
             self._forgetting.cancel()
         self.reachable = False
@@ -111,12 +112,12 @@ class SiblingSession:
         self._feed_failed(f"it was refused: {text}")
 
     def _feed_failed(self, text: str) -> None:
-        # When the session ends the list does, and that is no failure.
+        # The list ends with its session, which is not a failure.
         if not (self._left or self.tunnel.closed or self.tunnel.going_away):
             self.tunnel.close(Code.PROTOCOL, f"the sibling's list of nodes: {text}")
 
     def _told(self, entry: NodeEntry | int) -> None:
-        """Take what the sibling says of a node; raises ``BadEntry`` when there are too many."""
+        """Apply a sibling's report of a node; raises ``BadEntry`` if there are too many."""
         number = entry if isinstance(entry, int) else entry.number
         node = self._nodes.get(number)
         if node is not None and isinstance(entry, NodeEntry) and node.is_same(entry):
@@ -128,7 +129,7 @@ class SiblingSession:
                     raise BadEntry(f"it has more than {MAX_NODES} nodes")
                 self._nodes[number] = node = RemoteNodeSession(self, entry)
                 self.registry.add_remote(node)
-            # Only now: a node that claims something else is reached all the time.
+            # Removed last, so that a node whose identifiers change stays reachable throughout.
             if former is not None:
                 self.registry.remove_remote(former)
                 self._set_drains(former, True)
@@ -141,7 +142,7 @@ class SiblingSession:
             self.registry.remove_remote(node)
 
     def _set_drains(self, node: RemoteNodeSession, drains: bool) -> None:
-        """Note whether nothing new is to be opened by a way."""
+        """Set whether a route is draining, and report it if it begins."""
         begins = drains and not node.drains
         node.drains = drains
         if begins:
@@ -153,7 +154,7 @@ class SiblingSession:
 
 @implementer(INodeSession)
 class RemoteNodeSession:
-    """The way to one node by a sibling that has a session with its agent."""
+    """The route to one node through a sibling that has a session with its agent."""
 
     def __init__(self, sibling: SiblingSession, entry: NodeEntry) -> None:
         self.node = entry.node
@@ -163,31 +164,31 @@ class RemoteNodeSession:
         self._sibling = sibling
 
     def is_same(self, entry: NodeEntry) -> bool:
-        """Return whether ``entry`` is about this node, and it is found by the same identifiers."""
+        """Return whether ``entry`` has the name and the identifiers of this node."""
         return (entry.node, entry.identifiers) == (self.node, self.identifiers)
 
     @property
     def draining(self) -> bool:
-        """Whether new streams go another way where there is one."""
+        """Whether new streams take another route if there is one."""
         sibling = self._sibling
         return self.drains or sibling.tunnel.going_away or not sibling.reachable
 
     @property
     def connected(self) -> bool:
-        """Whether the sibling can be asked now."""
+        """Whether the sibling is reachable now."""
         return self._sibling.reachable
 
     def open_stream(
         self, host: str, port: int, timeout: float, request_id: str, holder: Holder = OTHER
     ) -> Deferred[IStream]:
-        """Have the sibling open a stream; if it has lost the node, try another way, once."""
+        """Open a stream through the sibling; if it has lost the node, try another route, once."""
         registry, clock = self._sibling.registry, self._sibling.tunnel.clock
         return open_by_two_ways(registry, clock, self, host, port, timeout, request_id, holder)
 
     def open_here(
         self, host: str, port: int, timeout: float, request_id: str, holder: Holder = OTHER
     ) -> Deferred[IStream]:
-        """Have the sibling open a stream, which is of the same holder's share there."""
+        """Open a stream through the sibling, where the same holder's share is charged."""
         sibling = self._sibling
         if not sibling.reachable:
             return fail(StreamFailed(Code.SESSION_LOST, self._lost()))
@@ -197,7 +198,7 @@ class RemoteNodeSession:
         return dial.addBoth(self._dial_ended, dial)
 
     def snapshot(self) -> SessionSnapshot:
-        """Describe the session with the sibling, as that by which the node is reached."""
+        """Return a snapshot of the session with the sibling, with the name of the node."""
         return replace(self._sibling.tunnel.snapshot(), node=self.node)
 
     def _dial_ended(self, result: IStream | Failure, dial: Deferred[IStream]) -> IStream | Failure:

@@ -1,4 +1,4 @@
-"""What servers tell and allow each other."""
+"""The settings and limits between servers."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from dataclasses import dataclass, field
 from yurttunnel.wire.hello import Hello, Limits
 
 SIBLING_LIMITS = Limits(
-    # All nodes of a server share one session here.
+    # All nodes of a server share one session.
     max_streams=10_000,
     session_window=256 * 1024 * 1024,
-    # Servers are near each other, and the list of nodes is a stream that is always open: so one
-    # that is dead is noticed within 1.9 s (docs/protocol.md, "Liveness").
+    # Latency between servers is low, and the list of nodes is an open stream: so a dead sibling is
+    # detected within 1.9 s (docs/protocol.md, "Liveness").
     ping_interval=2_500,
-    # Whoever is not back soon is hung or dead, and callers had better ask again for the nodes.
+    # A sibling that is not back soon hangs or is dead, and callers should retry.
     resume_window=5_000,
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiblingSettings:
-    """What this server tells its siblings of itself.
+    """What this server sends to its siblings about itself.
 
-    ``name`` names this server in logs, ``software`` its version.
+    ``name`` is the name of this server in logs, and ``software`` its version.
     """
 
     software: str
@@ -30,7 +30,7 @@ class SiblingSettings:
     limits: Limits = field(default=SIBLING_LIMITS)
 
     def hello(self, process: bytes, session: bytes, received: int) -> Hello:
-        """Make the HELLO of this server, which is ``process``."""
+        """Return the HELLO of this server, whose process id is ``process``."""
         return Hello(
             limits=self.limits,
             session=session,
