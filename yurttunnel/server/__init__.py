@@ -1,1 +1,1 @@
-"""The cloud end: which agent serves a destination, and the listeners through which it is asked."""
+"""The cloud end: the registry of agents' sessions, and the listeners for agents and callers."""

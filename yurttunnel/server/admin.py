@@ -1,7 +1,7 @@
-"""What the commands ask a server by its socket, besides the pages of the meta port.
+"""The pages of a server's admin socket, in addition to those of the meta port.
 
-``/v1/forwards`` are the forwards that are open; ``/v1/tokens`` and ``/v1/revocations``, of a server
-without a cluster, the join tokens that are good and the nodes that may connect no more.
+``/v1/forwards`` are the open forwards; ``/v1/tokens`` and ``/v1/revocations``, of a server without
+a cluster, the valid join tokens and the revoked nodes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def server_socket(
     process: ServerProcess,
     own: Mapping[str, Page],
 ) -> AdminSocket:
-    """Make the socket in ``directory``; ``own`` are the pages of the mode."""
+    """Return the socket in ``directory``; ``own`` are the pages of the mode."""
     forwards = ForwardPages(lambda: process.forwards)
     return admin_socket(
         reactor,
@@ -64,7 +64,7 @@ def server_socket(
 def standalone_pages(
     reactor: IReactor, settings: Settings, directory: Path, trust: StandaloneServerTrust
 ) -> dict[str, Page]:
-    """Make the pages of a server that is its own authority."""
+    """Return the pages of a server that is its own authority."""
     tokens = TokenPages(
         trust.tokens,
         trust.join_token,
@@ -75,7 +75,7 @@ def standalone_pages(
 
 
 def status_page(settings: Settings) -> str:
-    """Return where the status page is, for a browser on this machine."""
+    """Return the URL of the status page, for a browser on this machine."""
     return f"http://{join_authority(settings.insecure_address, settings.meta_port)}/"
 
 
@@ -83,9 +83,10 @@ NOT_YET = "this server accepts no calls now: it begins"
 
 
 class ForwardPages:
-    """Lists, opens and closes what ``find()`` gives, which is ``None`` before the server listens.
+    """Lists, opens and closes the forwards of ``find()``, which is ``None`` before the server
+    listens.
 
-    What is done so lasts until the process ends, or its configuration says something else.
+    A change lasts until the process ends, or until its configuration changes for that forward.
     """
 
     def __init__(self, find: Callable[[], Forwards | None]) -> None:
@@ -158,7 +159,7 @@ def _described(forward: Forward) -> dict[str, object]:
 
 
 class RevocationPages:
-    """Lists the nodes that were revoked, and revokes one in ``state_dir``."""
+    """Lists the revoked nodes, and revokes one in ``state_dir``."""
 
     _log = Logger()
 
@@ -166,7 +167,7 @@ class RevocationPages:
         self._reactor = reactor
         self._state_dir = state_dir
         self._revocations = revocations
-        # Each reads the list and writes it anew.
+        # Each revocation reads and rewrites the list.
         self._one_at_a_time = DeferredLock()
 
     def pages(self) -> dict[str, Page]:
@@ -190,7 +191,7 @@ class RevocationPages:
         return Deferred.fromCoroutine(self._revoked(node))
 
     async def _revoked(self, node: str) -> Answer:
-        # It waits for the disk.
+        # In a thread, because it waits for the disk.
         revoke = partial(revoke_node, self._reactor, self._state_dir)
         try:
             sentence = await self._one_at_a_time.run(
@@ -201,15 +202,15 @@ class RevocationPages:
         except StateError as error:
             return text(f"{error}\n", 500)
         self._log.info("{sentence}, by command", node=node, sentence=sentence)
-        # Its session ends now and not with the next look at the file.
+        # Refreshed so that the session ends now, instead of at the next check of the file.
         self._revocations.refresh()
         return as_json({"node": node, "done": sentence})
 
 
 class TokenPages:
-    """Lists tokens without their secrets, makes one, and ends one.
+    """Lists tokens without their secrets, creates one, and revokes one.
 
-    ``command(token)`` gives what to run on a node. The token in ``file`` is one of them.
+    ``command(token)`` returns the command for a node. The token in ``file`` is one of the tokens.
     """
 
     _log = Logger()

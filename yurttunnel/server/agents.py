@@ -1,4 +1,4 @@
-"""The agents' listener: from a verified certificate and a HELLO to a session in the registry."""
+"""The agents' listener: verifies certificates and HELLOs, and adds sessions to the registry."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ REFUSALS = (
     "overloaded",
     "lost",
 )
-"""Why connections come to nothing; what else there is counts as ``protocol``."""
+"""Why connections do not become sessions; all other reasons count as ``protocol``."""
 
 REFUSAL_METRICS: tuple[Metric[Counter[str]], ...] = (
     counter(
@@ -61,16 +61,16 @@ REFUSAL_METRICS: tuple[Metric[Counter[str]], ...] = (
 )
 
 MAX_SESSIONS_OF_NODE = 8
-"""Sessions that a node may have at the same time, those included that end or wait for their agent.
+"""The maximum number of sessions of a node, including those that are ending or disconnected.
 
-One agent after the other may still end its streams, each for its drain timeout."""
+Several agents in succession may still be finishing their streams, each for its drain timeout.
+"""
 
 
 @implementer(IStreamAcceptor)
 class RefuseStreams:
-    """What a server does with peers that open streams where it opens none for them: no agent of
-    ours does, so one that does is after the work that each opening is.
-    """
+    """Ends sessions of peers that open streams to a server, which accepts none: no genuine agent
+    does, so a peer that does wants to cause the work of each opening."""
 
     def stream_requested(self, request: IStreamRequest) -> None:
         """End the session."""
@@ -79,10 +79,10 @@ class RefuseStreams:
 
 @dataclass(frozen=True, slots=True)
 class AgentListenerSettings:
-    """What the agents' listener tells agents and allows them.
+    """What the agents' listener sends to agents and allows them.
 
-    ``return_grace`` is in seconds, see :class:`TunnelSession`. ``name`` names the server in
-    logs, ``software`` its version.
+    ``return_grace`` is in seconds, see :class:`TunnelSession`. ``name`` is the name of the server
+    in logs, ``software`` its version.
     """
 
     limits: Limits
@@ -92,12 +92,12 @@ class AgentListenerSettings:
 
 
 class AgentListener(Factory):
-    """The factory behind port 10262, under TLS that has verified the client's certificate.
+    """The factory of port 10262, under TLS, which has verified the client's certificate.
 
-    ``is_revoked`` says of a node's identity that it is no longer good, ``others`` are the
-    protocols that share the port, by their ALPN. ``identify`` reads a node's identity from its
-    certificate, or raises :class:`BadIdentity`. ``replicas()`` is how many servers there are,
-    which agents are told; ``None`` where that is not known here.
+    ``is_revoked`` returns whether a node's identity was revoked, ``others`` are the protocols that
+    share the port, by ALPN. ``identify`` returns a node's identity from its certificate, or raises
+    :class:`BadIdentity`. ``replicas()`` returns the number of servers, which is sent to agents;
+    ``None`` if it is unknown.
     """
 
     _log = Logger()
@@ -117,13 +117,13 @@ class AgentListener(Factory):
         self._registry = registry
         self._is_revoked = is_revoked
         self.settings = settings
-        """What counts for sessions that begin from now on."""
+        """The settings for new sessions."""
         self._others = dict(others)
         self._identify = identify
         self._replicas = replicas
         self._told: int | None = None
         self.process = os.urandom(16)
-        """What tells this process apart from every other one, in HELLOs."""
+        """Identifies this process in HELLOs."""
         self._unfinished = EvictingSet(MAX_UNFINISHED, SessionConnection.evicted)
         self._handed_over: set[SessionConnection] = set()
         self._sessions: dict[bytes, NodeSession] = {}
@@ -132,50 +132,49 @@ class AgentListener(Factory):
         registry.on_remote_serves.append(self._served_elsewhere)
         self._refused_peers = RefusedPeers(context.clock, self._log)
         self.refusals: Counter[str] = Counter()
-        """Connections that came to nothing, by what was the matter (``REFUSALS``)."""
+        """Connections that did not become sessions, by reason (``REFUSALS``)."""
         self.on_sessions_drain: list[Callable[[frozenset[INodeSession]], object]] = []
-        """Who closes what is idle in sessions, and is told of those that want to end and wait for
-        their streams, or that have lost their connection."""
+        """Callbacks that close idle connections in draining or disconnected sessions."""
         self.on_ended: list[Callable[[str, str], object]] = []
-        """Who is told of each session that has ended, by the name of its node, and why."""
+        """Callbacks for each session that has ended, with the name of its node and the reason."""
         self.on_interrupted: list[Callable[[str, str], object]] = []
-        """Who is told of each node whose session has lost its connection, and why."""
+        """Callbacks for each node whose session has lost its connection, with the reason."""
         self.on_closing: list[Callable[[Code, str], object]] = []
-        """Who ends, together with the sessions, what else shares the port."""
+        """Callbacks that end what else shares the port, together with the sessions."""
 
     def sessions(self) -> list[TunnelSession]:
-        """Return all sessions, those too that have been replaced and still end their streams."""
+        """Return all sessions, including replaced ones that are finishing their streams."""
         return [session.tunnel for session in self._sessions.values()]
 
     def drain(self, text: str) -> None:
-        """Take no new agents, and let the sessions end with their last stream."""
+        """Reject new agents, and let the sessions end with their last stream."""
         self._draining = True
         self._close_disconnected()
         for session in self.sessions():
             session.go_away(text)
 
     def close_sessions(self, code: Code, text: str) -> None:
-        """End every session now."""
+        """Close all sessions now."""
         for session in self.sessions():
             session.close(code, text)
         for callback in self.on_closing:
             callback(code, text)
         for connection in [*self._unfinished, *self._handed_over]:
-            # One that is being closed has something to say before.
+            # A connection that is being closed still has data to send.
             if not connection.transport.disconnecting:
                 connection.abandon()
 
     def share_port(self, alpn: bytes, build: Callable[[], IProtocol]) -> None:
-        """Have ``build`` make the protocols of connections that negotiate ``alpn``."""
+        """Let ``build`` create the protocols of connections that negotiate ``alpn``."""
         self._others[alpn] = build
 
     def sessions_drain(self, sessions: frozenset[INodeSession]) -> None:
-        """Have what is idle in sessions closed, which are about to end or have no connection."""
+        """Have idle connections closed in sessions that are ending or disconnected."""
         for callback in self.on_sessions_drain:
             callback(sessions)
 
     def replicas_changed(self) -> None:
-        """Notify all agents how many servers there are now; more than those told do no harm."""
+        """Send a changed number of servers to all agents, which tolerate an inaccurate one."""
         replicas = self._replicas()
         if replicas is None or replicas == self._told:
             return
@@ -184,33 +183,33 @@ class AgentListener(Factory):
             session.tell_servers(replicas)
 
     def revoke(self, node: str) -> None:
-        """End the sessions of a node that has been revoked, or that the cluster has no more."""
+        """Close the sessions of a node that was revoked, or deleted from the cluster."""
         for session in list(self._sessions.values()):
             if session.node == node and self._is_revoked(session.identity):
                 self._log.info("{text}; its session is ended", text=_revoked(node), node=node)
                 session.tunnel.close(Code.REVOKED, _revoked(node))
 
     def revoke_all(self) -> None:
-        """End the sessions of all such nodes, as when it has not been known before which are."""
+        """Close the sessions of all such nodes, if it was unknown until now which these are."""
         for node in {session.node for session in self._sessions.values()}:
             self.revoke(node)
 
     # -- Factory, ConnectionOwner --------------------------------------------------------------
 
     def buildProtocol(self, addr: IAddress | None) -> SessionConnection:
-        """Take a connection."""
+        """Return the protocol for a connection."""
         connection = SessionConnection(self._context.clock, self, self._others)
         self._unfinished.begin(connection)
         return connection
 
     def connection_ready(self, connection: SessionConnection) -> None:
-        """Wait for the agent's HELLO; who shares the port has bounds of its own."""
+        """Wait for the agent's HELLO; the other protocols of the port have their own limits."""
         if connection.handed_over:
             self._unfinished.end(connection)
             self._handed_over.add(connection)
 
     def connection_ended(self, connection: SessionConnection, reason: Failure) -> None:
-        """Report sessions that have no connection now; log connections that came to nothing."""
+        """Report sessions without a connection; log connections that did not become sessions."""
         session = self._carried.pop(connection, None)
         if session is not None and not (session.tunnel.closed or session.tunnel.connected):
             self.sessions_drain(frozenset({session}))
@@ -230,7 +229,7 @@ class AgentListener(Factory):
             self._refused_peers.warn(text, reason, address=authority_behind(connection.transport))
 
     def hello_received(self, connection: SessionConnection, hello: Hello) -> None:
-        """Resume the session that the agent asks for, or begin a new one."""
+        """Resume the session that the agent names, or start a new one."""
         identity = self._identity_of(connection)
         identifiers = granted_identifiers(identity, hello)
         session = self._sessions.get(hello.session) if hello.session != NO_SESSION else None
@@ -257,10 +256,10 @@ class AgentListener(Factory):
         return identity
 
     def _check_not_connected(self, identity: NodeIdentity, hello: Hello) -> None:
-        """Refuse the agent that has a session here already, by its own word and by ours.
+        """Reject an agent that has a session here already, by its own account and by ours.
 
-        Replacing it would end its streams. An agent that has not yet noticed the end of its
-        session here is let in.
+        Replacing that session would end its streams. An agent that has not yet noticed the end of
+        its session here is accepted.
         """
         held = self.process in held_processes(hello)
         if held and any(
@@ -275,7 +274,7 @@ class AgentListener(Factory):
             )
 
     def _close_disconnected(self) -> None:
-        """End the sessions whose agents could not come back to a server that stops."""
+        """Close the sessions whose agents could not reconnect to a server that stops."""
         for session in self.sessions():
             if not session.connected:
                 session.close(Code.GOING_AWAY, "the connection was lost while the server stops")
@@ -292,7 +291,7 @@ class AgentListener(Factory):
             text = f"{hello.received} bytes received of a session that has sent another number"
             tunnel.close(Code.PROTOCOL, text)
             raise Violation(Code.PROTOCOL, text)
-        # It may have been renewed, or be of a newer enrolment; and have a new address.
+        # The certificate may be renewed or from a later enrolment, and the address may be new.
         session.identity = identity
         tunnel.description = self._description(connection, identity)
         connection.send_hello(self._hello(tunnel.session_id, tunnel.wire.received))
@@ -313,7 +312,7 @@ class AgentListener(Factory):
     ) -> None:
         kept = kept_sessions(hello)
         own = self._hello(os.urandom(16), 0)
-        # What it has received counts in the session that it asked for, not in the new one.
+        # The number of bytes received belongs to the requested session, not to the new one.
         hello = replace(hello, received=0)
         description = self._description(connection, identity)
         tunnel = TunnelSession(
@@ -324,7 +323,7 @@ class AgentListener(Factory):
         tunnel.on_going_away.append(lambda: self._drains(session))
         self._sessions[own.session] = session
         connection.send_hello(own)
-        # Connected before it is known, so that siblings are told once, and at once, to use it.
+        # Connected before it is registered, so that siblings get one report, with a usable session.
         self._carried[connection] = session
         connection.start(tunnel, hello)
         older = [each for each in self._registry.add(session) if isinstance(each, NodeSession)]
@@ -350,9 +349,9 @@ class AgentListener(Factory):
         self._registry.direct_changed(session.node)
 
     def _replace(self, replaced: NodeSession, process: bytes, kept: frozenset[bytes]) -> None:
-        """End the session that a node had before, unless it is ending by itself already.
+        """End the previous session of a node, unless it is ending already.
 
-        The agent that has begun another one is ``process``, and has those that are ``kept``, too.
+        The new session is from the agent's ``process``, which also keeps the sessions ``kept``.
         """
         if replaced.going_away:
             replaced.end_if_succeeded()
@@ -360,15 +359,16 @@ class AgentListener(Factory):
         tunnel = replaced.tunnel
         is_same = tunnel.wire.peer.process == process
         if is_same and (tunnel.connected or tunnel.session_id in kept):
-            # Its GOAWAY comes by the other connection and may be late, or be lost with it, or its
-            # clients have dialed this server at the same moment. One that has lost its state is
-            # another process.
+            # Its GOAWAY travels on the other connection and may be late, or be lost with that, or
+            # its clients have dialed this server at the same moment. An agent that has lost its
+            # state is another process.
             tunnel.go_away("the agent has begun a new session")
             self.sessions_drain(frozenset({replaced}))
         elif is_same:
             tunnel.close(Code.REPLACED, "the agent has begun a new session")
         elif tunnel.connected:
-            # Perhaps two agents run as this node; the one that is told waits before it returns.
+            # Perhaps two agents run as this node; the agent that gets this code waits before it
+            # reconnects.
             tunnel.close(Code.REPLACED, "another agent of the node has connected")
         else:
             tunnel.close(Code.SESSION_LOST, RESTARTED)
@@ -387,7 +387,7 @@ class AgentListener(Factory):
         )
 
     def _why_ended(self, code: Code, text: str) -> str:
-        """Return for people why a session has ended after which the node may be missed."""
+        """Return in readable form why a session has ended after which the node may be lost."""
         if code is Code.GOING_AWAY and not self._draining:
             text = "the agent has left cleanly, as it does when it is stopped"
         return f"{text} ({code.name})"
@@ -408,7 +408,7 @@ class AgentListener(Factory):
         if replicas is not None:
             properties[SERVERS] = str(replicas)
         if replicas != self._told:
-            # This agent knows something else than the others.
+            # This agent has another number than the others.
             self._told = None
         return Hello(
             limits=self.settings.limits,
@@ -428,18 +428,18 @@ def _belongs_to(session: NodeSession, identity: NodeIdentity, hello: Hello) -> b
 
 
 def _close_if_abandoned(tunnel: TunnelSession) -> None:
-    """End a session that has lost its connection while it ended: agents return for streams only."""
+    """Close an ending session that has lost its connection: agents return for streams only."""
     if tunnel.going_away and not tunnel.wire.unfinished:
         tunnel.close(Code.SESSION_LOST, "the connection was lost while the session ended")
 
 
 def _revoked(node: str) -> str:
-    """Return for people that a node's certificate is good no more."""
+    """Return the text for a node whose certificate is no longer valid."""
     return f"node {node} has been revoked, or is no node of the cluster any more"
 
 
 def _reason(reason: Failure) -> str:
-    """Name in one word why a connection came to nothing."""
+    """Return in one word why a connection did not become a session."""
     error = reason.value
     if isinstance(error, Violation):
         name = error.code.name.lower()
@@ -448,6 +448,6 @@ def _reason(reason: Failure) -> str:
 
 
 def _is_connected_already(reason: Failure) -> bool:
-    """Return whether an agent that looked for other servers was refused, which is no trouble."""
+    """Return whether an agent in search of other servers was rejected, which is normal."""
     error = reason.value
     return isinstance(error, Violation) and error.code is Code.ALREADY_CONNECTED

@@ -1,4 +1,4 @@
-"""The approver: approves the tunnel's certificate requests that somebody is entitled to."""
+"""The approver: approves the tunnel's certificate requests that their requesters may make."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ from yurttunnel.pki.approval_requests import (
 )
 
 LOOK_AGAIN_SECONDS = 60.0
-"""Between two rounds, in which requests that are left alone are looked at again."""
+"""Seconds between two rounds, in which requests that were not approved are reviewed again."""
 
 LONGEST_PAUSE = 30
-"""Rounds from one look at a request to the next, at most: each pause is twice the one before."""
+"""The maximum number of rounds between two reviews of a request; each pause is twice as long."""
 
 MOST_IN_A_ROUND = 100
-"""How many requests are looked at again in a round; whoever may create requests can create many."""
+"""The maximum number of reviews in a round; everyone who may create requests can create many."""
 
 _WORKERS = 2
 _API_SERVICE = ("kubernetes", "default")
@@ -61,10 +61,9 @@ _LEFT_ALONE = "NotApproved"
 class ApprovalCounters:
     """Totals since the process started.
 
-    Of all servers only the one that leads approves, so sums over the servers are the whole.
-    ``approved`` is by the kind of certificate, ``left_alone`` by kind and reason; both are values
-    of the enumerations of the rules, so there are few. ``failures`` are attempts that are
-    repeated.
+    Only the leader of all servers approves requests, so sums over the servers are totals.
+    ``approved`` is by kind of certificate, ``left_alone`` by kind and reason; both are values of
+    the rules' enumerations, so there are few. ``failures`` are attempts that are retried.
     """
 
     approved: Counter[str] = field(default_factory=Counter)
@@ -89,7 +88,8 @@ METRICS: tuple[Metric[ApprovalCounters], ...] = (
         " request of servers in another namespace, which their own approver handles; no action is"
         " needed. The others are mistakes. The Event on the request (kubectl describe csr) and the"
         " log have the requester, the subject and the remedy.",
-        # All from the start: an attack may be one request, of which ``increase`` sees nothing else.
+        # All from the start: an attack may be one request, which ``increase`` misses in a new
+        # series.
         lambda counters: (
             ((kind.value, reason.value), counters.left_alone[kind.value, reason.value])
             for kind in Kind
@@ -109,9 +109,9 @@ METRICS: tuple[Metric[ApprovalCounters], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What is kept of a request: whether there is something to do about it.
+    """What is stored of a request: whether it is pending.
 
-    One that was deleted and made anew under the same name is another one, as its ``uid`` says.
+    A request that was deleted and recreated under the same name has another ``uid``.
     """
 
     name: str
@@ -120,7 +120,7 @@ class _Kept:
 
 
 def _keep(csr: Object) -> _Kept:
-    """Keep little: there may be thousands of requests, most of them of kubelets."""
+    """Store little: there may be thousands of requests, most of them from kubelets."""
     metadata = csr.get("metadata")
     name, uid = (
         (metadata.get("name"), metadata.get("uid")) if isinstance(metadata, dict) else (None, None)
@@ -130,11 +130,10 @@ def _keep(csr: Object) -> _Kept:
 
 @dataclass(slots=True)
 class _Left:
-    """What is known of a request that is left alone.
+    """The state of a request that was not approved.
 
-    ``told`` is the hash of the decision that was told, which may be long. It is looked at again
-    in round ``due``, if ``may_change`` says that this can have another end, and next after twice
-    ``pause`` rounds.
+    ``told`` is the hash of the reported decision, which may be long. The request is reviewed again
+    in round ``due`` if ``may_change`` is set, and then after twice ``pause`` rounds.
     """
 
     told: int
@@ -144,16 +143,16 @@ class _Left:
 
 
 REQUESTS = InformerSpec(CERTIFICATE_SIGNING_REQUESTS, _keep)
-"""What the approver follows, on servers that do not lead, too: so whoever takes over knows."""
+"""The approver's informer, also on servers that do not lead, so that a new leader is up to date."""
 
 
 class Approver(MultiService):
-    """Looks at each request of the tunnel, and approves it or tells why not.
+    """Reviews each request of the tunnel, and approves it or reports why not.
 
-    To be led: it may be started and stopped any number of times. A request that is left alone is
-    told of once for each reason, by an event, in the log and as a metric. Where that may change
-    it, it is looked at again: after one round, two, four and so on, with a worker of its own, so
-    that no new one waits for it.
+    The leader runs it: it may be started and stopped any number of times. A request that is not
+    approved is reported once for each reason, by an event, in the log and as a metric. If its
+    result may change, it is reviewed again after one round, two, four and so on, by a separate
+    worker, so that new requests do not wait.
     """
 
     _log = Logger()
@@ -181,7 +180,7 @@ class Approver(MultiService):
         what = "looking again at requests that are left alone"
         Reconciler(clock, LOOK_AGAIN_SECONDS, what, self._look_again).setServiceParent(self)
         self._forget: Callable[[], None] | None = None
-        # By the name of the request, only of those that there are.
+        # By name, of existing requests only.
         self._left: dict[str, _Left] = {}
         self._round = 0
         self._problem = ""
@@ -191,7 +190,7 @@ class Approver(MultiService):
         self._forget = self._requests.add_handler(self._changed)
 
     def stopService(self) -> Deferred[Any]:
-        """End; what is under way is waited for, as long as the queue does."""
+        """Stop; wait for current reviews, as long as the queue does."""
         if self._forget is not None:
             self._forget()
             self._forget = None
@@ -201,7 +200,7 @@ class Approver(MultiService):
         return stopped
 
     def problem(self) -> str | None:
-        """Return what keeps requests from being approved; for the server that leads."""
+        """Return why requests cannot be approved, on the leader."""
         return self._problem if self.running and self._problem else None
 
     def _changed(self, old: _Kept | None, new: _Kept | None) -> None:
@@ -215,13 +214,13 @@ class Approver(MultiService):
         self._queue.add(new.name)
 
     async def _look_again(self) -> None:
-        """Begin a round: those that were looked at the fewest times come first."""
+        """Start a round; the requests with the fewest reviews come first."""
         self._round += 1
         due: list[tuple[int, int, str]] = []
         for kept in self._requests.values():
             left = self._left.get(kept.name)
             if kept.waiting and left is None:
-                # It is waiting or tried again there, or there was no room for it.
+                # It is in the queue or in its backoff, or there was no room for it.
                 self._queue.add(kept.name)
             elif left is not None and left.may_change and left.due <= self._round:
                 due.append((left.pause, left.due, kept.name))
@@ -232,7 +231,7 @@ class Approver(MultiService):
             self._queue_again.add(name)
 
     async def _handle(self, name: str) -> None:
-        """Look at one request; what is raised has it looked at again."""
+        """Review a request; an exception has it retried."""
         try:
             await self._look_at(name)
         except (ApiError, ApiUnreachable) as error:
@@ -242,7 +241,7 @@ class Approver(MultiService):
         self._problem = ""
 
     async def _look_at(self, name: str) -> None:
-        # What the informer has may be older than what somebody has decided meanwhile.
+        # The informer's copy may be older than a decision by somebody else.
         csr = await self._get(CERTIFICATE_SIGNING_REQUESTS, name)
         request = recognize(csr) if csr is not None and not is_decided(csr) else None
         if csr is None or request is None:
@@ -258,7 +257,7 @@ class Approver(MultiService):
         except NotFound:
             return
         except Conflict:
-            # Somebody was faster; with what, the next look tells.
+            # Somebody else was faster; the next review shows the result.
             self._queue.add(name)
             return
         self._counters.approved[request.kind.value] += 1
@@ -281,7 +280,7 @@ class Approver(MultiService):
         return Facts(self._namespace, node, pod, frozenset(others), may_join, api_addresses)
 
     async def _may_join(self, request: Request) -> bool:
-        """Ask what kube-controller-manager asks before it approves the first of a kubelet."""
+        """Make the check of kube-controller-manager for the first certificate of a kubelet."""
         requester = request.requester
         spec = {
             "user": requester.username,
@@ -308,7 +307,7 @@ class Approver(MultiService):
             return None
 
     def _approval(self, csr: Object, decision: Decision) -> Object:
-        """Make what the request becomes (``CertificateSigningRequestCondition``)."""
+        """Return the approved request (``CertificateSigningRequestCondition``)."""
         now = timestamp(time_of_day(self._clock))
         condition = {
             "type": "Approved",
@@ -326,13 +325,13 @@ class Approver(MultiService):
         name = request.name
         kept: _Kept | None = self._requests.get(name)
         if kept is None or not kept.waiting:
-            # It is gone, or decided, meanwhile.
+            # It was deleted or decided meanwhile.
             return
         if decision.reason is None or self._is_told(name, decision):
             return
         self._counters.left_alone[request.kind.value, decision.reason.value] += 1
         level = LogLevel.warn if decision.is_alarming else LogLevel.info
-        # A field called message would be taken for one of the old logging.
+        # A field named message would be interpreted as a legacy log message.
         line = "the certificate request {name} {text}"
         node = lookups(request, self._namespace).node
         self._log.emit(level, line, name=name, node=node, text=decision.message)
@@ -341,7 +340,7 @@ class Approver(MultiService):
             self._events.record(csr, "Warning", _LEFT_ALONE, f"{decision.message}. {more}")
 
     def _is_told(self, name: str, decision: Decision) -> bool:
-        """Return whether a decision was told before, and keep that it is now."""
+        """Return whether a decision was reported before, and record it as reported."""
         told = hash(decision)
         left = self._left.get(name)
         if left is None:

@@ -1,8 +1,8 @@
-"""What goes into the audit log: who has asked for what, and what has come of it.
+"""The contents of the audit log: who has requested what, and the result.
 
-There is a line for each stream that a caller has had or wanted, and for each request to a kubelet,
-when it has ended. Neither what passes is in it, nor tokens, nor the query of a request, in which
-commands are.
+There is a line for each stream that a caller has had or requested, and for each request to a
+kubelet, written at its end. It contains neither payload, nor tokens, nor the query of a request,
+which contains commands.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from yurttunnel.wire.codes import Code
 
 
 class Audit:
-    """Makes the lines; ``write`` takes each, with its end."""
+    """Formats the lines; ``write`` is called with each, including its line end."""
 
     def __init__(self, clock: IReactorTime, write: Callable[[bytes], None]) -> None:
         self.clock = clock
         self.write = write
 
     def begin(self, kind: str) -> AuditEntry:
-        """Begin what a caller is about to ask for.
+        """Start the entry of a caller.
 
         ``kind`` is ``connect``, ``forward``, ``passthrough`` or ``request``.
         """
@@ -37,10 +37,10 @@ class Audit:
 
 
 class AuditEntry:
-    """One line that is to be written: it is told what becomes known, and in the end how it ended.
+    """One future line: collects what becomes known, and finally the result.
 
-    Of several ends the first one counts. ``status`` is that of HTTP, 0 where there is none yet
-    and ``None`` for what is not HTTP. ``request`` has what is known of requests only.
+    Only the first result counts. ``status`` is the HTTP status, 0 if there is none yet and ``None``
+    for what is not HTTP. ``request`` has fields of requests only.
     """
 
     def __init__(self, audit: Audit, kind: str) -> None:
@@ -48,7 +48,7 @@ class AuditEntry:
         self.node = ""
         self.destination = ""
         self.code: Code | None = None
-        """Why it was refused, where there is a code for that."""
+        """Why it was refused, if there is a code for that."""
         self.status: int | None = None
         self.request: dict[str, Value] = {}
         self._audit = audit
@@ -58,11 +58,11 @@ class AuditEntry:
         self._written = False
 
     def by(self, peer: Peer) -> None:
-        """Note who asks."""
+        """Set the caller."""
         self._peer = peer
 
     def asks(self, transport: Any, request_id: str, node: str, destination: str) -> None:
-        """Note who asks for what; ``transport`` is that of the caller, as long as it is there."""
+        """Set the caller and its request; ``transport`` is the caller's, while that exists."""
         self._peer = peer_behind(transport)
         self.request_id = request_id
         self.node = node
@@ -71,17 +71,17 @@ class AuditEntry:
     def refused(self, transport: Any, reason: str, bytes_from_caller: int) -> None:
         """Write that the caller got nothing from the node, and why.
 
-        The node may have got something all the same, and not have answered.
+        The node may still have received something, without responding.
         """
         if self._peer is None:
             self._peer = peer_behind(transport)
         if self.status == HTTPStatus.BAD_REQUEST:
-            # It quotes what could not be read.
+            # The reason quotes malformed input.
             reason = quotable(reason)
         self._end("refused", self.code, reason, bytes_from_caller, 0)
 
     def ended(self, code: Code, reason: str, bytes_from_caller: int, bytes_to_caller: int) -> None:
-        """Write how it ended, after the node had been reached."""
+        """Write the result, after the node was reached."""
         self._end("ended", code, reason, bytes_from_caller, bytes_to_caller)
 
     def _end(

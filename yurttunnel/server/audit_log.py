@@ -1,8 +1,8 @@
-"""The audit log: lines that are not lost without a word, and hold nothing up.
+"""The audit log's writer: it counts and reports lost lines, and blocks nothing.
 
-Lines are collected for a moment and written together in a thread, since a disk can take seconds,
-and a pipe that nobody reads takes for ever. What cannot be written, and what comes while too much
-waits, is counted as lost.
+Lines are collected briefly and written together in a thread, since a disk can take seconds, and a
+pipe without a reader blocks forever. Lines that cannot be written, and lines that arrive while too
+much is waiting, are counted as lost.
 """
 
 from __future__ import annotations
@@ -23,27 +23,26 @@ from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.ops.waiting import within
 
 FLUSH_DELAY = 0.1
-"""Seconds for which lines are collected, and so what a process that is killed may lose."""
+"""Seconds for which lines are collected, and the most that a killed process loses."""
 
 MAX_WAITING = 4 * 1024 * 1024
-"""Bytes of lines that may wait, beside as many that are being written."""
+"""Bytes of lines that may wait, in addition to as many that are being written."""
 
 CLOSE_TIMEOUT = 5.0
-"""Seconds in which the last lines have to be written when the process stops."""
+"""Seconds for writing the last lines when the process stops."""
 
 MAX_LINE = 4095
-"""Bytes of a line without its end: a pipe takes 4096 at once (``PIPE_BUF`` of pipe(7)), so that
-lines on standard output are not torn apart by those of the log."""
+"""The maximum length of a line in bytes, without its end: a pipe writes 4096 bytes atomically
+(``PIPE_BUF`` of pipe(7)), so lines on standard output are not interleaved with those of the log."""
 
 SLOW = 3.0
-"""Seconds after which a write that has not ended is trouble: a disk that hangs, or a pipe that
-nobody reads."""
+"""Seconds after which a pending write is reported: the disk hangs, or a pipe has no reader."""
 
 _SHORT = 120
-"""Characters of a text in a line that would be too long, as they are escaped."""
+"""Characters, with escapes, of each text in a line that would be too long."""
 
 _LONGEST_ESCAPE = 12
-"""Characters that JSON makes of one outside the basic plane: a pair of surrogates."""
+"""Characters of a JSON escape outside the basic plane: a surrogate pair."""
 
 _LOOK = "look at the disk, or at who reads standard output"
 
@@ -52,20 +51,20 @@ Value = str | int | float | bool | None
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What has become of some lines: how many were written, and what is the matter, if anything."""
+    """The result of a write: the number of lines written, and the problem, if any."""
 
     lines: int
     problem: str = ""
 
 
 class IAuditSink(Interface):
-    """Where lines go; called in a thread, one call at a time."""
+    """The destination of lines; called in a thread, one call at a time."""
 
     def append(lines: list[bytes]) -> Written:
-        """Write ``lines``, each with its end, in their order and as long as that succeeds."""
+        """Write ``lines``, which include their ends, in order until a write fails."""
 
     def close() -> None:
-        """Let go of the file."""
+        """Close the file."""
 
 
 @dataclass(slots=True)
@@ -92,9 +91,9 @@ METRICS: tuple[Metric[AuditStats], ...] = (
 
 
 def format_line(record: Mapping[str, Value]) -> bytes:
-    """Write a record as one line of JSON, in ASCII, of at most :data:`MAX_LINE` bytes and its end.
+    """Format a record as a line of JSON, in ASCII, of at most :data:`MAX_LINE` bytes and its end.
 
-    In a record that is too long all texts are cut; those that were have ``...`` at their end.
+    If a record is too long, all its texts are truncated, with ``...`` at their end.
     """
     line = json.dumps(record, separators=(",", ":"))
     if len(line) > MAX_LINE:
@@ -113,10 +112,10 @@ def _cut(text: str) -> str:
 
 
 class AuditLog(Service):
-    """Takes lines at any time, and has ``sink`` write them by ``in_thread``.
+    """Accepts lines at any time, and has ``sink`` write them by ``in_thread``.
 
-    ``in_thread(function, argument)`` calls the function in a thread, as :func:`in_own_thread` does.
-    It is to be stopped behind all that has lines to write.
+    ``in_thread(function, argument)`` calls the function in a thread, like :func:`in_own_thread`.
+    Stop it after everything that writes lines.
     """
 
     _log = Logger()
@@ -129,7 +128,7 @@ class AuditLog(Service):
     ) -> None:
         self.stats = AuditStats()
         self.problem: str | None = None
-        """Why lines are lost now, or are about to be; ``None`` when they are not."""
+        """Why lines are lost now, or are about to be; ``None`` if none are."""
         self._clock = clock
         self._sink = sink
         self._in_thread = in_thread
@@ -141,7 +140,7 @@ class AuditLog(Service):
         self._lost_before = 0
 
     def write(self, line: bytes) -> None:
-        """Have ``line``, with its end, written soon."""
+        """Queue ``line``, which includes its end."""
         if self._closed or self._waiting_bytes + len(line) > MAX_WAITING:
             self._begin_trouble(f"lines come faster than they are written: {_LOOK}")
             self.stats.lost += 1
@@ -149,16 +148,16 @@ class AuditLog(Service):
         self._waiting.append(line)
         self._waiting_bytes += len(line)
         if self._task is None:
-            # Its owner is this service: it ends with the last line.
+            # Owned by this service: it ends with the last line.
             self._task = Deferred.fromCoroutine(self._write_waiting())
 
     def stopService(self) -> Deferred[None]:
-        """Write what waits, within :data:`CLOSE_TIMEOUT`, and let go of the file."""
+        """Write the queued lines, within :data:`CLOSE_TIMEOUT`, and close the file."""
         return Deferred.fromCoroutine(self._stop())
 
     async def _stop(self) -> None:
         super().stopService()
-        # Streams that were just ended tell of it in the next turn.
+        # Streams that have just ended report it in the next iteration.
         await deferLater(self._clock, 0)
         if self._task is None or await within(self._clock, CLOSE_TIMEOUT, [self._task]):
             self._closed = True
@@ -185,7 +184,7 @@ class AuditLog(Service):
         try:
             written = await self._in_thread(self._sink.append, lines)
         except Exception as error:
-            # Whatever it is, the lines that follow are to be written.
+            # Whatever fails, the following lines must be written.
             self._log.failure("Defect: writing the audit log failed")
             written = Written(0, repr(error))
         finally:
@@ -203,7 +202,7 @@ class AuditLog(Service):
             self.problem = None
 
     def _begin_trouble(self, problem: str) -> None:
-        """Report a problem, before lines are counted as lost by it."""
+        """Report a problem, before lines are counted as lost because of it."""
         if self.problem is None:
             self._lost_before = self.stats.lost
             self._warnings.warn(

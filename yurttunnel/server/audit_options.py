@@ -1,4 +1,4 @@
-"""The flags of the audit log, which have the names and the meaning of kube-apiserver's."""
+"""The flags of the audit log, with the names and meanings of kube-apiserver's."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ AUDIT_TABLE: tuple[Entry, ...] = (AUDIT_LOG_PATH, AUDIT_LOG_MAXSIZE, AUDIT_LOG_M
 
 
 def audit_settings(options: CommandOptions[Any]) -> AuditSettings | None:
-    """Return where the audit log goes, ``None`` without one; raises ``UsageError``."""
+    """Return the destination of the audit log, ``None`` without one; raises ``UsageError``."""
     path = options.optional_value(AUDIT_LOG_PATH, None)
     if path is None:
         _refuse_without_file(options, "it needs --audit-log-path FILE: add that")

@@ -1,4 +1,4 @@
-"""Who is at the other end of a caller's connection, for the audit log."""
+"""The identity of a caller, for the audit log."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from yurttunnel.server.refused_peers import authority_behind
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who asks; ``by`` says how that is known: ``certificate``, ``token`` or ``address``.
+    """A caller; ``by`` is how it is known: ``certificate``, ``token`` or ``address``.
 
-    ``who`` is the common name in the certificate, the user's name that the Kubernetes API has
-    given for the token, or the same as ``address``.
+    ``who`` is the common name in the certificate, the user name that the Kubernetes API has
+    returned for the token, or the same as ``address``.
     """
 
     who: str
@@ -28,12 +28,12 @@ class Peer:
     address: str
 
     def known_by_token(self, user: str) -> Peer:
-        """Return the same peer, whose token is that of ``user``."""
+        """Return the same peer, identified by the token of ``user``."""
         return Peer(user, "token", self.address)
 
 
 def peer_behind(transport: Any) -> Peer:
-    """Return who is behind a transport, over TLS once the handshake is over."""
+    """Return the peer of a transport; over TLS, call it after the handshake."""
     address = _address(transport)
     name = _common_name(transport) if is_secure(transport) else ""
     return Peer(name, "certificate", address) if name else Peer(address, "address", address)
@@ -47,12 +47,12 @@ def _address(transport: Any) -> str:
 
 
 def unix_user(connection: socket.socket) -> str:
-    """Return which user has connected to a Unix socket."""
+    """Return the user at the other end of a Unix socket."""
     return f"unix:uid={user_id_behind(connection)}"
 
 
 def _unix_credentials(connection: socket.socket) -> str:
-    """Return who has connected to a Unix socket."""
+    """Return the user, group and process at the other end of a Unix socket."""
     process, user, group = peer_credentials(connection)
     return f"unix:uid={user},gid={group},pid={process}"
 

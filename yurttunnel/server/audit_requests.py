@@ -1,7 +1,7 @@
-"""Requests to kubelets whose ends are written into the audit log.
+"""Writes requests to kubelets into the audit log, at their ends.
 
-The connections to kubelets carry many requests, so there is a line for each of these, and none
-for the streams.
+A connection to a kubelet carries many requests, so there is a line for each request, and none for
+the streams.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from yurttunnel.wire.codes import Code
 
 _OF_CONTAINERS = frozenset({"attach", "checkpoint", "containerLogs", "exec", "run"})
 _OF_PODS = _OF_CONTAINERS | {"portForward"}
-"""What has ``/namespace/pod`` behind it: ``InstallDebuggingHandlers`` in
-pkg/kubelet/server/server.go of Kubernetes. The container is the last segment, perhaps behind the
+"""Paths that are followed by ``/namespace/pod``: ``InstallDebuggingHandlers`` in
+pkg/kubelet/server/server.go of Kubernetes. The container is the last segment, possibly after the
 UID of the pod."""
 
 _LONGEST_PATH = 2048
-"""Bytes of a path that are looked at: those of kubelets have at most about 700."""
+"""Bytes of a path that are parsed: those of kubelets have at most about 700."""
 
 _LONGEST_METHOD = 32
 
@@ -43,19 +43,19 @@ _SEGMENT = re.compile(r"[\w.-]{0,64}", re.ASCII)
 """The first segment of every path that kubelets serve."""
 
 _NAME = re.compile(r"[\w.-]{0,253}", re.ASCII)
-"""What Kubernetes names namespaces, pods and containers."""
+"""The names of namespaces, pods and containers in Kubernetes."""
 
 _OTHER = "other"
-"""Stands for anything else, which may be a query or a parameter that was taken for the path."""
+"""Replaces anything else, which may be a misplaced query or parameter."""
 
 
 @implementer(IMiddleware)
 class RequestAudit:
-    """The outermost of all middlewares, so that it sees every refusal."""
+    """The outermost of all middlewares, so that it sees every rejection."""
 
     def __init__(self, audit: Audit) -> None:
         self._audit = audit
-        # By the transport: looking into a certificate takes longer than the rest of the line.
+        # By transport: parsing a certificate takes longer than the rest of the line.
         self._peers: WeakKeyDictionary[ITransport, Peer] = WeakKeyDictionary()
 
     def wrap(self, handler: Handler) -> Handler:
@@ -78,11 +78,11 @@ class RequestAudit:
 
 
 class _AuditedExchange:
-    """An exchange that knows, beside what others do, what has passed and how it failed."""
+    """An exchange that also records the bytes transferred, and how it failed."""
 
     def __init__(self, exchange: IExchange) -> None:
         self.received = 0
-        """Bytes from the caller: the body, and what came after an upgrade."""
+        """Bytes from the caller: the body, and data after an upgrade."""
         self.sent = 0
         """Bytes to the caller after an upgrade."""
         self.broken: tuple[Code, str] | None = None
@@ -111,7 +111,7 @@ class _AuditedExchange:
         self._exchange.switch(status, reason, fields, protocol)
 
     def _watch(self, caller: SplicedSide, kubelet: SplicedSide) -> None:
-        """Count what passes, and see which side ends the other."""
+        """Count the transferred bytes, and record which side ends first."""
         to_kubelet, to_caller = caller.dataReceived, kubelet.dataReceived
         caller_lost, kubelet_lost = caller.connectionLost, kubelet.connectionLost
 
@@ -132,7 +132,8 @@ class _AuditedExchange:
                 self.broken = code_of(reason.value)
             kubelet_lost(reason)
 
-        # Both sides are made to be looked up once, when their connections are handed over.
+        # Both sides allow this: their methods are looked up once, when their connections are
+        # switched.
         caller.dataReceived = count_received  # type: ignore[method-assign] # see above
         kubelet.dataReceived = count_sent  # type: ignore[method-assign] # see above
         caller.connectionLost = lose_caller  # type: ignore[method-assign] # see above
@@ -174,7 +175,7 @@ def _ended(
         **subject_of(head.target),
         "upgraded": status == 101,
     }
-    # The connection answers some by itself: where a handler raises, and bodies that are none.
+    # The connection answers some requests itself: if a handler raises, or a body is malformed.
     if exchange.failure or (request.refusal and error is None):
         refusal = exchange.failure or request.refusal
         entry.refused(exchange.transport, refusal, exchange.received)
@@ -196,9 +197,9 @@ def _how(exchange: _AuditedExchange, error: ExchangeFailed | None) -> tuple[Code
 
 
 def subject_of(target: bytes) -> dict[str, Value]:
-    """Return what a path is about, without the query, and nothing that is not a plain name.
+    """Return the parts of a path without the query; anything but plain names is replaced.
 
-    The path is decoded before it is split, as kubelets do it.
+    The path is decoded before it is split, as in kubelets.
     """
     path = unquote_to_bytes(target.partition(b"?")[0][:_LONGEST_PATH])
     first, *others = path.decode("utf-8", "backslashreplace").removeprefix("/").split("/")

@@ -1,4 +1,4 @@
-"""Where the audit log is written: a file that is rotated by its size, or standard output."""
+"""The destinations of the audit log: a file that is rotated by size, or standard output."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from yurttunnel.server.audit_log import IAuditSink, Written
 
 _MODE = 0o600
 _FLAGS = (
-    # Not blocking: a FIFO that nobody reads would never be opened, and is refused.
+    # Nonblocking: opening a FIFO without a reader would block; this way it fails.
     os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 )
 _MOMENT = "%Y-%m-%dT%H-%M-%S"
@@ -29,10 +29,10 @@ _STANDARD_OUTPUT = 1
 
 @dataclass(frozen=True, slots=True)
 class AuditSettings:
-    """Where the audit log goes: ``path``, or standard output for ``None``.
+    """The destination of the audit log: ``path``, or standard output if it is ``None``.
 
-    The file is rotated before it has more than ``max_bytes``, unless a single line has; the newest
-    ``max_backups`` of the former ones are kept, all of them for 0.
+    The file is rotated before it exceeds ``max_bytes``, unless a single line does; the newest
+    ``max_backups`` rotated files are kept, or all of them if it is 0.
     """
 
     path: Path | None
@@ -41,11 +41,11 @@ class AuditSettings:
 
 
 class UnsuitableFile(OSError):
-    """The path of the audit log leads to something that must not be written to."""
+    """The path of the audit log is not a file that may be written."""
 
 
 def open_sink(settings: AuditSettings) -> IAuditSink:
-    """Open where the audit log is to go; raises ``OSError`` with a reason."""
+    """Open the destination of the audit log; raises ``OSError`` with a reason."""
     if settings.path is None:
         return StandardOutput()
     file = AuditFile(settings.path, settings.max_bytes, settings.max_backups)
@@ -55,7 +55,7 @@ def open_sink(settings: AuditSettings) -> IAuditSink:
 
 @implementer(IAuditSink)
 class StandardOutput:
-    """Writes each line at once, since the log is written to the same place."""
+    """Writes each line separately, since the log is written to the same place."""
 
     def __init__(self, descriptor: int = _STANDARD_OUTPUT) -> None:
         self._descriptor = descriptor
@@ -68,16 +68,16 @@ class StandardOutput:
         return Written(len(lines))
 
     def close(self) -> None:
-        """Leave it open: others write there, too."""
+        """Do nothing: others write to standard output, too."""
 
 
 @implementer(IAuditSink)
 class AuditFile:
-    """A file of mode 0600 at ``path``, whatever others do with the name in the meantime.
+    """A file of mode 0600 at ``path``, whatever others do with the name meanwhile.
 
-    It is made anew when it was removed or renamed, and never written through a symbolic link.
-    Those of before are beside it, as ``audit-2026-01-31T12-00-00.000.log`` for ``audit.log``, in
-    the way of kube-apiserver.
+    It is recreated if it was removed or renamed, and never written through a symbolic link. Rotated
+    files are next to it, such as ``audit-2026-01-31T12-00-00.000.log`` for ``audit.log``, with the
+    names that kube-apiserver uses.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class AuditFile:
         self._descriptor: int | None = None
 
     def open(self) -> None:
-        """Open or make the file; raises ``OSError``."""
+        """Open or create the file; raises ``OSError``."""
         check_above(self._path)
         descriptor = os.open(self._path, _FLAGS, _MODE)
         try:
@@ -115,7 +115,7 @@ class AuditFile:
                     descriptor = self._current()
                     end = self._end_of_room(descriptor, lines, done)
                 if end == done:
-                    # It could not be renamed, and goes on being written: lines count for more.
+                    # Renaming has failed, and the file is written further: lines matter more.
                     end = len(lines)
                 part = lines[done:end]
                 data = b"".join(part)
@@ -135,7 +135,7 @@ class AuditFile:
             os.close(descriptor)
 
     def _end_of_room(self, descriptor: int, lines: list[bytes], start: int) -> int:
-        """Return where the lines from ``start`` on end that still fit; an empty file takes any."""
+        """Return the end of the lines from ``start`` that still fit; an empty file takes any."""
         size = os.fstat(descriptor).st_size
         for end in range(start, len(lines)):
             if size and size + len(lines[end]) > self._max_bytes:
@@ -144,7 +144,7 @@ class AuditFile:
         return len(lines)
 
     def _make_private(self, status: os.stat_result, descriptor: int) -> None:
-        """Have nobody else read the file; raises :class:`UnsuitableFile` where that cannot be."""
+        """Restrict the file to its owner; raises :class:`UnsuitableFile` if that is impossible."""
         if not stat.S_ISREG(status.st_mode):
             raise UnsuitableFile(0, "it is not a regular file")
         if status.st_uid not in (os.geteuid(), 0):
@@ -155,7 +155,7 @@ class AuditFile:
             os.fchmod(descriptor, _MODE)
 
     def _current(self) -> int:
-        """Return the descriptor of what is at the path, opened anew if that is another file."""
+        """Return the descriptor of the file at the path, reopened if that is another file."""
         descriptor = self._descriptor
         if descriptor is not None:
             try:
@@ -170,12 +170,12 @@ class AuditFile:
         return self._descriptor
 
     def _rotate(self) -> str:
-        """Rename the file, and remove what is too old; return what is the matter, if anything."""
+        """Rename the file, and remove old backups; return the problem, if any."""
         try:
             backups = self._backups()
             moment = datetime.datetime.fromtimestamp(self._now(), datetime.UTC)
             if backups:
-                # Those of a clock that was ahead would be kept for ever in place of newer ones.
+                # Backups from a clock that was ahead would be kept forever in place of newer ones.
                 moment = max(moment, backups[-1] + datetime.timedelta(milliseconds=1))
             os.rename(self._path, self._backup(moment))
             for old in backups[: 1 - self._max_backups or None] if self._max_backups else ():
@@ -185,26 +185,26 @@ class AuditFile:
         return ""
 
     def _backup(self, moment: datetime.datetime) -> Path:
-        """Return the name of the file that was renamed at a moment."""
+        """Return the name for a file that is rotated at ``moment``."""
         text = moment.strftime(_MOMENT) + f".{moment.microsecond // 1000:03d}"
         return self._path.with_name(f"{self._path.stem}-{text}{self._path.suffix}")
 
     def _backups(self) -> list[datetime.datetime]:
-        """List the moments of the former files, the oldest first."""
+        """List the times of the rotated files, the oldest first."""
         stem, suffix = re.escape(self._path.stem), re.escape(self._path.suffix)
         pattern = re.compile(f"{stem}-({_TIMESTAMP}){suffix}", re.ASCII)
         moments = []
         for found in filter(None, map(pattern.fullmatch, os.listdir(self._path.parent))):
-            # What is no date is not ours.
+            # A name without a valid date is not ours.
             with contextlib.suppress(ValueError):
                 moment = datetime.datetime.strptime(found[1], f"{_MOMENT}.%f")
                 moments.append(moment.replace(tzinfo=datetime.UTC))
         return sorted(moments)
 
     def _cut_off(self, descriptor: int, count: int) -> None:
-        """Remove the beginning of a line that could not be written to its end."""
+        """Remove the beginning of a line that could not be written completely."""
         if count:
-            # Where that fails, too, the next line is spoilt; there is nothing else to be done.
+            # If that fails, too, the next line is corrupted; nothing more can be done.
             with contextlib.suppress(OSError):
                 os.ftruncate(descriptor, os.fstat(descriptor).st_size - count)
 
@@ -213,7 +213,7 @@ class AuditFile:
 
 
 def _write_as_much(descriptor: int, data: bytes) -> tuple[int, str]:
-    """Write ``data`` as far as that succeeds; return the bytes, and what is the matter if any."""
+    """Write ``data`` until a write fails; return the number of bytes, and the problem, if any."""
     written = 0
     while written < len(data):
         try:

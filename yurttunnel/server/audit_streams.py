@@ -1,4 +1,4 @@
-"""Streams whose ends are written into the audit log."""
+"""Writes streams into the audit log, at their ends."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from yurttunnel.wire.codes import Code
 
 
 def audited(stream: IStream, entry: AuditEntry) -> IStream:
-    """Return ``stream`` as one that has ``entry`` written when it ends.
+    """Return ``stream`` wrapped so that ``entry`` is written when it ends.
 
-    It costs nothing for each piece of data: whoever uses the stream looks its methods up once.
+    It costs nothing per piece of data, because the users of a stream look up its methods once.
     """
     return cast(IStream, _AuditedStream(stream, entry))
 
@@ -32,20 +32,20 @@ class _AuditedStream:
         return getattr(self._stream, name)
 
     def attach(self, protocol: IProtocol) -> None:
-        """See how ``protocol`` is told of the end: that is once, whichever end it comes from."""
+        """Wrap ``protocol.connectionLost``: it is called once, whichever side ends the stream."""
         lost = protocol.connectionLost
 
         def connection_lost(reason: Failure) -> None:
             self._ended(*code_of(reason.value))
             lost(reason)
 
-        # As protocols do it with their dataReceived: one object less between the two ends.
+        # As protocols do with their dataReceived: one object less between the two ends.
         protocol.connectionLost = connection_lost  # type: ignore[method-assign] # see above
         self._attached = True
         self._stream.attach(protocol)
 
     def abort(self, code: Code, text: str) -> None:
-        """Reset the stream; one that nobody uses yet tells nobody else."""
+        """Reset the stream; if no protocol is attached, nothing else reports the end."""
         self._stream.abort(code, text)
         if not self._attached:
             self._ended(code, text)
@@ -56,7 +56,7 @@ class _AuditedStream:
 
 
 def code_of(error: BaseException | None) -> tuple[Code, str]:
-    """Return why a stream ended, as the metrics count it, with a sentence."""
+    """Return the code with which a stream ended, as metrics count it, and a text."""
     if isinstance(error, ConnectionDone):
         return Code.DONE, ""
     if isinstance(error, StreamFailed):

@@ -1,4 +1,4 @@
-"""The cloud end of the tunnel as a service: who can connect where, once there is trust."""
+"""The cloud end of the tunnel as a service: its listeners, once the certificates are there."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ log = Logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trust:
-    """Whom the server believes, and as whom it shows itself; each for one kind of peer.
+    """The server's credentials and trust for each kind of peer.
 
     ``agents`` are the contexts of the agents' port, ``secure`` those of --secure-port, and
-    ``connect`` those of endpoints of --connect-endpoint that name no files. ``identify`` reads
-    who a node is from its certificate, and ``is_revoked`` says whether it still is.
+    ``connect`` those of --connect-endpoint endpoints without files. ``identify`` returns a node's
+    identity from its certificate, and ``is_revoked`` whether it was revoked.
     """
 
     agents: IOpenSSLServerConnectionCreator
@@ -72,10 +72,10 @@ def agent_listener(
     others: Mapping[bytes, Callable[[], IProtocol]],
     replicas: Callable[[], int | None] = lambda: None,
 ) -> AgentListener:
-    """Make what is behind the agents' port; ``others`` are protocols that share it, by ALPN.
+    """Return the factory of the agents' port; ``others`` are the protocols that share it, by ALPN.
 
-    ``replicas()`` says how many servers there are, for agents; ``None`` where the command lines
-    of those say it.
+    ``replicas()`` returns the number of servers, for agents; ``None`` if agents know it from their
+    command lines.
     """
     agents = AgentListener(
         process.context,
@@ -112,9 +112,10 @@ def cloud_end(
     others: Sequence[SessionHolder] = (),
     passthrough: tuple[int, PassthroughFactory] | None = None,
 ) -> ServerService:
-    """Compose what listens, but for the meta port; ``others`` have sessions besides ``agents``.
+    """Compose the listeners, except the meta port; ``others`` hold sessions in addition to
+    ``agents``.
 
-    ``passthrough`` is --passthrough-port with what takes connections there, if there is one.
+    ``passthrough`` is --passthrough-port with its factory, if there is one.
     """
     live = process.live
     gates = tuple(each for each in middlewares if IGate.providedBy(each))
@@ -207,7 +208,7 @@ def _forwards(
     settings: Settings,
     guard: Callable[[Dialer], None],
 ) -> Forwards:
-    """Make what opens forwards; ``guard`` gives each what its callers have to pass."""
+    """Return the forwards; ``guard`` sets the gates and the audit log of each."""
 
     def make(forward: Forward) -> ForwardFactory:
         factory = ForwardFactory(registry, forward)
@@ -224,7 +225,7 @@ def _listeners(
     agents: AgentListener,
     callers: Mapping[str, ConnectFactory | DialingFactory],
 ) -> list[Listener]:
-    """Return what to listen on, each with the flag that an error names."""
+    """Return the listeners, each with the flag for error messages."""
     tcp = partial(listen_tcp, reactor)
     secured = tls.server_side(reactor, trust.agents, agents)
     flag = "--tunnel-agent-connect-port"
@@ -247,9 +248,9 @@ def _listeners(
 def _interception_listeners(
     reactor: IReactor, settings: Settings, secured: IProtocolFactory, insecure: IProtocolFactory
 ) -> list[Listener]:
-    """Return where callers come to that mean kubelets.
+    """Return the listeners for requests to kubelets.
 
-    Warns when others than this machine can come without being asked who they are.
+    Warns if other machines can connect without authentication.
     """
     if not ip_address(settings.insecure_address).is_loopback:
         log.warn(
@@ -275,7 +276,7 @@ def _on_both_families(
     port: int,
     factory: IProtocolFactory,
 ) -> list[Listener]:
-    """Listen on an address, and where connections of the other family are led to."""
+    """Listen on an address, and where connections of the other family are redirected to."""
     tcp = partial(listen_tcp, reactor, flag)
     return [
         Listener(flag, partial(tcp, address, port, factory)),

@@ -1,4 +1,4 @@
-"""A server's trust in a cluster: signers of the cluster issue its certificates."""
+"""A server's credentials and trust in a cluster, whose signers issue its certificates."""
 
 from __future__ import annotations
 
@@ -38,12 +38,13 @@ from yurttunnel.tunnel.tls import SIBLING_ALPN as SIBLING_PROTOCOL
 
 
 class ClusterServerTrust(ServerTrust):
-    """A server's trust in its cluster; besides what every server has there are, when ready:
+    """A server's credentials and trust in a cluster. In addition to those of every server, once
+    ready:
 
-    - ``siblings``: TLS toward the listeners of the other replicas;
-    - ``interception``: for listeners whose callers may prove themselves later, by their requests.
+    - ``siblings``: TLS to the listeners of the other replicas;
+    - ``interception``: for listeners whose callers may authenticate later, by their requests.
 
-    ``identify(certificate)`` says who an agent is, or raises ``BadIdentity``.
+    ``identify(certificate)`` returns an agent's identity, or raises ``BadIdentity``.
     """
 
     siblings: ClientContexts
@@ -59,10 +60,10 @@ class ClusterServerTrust(ServerTrust):
         settings: TrustSettings,
         accept_common_certificates: bool = False,
     ) -> None:
-        """Load what an earlier run left in ``cert_dir``.
+        """Load the state of an earlier run from ``cert_dir``.
 
-        ``read_authorities()`` gives the cluster's bundle as it is now, in PEM form. Raises
-        :class:`StateError`, and :class:`BadBundle` when one of the bundles cannot be used.
+        ``read_authorities()`` returns the cluster's current bundle in PEM form. Raises
+        :class:`StateError`, and :class:`BadBundle` if one of the bundles is unusable.
         """
         self._bundle = AuthorityBundle.cluster(clock, read_authorities, self.use_authorities)
         directory = open_certificate_directory(cert_dir)
@@ -108,7 +109,7 @@ class ClusterServerTrust(ServerTrust):
         self._common_certificates = identification.counters
 
     async def ready(self) -> None:
-        """Wait until both certificates are there, while the service runs; cancelling ends it."""
+        """Wait for both certificates, while the service runs; can be cancelled."""
         await self.serving.when_ready()
         await self.client.when_ready()
         if self._is_built:
@@ -120,11 +121,11 @@ class ClusterServerTrust(ServerTrust):
         self._live.follow(self.siblings, self.client_credentials)
 
     def warning(self) -> str | None:
-        """Return what is not kept up to date while what is there does its work."""
+        """Return which renewals or reloads fail, while the current files are still valid."""
         return joined((super().warning(), self._bundle.problem))
 
     def stats(self) -> ClusterTrustStats:
-        """Return what is counted, for the metrics."""
+        """Return the values of the metrics."""
         return ClusterTrustStats(
             {"server": self.serving.counters, "kubelet-client": self.client.counters},
             self._bundle.problem is not None,
@@ -137,6 +138,6 @@ def _serving_template(source: ServingNames) -> CertificateTemplate:
     if names is None:
         raise TemplateUnknown(source.problem() or "its names are not known yet")
     if not names.dns_names and not names.addresses:
-        # Its signer demands one (CertificateSigningRequest, kubernetes.io/kubelet-serving).
+        # The signer requires one (CertificateSigningRequest, kubernetes.io/kubelet-serving).
         raise TemplateUnknown("the server has no name or address by which it is dialed")
     return serving_template(names.dns_names, names.addresses)

@@ -22,7 +22,7 @@ __all__ = ["Options", "makeService"]
 
 
 def makeService(options: Options) -> IService:
-    """Build the server from its command line; what is wrong ends the process with a sentence."""
+    """Build the server from its command line; errors end the process with a message."""
     reactor, settings = begin(options, subject)
     mode = settings.mode
     try:
@@ -44,8 +44,8 @@ def makeService(options: Options) -> IService:
 
 
 def _cleanup(reactor: IReactor) -> IService:
-    """Remove what servers have left in this machine's firewall, and exit."""
-    # What speaks to the kernel takes time and memory to import.
+    """Remove the firewall rules that servers have left on this machine, and exit."""
+    # Imported late, because these modules take time and memory.
     from yurttunnel.ops.errand import Errand
     from yurttunnel.steering.failures import SteeringFailed
     from yurttunnel.steering.firewall.tunnel import remove_everything
@@ -63,15 +63,15 @@ def _cleanup(reactor: IReactor) -> IService:
 
 
 def _prepare(mode: StandaloneSettings | ClusterSettings) -> OwnMark | None:
-    """Return what is done to outgoing connections, so that rules do not lead them back here."""
+    """Return the marker that exempts outgoing connections from our redirection."""
     if isinstance(mode, ClusterSettings) and mode.steering.iptables:
         return OwnMark()
     return None
 
 
 def subject(settings: Settings) -> Subject:
-    """Name the server's port, its files, and its firewall rules, for ``--diagnose``."""
-    # What only this needs takes time and memory to import.
+    """Return the server's port, files and firewall rules, for ``--diagnose``."""
+    # Imported late, because only this needs them, and they take time and memory.
     from yurttunnel.steering.firewall.rules import TUNNEL
     from yurttunnel.steering.netlink.tracking import TABLE
 
@@ -100,7 +100,7 @@ def build(
     if isinstance(mode, StandaloneSettings):
         server = standalone.build(reactor, settings, mode, following)
     else:
-        # What a cluster needs takes time and memory to import.
+        # Imported late, because these modules take time and memory.
         from yurttunnel.kube.configuration import BadKubeConfiguration
         from yurttunnel.server import in_cluster
 
@@ -119,7 +119,7 @@ def _directory_flag(settings: Settings) -> str:
 
 
 def _bundle_flag(settings: Settings, error: str) -> str:
-    """Return what has named the file of authorities that ``error`` is about."""
+    """Return the flag that names the file of authorities in ``error``."""
     client_ca = None if isinstance(settings.mode, StandaloneSettings) else settings.mode.client_ca
     for flag, path in (("--kubelet-ca", settings.kubelet_ca), ("--client-ca-file", client_ca)):
         if path is not None and str(path) in error:

@@ -1,10 +1,10 @@
 """Endpoint strings of ``--connect-endpoint``: Unix sockets, TCP and TLS ports, and systemd's.
 
-The syntax is that of ``twisted.internet.endpoints.serverFromString``, but not every kind is taken
-and the defaults are others, since whoever connects reaches the nodes: a Unix socket has mode
-0660, ``tcp:`` and ``tcp6:`` without an interface are the loopback address, and ``ssl:`` demands
-certificates of its callers. A socket of ``systemd:`` is as its unit has it. Brackets around an
-address (``interface=[::1]``) keep its colons, since who puts in a variable cannot escape them.
+The syntax is that of ``twisted.internet.endpoints.serverFromString``. Only some kinds are accepted,
+and the defaults differ, since everyone who connects reaches the nodes: a Unix socket has mode 0660,
+``tcp:`` and ``tcp6:`` without an interface bind the loopback address, and ``ssl:`` requires client
+certificates. A ``systemd:`` socket is as its unit defines it. Colons in the brackets of an address
+(``interface=[::1]``) need no escape, because an address from a variable cannot be escaped.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ log = Logger()
 _LOOPBACK = "127.0.0.1"
 _LOOPBACK6 = "::1"
 
-# A field ends at a colon that no backslash stands before, as in serverFromString, and that is not
-# in the brackets of an address.
+# A field ends at a colon without a backslash before it, as in serverFromString, and outside of the
+# brackets of an address.
 _FIELD = re.compile(r"(interface=\[[^][\\]*\]|(?:[^:\\]|\\.)*)(?::|$)", re.DOTALL)
 _BRACKETED = re.compile(r"\[([^][]*)\]")
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
@@ -55,11 +55,11 @@ _KEYWORD = re.compile(r"([a-zA-Z]+)=(.*)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """What is to listen: ``factory``, which ``flag`` asks for.
+    """What an endpoint listens with: ``factory``, configured by ``flag``.
 
-    ``credentials`` are the server's own, for ``ssl:`` endpoints that name no files: they must
-    demand a certificate of each caller, and take the protocol ``http/1.1`` (ALPN).
-    ``restricted`` tells that who connects still needs a permission for what it asks for.
+    ``credentials`` are the server's own, for ``ssl:`` endpoints without files: they must require a
+    client certificate, and accept the protocol ``http/1.1`` (ALPN). ``restricted`` is whether
+    callers also need a permission for their destination.
     """
 
     reactor: IReactor
@@ -70,10 +70,10 @@ class Listening:
 
 
 class Endpoint(Protocol):
-    """Where a factory can be made to listen."""
+    """A parsed endpoint string."""
 
     def listen(self, wanted: Listening) -> IListeningPort:
-        """Listen; raises :class:`CannotListen` that names the flag."""
+        """Listen; raises :class:`CannotListen`, which names the flag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class TcpEndpoint:
     backlog: int = BACKLOG
 
     def listen(self, wanted: Listening) -> IListeningPort:
-        """See :class:`Endpoint`; warns when others than this machine can connect."""
+        """See :class:`Endpoint`; warns if other machines can connect."""
         if not (wanted.restricted or ip_address(self.interface).is_loopback):
             log.warn(
                 "{flag}: everybody who can connect to {interface} port {port} can reach every"
@@ -116,12 +116,11 @@ class TcpEndpoint:
 class TlsEndpoint:
     """``ssl:PORT[:interface=ADDRESS][:backlog=N][:privateKey=F:caCerts=F[:certKey=F]...]``.
 
-    Without files the server's own credentials are used. With them callers need a certificate
-    of an authority in ``caCerts``, which must not be that of a node; ``certKey`` is the
-    certificate and, unless ``extraCertChain`` names another file, its chain, and is in
-    ``privateKey`` by default.
+    Without files the server's own credentials are used. With them callers need a certificate of an
+    authority in ``caCerts``, which must not be that of a node. ``certKey`` is the certificate, by
+    default in ``privateKey``, followed by its chain unless ``extraCertChain`` names another file.
 
-    A caller that ends TLS in its direction ends the connection: Twisted's TLS has no half-close.
+    A caller that closes its direction of TLS ends the connection: Twisted's TLS has no half-close.
     """
 
     port: int
@@ -142,7 +141,7 @@ class TlsEndpoint:
         return _listen_tcp(self, wanted, secured)
 
     def _load(self, flag: str) -> CallerContexts:
-        """Read the files; they are not read again."""
+        """Read the files; they are not reloaded."""
         try:
             key = key_from_pem(Path(self.private_key).read_bytes())
             certificate, *chain = _load_certificates(self.certificate or self.private_key)
@@ -162,7 +161,7 @@ class TlsEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class SystemdEndpoint:
-    """``systemd:domain=UNIX:name=NAME``: a socket that systemd has opened; read by Twisted."""
+    """``systemd:domain=UNIX:name=NAME``: a socket that systemd has opened; parsed by Twisted."""
 
     description: str
 
@@ -172,7 +171,7 @@ class SystemdEndpoint:
         results: list[IListeningPort | Failure] = []
         try:
             endpoint = serverFromString(wanted.reactor, self.description)
-            # Twisted's own endpoints listen at once; the Deferred has fired when it is returned.
+            # Twisted's own endpoints listen at once; the Deferred they return has fired.
             endpoint.listen(wanted.factory).addBoth(results.append)
         except LookupError:
             raise CannotListen(
@@ -198,7 +197,7 @@ def _listen_tcp(
 
 
 def parse_endpoint(text: str) -> Endpoint:
-    """Parse an endpoint string; raises ``ValueError`` with a reason in one line."""
+    """Parse an endpoint string; raises ``ValueError`` with a one-line reason."""
     kind, *arguments = _split(text)
     if kind == "systemd":
         return SystemdEndpoint(text)
@@ -251,7 +250,7 @@ _PARSERS = {"unix": _parse_unix, "tcp": _parse_tcp, "tcp6": _parse_tcp6, "ssl": 
 
 
 def _split(text: str) -> list[str]:
-    """Split at colons; a backslash takes the meaning from the character behind it."""
+    """Split at colons; a backslash escapes the next character."""
     fields = []
     position = 0
     while True:

@@ -1,4 +1,4 @@
-"""Where callers and agents come in: what listens where, what it leads to, and what it carries."""
+"""The entries for callers and agents: listening addresses, destinations, and traffic."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from yurttunnel.tunnel.stream import TunnelStream
 from yurttunnel.wire.stream import Stream
 
 MOST_SHOWN = 100
-"""How many are shown at once."""
+"""The maximum number shown."""
 
 _Entry = tuple[Kind, int]
 _NOTHING = Carried()
@@ -30,9 +30,9 @@ _NOTHING = Carried()
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry: ``flag`` asks for it, ``where`` it listens, and what it ``leads`` to.
+    """One entry: its ``flag``, ``where`` it listens, and where it ``leads``.
 
-    ``kind`` is ``None`` where no streams are counted for it alone.
+    ``kind`` is ``None`` if its streams are not counted separately.
     """
 
     flag: str
@@ -42,7 +42,7 @@ class Entry:
 
     @property
     def key(self) -> _Entry | None:
-        """By which its streams are counted (:class:`Holder`)."""
+        """The key under which its streams are counted (:class:`Holder`)."""
         return None if self.kind is None else Holder.of(self.kind, self.flag, "")[:2]
 
 
@@ -54,7 +54,7 @@ class _Row:
 
 
 class Entries:
-    """Describes the entries that there are; ``counters`` have what their streams have carried."""
+    """Describes the current entries; ``counters`` have the traffic of their streams."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Entries:
         self._entries = entries
 
     def section(self, moment: Moment) -> Generator[str, None, Section]:
-        """Make the section of the status page."""
+        """Return the section of the status page."""
         every = self._entries()
         streams = (each for s in self._sessions() for each in list(s.wire.streams.values()))
         live: dict[_Entry, Carried] = {}
@@ -99,7 +99,7 @@ class Entries:
 
 
 def _add(stream: Stream, live: dict[_Entry, Carried]) -> None:
-    """Count a stream that is open."""
+    """Add an open stream."""
     events = stream.events
     holder = events.holder if isinstance(events, TunnelStream) else None
     if holder is not None:
@@ -107,7 +107,7 @@ def _add(stream: Stream, live: dict[_Entry, Carried]) -> None:
 
 
 def shown_address(address: IAddress) -> str:
-    """Return where something listens, for people."""
+    """Return a listening address in readable form."""
     if isinstance(address, UNIXAddress):
         return f"unix:{address.name.decode() if isinstance(address.name, bytes) else address.name}"
     host = getattr(address, "host", None)
@@ -119,7 +119,7 @@ def _figure(row: _Row, text: str) -> Content:
 
 
 _COLUMNS: list[Column[_Row]] = [
-    # Where it listens and leads has columns of its own.
+    # The listening address and the target have their own columns.
     Column("Flag", lambda row: row.entry.flag.partition(" ")[0], "name code"),
     Column("Listens on", lambda row: row.entry.where),
     Column("Leads to", lambda row: row.entry.leads),

@@ -1,4 +1,4 @@
-"""Which nodes there are to be, whether or not they are connected: by the API, or by enrolment."""
+"""The nodes that should exist, connected or not: from the API, or from enrolments."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from yurttunnel.pki.revocation import Revocations
 
 
 class ExpectedNodes(Protocol):
-    """Knows which nodes there are to be."""
+    """Knows which nodes should exist."""
 
     def belongs(self, node: str) -> bool:
-        """Return whether ``node`` is missed when it is gone; not when it was deleted."""
+        """Return whether ``node`` counts as lost when it is gone; not after it was deleted."""
         ...
 
     def expected(self) -> Iterable[str]:
-        """Go through the nodes that should be connected."""
+        """Iterate over the nodes that should be connected."""
         ...
 
     def why(self, node: str) -> str | None:
-        """Return why ``node`` should be connected, ``None`` for one that is not expected."""
+        """Return why ``node`` should be connected, ``None`` if it is not expected."""
         ...
 
 
@@ -37,7 +37,7 @@ class ClusterNodes:
         return not self._nodes.synced or self._nodes.get(node) is not None
 
     def expected(self) -> Iterator[str]:
-        """Go through the edge nodes, once all are known."""
+        """Iterate over the edge nodes, once the cache is synced."""
         if self._nodes.synced:
             yield from [each.name for each in self._nodes.all() if each.edge]
 
@@ -50,25 +50,25 @@ class ClusterNodes:
 
 
 class EnrolledNodes:
-    """The nodes that were given a certificate, and of which it has not been revoked."""
+    """The nodes that were given certificates, unless these were revoked."""
 
     def __init__(self, records: NodeRecords, revocations: Revocations) -> None:
         self._records = records
         self._revocations = revocations
 
     def belongs(self, node: str) -> bool:
-        """Return whether ``node`` has not been revoked; another server may have enrolled it."""
+        """Return whether ``node`` was not revoked; another server may have enrolled it."""
         revocations = self._revocations
         return revocations.revoked_at(node) is None or revocations.is_enrolled(node)
 
     def expected(self) -> Iterator[str]:
-        """Go through them."""
+        """Iterate over the enrolled nodes."""
         for each in self._records.all():
             if self._revocations.is_enrolled(each.node):
                 yield each.node
 
     def why(self, node: str) -> str | None:
-        """Return when it has enrolled, if it has."""
+        """Return when it was enrolled, if it was."""
         record = self._records.get(node)
         if record is None or not self._revocations.is_enrolled(node):
             return None

@@ -1,4 +1,4 @@
-"""The flags of the server, but for those of steering and of the audit log."""
+"""The flags of the server, except those of steering and of the audit log."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from yurttunnel.server.frontends.forward import parse_forward
 from yurttunnel.server.steering_options import STEERING_TABLE
 
 USUAL_CALLERS = ("kube-apiserver-kubelet-client",)
-"""What kubeadm calls kube-apiserver's certificate for kubelets (apiserver-kubelet-client.crt)."""
+"""kubeadm's name for kube-apiserver's certificate for kubelets (apiserver-kubelet-client.crt)."""
 
 _Address = IPv4Address | IPv6Address
 
 
 def _connect_endpoint(text: str) -> tuple[str, Endpoint]:
-    """Parse an endpoint; the flag as it was given comes with it, for messages."""
+    """Parse an endpoint; return it after the flag as given, for messages."""
     return f"--connect-endpoint {text}", parse_endpoint(text)
 
 
@@ -37,7 +37,7 @@ def _node_name(text: str) -> str:
 
 
 def _lifetime(text: str) -> float:
-    """Parse a duration that must not be zero."""
+    """Parse a duration of at least one second."""
     seconds = flags.duration(text)
     if seconds < 1:
         raise ValueError(f"{text!r} is too short: give at least one second")
@@ -45,12 +45,12 @@ def _lifetime(text: str) -> float:
 
 
 def _callers(text: str) -> tuple[str, ...]:
-    """Parse the comma list of names in certificates, which may be empty."""
+    """Parse a comma-separated list of names in certificates, which may be empty."""
     return tuple(dict.fromkeys(flags.items(text)))
 
 
 def _label(text: str) -> str:
-    """Parse a name that has to be one label of DNS, as that of a namespace."""
+    """Parse a name that must be a single DNS label, such as a namespace."""
     name = flags.host(text)
     if "." in name:
         raise ValueError(f"{text!r} is not the name of a namespace")
@@ -58,12 +58,12 @@ def _label(text: str) -> str:
 
 
 def _names(text: str) -> tuple[str, ...]:
-    """Parse the comma list of names."""
+    """Parse a comma-separated list of names."""
     return tuple(dict.fromkeys(flags.host(item) for item in flags.items(text)))
 
 
 def _addresses(text: str) -> tuple[_Address, ...]:
-    """Parse the comma list of addresses."""
+    """Parse a comma-separated list of addresses."""
     return tuple(dict.fromkeys(flags.address(item) for item in flags.items(text)))
 
 

@@ -1,4 +1,4 @@
-"""What a server without a cluster says when it is ready: where it is, and how a node joins."""
+"""The message of a server without a cluster once it is ready: its URL, and how to add a node."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def greet(
     token: JoinTokenFile,
     terminal: TextIO | None,
 ) -> None:
-    """Say it: on the terminal, with the join token; else in the log, with the file that has it.
+    """Print it on the terminal, with the join token; else log it, with the token's file.
 
-    A log is kept and passed on, so no secret is in it.
+    Logs are stored and passed on, so they must not contain secrets.
     """
     file = state_dir.absolute() / JOIN_TOKEN_FILE
     doubt = address_doubt(settings)
@@ -45,7 +45,7 @@ def greet(
         _log.warn("the join token cannot be shown: {error}", error=error)
         return
     if held is None:
-        # It is made anew with the next look at it.
+        # The next check recreates it.
         return
     command = command_with_token(settings, str(held))
     print(_text(status_page, file, command, doubt), file=terminal, flush=True)

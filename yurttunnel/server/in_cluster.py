@@ -1,7 +1,7 @@
-"""The parts list of a server in a cluster: its trust, its nodes and its siblings are the cluster's.
+"""The parts list of a server in a cluster, which defines its trust, its nodes and its siblings.
 
-It starts in two phases. What approves certificates and waits for them is there at once, since the
-first server approves its own; what needs them comes when they are there.
+It starts in two phases. The approver, and what waits for certificates, starts at once, since the
+first server approves its own certificates; what needs them starts once they are issued.
 """
 
 from __future__ import annotations
@@ -68,17 +68,17 @@ from yurttunnel.tunnel.reactor import IReactor
 COMPONENT = "yurttunnel-server"
 
 REPLICAS_TIMEOUT = 2.0
-"""Seconds to wait for the list of replicas; without the API the server begins without."""
+"""Seconds to wait for the list of replicas; without the API the server starts without it."""
 
 CACHES_TIMEOUT = 30.0
-"""Seconds for which a server that has started is not ready until the API has told it all."""
+"""Seconds after the start for which the server is not ready until its caches have synced."""
 
 APPROVER_LEASE = "yurt-tunnel-approver"
 """The lease of the one server that approves."""
 
 
 class ClusterServer:
-    """Makes the parts, those of the second phase when the certificates are there."""
+    """Creates the parts; those of the second phase once the certificates are there."""
 
     def __init__(
         self,
@@ -87,10 +87,10 @@ class ClusterServer:
         cluster: ClusterSettings,
         following: Following[Settings] | None = None,
     ) -> None:
-        """Make those of the first phase.
+        """Create the parts of the first phase.
 
         Raises ``BadKubeConfiguration``, ``StateError``, ``BadBundle`` and ``BadMiddleware``. An
-        API that does not answer is no error.
+        unreachable API is not an error.
         """
         self._reactor = reactor
         self._settings = settings
@@ -145,7 +145,7 @@ class ClusterServer:
             self._client, self._informers, self._events, instance
         )
         self.middlewares = self._make_middlewares()
-        """What requests pass before they go to kubelets, in their order."""
+        """The middlewares for requests to kubelets, in order."""
         self._replicas = self._informers.informer(replica_slices(self._namespace))
         self._tunnel = DeferredStart(
             reactor,
@@ -156,13 +156,13 @@ class ClusterServer:
         )
 
     def service(self) -> IService:
-        """Return all parts together, those first that serve the others to their end."""
+        """Return all parts together, in order of start; they stop in reverse order."""
         process = self._process
         readiness = process.readiness
         readiness.add("listeners", self._tunnel.problem)
         readiness.add("certificates", self._trust.problem)
         readiness.add("caches", self._caches_missing)
-        # What is in use stays in use, so these are only told.
+        # What is in use stays in use, so these are reported without affecting readiness.
         readiness.add("certificate renewal", self._trust.warning, required=False)
         readiness.add("Kubernetes API", self._informers.problem, required=False)
         readiness.add("approver", self._election.problem, required=False)
@@ -180,11 +180,11 @@ class ClusterServer:
             self._dns,
             self._reviews,
             process.lag,
-            # What has been led here stays so until the last stream has ended.
+            # Redirected connections stay redirected until the last stream has ended.
             self._steering.tracking(),
             self._tunnel,
-            # Callers are led here while everything listens, and no longer when that is to end.
-            # It is there before, too: a server that was killed may have left rules.
+            # Callers are redirected here only while everything listens. It starts before that, too:
+            # a server that was killed may have left rules.
             self._steering.rules(self._tunnel.problem),
             server_socket(self._reactor, self._settings, self._cluster.cert_dir, process, {}),
         ):
@@ -193,17 +193,17 @@ class ClusterServer:
         return parts
 
     def _caches_missing(self) -> str | None:
-        """Return which caches are not complete, for a while after the start.
+        """Return which caches have not synced, for a while after the start.
 
-        When the API is away for longer than that, callers are better served by addresses and
-        names that agents have than not at all.
+        If the API is away for longer than that, callers are better served by the agents' addresses
+        and names than not at all.
         """
         if self._reactor.seconds() > self._created + CACHES_TIMEOUT:
             return None
         return self._informers.incomplete()
 
     def _is_gone(self, identity: NodeIdentity) -> bool:
-        """Return whether a node has been deleted from the cluster, as far as is known."""
+        """Return whether a node was deleted from the cluster, as far as is known."""
         return self._nodes.synced and self._nodes.get(identity.node) is None
 
     def _serving_names(self) -> ServingNames:
@@ -238,7 +238,7 @@ class ClusterServer:
         return Reviews(self._reactor, self._client, self._authorization)
 
     def _make_middlewares(self) -> list[IMiddleware]:
-        """Make them in their order: who may do something is asked when it is known what it is."""
+        """Return the middlewares in order: authorization follows the choice of the destination."""
         registry, nodes, pods = self._process.registry, self._nodes, Pods(self._informers)
         users = CertificateUsers(self._cluster.allowed_callers)
         flags = self._cluster.steering
@@ -274,11 +274,11 @@ class ClusterServer:
 
     async def _ready(self) -> None:
         await self._trust.ready()
-        # The first thing that agents are told is how many servers there are.
+        # The first message to agents contains the number of servers.
         await within(self._reactor, REPLICAS_TIMEOUT, [self._replicas.when_synced()])
 
     def _second_phase(self) -> IService:
-        """Make what needs certificates."""
+        """Create the parts that need certificates."""
         trust, process = self._trust, self._process
         believed = Trust(
             agents=trust.contexts,
@@ -310,7 +310,7 @@ class ClusterServer:
         )
         nodes = self._informers.informer(NODES_SPEC)
         nodes.add_handler(partial(_revoke_deleted, agents))
-        # Of nodes that were deleted before the start nothing tells but that they are not there.
+        # Nodes that were deleted before the start cause no event; they are absent from the list.
         once_synced(nodes, agents.revoke_all)
         process.readiness.add("kubelet trust", trust.kubelet_problem, required=False)
         process.readiness.add("siblings", siblings.problem, required=False)
@@ -328,11 +328,11 @@ def build(
     cluster: ClusterSettings,
     following: Following[Settings] | None = None,
 ) -> IService:
-    """Compose the server's parts; see :class:`ClusterServer` for what is raised."""
+    """Compose the server's parts; :class:`ClusterServer` lists the exceptions."""
     return ClusterServer(reactor, settings, cluster, following).service()
 
 
 def _revoke_deleted(agents: AgentListener, old: Node | None, new: Node | None) -> None:
-    """End the session of a node that has been deleted from the cluster."""
+    """Close the session of a node that was deleted from the cluster."""
     if old is not None and new is None:
         agents.revoke(old.name)

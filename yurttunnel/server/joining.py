@@ -1,4 +1,4 @@
-"""How a node joins a server without a cluster: the command to run on it."""
+"""The command with which a node joins a server without a cluster."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from yurttunnel.ops.own_addresses import outgoing_address
 from yurttunnel.server.options import Settings
 
 TOKEN_VARIABLE = "YURTTUNNEL_JOIN_TOKEN"
-"""What stands in for the agent's flag ``--join-token``."""
+"""The environment variable of the agent's flag ``--join-token``."""
 
 
 def agent_command(settings: Settings, token_file: str) -> str:
-    """Return the command that has a node join with the token in ``token_file``."""
+    """Return the command for a node to join with the token in ``token_file``."""
     return shlex.join([*_agent(settings), "--join-token-file", token_file])
 
 
 def command_with_token(settings: Settings, token: str) -> str:
-    """Return the line that has a node join with ``token``, for whoever may see it.
+    """Return the command line for a node to join with ``token``, for authorized readers.
 
-    It is no flag there: those are shown to every user of the node in its list of processes.
+    The token is not a flag: flags are visible to all users of the node in its process list.
     """
     return f"{TOKEN_VARIABLE}={shlex.quote(token)} {shlex.join(_agent(settings))}"
 
 
 def address_doubt(settings: Settings) -> str:
-    """Return why the address in these commands may not lead here from a node, empty if it should.
+    """Return why nodes may not reach the address in these commands, empty if they should.
 
-    Machines of a cloud often have only a private address, which nodes elsewhere do not reach.
+    Machines in a cloud often have only a private address, which nodes elsewhere cannot reach.
     """
     found = None if _given_address(settings) else outgoing_address()
     if found is None or found.is_global:
@@ -46,12 +46,12 @@ def _agent(settings: Settings) -> list[str]:
 
 
 def _address(settings: Settings) -> str:
-    """Return what agents dial: what somebody has given, or an address of ours."""
+    """Return the address that agents dial: a configured one, or one of this machine."""
     return _given_address(settings) or str(outgoing_address() or socket.gethostname())
 
 
 def _given_address(settings: Settings) -> str:
-    """Return what somebody has given of the certificate or the port; empty for nothing."""
+    """Return the address configured for the certificate or the port; empty if there is none."""
     given = [*settings.certificate_names, *map(str, settings.certificate_addresses)]
     if settings.bind_address not in ("0.0.0.0", "::"):
         given.append(settings.bind_address)

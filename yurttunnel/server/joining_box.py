@@ -1,4 +1,4 @@
-"""The box "Add a node" of the status page: the command that does it."""
+"""The box "Add a node" of the status page, with the command."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from yurttunnel.server.options import Settings
 
 
 def add_section(settings: Settings, token: Path) -> Section:
-    """Make the section of a server without a cluster; ``token`` is the file of its join token."""
+    """Return the section of a server without a cluster; ``token`` is the file of its join token."""
     return _section(
         [
             "Copy the file ",
@@ -26,7 +26,7 @@ def add_section(settings: Settings, token: Path) -> Section:
 
 
 def label_section() -> Section:
-    """Make the section of a server in a cluster, where a label has the node get an agent."""
+    """Return the section of a server in a cluster, where a label on a node starts its agent."""
     return _section(
         "Label it as an edge node; the DaemonSet of the agents starts one there:",
         "kubectl label node NODE openyurt.io/is-edge-worker=true",

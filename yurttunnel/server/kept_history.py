@@ -1,7 +1,7 @@
-"""The past of the nodes in a file of the state directory, so that a restart does not forget it.
+"""Keeps the history of the nodes in a file of the state directory, across restarts.
 
-Each line is a node, as JSON; the first one says when the file was written. Nothing depends on the
-file: one that cannot be read is begun anew, and one that cannot be written is warned of.
+Each line is a node, as JSON; the first one has the time of writing. Nothing depends on the file: an
+unreadable one is replaced, and a failure to write it is logged.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from yurttunnel.server.node_history import (
 FILE = "node-history.jsonl"
 
 SPACING = 10.0
-"""Seconds between two writings at least: what a process that is killed may forget."""
+"""The shortest time in seconds between two writes, and the most that a killed process forgets."""
 
 PERIOD = 300.0
-"""Seconds between two writings at most, though nothing has come or gone: nodes that are connected
-were here when the file was written."""
+"""The longest time in seconds between two writes, even without a change: connected nodes were
+present when the file was written."""
 
 END_SECONDS = 2.0
-"""Seconds for which the end of the process waits for the disk."""
+"""The timeout in seconds for the last write when the process ends."""
 
 MOST_BYTES = 12 * 1024 * 1024
-"""Of the nodes in the file, which may be read to 16 MiB; beyond that it has the latest ones."""
+"""The maximum size of the nodes in the file; the latest ones are kept. Up to 16 MiB can be read."""
 
 STOPPED = "it was connected when this server ended, and has not been back since"
 
@@ -50,10 +50,10 @@ _log = Logger()
 
 
 class KeptHistory(Reconciler):
-    """Keeps ``history`` in ``directory``, while it runs and at its end.
+    """Keeps ``history`` in ``directory``, while it runs and when it stops.
 
-    It is written ``in_thread``: a slow disk holds up nothing. What is there already is read when
-    this is made.
+    Files are written ``in_thread``, so that a slow disk blocks nothing. An existing file is read by
+    the constructor.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class KeptHistory(Reconciler):
         self._history = history
         self._in_thread = in_thread
         self.problem: str | None = None
-        """Why the next start will not know what has happened since, ``None`` when it will."""
+        """Why the next start will not know recent events, ``None`` if it will."""
         self._read()
         history.on_change.append(self.trigger)
         super().__init__(
@@ -115,7 +115,7 @@ def _save(directory: StateDirectory, now: float, nodes: Iterable[NodePast]) -> N
 
 
 def _encoded(now: float, nodes: Iterable[NodePast]) -> bytes:
-    # Line by line, so that the reactor's thread has its turn between them.
+    # Line by line, so that the reactor's thread can run in between.
     lines = [_line(each) for each in nodes]
     room, first = MOST_BYTES, len(lines)
     while first and (room := room - len(lines[first - 1])) >= 0:
@@ -132,14 +132,14 @@ def _line(past: NodePast) -> bytes:
             "version": past.version,
             "disconnections": [[one.at, one.why] for one in past.disconnections],
         },
-        # What is written in other letters is not to take three times the room.
+        # Text in other scripts must not take three times the space.
         ensure_ascii=False,
     )
     return text.encode("utf-8", "backslashreplace") + b"\n"
 
 
 def _decoded(content: bytes) -> list[NodePast]:
-    """Read the lines; nodes that were connected then are lost since."""
+    """Parse the lines; nodes that were connected then are lost now."""
     head, *lines = content.splitlines()
     written = float(json.loads(head)["written"])
     return [_node(json.loads(line), written) for line in lines]

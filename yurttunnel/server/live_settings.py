@@ -1,4 +1,4 @@
-"""What of a server's settings changes while it runs."""
+"""The settings of a server that can change while it runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Use = Callable[[Settings], Awaitable[None] | None]
 
 
 class LiveSettings:
-    """The settings that count ``now``; of later ones the values of :data:`LIVE_FLAGS` do."""
+    """The current settings, ``now``; later ones can change :data:`LIVE_FLAGS` only."""
 
     def __init__(self, settings: Settings) -> None:
         self.now = settings
@@ -31,14 +31,14 @@ class LiveSettings:
     def follow(self, use: Use) -> None:
         """Have ``use(settings)`` called for each change.
 
-        Who may refuse one, by :class:`ChangeRefused`, has to come first.
+        Callbacks that may reject a change, by :class:`ChangeRefused`, must be registered first.
         """
         self._parts.append(use)
 
     async def use(self, settings: Settings) -> None:
-        """Change to ``settings``; raises :class:`ChangeRefused`, and then everything is as it was.
+        """Change to ``settings``, or raise :class:`ChangeRefused` and change nothing.
 
-        Permissions are not given up in passing: a file may have been cut off.
+        Permissions cannot all be removed this way: the file may have been truncated.
         """
         if self.now.connect_permissions and not settings.connect_permissions:
             raise ChangeRefused(

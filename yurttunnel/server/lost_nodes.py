@@ -1,4 +1,4 @@
-"""The nodes that cannot be reached, for the status page: since when, and how it came."""
+"""The unreachable nodes, for the status page: since when, and why."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ from yurttunnel.server.node_history import MOST_REMEMBERED, NodeHistory, NodePas
 from yurttunnel.server.registry import SessionRegistry
 
 MOST_SHOWN = 50
-"""How many are shown at once."""
+"""The maximum number shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class LostNode:
-    """A node that cannot be reached: ``why`` is how its last session ended.
+    """An unreachable node: ``why`` is how its last session ended.
 
-    ``last_seen`` is in seconds since the epoch, ``None`` for a node that has not been connected
-    as far as is remembered.
+    ``last_seen`` is in seconds since the epoch, ``None`` for a node without a known connection.
     """
 
     node: str
@@ -35,7 +34,7 @@ class LostNode:
 def lost_section(
     lost: Iterable[LostNode | None], moment: Moment, peers: PeerWords
 ) -> Generator[str, None, Section]:
-    """Make the section of ``lost`` nodes, in their order; ``None`` is a pause."""
+    """Return the section of ``lost`` nodes, in their order; ``None`` is a pause."""
     every = []
     for found in lost:
         if found is None:
@@ -71,10 +70,10 @@ def _last_seen(lost: LostNode, moment: Moment) -> Content:
 
 
 class LostNodes:
-    """Which nodes cannot be reached now: those that have gone from ``registry``, and the missing.
+    """The nodes that are unreachable now: those lost from ``registry``, and the missing ones.
 
-    ``history`` is told why they went. What is not ``expected`` to be there, such as a node that
-    was deleted, is not lost. Neither is a node that a sibling has.
+    ``history`` records why they were lost. A node that is not ``expected``, for example because it
+    was deleted, is not lost. Neither is a node of a sibling.
     """
 
     def __init__(
@@ -90,15 +89,15 @@ class LostNodes:
         registry.on_remote_gone.append(self._remote_gone)
 
     def ended(self, node: str, why: str) -> None:
-        """Note why the session of ``node`` has ended, if that was its last one."""
+        """Record why a session of ``node`` ended, if it was the last one."""
         if self._registry.direct(node) is None:
             self._history.gone(node, why)
 
     def newest_first(self) -> Iterator[LostNode | None]:
-        """Go through the nodes that cannot be reached, those that were lost last at first.
+        """Iterate over the unreachable nodes, the most recently lost first.
 
-        Those that have not been seen yet come last, by their names. There is ``None`` where the
-        reactor may turn: most of the nodes that are looked at can be reached.
+        Nodes that were never seen come last, by name. ``None`` marks points where the reactor may
+        run, because most of the examined nodes are reachable.
         """
         for number, past in enumerate(list(self._history.newest_first())):
             if number % AT_ONCE == 0:
@@ -119,7 +118,7 @@ class LostNodes:
                 yield lost
 
     def get(self, node: str) -> LostNode | None:
-        """Return how ``node`` was lost, ``None`` for one that is there, or is not known."""
+        """Return how ``node`` was lost, ``None`` if it is reachable or unknown."""
         past = self._history.get(node)
         if past is not None:
             return self._lost(past)

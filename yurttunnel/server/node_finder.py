@@ -1,4 +1,4 @@
-"""From the name or address of a node to the node, and to what is dialed there."""
+"""Finds a node by a name or address, and the address to dial for it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from yurttunnel.server.registry import INodeSession, SessionRegistry
 
 
 class NodeFinder:
-    """Brings together what the API knows of nodes and what connected agents claim.
+    """Combines what the API knows of nodes with the claims of connected agents.
 
-    Each node is served by its own agent: certificates of a cluster name no others.
+    Each node is served by its own agent: certificates of a cluster name no other nodes.
     """
 
     def __init__(self, registry: SessionRegistry, nodes: Nodes) -> None:
@@ -19,10 +19,10 @@ class NodeFinder:
         self._nodes = nodes
 
     def meant(self, host: str) -> Collection[Node]:
-        """Return the nodes that ``host`` may mean.
+        """Return the nodes that ``host`` may refer to.
 
-        Of several, those that are not reached by the tunnel are not meant: they have neither the
-        label of an edge node nor an agent. An edge node that is cut off may well be meant.
+        If there are several, those that the tunnel does not reach are excluded: they have neither
+        the label of an edge node nor an agent. An edge node that is cut off is included.
         """
         nodes = self._nodes.find(host)
         if len(nodes) > 1:
@@ -31,7 +31,7 @@ class NodeFinder:
         return nodes
 
     def address(self, node: Node) -> str:
-        """Return the ``InternalIP`` that the agent has, too, or the first, or else the name."""
+        """Return the ``InternalIP`` that the agent also has, or the first, or else the name."""
         addresses = list(node.internal())
         session = self.own_session(node.name)
         served = session.identifiers.addresses if session is not None else frozenset()

@@ -1,4 +1,4 @@
-"""What is remembered of nodes beyond their sessions: when they were here, and how those ended."""
+"""The history of nodes beyond their sessions: when they were connected, and why they were lost."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from twisted.internet.interfaces import IReactorTime
 from yurttunnel.ops.clocks import time_of_day
 
 MOST_REMEMBERED = 10_000
-"""Nodes of which something is remembered."""
+"""The maximum number of nodes with a history."""
 
 MOST_DISCONNECTIONS = 5
-"""Of each node how many of the last disconnections are."""
+"""The number of disconnections kept for each node."""
 
 LONGEST_REASON = 200
-"""Characters of a reason that are kept; what peers say is in some."""
+"""The maximum length of a reason in characters; some contain text from peers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Disconnection:
-    """A connection or a session of a node that has ended, in seconds since the epoch, and why."""
+    """The end of a node's connection or session, in seconds since the epoch, and its reason."""
 
     at: float
     why: str
@@ -29,11 +29,11 @@ class Disconnection:
 
 @dataclass(frozen=True, slots=True)
 class NodePast:
-    """What is known of a node's past.
+    """The known history of a node.
 
-    ``last_seen`` is when it was connected last, in seconds since the epoch, ``None`` while it is.
-    ``address`` and ``version`` are those of its last session, and ``disconnections`` begin with
-    the last one.
+    ``last_seen`` is when it was last connected, in seconds since the epoch, ``None`` while it is.
+    ``address`` and ``version`` are those of its last session, and ``disconnections`` start with the
+    latest.
     """
 
     node: str
@@ -49,32 +49,32 @@ class NodePast:
 
 
 class NodeHistory:
-    """The past of the nodes, in the order in which they have come or gone."""
+    """The history of the nodes, in the order of their last change."""
 
     def __init__(self, clock: IReactorTime, most: int = MOST_REMEMBERED) -> None:
         self._clock = clock
         self._most = most
         self._nodes: dict[str, NodePast] = {}
         self.on_change: list[Callable[[], object]] = []
-        """Who is told that there is something new to remember."""
+        """Callbacks for changes to be stored."""
 
     def __len__(self) -> int:
         return len(self._nodes)
 
     def get(self, node: str) -> NodePast | None:
-        """Return what is known of ``node``."""
+        """Return the history of ``node``."""
         return self._nodes.get(node)
 
     def newest_first(self) -> Iterator[NodePast]:
-        """Go through all nodes, beginning with the one that has come or gone last."""
+        """Iterate over all nodes, the most recently changed first."""
         return reversed(self._nodes.values())
 
     def all(self) -> list[NodePast]:
-        """Return all nodes, the one that has come or gone last at the end."""
+        """Return all nodes, the most recently changed last."""
         return list(self._nodes.values())
 
     def connected(self, node: str, address: str, version: str) -> None:
-        """Note that a node is here now."""
+        """Record that a node is connected now."""
         past = self._nodes.get(node)
         here = replace(past or NodePast(node, None), last_seen=None)
         here = replace(here, address=address, version=version[:LONGEST_REASON])
@@ -82,19 +82,19 @@ class NodeHistory:
             self._keep(here)
 
     def interrupted(self, node: str, why: str) -> None:
-        """Note why a connection of a node has ended, whose session may go on."""
+        """Record why a connection of a node has ended, whose session may continue."""
         past = self._nodes.get(node)
         if past is not None:
             self._nodes[node] = self._with(past, why)
             self._changed()
 
     def gone(self, node: str, why: str) -> None:
-        """Note that a node cannot be reached from now on, and why."""
+        """Record that a node is unreachable from now on, and why."""
         past = self._with(self._nodes.get(node, NodePast(node, None)), why)
         self._keep(replace(past, last_seen=time_of_day(self._clock)))
 
     def restore(self, nodes: list[NodePast]) -> None:
-        """Take over what an earlier process has known, the last one at the end."""
+        """Take over the history of an earlier process, the most recently changed last."""
         self._nodes = {each.node: each for each in nodes[-self._most :]}
 
     def _with(self, past: NodePast, why: str) -> NodePast:
@@ -102,7 +102,7 @@ class NodeHistory:
         return replace(past, disconnections=(new, *past.disconnections)[:MOST_DISCONNECTIONS])
 
     def _keep(self, past: NodePast) -> None:
-        # Taken out first, so that the order of the table is the order of time.
+        # Removed first, so that the order of the dictionary is chronological.
         self._nodes.pop(past.node, None)
         self._nodes[past.node] = past
         if len(self._nodes) > self._most:

@@ -22,11 +22,11 @@ _UNKNOWN: dict[str, object] = {
     "streams": None,
     "certificate_expiry": None,
 }
-"""What is told of each node beside its name and its state, in this order, where it is not known."""
+"""The fields of a node besides its name and state, in this order, with their values if unknown."""
 
 
 class NodePages:
-    """Describes the nodes; of those that are gone ``lost`` has the reasons."""
+    """Describes the nodes; ``lost`` has the reasons of those that are gone."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class NodePages:
         self._failures = failures
 
     def page(self) -> JsonPage:
-        """Make the pages."""
+        """Return the pages."""
         return JsonPage(
             "nodes",
             "the nodes that are connected, lost or missing, as JSON",
@@ -53,14 +53,14 @@ class NodePages:
     def _all(self) -> Iterator[dict[str, object] | None]:
         for node in self._registry.reached():
             way = self._registry.way(node)
-            # It may have gone since.
+            # It may have gone meanwhile.
             if way is not None:
                 yield self._present(way)
         for lost in self._lost.newest_first():
             yield None if lost is None else self._absent(lost)
 
     def describe(self, node: str) -> dict[str, object] | None:
-        """Return all that is known of ``node``, ``None`` when that is nothing."""
+        """Return everything known about ``node``, ``None`` if it is unknown."""
         way, lost = self._registry.way(node), self._lost.get(node)
         if way is not None:
             entry = self._present(way)
@@ -96,7 +96,7 @@ class NodePages:
         state = "connected" if way.connected else "waiting"
         known = {"node": way.node, "state": state, **_UNKNOWN}
         if self._registry.direct(way.node) is None:
-            # Another server has it; what is known is of the session with that one.
+            # A node of another server: only the session with that server is known.
             return {**known, "through": snapshot.address}
         entry = session_entry(snapshot)
         return {

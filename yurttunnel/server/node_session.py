@@ -1,4 +1,4 @@
-"""A node's session with this server, as the registry holds it, and what it is chosen for."""
+"""A node's session with this server, as the registry holds it, and the identifiers it serves."""
 
 from __future__ import annotations
 
@@ -21,42 +21,44 @@ from yurttunnel.wire.frames import Violation
 from yurttunnel.wire.hello import Hello
 
 _ELSEWHERE = frozenset({Code.GOING_AWAY, Code.SESSION_LOST, Code.REPLACED})
-"""What a dial ends with that has not come to the node: another way may lead there."""
+"""The codes of dials that have not reached the node; another route may."""
 
 RESTARTED = "the agent has been restarted"
 
 RETURN_PATIENCE = 5.0
 """Seconds for which dials wait for an agent that has lost its connection.
 
-An agent that can reach the server is back after its next attempt. The first four come within 0.3,
-0.6, 1.2 and 2.4 s of each other at the most (:mod:`yurttunnel.agent.connection_group`), together
-4.5 s; the rest is for the last one's handshakes. Who is not back by then is cut off: its streams go
-on waiting, but nobody else need wait to be told so."""
+An agent that can reach the server is back after its next attempt. The first four follow each other
+within at most 0.3, 0.6, 1.2 and 2.4 s (:mod:`yurttunnel.agent.connection_group`), together 4.5 s;
+the rest is for the last one's handshakes. A node whose agent is not back by then is cut off: its
+streams continue to wait, but new dials fail at once.
+"""
 
 HESITATION = 0.5
-"""Seconds for which dials wait although another agent of the node is connected, which drains.
+"""Seconds for which dials wait although another session of the node, a draining one, is connected.
 
-The first attempt of an agent that lives comes within 0.3 s. What goes by one that drains instead is
-cut off when its drain is over."""
+The first attempt of a live agent comes within 0.3 s. Streams over the draining session are cut off
+when its drain ends.
+"""
 
 
 class _Presence(IntEnum):
-    """Whether the agent is there, and what is expected of it when it is not."""
+    """Whether the agent is connected, and otherwise how long it has been away."""
 
     CONNECTED = 0
     RETURNING = 1  # for HESITATION
-    LATE = 2  # until RETURN_PATIENCE is over
+    LATE = 2  # until RETURN_PATIENCE has passed
     MISSING = 3
 
 
 @implementer(INodeSession)
 class NodeSession:
-    """The session that this server has with a node's agent; ``registry`` knows other ways to it.
+    """The session of this server with a node's agent; ``registry`` knows other routes to the node.
 
-    While no connection carries it dials wait, each for :data:`RETURN_PATIENCE` after the loss at
-    most, or for :data:`HESITATION` where another session leads to the node; later ones fail at
-    once. One that drains and whose agent has been succeeded by another process of it, see
-    :meth:`end_if_succeeded`, is not kept for longer either.
+    While no connection carries it, dials wait until :data:`RETURN_PATIENCE` after the loss, or
+    until :data:`HESITATION` if another session leads to the node; later ones fail at once. A
+    draining session whose agent was succeeded by another process is closed then, see
+    :meth:`end_if_succeeded`.
     """
 
     def __init__(
@@ -69,7 +71,7 @@ class NodeSession:
         self._registry = registry
         self._dials: set[Deferred[IStream]] = set()
         self._presence = _Presence.CONNECTED
-        # When the connection was lost the last time.
+        # When the connection was last lost.
         self._lost_at = 0.0
         self._waits: list[IDelayedCall] = []
         self.node = identity.node
@@ -80,7 +82,7 @@ class NodeSession:
 
     @property
     def draining(self) -> bool:
-        """Whether one of the ends wants no new streams that have another way."""
+        """Whether one of the ends wants new streams to take another route, if there is one."""
         if self.tunnel.going_away:
             return True
         return self._presence >= _Presence.LATE and self._has_connected_fellow()
@@ -92,18 +94,18 @@ class NodeSession:
 
     @property
     def process(self) -> bytes:
-        """What tells the agent's process apart from every other one."""
+        """Identifies the agent's process."""
         return self.tunnel.wire.peer.process
 
     @property
     def connected(self) -> bool:
-        """Whether a connection carries it; one that has none waits for the agent to be back."""
+        """Whether a connection carries it; otherwise it waits for the agent to reconnect."""
         return self.tunnel.connected
 
     def open_stream(
         self, host: str, port: int, timeout: float, request_id: str, holder: Holder = OTHER
     ) -> Deferred[IStream]:
-        """Open a stream to a target at the node, by another way if this one is lost."""
+        """Open a stream to a target at the node, over another route if this session is lost."""
         return open_by_two_ways(
             self._registry, self.tunnel.clock, self, host, port, timeout, request_id, holder
         )
@@ -120,8 +122,8 @@ class NodeSession:
         return dial.addBoth(self._dial_ended, dial)
 
     def connection_lost(self) -> None:
-        """Have dials that wait go another way, now if there is one, or soon end."""
-        # Of two connections that the session has had the ends may be told one after the other.
+        """Move waiting dials to another route if there is one, otherwise start their timeouts."""
+        # If the session has had two connections, their ends may be reported one after the other.
         self._wait_no_more()
         clock = self.tunnel.clock
         self._lost_at = clock.seconds()
@@ -135,18 +137,18 @@ class NodeSession:
             self._end_dials()
 
     def resumed(self) -> None:
-        """Let dials wait for their answers again: a connection carries the session."""
+        """Let dials wait for their responses again: a connection carries the session."""
         self._wait_no_more()
 
     def served_elsewhere(self) -> None:
-        """Have dials that wait for the agent go by a sibling that has it now."""
+        """Move dials that wait for the agent to a sibling that has it now."""
         if not self.connected:
             self._end_dials()
 
     def end_if_succeeded(self) -> None:
-        """End a session that drains if its agent is missing, and a newer process is there.
+        """Close a draining session whose agent is missing, if there is a newer process.
 
-        Its process has been killed, or its machine started again, and its streams wait in vain.
+        The old process was killed, or its machine restarted, and its streams wait in vain.
         """
         if not self.going_away or self._presence is not _Presence.MISSING:
             return
@@ -167,7 +169,7 @@ class NodeSession:
         self.end_if_succeeded()
 
     def _has_connected_fellow(self) -> bool:
-        """Return whether another session of this server leads to the node now."""
+        """Return whether another session of this server reaches the node now."""
         return any(
             fellow.connected
             for fellow in self._registry.direct_sessions(self.node)
@@ -215,9 +217,9 @@ def open_by_two_ways(
     request_id: str,
     holder: Holder,
 ) -> Deferred[IStream]:
-    """Open a stream by ``session``, or, if that is lost before, by another way to its node.
+    """Open a stream over ``session``, or, if that is lost first, over another route to its node.
 
-    All is done within ``timeout`` seconds. Fails with :class:`StreamFailed`.
+    ``timeout`` is in seconds and includes both attempts. Fails with :class:`StreamFailed`.
     """
     began = clock.seconds()
 
@@ -235,13 +237,13 @@ def open_by_two_ways(
 
 
 def dial_code(reason: Failure) -> Code | None:
-    """Return the code with which a dial has failed; ``None`` for a defect of ours."""
+    """Return the code with which a dial has failed; ``None`` for a defect of this server."""
     error = reason.value
     return error.code if isinstance(error, StreamFailed) else None
 
 
 def granted_identifiers(identity: NodeIdentity, hello: Hello) -> Identifiers:
-    """Return what a node is chosen for: what its HELLO claims, or all that its certificate covers.
+    """Return the identifiers a node serves: those claimed in its HELLO, or all in its certificate.
 
     Raises :class:`Violation` for a claim that the certificate does not cover.
     """

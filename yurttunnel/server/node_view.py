@@ -1,4 +1,4 @@
-"""The page of one node: who it is, how well it is reached, and what has gone wrong of late."""
+"""The page of one node: its identity, its connection, and recent failures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _KINDS = {"connected": "ok", "waiting": "warn", "lost": "bad", "absent": "bad"}
 
 
 class NodeView:
-    """Makes the sections of the page; ``pages`` describe the node, ``history`` has its past."""
+    """Creates the sections of the page; ``pages`` describe the node, ``history`` has its past."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class NodeView:
     def sections(
         self, node: str, moment: Moment, rates: SessionRates
     ) -> Sequence[tuple[str, Content]] | None:
-        """Make them, each with its id; ``None`` for a node that nobody knows."""
+        """Return the sections, each with its id; ``None`` for an unknown node."""
         known = self._pages.describe(node)
         if known is None:
             return None

@@ -1,4 +1,4 @@
-"""The command line of the server: parsed, checked and turned into :class:`Settings`."""
+"""The command line of the server, parsed and checked into :class:`Settings`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from yurttunnel.server.frontends.admission import Permission
 from yurttunnel.server.frontends.forward import Forward
 from yurttunnel.server.steering_options import SteeringFlags, refuse_steering, steering_flags
 
-# Of yurttunnel 1.2 and of its logging library.
+# Flags of yurttunnel 1.2 and of its logging library.
 _IGNORED_FLAGS = {
     "server-count": "servers report their number to agents",
     "proxy-strategy": "the agent is always chosen by the destination",
@@ -49,9 +49,9 @@ _Address = IPv4Address | IPv6Address
 
 @dataclass(frozen=True, slots=True)
 class StandaloneSettings:
-    """What is particular to ``--standalone``; times are in seconds.
+    """The settings of ``--standalone``; times are in seconds.
 
-    ``revoke_node`` is the name of a node when the command is to revoke it and do nothing else.
+    ``revoke_node`` is the name of a node if the command is to revoke it and exit.
     """
 
     state_dir: Path
@@ -62,11 +62,11 @@ class StandaloneSettings:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
-    """What is particular to a cluster.
+    """The settings of a cluster.
 
-    ``kube_config`` is ``None`` in a pod. ``namespace`` is where the server's own objects are.
-    Callers of 10263 may have a certificate of ``client_ca``, beside the cluster's authority, and
-    need no other permission when it is for one of ``allowed_callers``.
+    ``kube_config`` is ``None`` in a pod. ``namespace`` is that of the server's own objects. Callers
+    of 10263 may have a certificate of ``client_ca``, in addition to the cluster's authority, and
+    need no other permission if its name is in ``allowed_callers``.
     """
 
     kube_config: Path | None
@@ -81,17 +81,17 @@ class ClusterSettings:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the server's command line says; times are in seconds.
+    """The settings of the server; times are in seconds.
 
-    ``cleanup_iptables`` says that the command is to remove firewall rules and do nothing else.
+    ``cleanup_iptables`` is whether the command is to remove firewall rules and exit.
 
-    ``mode`` says whether there is a cluster, and has what is particular to it. Agents connect to
-    ``bind_address``:``agent_port``, callers that are to reach kubelets to
-    ``bind_address``:``secure_port`` and, without TLS, ``insecure_address``:``insecure_port``;
-    the meta pages are on ``insecure_address``:``meta_port``. ``kubelet_ca`` is ``None`` where
-    kubelets are verified by the embedded authority, or that of the cluster.
-    ``certificate_names`` and ``certificate_addresses`` are what the server's certificate names
-    beside what it names anyhow. ``audit`` is where the audit log goes, ``None`` without one.
+    ``mode`` has the settings of the standalone mode or of the cluster. Agents connect to
+    ``bind_address``:``agent_port``, callers of kubelets to ``bind_address``:``secure_port`` and,
+    without TLS, ``insecure_address``:``insecure_port``; the meta pages are on
+    ``insecure_address``:``meta_port``. ``kubelet_ca`` is ``None`` if kubelets are verified by the
+    embedded authority, or that of the cluster. ``certificate_names`` and ``certificate_addresses``
+    are added to the server's certificate. ``audit`` is the destination of the audit log, ``None``
+    without one.
     """
 
     mode: StandaloneSettings | ClusterSettings
@@ -107,20 +107,20 @@ class Settings:
     response_timeout: float
     middlewares: tuple[str, ...]
     connect_endpoints: tuple[tuple[str, Endpoint], ...]
-    """Each with the flag as it was given, for messages."""
+    """Each with the flag as given, for messages."""
     connect_permissions: tuple[Permission, ...]
-    """Of those who connect to one of them, if not all may reach everything."""
+    """The permissions of their callers, if not everything is permitted."""
     forwards: tuple[Forward, ...]
     resume_window: float
     return_grace: float
     drain_timeout: float
     transport: str
-    """As :func:`~yurttunnel.tunnel.direct.reactor.with_transports` takes it."""
+    """As in :func:`~yurttunnel.tunnel.direct.reactor.with_transports`."""
     certificate_names: tuple[str, ...]
     certificate_addresses: tuple[_Address, ...]
     audit: AuditSettings | None = None
     greets: bool = True
-    """Whether a server without a cluster says what to do next when it is ready."""
+    """Whether a server without a cluster prints the next steps once it is ready."""
 
 
 class Options(CommandOptions[Settings]):
@@ -153,7 +153,7 @@ class Options(CommandOptions[Settings]):
     table = flag_table.TABLE
 
     def make_settings(self) -> Settings:
-        """Check and convert everything; raises ``UsageError`` naming the flag and the fix."""
+        """Check and convert everything; raises ``UsageError`` that names the flag and the fix."""
         bundle_path(self)
         bind_address = self.optional_value(flag_table.BIND_ADDRESS, every_address())
         resume_window = self.value(flag_table.RESUME_WINDOW)
@@ -249,7 +249,7 @@ class Options(CommandOptions[Settings]):
 
 
 def _check_ports(settings: Settings) -> None:
-    """Refuse flags that want the same address and port."""
+    """Reject flags with the same address and port."""
     desired = [
         ("--tunnel-agent-connect-port", settings.bind_address, settings.agent_port),
         ("--secure-port", settings.bind_address, settings.secure_port),

@@ -1,4 +1,4 @@
-"""What a server process has in either mode, and before anybody can connect: figures and pages."""
+"""The parts of a server process in both modes that need no trust: metrics, pages, registry."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ from yurttunnel.tunnel.stream import TunnelStream
 from yurttunnel.wire.credit import MemoryBudget
 
 MEMORY_BUDGET = 512 * 1024 * 1024
-"""What the streams of all sessions may be promised together, bytes."""
+"""The maximum number of bytes that may be promised to the streams of all sessions."""
 
 NODES = PeerWords("node", "nodes", "waiting for its return", "node")
 
 _FOR_CALLERS = frozenset({Kind.CONNECT, Kind.FORWARD, Kind.PASSTHROUGH})
-"""What each stream is one request of a caller."""
+"""The kinds of streams each of which is one request of a caller."""
 
 
 METRICS: tuple[Metric[TunnelStats], ...] = (
@@ -108,7 +108,7 @@ def server_registry(
     certificates: Callable[[], Mapping[str, datetime.datetime]],
     reactor_lag: Callable[[], float],
 ) -> MetricRegistry:
-    """Make what a scrape of a server shows in either mode; its parts add theirs."""
+    """Return the metrics of a server in either mode; its parts add theirs."""
     registry = MetricRegistry()
     registry.add(
         (*METRICS, *tunnel_metrics("yurttunnel_server_", "node")),
@@ -119,18 +119,18 @@ def server_registry(
 
 
 class ServerProcess:
-    """The parts that need no trust: they are there from the start, and until the end.
+    """The parts that need no trust: they exist from the start until the end.
 
-    ``certificates()`` gives when each certificate in use ends, ``expected`` knows which nodes there
-    are to be. ``lost_nodes`` is told of sessions that end, and ``history`` remembers nodes.
-    ``meta`` listens on ``--meta-port``. What comes later is put into ``sessions``, a function that
-    gives those that there are with agents, into ``forwards`` those of ``--forward``, into
-    ``steering``, one that tells how callers are led here, into ``entries`` and ``pooled_streams``
-    what the page tells of, into ``joining`` how a node is added, and added to ``readiness`` and
-    ``metrics``. What callers did not get goes to ``failures``, requests to kubelets are counted in
-    ``requests``. ``audit`` is where to write what callers do, ``None`` where that is not wanted.
-    ``live`` has the settings that change, by ``following`` their file where there is one.
-    ``pages`` are those of the meta port, ``debug_pages`` the ones of ``/debug``.
+    ``certificates()`` returns the expiry of each certificate in use, ``expected`` knows which nodes
+    should exist. ``lost_nodes`` must be notified of sessions that end, and ``history`` stores the
+    past of nodes. ``meta`` listens on ``--meta-port``. Other parts set ``sessions``, a function
+    that returns the sessions with agents, ``forwards`` for ``--forward``, ``steering``, a function
+    that returns how callers are redirected here, ``entries`` and ``pooled_streams`` for the status
+    page, and ``joining``, how a node is added; they add to ``readiness`` and ``metrics``.
+    ``failures`` are failed requests of callers, ``requests`` counts requests to kubelets. ``audit``
+    is the audit log, ``None`` without one. ``live`` has the settings that change, by ``following``
+    their file if there is one. ``pages`` are those of the meta port, ``debug_pages`` those of
+    ``/debug``.
     """
 
     def __init__(
@@ -209,7 +209,7 @@ class ServerProcess:
             self.audit = self._open_audit(reactor, settings.audit)
 
     def _requests(self) -> int:
-        """Return how many requests to kubelets, and streams for other callers, have ended."""
+        """Return how many requests to kubelets, and streams of other callers, have ended."""
         carried = self.context.counters.carried
         streams = sum(each.streams for (kind, _), each in carried.items() if kind in _FOR_CALLERS)
         return self.requests.answered.total() + streams
@@ -218,7 +218,7 @@ class ServerProcess:
         return (session.snapshot() for session in self.sessions())
 
     def _open_audit(self, reactor: IReactor, settings: AuditSettings) -> Audit:
-        """Open the audit log, which is closed when all that can end has ended."""
+        """Open the audit log, which is closed after everything that writes to it."""
         try:
             sink = open_sink(settings)
         except OSError as error:

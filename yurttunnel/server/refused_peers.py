@@ -1,4 +1,4 @@
-"""Telling the operator of peers that TLS has refused, which anybody can bring about."""
+"""Warnings about peers whose TLS handshake failed, which anybody can cause."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from yurttunnel.pki.problems import problem_with_peer
 
 
 class RefusedPeers:
-    """Warns of connections that came to nothing, once in a minute for each reason."""
+    """Warns of failed connections, once a minute for each reason."""
 
     def __init__(self, clock: IReactorTime, log: Logger) -> None:
         self._log = RateLimitedLog(clock, log)
 
     def warn(self, text: str, reason: Failure, **fields: object) -> None:
-        """Log ``text``, a literal that is filled with ``fields``, and what ``reason`` means."""
+        """Log ``text``, a literal formatted with ``fields``, and the meaning of ``reason``."""
         problem = problem_with_peer(reason)
         if reason.check(SSL.Error):
-            # One of a few sentences, without words of the peer unless an authority that is
-            # trusted has signed them: each counts by itself.
+            # One of a few texts, without text of the peer unless a trusted authority has signed it:
+            # so each has a rate limit of its own.
             text = f"{text}: {problem.replace('{', '{{').replace('}', '}}')}"
         else:
             text += ": {problem}"
         self._log.warn(text, problem=problem, **fields)
 
     def warn_of_caller(self, transport: Any, reason: Failure) -> None:
-        """Warn of a caller that TLS has refused."""
+        """Warn of a caller whose TLS handshake failed."""
         self.warn("a caller from {address} is refused", reason, address=address_behind(transport))
 
 
 def authority_behind(transport: Any) -> str:
-    """Return the address and port of who is connected, for people."""
+    """Return the address and port of the peer in readable form."""
     peer = transport.getPeer()
     return join_authority(known_host(peer.host), peer.port) if hasattr(peer, "port") else str(peer)
 
 
 def address_behind(transport: Any) -> str:
-    """Return the IP address of who is connected, for people."""
+    """Return the IP address of the peer in readable form."""
     return known_host(getattr(transport.getPeer(), "host", "an unknown address"))

@@ -1,4 +1,4 @@
-"""Which session serves a destination: the connected nodes by their verified identifiers."""
+"""The registry: maps destinations to sessions by the verified identifiers of connected nodes."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from yurttunnel.tunnel.shares import OTHER, Holder
 from yurttunnel.tunnel.statistics import SessionSnapshot
 
 _MOST_NAMED = 5
-"""How many nodes one sentence names."""
+"""The maximum number of nodes named in one message."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Own:
-    """The name of the node itself, which nobody else's claim of that name comes before."""
+    """The name of the node itself, which takes precedence over other claims to that name."""
 
     name: str
 
 
-# What a session claims: its node's own name, further host names, an address, a network as
-# (version, prefix length, leading bits), or, with None, everything that nobody else claims. One
-# table holds all of them because they never equal each other.
+# A claim of a session: its node's own name, further host names, an address, a network as (version,
+# prefix length, leading bits), or, as None, everything that nobody else claims. One table holds all
+# of them because they never equal each other.
 _Key = _Own | str | Address | tuple[int, int, int] | None
 
 
 class INodeSession(IStreamOpener):
-    """The way to one node, as the registry holds it: the session of its agent.
+    """A route to one node, as the registry holds it.
 
-    It is a session that this server has with the agent, or one that a sibling has.
+    It is a session of this server with the node's agent, or one of a sibling.
     """
 
     node = Attribute("`str`: the node's name, from its verified certificate.")
@@ -48,20 +48,20 @@ class INodeSession(IStreamOpener):
     def open_here(
         host: str, port: int, timeout: float, request_id: str, holder: Holder = OTHER
     ) -> Deferred[IStream]:
-        """Open a stream as ``open_stream`` does, but by this way only.
+        """Open a stream like ``open_stream``, but over this route only.
 
-        ``open_stream`` tries another way to the node, once, when this one is lost.
+        ``open_stream`` tries another route to the node, once, if this one is lost.
         """
 
     def snapshot() -> SessionSnapshot:
-        """Describe the session at this moment."""
+        """Return a snapshot of the session."""
 
 
 class NodeNotConnected(Exception):
     """No connected agent serves ``host``.
 
-    ``last_seen`` is when one did last, in seconds since the epoch by the server's clock, or
-    ``None``. ``status`` is that of HTTP for it.
+    ``last_seen`` is when one last did, in seconds since the epoch by the server's clock, or
+    ``None``. ``status`` is the HTTP status for it.
     """
 
     status = 503
@@ -73,7 +73,7 @@ class NodeNotConnected(Exception):
         self._now = now
 
     def __str__(self) -> str:
-        """Return the sentence for the person who asked for ``host``."""
+        """Return the message for the user who requested ``host``."""
         if self.last_seen is None:
             return (
                 f"no agent is connected for {self.host}, "
@@ -88,7 +88,7 @@ class NodeNotConnected(Exception):
 
 
 class AmbiguousAddress(NodeNotConnected):
-    """Several nodes have the address that was asked for."""
+    """Several nodes have the requested address."""
 
     status = 400
 
@@ -97,7 +97,7 @@ class AmbiguousAddress(NodeNotConnected):
         self.nodes = nodes
 
     def __str__(self) -> str:
-        """Return the sentence for the person who asked."""
+        """Return the message for the user."""
         listed = ", ".join(self.nodes[:_MOST_NAMED])
         more = len(self.nodes) - _MOST_NAMED
         others = f" and {more} more" if more > 0 else ""
@@ -108,13 +108,13 @@ class AmbiguousAddress(NodeNotConnected):
 
 
 class SessionRegistry:
-    """The ways to all connected nodes: this server's own sessions, and those of its siblings.
+    """The routes to all connected nodes: this server's own sessions, and those of its siblings.
 
-    A node may have several *direct* sessions, as while one agent drains beside its successor. The
-    fittest of them serves, see :meth:`find`, and alone claims its identifiers; it is chosen anew at
-    each change. *Remote* ones, which siblings have, serve what no direct one does.
-    ``max_remembered`` bounds the names and addresses of nodes that have gone and for which the
-    time they were last seen is kept.
+    A node may have several *direct* sessions, for example while one agent drains beside its
+    successor. The fittest of them serves, see :meth:`find`, and only it claims the identifiers; it
+    is chosen again after each change. *Remote* sessions, those of siblings, serve what no direct
+    one does. ``max_remembered`` limits the names and addresses of gone nodes whose time of last
+    contact is stored.
     """
 
     def __init__(self, clock: IReactorTime, max_remembered: int = 10_000) -> None:
@@ -125,27 +125,27 @@ class SessionRegistry:
         self._serving: dict[str, INodeSession] = {}
         self._remote: set[INodeSession] = set()
         self.on_direct_changed: list[Callable[[str], object]] = []
-        """Who is told of each node whose direct session has come, changed or gone."""
+        """Callbacks for each node with a direct session that was added, changed or removed."""
         self.on_remote_gone: list[Callable[[str], object]] = []
-        """Who is told of each node to which a way by a sibling has gone."""
+        """Callbacks for each node to which a route through a sibling was removed."""
         self.on_remote_serves: list[Callable[[str], object]] = []
-        """Who is told of each node that a sibling can be asked for from now on."""
+        """Callbacks for each node that has become available through a sibling."""
         self.is_anothers: Callable[[str, str], bool] = lambda node, host: False
-        """Whether a host or address is another node's than the one given, whatever the
-        certificate of the former says: certificates outlive what they say."""
+        """Whether a host or address belongs to a node other than the given one, whatever the
+        latter's certificate contains: certificates outlive their contents."""
         self.nodes_with: Callable[[Address], Collection[str]] = lambda address: ()
-        """Says which nodes have an address, connected or not, where that is known."""
-        # Claimants of each key: the remote ones, then the direct ones, each the newest last.
+        """Returns the nodes that have an address, connected or not, if that is known."""
+        # The claimants of each key: remote ones, then direct ones, in both the newest last.
         self._claims: dict[_Key, list[INodeSession]] = {}
-        # For each version of IP how many keys there are of each prefix length.
+        # The number of keys of each prefix length, by IP version.
         self._prefix_lengths: dict[int, Counter[int]] = {4: Counter(), 6: Counter()}
         self._last_seen: dict[str, float] = {}
 
     def add(self, session: INodeSession) -> list[INodeSession]:
         """Serve through ``session`` from now on, if it is the fittest.
 
-        Returns the older sessions of the same node, the oldest first, which the caller ends unless
-        they end by themselves; until then they serve when this one does not.
+        Returns the older sessions of the same node, the oldest first. The caller ends them unless
+        they end by themselves; until then they serve if this one does not.
         """
         sessions = self._direct.setdefault(session.node, [])
         older = list(sessions)
@@ -154,7 +154,7 @@ class SessionRegistry:
         return older
 
     def remove(self, session: INodeSession) -> None:
-        """Serve no longer through ``session``; one that is not here is ignored."""
+        """Stop serving through ``session``; an unknown one is ignored."""
         sessions = self._direct.get(session.node, [])
         if session not in sessions:
             return
@@ -166,15 +166,15 @@ class SessionRegistry:
             self.direct_changed(session.node)
 
     def add_remote(self, session: INodeSession) -> None:
-        """Serve through a session that a sibling has, where no direct one does."""
+        """Serve through a session of a sibling, if no direct one does."""
         if session not in self._remote:
             self._remote.add(session)
             self._claim(session)
 
     def remove_remote(self, session: INodeSession) -> None:
-        """Serve no longer through a session that a sibling has; one that is not here is ignored.
+        """Stop serving through a session of a sibling; an unknown one is ignored.
 
-        ``session`` has the identifiers with which it was added.
+        ``session`` must have the identifiers with which it was added.
         """
         if session in self._remote:
             self._remote.remove(session)
@@ -184,23 +184,23 @@ class SessionRegistry:
                 callback(session.node)
 
     def remote_serves(self, node: str) -> None:
-        """Notify who wants to know that a sibling can be asked for ``node``, again or anew."""
+        """Notify subscribers that ``node`` is available through a sibling, newly or again."""
         for callback in list(self.on_remote_serves):
             callback(node)
 
     @property
     def remote_nodes(self) -> int:
-        """How many nodes there are ways to by siblings only."""
+        """The number of nodes that are reachable only through siblings."""
         return len({session.node for session in self._remote} - self._direct.keys())
 
     def direct_nodes(self) -> list[str]:
-        """Return the names of the nodes with which there are direct sessions."""
+        """Return the names of the nodes with direct sessions."""
         return list(self._direct)
 
     def direct(self, node: str) -> INodeSession | None:
-        """Return the direct session that serves ``node``, spelled as its certificate has it.
+        """Return the direct session that serves ``node``, spelled as in its certificate.
 
-        ``None`` when there is none.
+        ``None`` if there is none.
         """
         return self._serving.get(node)
 
@@ -209,22 +209,22 @@ class SessionRegistry:
         return list(self._direct.get(node, ()))
 
     def reached(self) -> list[str]:
-        """Return the names of all nodes to which there is a way, in their order."""
+        """Return the names of all reachable nodes, sorted."""
         return sorted({*self._direct, *(session.node for session in self._remote)})
 
     def way(self, node: str) -> INodeSession | None:
-        """Return the way to ``node`` itself, a direct one before that by a sibling."""
+        """Return the route to ``node`` itself, a direct one if there is one."""
         claimants = self._claims.get(_Own(node))
         return claimants[-1] if claimants else None
 
     def reaches(self, node: str) -> bool:
-        """Return whether there is a way to the node of that name, direct or by a sibling."""
+        """Return whether there is a route to the node of that name, direct or through a sibling."""
         return _Own(node) in self._claims
 
     def direct_changed(self, node: str) -> None:
-        """Choose again which direct session serves, and tell those who want to know.
+        """Choose again which direct session serves, and notify subscribers.
 
-        To be called when one has begun to drain, or has lost its connection or got one again.
+        Call this when a session has begun to drain, or has lost or regained its connection.
         """
         serving = self._serving.pop(node, None)
         chosen = max(reversed(self._direct.get(node, ())), key=_fitness, default=None)
@@ -241,13 +241,13 @@ class SessionRegistry:
     def find(self, host: str) -> INodeSession:
         """Return the session through which ``host`` (a name or an address) is reached.
 
-        A node's own name comes first, then other exact names, then addresses in any spelling,
-        then the narrowest network, then a default route. Among claimants of the same it is the
-        newest that is connected and does not drain, direct ones before remote ones; or one that
-        may be back soon; or one that drains, which serves until its successor is there: a wider
-        claim is another machine's. Raises :class:`NodeNotConnected`, and
-        :class:`AmbiguousAddress` where several nodes have an address. Those of which
-        :attr:`is_anothers` says so claim nothing.
+        A node's own name has the highest precedence, then other exact names, then addresses in any
+        spelling, then the narrowest network, then a default route. Among claimants of the same key
+        it is the newest that is connected and not draining, direct ones before remote ones;
+        otherwise one that may reconnect soon; otherwise a draining one, which serves until its
+        successor is there: a wider claim belongs to another machine. Raises
+        :class:`NodeNotConnected`, and :class:`AmbiguousAddress` if several nodes have an address.
+        Claims for which :attr:`is_anothers` is true do not count.
         """
         claimants = self._claims.get(_Own(host))
         if claimants is not None:
@@ -261,14 +261,14 @@ class SessionRegistry:
         return self._search(desired, host)
 
     def found(self, host: str) -> INodeSession | None:
-        """Return what :meth:`find` does, ``None`` where it raises."""
+        """Return the result of :meth:`find`, ``None`` if it raises."""
         try:
             return self.find(host)
         except NodeNotConnected:
             return None
 
     def find_another(self, session: INodeSession) -> INodeSession | None:
-        """Return the best other way to the node of ``session``, if any; see :meth:`find`."""
+        """Return the best other route to the node of ``session``, if any; see :meth:`find`."""
         ways = [*self._claims.get(_own(session), ()), *self._direct.get(session.node, ())]
         others = [way for way in reversed(ways) if way.node == session.node and way is not session]
         return max(others, key=_fitness, default=None)
@@ -287,11 +287,11 @@ class SessionRegistry:
         raise NodeNotConnected(host, self._last_seen.get(str(desired)), time_of_day(self._clock))
 
     def _check_unambiguous(self, desired: str | Address, claimants: list[INodeSession]) -> None:
-        """Raise :class:`AmbiguousAddress` when an address is that of several nodes.
+        """Raise :class:`AmbiguousAddress` if several nodes have an address.
 
-        Which of them is meant cannot be told, and the wrong one would be believed: also in the
-        place of one that is away. One that is here says itself whether it still has the address.
-        Of loopback addresses every node has its own.
+        Which of them is meant is unknown, and responses of the wrong one would be trusted: also if
+        it replaces one that is away. A connected node reports itself whether it still has the
+        address. Loopback addresses are every node's own.
         """
         if isinstance(desired, str) or desired.is_loopback:
             return
@@ -341,7 +341,7 @@ class SessionRegistry:
         for key in _keys(session):
             name = key.name if isinstance(key, _Own) else key
             if isinstance(name, str | Address) and not self.is_anothers(session.node, str(name)):
-                # Taken out first, so that the order of the table is the order of time.
+                # Removed first, so that the order of the dictionary is chronological.
                 self._last_seen.pop(str(name), None)
                 self._last_seen[str(name)] = now
         while len(self._last_seen) > self._max_remembered:
@@ -349,12 +349,12 @@ class SessionRegistry:
 
 
 def _fitness(session: INodeSession) -> tuple[bool, bool]:
-    """Rank a way to a node; of the same rank the newest is chosen."""
+    """Rank a route to a node; of equal ranks the newest is chosen."""
     return not session.draining, session.connected
 
 
 def _keys(session: INodeSession) -> set[_Key]:
-    """Return all that ``session`` claims; a node is always reached by its own name."""
+    """Return all claims of ``session``; a node is always reachable by its own name."""
     identifiers = session.identifiers
     keys: set[_Key] = {_own(session), *identifiers.hosts, *identifiers.addresses}
     for network in identifiers.networks:

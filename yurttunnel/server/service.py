@@ -1,4 +1,4 @@
-"""The server as a service: what listens where, and in which order it stops."""
+"""The server as a service: its listeners, and its graceful shutdown."""
 
 from __future__ import annotations
 
@@ -16,53 +16,53 @@ from yurttunnel.tunnel.session import TunnelSession
 from yurttunnel.wire.codes import Code
 
 PORT_CLOSE_TIMEOUT = 2.0
-"""Seconds in which the listening ports have to be closed."""
+"""The timeout in seconds for closing the listening ports."""
 
 
 class Listening(Protocol):
-    """What has been bound: one port, or several."""
+    """What was bound: one port, or several."""
 
     def stopListening(self) -> Deferred[Any] | None:
-        """Accept nothing more."""
+        """Stop accepting connections."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One thing to listen on: ``listen`` binds at once, or raises CannotListen."""
+    """Something to listen on: ``listen`` binds at once, or raises CannotListen."""
 
     name: str
     listen: Callable[[], Listening]
 
 
 class SessionHolder(Protocol):
-    """What has sessions, whose streams are given time to end: with agents, or with siblings."""
+    """A holder of sessions, with agents or with siblings, whose streams get time to end."""
 
     def sessions(self) -> list[TunnelSession]:
-        """Return all sessions, those too that only end their streams."""
+        """Return all sessions, including those that are finishing their streams."""
 
     def drain(self, text: str) -> None:
-        """Take no new peers, and let the sessions end with their last stream."""
+        """Reject new peers, and let the sessions end with their last stream."""
 
     def close_sessions(self, code: Code, text: str) -> None:
-        """End every session now."""
+        """Close all sessions now."""
 
 
 class Caller(Protocol):
-    """What is behind a listener whose connections need streams."""
+    """The part behind a listener whose connections need streams."""
 
     def drain(self) -> Deferred[Any]:
-        """Begin to end; return what fires when callers have all that there is for them."""
+        """Start to drain; return a ``Deferred`` that fires when callers have everything."""
 
     def close(self) -> None:
         """Abort what has not ended."""
 
 
 class ServerService(Service):
-    """Runs the listeners and ends the sessions in an orderly way.
+    """Runs the listeners and shuts the sessions down gracefully.
 
-    ``listeners`` are bound in their order when the service starts, and closed when it begins to
-    stop. ``holders`` have the sessions, and ``callers`` are behind those listeners whose
-    connections need streams. ``drain_timeout`` is in seconds.
+    ``listeners`` are bound in order when the service starts, and closed when it begins to stop.
+    ``holders`` have the sessions, and ``callers`` are behind those listeners whose connections need
+    streams. ``drain_timeout`` is in seconds.
     """
 
     _log = Logger()
@@ -99,12 +99,12 @@ class ServerService(Service):
         ]
 
     def startService(self) -> None:
-        """Bind all listeners, or none: what cannot be bound ends the process with a sentence."""
+        """Bind all listeners, or none: a failure ends the process with a message."""
         try:
             for listener in self._listeners:
                 self._ports[listener.name] = listener.listen()
         except BaseException:
-            # SystemExit, mostly: CannotListen.
+            # Usually SystemExit: CannotListen.
             for port in self._ports.values():
                 port.stopListening()
             self._ports.clear()
@@ -112,7 +112,7 @@ class ServerService(Service):
         super().startService()
 
     def stopService(self) -> Deferred[None]:
-        """Take nothing new, let streams end within the drain timeout, then end the rest."""
+        """Accept nothing new, let streams end within the drain timeout, then abort the rest."""
         return Deferred.fromCoroutine(self._stop())
 
     async def _stop(self) -> None:
@@ -125,7 +125,7 @@ class ServerService(Service):
         for holder in self._holders:
             holder.drain("the server is about to stop")
         if await within(self._clock, self.drain_timeout, ended):
-            # A stream has ended before a caller that reads slowly has the last of it.
+            # A stream ends before a caller that reads slowly has received the last of it.
             left = max(0.0, deadline - self._clock.seconds())
             if not await within(self._clock, left, answered):
                 self._log.warn(

@@ -70,7 +70,7 @@ def build(
     readiness.add("listeners", server.not_accepting)
     readiness.add("certificate", kept.problem)
     readiness.add("revocations", lambda: kept.revocations.problem)
-    # What is in use stays in use, so these are only told.
+    # What is in use stays in use, so these are reported without affecting readiness.
     readiness.add("room for revocations", lambda: kept.revocations.warning, required=False)
     readiness.add("certificate renewal", kept.serving.warning, required=False)
     readiness.add("enrolment", kept.enrolment_factory.problem, required=False)
@@ -85,8 +85,8 @@ def build(
     )
     greeting = Announcement(reactor, readiness, say) if settings.greets else None
     admin = server_socket(reactor, settings, standalone.state_dir, process, pages)
-    # The trust ends after the sessions: a node can be revoked in a drain. The directory, and the
-    # socket in it, are free as soon as that begins, when the history has been written: a
+    # The trust ends after the sessions: a node can be revoked during a drain. The directory, and
+    # the socket in it, are released when the drain begins, once the history has been written: a
     # successor may start meanwhile.
     let_go = ClosedAtTheEnd(kept.let_go)
     for part in (process.meta, process.lag, kept, server, held, let_go, history, admin, greeting):
@@ -111,5 +111,5 @@ def _open_trust(
 
 
 def _plugins(reactor: IReactor, names: Sequence[str]) -> list[IMiddleware]:
-    """Make those that are asked for; nothing is searched for plugins when none is."""
+    """Return the requested middlewares; plugins are searched for only if there are any."""
     return find_middlewares(reactor, names, installed_makers()) if names else []

@@ -1,4 +1,4 @@
-"""A server's trust without a cluster: an embedded authority, and the nodes that enrol with it."""
+"""A server's credentials and trust without a cluster: an embedded authority and enrolled nodes."""
 
 from __future__ import annotations
 
@@ -55,16 +55,17 @@ CALLER_KEY = "client.key"
 
 
 class StandaloneServerTrust(ServerTrust):
-    """A server's trust that is all in its state directory; besides what every server has there are
+    """A server's credentials and trust, stored in its state directory. In addition to those of all
+    servers:
 
-    - ``interception``: TLS for a listener that stands in for kubelets;
-    - ``enrolment_factory``: makes the protocol for connections that chose enrolment;
+    - ``interception``: TLS for a listener that callers take for kubelets;
+    - ``enrolment_factory``: builds the protocol for connections that negotiated enrolment;
     - ``on_revoked(callback)``: ``callback(node)`` ends the node's session;
     - ``ownership``: which node has which name and address;
     - ``authority``, ``records``, ``revocations``, ``tokens`` and ``join_token``: the parts;
     - ``directory``: where all of it is.
 
-    As a service it renews the server's certificates, replaces the join token and watches for
+    As a service it renews the server's certificates, replaces the join token, and watches for
     revocations and new authorities of kubelets.
     """
 
@@ -80,14 +81,13 @@ class StandaloneServerTrust(ServerTrust):
         kubelet_verify: KubeletVerification = KubeletVerification.AUTO,
         kubelet_ca: Path | None = None,
     ) -> None:
-        """Load or make all that is kept in ``state_dir``; raises :class:`StateError`.
+        """Load or create the contents of ``state_dir``; raises :class:`StateError`.
 
         ``bind_addresses`` and ``names`` (host names and addresses) are what agents may dial.
-        ``callers`` are the common names of those who may ask for connections to nodes.
-        ``kubelet_ca`` is a file of the authorities that kubelets are verified by, in place of
-        the embedded one; raises :class:`BadBundle` when it cannot be used.
-        Lifetimes are in seconds. When this returns, ``ca.crt``, ``join-token``, ``client.crt``
-        and ``client.key`` are there.
+        ``callers`` are the common names of those who may request connections to nodes.
+        ``kubelet_ca`` is a file of the authorities that verify kubelets, in place of the embedded
+        one; raises :class:`BadBundle` if it is unusable. Lifetimes are in seconds. On return,
+        ``ca.crt``, ``join-token``, ``client.crt`` and ``client.key`` exist.
         """
         directory = StateDirectory.open(state_dir)
         self.authority = authority = Authority.open(clock, directory)
@@ -142,21 +142,21 @@ class StandaloneServerTrust(ServerTrust):
             service.setServiceParent(self)
 
     def let_go(self) -> Deferred[bool]:
-        """Enroll nobody and make no join token any more, of which a successor would not know.
+        """Stop enrolling nodes and creating join tokens, which a successor would not know.
 
-        It may have the directory from now on.
+        A successor may use the directory from now on.
         """
         self._admission.close()
         return self.join_token.stopService()
 
     def identify(self, certificate: x509.Certificate) -> NodeIdentity:
-        """Read who a node is from its certificate, which TLS has verified already.
+        """Return a node's identity from its certificate, which TLS has verified already.
 
-        Raises :class:`BadIdentity`, also for one that covers what is another node's.
+        Raises :class:`BadIdentity`, also if the certificate covers what belongs to another node.
         """
         identity = identity_from_certificate(certificate)
         node = identity.node
-        # Who was revoked is to be told that, and what it had may be another's since.
+        # A revoked node must get that reason, and its names may belong to another node by now.
         if not self.revocations.is_revoked(identity):
             for claim, owner in self.ownership.of_others(node, identity.identifiers).items():
                 raise BadIdentity(
@@ -166,7 +166,7 @@ class StandaloneServerTrust(ServerTrust):
         return identity
 
     def problem(self) -> str | None:
-        """Return why no agent believes the server."""
+        """Return why agents do not trust the server."""
         return self.authority.problem() or self.serving.problem()
 
     def kubelet_problem(self) -> str | None:
@@ -175,10 +175,10 @@ class StandaloneServerTrust(ServerTrust):
 
 
 def _make_token(directory: StateDirectory, join_token: JoinTokenFile) -> None:
-    """Have the join token made, or replaced if that is due.
+    """Create the join token, or replace it if that is due.
 
-    Without room for a new one the server starts with the one that is there: sessions do not need
-    it, and it is tried again while the server runs.
+    If the disk is full, the server starts with the existing one: sessions do not need it, and a
+    running server retries.
     """
     try:
         join_token.refresh()
@@ -188,12 +188,12 @@ def _make_token(directory: StateDirectory, join_token: JoinTokenFile) -> None:
 
 
 class ServerTemplate:
-    """What the server's certificate is to be like: each is asked for with the addresses that the
-    machine has then.
+    """The template of the server's certificate: each request contains the addresses that the
+    machine has at that time.
 
-    They may come after the start, by DHCP or with a virtual address. None that comes or goes makes
-    a certificate be replaced: it is measured by those of the start, or of when it was asked for.
-    Raises :class:`StateError` for a name that none can have.
+    Addresses may be added after the start, by DHCP or as a virtual address. No change of addresses
+    makes a certificate be replaced: it is compared to those of the start, or of its request. Raises
+    :class:`StateError` for a name that no certificate can have.
     """
 
     usage = SERVER_AUTH
@@ -204,12 +204,12 @@ class ServerTemplate:
         self._template = self._now()
 
     def request(self, key: PrivateKey) -> bytes:
-        """Make the request, for what agents may dial now."""
+        """Return the request, for what agents may dial now."""
         self._template = self._now()
         return self._template.request(key)
 
     def problem(self, certificate: x509.Certificate) -> str | None:
-        """Complete "the certificate ..." when it is not what is asked for; extra names are fine."""
+        """Complete "the certificate ..." if it does not match; extra names are allowed."""
         return self._template.problem(certificate)
 
     def covers(self, other: Template) -> bool:
@@ -221,10 +221,10 @@ class ServerTemplate:
 
 
 def server_template(bind_addresses: Iterable[str], names: Iterable[str]) -> CertificateTemplate:
-    """Describe the server's certificate: it is for whatever agents may dial.
+    """Return the template of the server's certificate, for everything that agents may dial.
 
-    That are ``names``, the bind addresses (all addresses of the machine where one is a wildcard),
-    the machine's name and loopback. Raises :class:`StateError` for a name that none can have.
+    These are ``names``, the bind addresses (all addresses of the machine if one is a wildcard), the
+    machine's name and loopback. Raises :class:`StateError` for a name that no certificate can have.
     """
     hosts = {"localhost"}
     addresses: set[IPv4Address | IPv6Address] = {ip_address("127.0.0.1"), ip_address("::1")}
@@ -233,7 +233,7 @@ def server_template(bind_addresses: Iterable[str], names: Iterable[str]) -> Cert
         if not name:
             continue
         if host_is_address(name):
-            # A zone says where to listen, on this machine alone: no certificate has one.
+            # A zone is valid on this machine only: no certificate has one.
             addresses.add(ip_address(name.partition("%")[0]))
         elif name.isascii():
             hosts.add(name.lower())
@@ -243,7 +243,7 @@ def server_template(bind_addresses: Iterable[str], names: Iterable[str]) -> Cert
             )
     wildcards = {address for address in addresses if address.is_unspecified}
     for wildcard in wildcards:
-        # The IPv6 wildcard takes in IPv4 connections, too.
+        # The IPv6 wildcard also accepts IPv4 connections.
         own = own_addresses()
         addresses |= own if wildcard.version == 6 else {a for a in own if a.version == 4}
     return CertificateTemplate(

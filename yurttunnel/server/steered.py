@@ -1,8 +1,8 @@
-"""Where connections arrive that the firewall has led to the server, in both families of addresses.
+"""The addresses to which the firewall redirects connections, for both IP versions.
 
-A machine's own connections can be led to any of its addresses, loopback included. So where the
-server listens on an address of one family only, it listens on the loopback address of the other
-one as well, and connections to nodes by either family get through.
+A machine's own connections can be redirected to any of its addresses, including loopback. So if the
+server listens on an address of one family only, it also listens on the loopback address of the
+other, and connections to nodes by either family arrive.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
 
 
 def listeners(settings: Settings, steering: SteeringFlags) -> Mapping[int, Listeners]:
-    """Return where connections are to be led, by the version of IP."""
+    """Return the targets of redirected connections, by IP version."""
     passthrough = steering.passthrough_port
     bind, insecure = settings.bind_address, settings.insecure_address
     return {
@@ -35,15 +35,15 @@ def listeners(settings: Settings, steering: SteeringFlags) -> Mapping[int, Liste
 
 
 def listening_ports(settings: Settings, steering: SteeringFlags) -> frozenset[int]:
-    """Return the ports that connections are led to."""
+    """Return the ports to which connections are redirected."""
     every = (settings.secure_port, settings.insecure_port, steering.passthrough_port)
     return frozenset(port for port in every if port is not None)
 
 
 def other_addresses(settings: Settings, address: str) -> list[str]:
-    """Return the loopback address of the family that ``address`` is not of, where one is needed.
+    """Return the loopback address of the other family than ``address``, if it is needed.
 
-    There is none where nothing is led to the server, or this machine has no such family.
+    It is not if nothing is redirected to the server, or if this machine lacks that family.
     """
     if not (isinstance(settings.mode, ClusterSettings) and settings.mode.steering.iptables):
         return []
@@ -62,9 +62,9 @@ def _target(address: str, port: int, version: int) -> Target:
 
 
 def _covers(address: str, version: int) -> bool:
-    """Return whether a listener on ``address`` takes connections of a version of IP.
+    """Return whether a listener on ``address`` accepts connections of an IP version.
 
-    One on ``::`` takes both, as Linux has it (net.ipv6.bindv6only, ipv6(7)).
+    One on ``::`` accepts both, as Linux does by default (net.ipv6.bindv6only, ipv6(7)).
     """
     bound = ip_address(address)
     return bound.version == version or (bound.version == 6 and bound.is_unspecified)

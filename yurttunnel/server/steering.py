@@ -1,4 +1,4 @@
-"""The parts list of what leads the cluster's callers to this server, each behind its flag."""
+"""The parts list of what redirects the cluster's callers to this server, each behind its flag."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _log = Logger()
 
 
 class ClusterSteering:
-    """Makes the parts; those that were not asked for are ``None``."""
+    """Creates the parts; those that are not enabled are ``None``."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class ClusterSteering:
         self._rules: Callable[[], RulesReport] | None = None
         self._dns: Callable[[], DnsReport] | None = None
         self.passthrough = self._make_passthrough()
-        """--passthrough-port with what takes connections there."""
+        """--passthrough-port with its factory."""
         flags = self._flags
         if flags.iptables or flags.dns or self.passthrough is not None:
             process.steering = self._report
@@ -78,7 +78,7 @@ class ClusterSteering:
         events: EventRecorder,
         instance: str,
     ) -> LeaderElection | None:
-        """Make the election of the one server that keeps the records of nodes."""
+        """Return the election of the one server that maintains the nodes' DNS records."""
         if not self._flags.dns:
             return None
         settings, flags, namespace = self._settings, self._flags, self._cluster.namespace
@@ -106,7 +106,7 @@ class ClusterSteering:
         return election
 
     def tracking(self) -> IService | None:
-        """Make what keeps connections where rules have led them when those are gone."""
+        """Return the service that keeps connections redirected after their rules are gone."""
         if not self._flags.iptables:
             return None
         from yurttunnel.steering.netlink.tracking import Tracking
@@ -121,10 +121,10 @@ class ClusterSteering:
         return parts
 
     def rules(self, not_accepting: Callable[[], str | None]) -> IService | None:
-        """Make what keeps the firewall's rules, while the listeners accept."""
+        """Return the service that maintains the firewall rules while the listeners accept."""
         if not self._flags.iptables:
             return None
-        # What speaks to the kernel takes time and memory to import.
+        # Imported late, because these modules take time and memory.
         from yurttunnel.steering.firewall.tunnel import find_firewalls, remove_leftovers_elsewhere
         from yurttunnel.steering.manager import SteeringManager
         from yurttunnel.steering.netlink.address_sets import AddressSets
@@ -133,7 +133,7 @@ class ClusterSteering:
         from yurttunnel.steering.programs import Programs, spent
 
         programs = Programs(self._reactor)
-        # By the version of IP, the back end of the kernel that has our rules.
+        # The firewall backend that has our rules, by IP version.
         used: dict[int, str] = {}
 
         async def find() -> Firewalls:

@@ -1,4 +1,4 @@
-"""The part of the server's command line that is about steering."""
+"""The command-line flags of steering."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from yurttunnel.tunnel.kubelet_ports import KUBELET_PORT
 
 LEAST_IPTABLES_PERIOD = 15.0
 LEAST_DNS_PERIOD = 30.0
-"""Seconds; smaller values are raised to these, as yurttunnel 1.2 did."""
+"""Seconds; smaller values are raised to these, as in yurttunnel 1.2."""
 
 
 def _ports(text: str) -> frozenset[int]:
@@ -127,10 +127,10 @@ _log = Logger()
 
 @dataclass(frozen=True, slots=True)
 class SteeringFlags:
-    """What the flags say; periods are in seconds.
+    """The values of the flags; periods are in seconds.
 
-    Connections for ``passthrough_ports`` of nodes come to ``passthrough_port``, if there is one.
-    ``named_upgrades`` has upgrades refused whose TLS has no name.
+    Connections for ``passthrough_ports`` of nodes are redirected to ``passthrough_port``, if set.
+    ``named_upgrades`` is whether upgrades without a name in TLS are rejected.
     """
 
     iptables: bool
@@ -166,7 +166,7 @@ def steering_flags(options: CommandOptions[Any]) -> SteeringFlags:
 
 
 def refuse_steering(options: CommandOptions[Any]) -> None:
-    """Raise ``UsageError`` when flags are given that need a cluster."""
+    """Raise ``UsageError`` if flags are given that need a cluster."""
     for flag in (
         INTERCEPT_PODS,
         INTERCEPT_MATCH,
@@ -200,7 +200,7 @@ def _period(options: CommandOptions[Any], flag: Flag[float], least: float) -> fl
 
 
 def _passthrough_ports(options: CommandOptions[Any]) -> frozenset[int]:
-    """Return the ports that pass-through is for; none without --passthrough-port."""
+    """Return the ports of the pass-through; none without --passthrough-port."""
     if options.is_given(PASSTHROUGH_PORT):
         return options.optional_value(PASSTHROUGH_PORTS, frozenset({KUBELET_PORT}))
     if options[PASSTHROUGH_PORTS.name] is not None:

@@ -1,4 +1,4 @@
-"""Who the server is to each kind of peer, and whom it believes, kept up to date."""
+"""The server's credentials and trusted authorities for each kind of peer, kept current."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from yurttunnel.pki.renewal import CertificateRenewal
 
 @dataclass(frozen=True, slots=True)
 class TrustSettings:
-    """Whom else a server believes.
+    """Further peers that a server trusts.
 
     ``callers`` are the common names of those who may use ``ssl:`` endpoints. Certificates of
-    callers may come from ``client_ca``, too, and those of kubelets come from ``kubelet_ca``
-    rather than from the server's authorities; both are files of certificates.
+    callers may also come from ``client_ca``, and those of kubelets come from ``kubelet_ca`` instead
+    of the server's authorities; both are files of certificates.
     """
 
     callers: Collection[str] | None
@@ -34,15 +34,15 @@ class TrustSettings:
 
 
 class ServerTrust(MultiService):
-    """What a server needs to be known, and to know whom it talks to.
+    """A server's credentials, and the authorities that it trusts.
 
-    ``serving`` is its certificate toward agents and callers, ``client`` the one toward kubelets
-    and other servers; ``authorities`` are those that its peers' certificates have to come from.
-    There are, once :meth:`build` has been called, and from then on current for each handshake:
+    ``serving`` is its certificate for agents and callers, ``client`` the one for kubelets and other
+    servers; ``authorities`` are those that must have issued its peers' certificates. :meth:`build`
+    creates the following, which are then current for each handshake:
 
     - ``contexts``: TLS for the agents' listener;
-    - ``callers``: for listeners whose callers have to be known by their certificates;
-    - ``kubelets``: TLS toward kubelets.
+    - ``callers``: for listeners that require client certificates;
+    - ``kubelets``: TLS to kubelets.
     """
 
     contexts: ServerContexts
@@ -57,7 +57,7 @@ class ServerTrust(MultiService):
         authorities: Authorities,
         settings: TrustSettings,
     ) -> None:
-        """Read the files; raises :class:`BadBundle` when one of them cannot be used."""
+        """Read the files; raises :class:`BadBundle` if one of them is unusable."""
         super().__init__()
         self._clock = clock
         self._settings = settings
@@ -83,10 +83,10 @@ class ServerTrust(MultiService):
     def build(
         self, protocols: Sequence[bytes], optional: Sequence[bytes], kubelet_authority: str
     ) -> None:
-        """Make the contexts; both certificates have to be there.
+        """Create the contexts; both certificates must exist.
 
-        ``protocols`` and ``optional`` are as :class:`ServerContexts` takes them, and
-        ``kubelet_authority`` is from whom the certificates of kubelets should be.
+        ``protocols`` and ``optional`` are those of :class:`ServerContexts`, and
+        ``kubelet_authority`` is the name of the expected issuer of kubelets' certificates.
         """
         settings = self._settings
         self.contexts = ServerContexts(self.serving_credentials(), protocols, optional)
@@ -100,7 +100,7 @@ class ServerTrust(MultiService):
         self._is_built = True
 
     def certificates(self) -> Mapping[str, datetime.datetime]:
-        """Return when each certificate ends; of the authorities, the one that lasts longest."""
+        """Return the expiry of each certificate; of the authorities, the latest."""
         ends = {"ca": max(each.not_valid_after_utc for each in self._authorities.current)}
         for name, renewal in (("server", self.serving), ("kubelet-client", self.client)):
             if renewal.not_after is not None:
@@ -112,7 +112,7 @@ class ServerTrust(MultiService):
         return joined((self.serving.problem(), self.client.problem()))
 
     def warning(self) -> str | None:
-        """Return what is not kept up to date while what is there does its work."""
+        """Return which renewals or reloads fail, while the current files are still valid."""
         client_ca = None if self._client_ca is None else self._client_ca.problem
         return joined((self.serving.warning(), self.client.warning(), client_ca))
 
@@ -121,30 +121,30 @@ class ServerTrust(MultiService):
         return None if self._kubelet_ca is None else self._kubelet_ca.problem
 
     def serving_credentials(self) -> Credentials:
-        """Return who the server is to agents, and whom of them it believes."""
+        """Return the server's certificate for agents, with their trusted authorities."""
         return self.serving.credentials(self._authorities.current)
 
     def caller_credentials(self) -> Credentials:
-        """Return who the server is to callers, and whom of them it believes."""
+        """Return the server's certificate for callers, with their trusted authorities."""
         return self.serving.credentials((*self._authorities.current, *self._clients.current))
 
     def client_credentials(self) -> Credentials:
-        """Return who the server is to those whom it dials, and whom of them it believes."""
+        """Return the certificate for dialed servers, with their trusted authorities."""
         return self.client.credentials(self._authorities.current)
 
     def kubelet_credentials(self) -> Credentials:
-        """Return the same for kubelets, which may be verified by authorities of their own."""
+        """Return the same for kubelets, which may be verified by their own authorities."""
         return self.client.credentials(self._of_kubelets.current or self._authorities.current)
 
     def use_authorities(self, authorities: Authorities) -> None:
-        """Believe these from now on, or raise and leave everything as it was."""
+        """Trust these from now on, or raise and change nothing."""
         self._authorities.use(authorities)
         self.serving.authorities_changed(authorities)
         self.client.authorities_changed(authorities)
 
 
 def joined(sentences: Iterable[str | None]) -> str | None:
-    """Join those that there are."""
+    """Join the sentences that are not empty."""
     return "; ".join(sentence for sentence in sentences if sentence) or None
 
 
