@@ -1,1 +1,1 @@
-"""The edge end of the tunnel: keeps sessions to the servers and connects to what they ask for."""
+"""The edge end of the tunnel: keeps sessions to the servers, and dials the targets they request."""

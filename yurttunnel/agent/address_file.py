@@ -1,4 +1,4 @@
-"""The last known addresses of the servers, on disk for an agent that starts without the API."""
+"""The last known addresses of the servers, stored for an agent that starts without the API."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _MOST_LOCATIONS = 1000
 class AddressFile:
     """A list of ``HOST:PORT`` as JSON, in the directory of the agent's certificates.
 
-    What is in it is no secret and decides nothing: whoever is dialed still has to show the
-    certificate of a server. So whatever is wrong with it is logged, and the file is not used.
+    It is neither secret nor trusted: a dialed server still has to present a server's certificate.
+    So problems with the file are logged, and the file is not used.
     """
 
     _log = Logger()
@@ -33,7 +33,7 @@ class AddressFile:
         self._path = directory / FILE_NAME
 
     def read(self) -> tuple[Location, ...]:
-        """Return what the file says, nothing when there is none or it cannot be used."""
+        """Return the addresses in the file, none if it is missing or unusable."""
         try:
             content = self._directory.read(FILE_NAME)
             return () if content is None else _parse(content)
@@ -44,7 +44,7 @@ class AddressFile:
         return ()
 
     def write(self, locations: Sequence[Location]) -> bool:
-        """Replace the file, and return whether that went well."""
+        """Replace the file, and return whether that succeeded."""
         content = json.dumps([join_authority(*location) for location in locations]).encode()
         try:
             self._directory.write(FILE_NAME, content)
@@ -58,7 +58,7 @@ class AddressFile:
 
 
 def _parse(content: bytes) -> tuple[Location, ...]:
-    """Read and check the list; raises ``ValueError``."""
+    """Parse the list; raises ``ValueError``."""
     if len(content) > _MOST_BYTES:
         raise ValueError("it is too long")
     entries = json.loads(content)

@@ -1,4 +1,4 @@
-"""Attempts to connect to one address: in which order they are made, and why they fail."""
+"""Attempts to connect to an address: their order, and the reasons of failures."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _MOST_TELLING_FIRST = (Code.OVERLOADED, Code.REFUSED, Code.UNREACHABLE, Code.TIM
 
 @dataclass(frozen=True, slots=True)
 class AttemptFailure:
-    """Why there is no connection to ``address``, as a code and in words."""
+    """Why connecting to ``address`` failed, as a code and a text."""
 
     address: Address
     code: Code
     text: str
 
     def rank(self) -> int:
-        """Rank by how much the code says: an answer of the host is above silence."""
+        """Rank by how much the code tells: a response from the host ranks above silence."""
         return _MOST_TELLING_FIRST.index(self.code)
 
 
 def interleave_families(addresses: Sequence[Address]) -> list[Address]:
-    """Let address families take turns, beginning with the first address's (RFC 8305 section 4)."""
+    """Alternate address families, starting with that of the first address (RFC 8305 section 4)."""
     first = [address for address in addresses if address.version == addresses[0].version]
     second = [address for address in addresses if address.version != addresses[0].version]
     return [
@@ -45,19 +45,19 @@ def interleave_families(addresses: Sequence[Address]) -> list[Address]:
 
 
 def explain(reason: BaseException, address: Address) -> AttemptFailure:
-    """Return the code and the words for why connecting to ``address`` failed."""
+    """Return the code and the text for why connecting to ``address`` failed."""
     code, text = _explain(reason, address)
     return AttemptFailure(address, code, text)
 
 
 def _explain(reason: BaseException, address: Address) -> tuple[Code, str]:
-    """Return the code and the sentence for what the reactor and the kernel say."""
+    """Return the code and the text for an error of the reactor or the kernel."""
     if isinstance(reason, error.ConnectionRefusedError):
         return Code.REFUSED, "connection refused"
     if isinstance(reason, error.TimeoutError | error.TCPTimedOutError):
         return Code.TIMEOUT, "no answer in time"
     if isinstance(reason, socket.gaierror):
-        # The reactor asks the system about addresses with a zone id, and about nothing else.
+        # The reactor calls the resolver for addresses with a zone id only.
         return Code.UNREACHABLE, "its zone id names no network interface there"
     number = getattr(reason, "osError", None) or getattr(reason, "errno", None)
     if number is None and isinstance(next(iter(reason.args), None), Failure):
@@ -66,7 +66,7 @@ def _explain(reason: BaseException, address: Address) -> tuple[Code, str]:
     if number is None:
         return Code.UNREACHABLE, str(reason)
     if number == errno.EADDRNOTAVAIL and address.version == 4:
-        # Over IPv6 the same number says that the host has no address of its own to come from.
+        # Over IPv6 the same number means that the host has no source address.
         return Code.OVERLOADED, "every local port is in use"
     text = os.strerror(number).lower()
     return (Code.OVERLOADED if number in EXHAUSTED else Code.UNREACHABLE), text

@@ -1,4 +1,4 @@
-"""The agent's side of the sessions: one client for each server, which always comes back."""
+"""The agent's side of the sessions: one client for each server, which always reconnects."""
 
 from __future__ import annotations
 
@@ -31,43 +31,43 @@ from yurttunnel.wire.hello import Hello
 from yurttunnel.wire.stream_table import Side
 
 REPLACED_WARNINGS = 600.0
-"""Seconds between two warnings that another agent has taken the session."""
+"""Seconds between two warnings that another agent has taken over the session."""
 
 MISDIRECTED_DELAY = 0.1
 MISDIRECTED_RETRIES = 8
-"""Seconds within which to dial again, and how often, when an attempt to resume a session has led to
-another server, as behind a balancer."""
+"""The longest delay in seconds, and the number, of retries after an attempt to resume a session has
+reached another server, for example behind a load balancer."""
 
 _NO_NEW_SESSION = "the agent begins no new session here"
 
 
 class ServerClient(Factory):
-    """Holds a session with one server, over one connection after another.
+    """Keeps a session with one server across successive connections.
 
-    The delay before the n-th attempt is chosen evenly between nothing and an upper bound that
-    doubles each time ("full jitter"), so that many agents do not return at the same moment. It
-    is reset by the server's HELLO, not by the connection: under TLS 1.3 a client whose
-    certificate is refused has been connected all the same.
+    The delay before a retry is random between zero and an upper bound that doubles each time ("full
+    jitter"), so that many agents do not reconnect at the same moment. The server's HELLO resets it,
+    not the connection: under TLS 1.3 a client whose certificate is rejected has connected first.
 
-    When the server goes away, or :meth:`begin_anew` is called, the client only waits for the ends
-    of its streams, as one that drains does: another client of ``group`` begins a new session. So it
-    is, too, when the server does not answer and there are others that may take its place: a client
-    that goes there itself gives up the session, whose streams the server keeps. A session is given
-    up, too, whose server has gone for good: others have sessions with each server that there is.
+    When the server goes away, or :meth:`begin_anew` is called, the client is draining: it only
+    waits for its streams to end, and another client of ``group`` starts a new session. The same
+    applies when the server does not respond and there are spare servers: going there itself, the
+    client would lose the session, whose streams the server keeps. A session is also given up if its
+    server has gone for good: other clients have sessions with every existing server.
 
     Several addresses may lead to one server process, and one address to several. A process keeps
-    one session for each node, so HELLO says with which processes the others of ``group`` have
-    sessions: such a process refuses, and the client stands by. It looks again soon while there
-    are sessions with too few servers, and seldom otherwise, for a server that is new.
+    one session for each node, so HELLO lists the processes with which the others of ``group`` have
+    sessions. Such a process rejects the connection, and the client stands by. It retries soon while
+    sessions are missing, and seldom otherwise, to find new servers.
 
-    A session that is replaced has been taken by another agent of the same node. The client waits
-    long before it takes it back, and longer each time while the sessions do not last.
+    A session that is replaced was taken over by another agent of the same node. The client waits
+    long before it takes it back, and longer each time while the sessions are short.
 
-    ``routes`` choose where each attempt leads to: ``location`` was dialed last, as ``number`` of
-    those that dial there, and at ``home`` the last session was had or resumed. ``retries`` counts
-    attempts since the last HELLO, ``failed_attempts`` those that ended before the server's HELLO,
-    but for such refusals; ``last_error`` says why the last one did, if it did, and ``failed_at`` at
-    which server. ``tells_servers`` says whether the server has told how many servers there are.
+    ``routes`` choose the location of each attempt: ``location`` was dialed last, with ``number``
+    among the clients that dial it, and at ``home`` the last session was started or resumed.
+    ``retries`` counts attempts since the last HELLO, ``failed_attempts`` those that ended before
+    the server's HELLO, except such rejections; ``last_error`` is the reason of the last one if it
+    failed, and ``failed_at`` its server. ``tells_servers`` is whether the server has sent the
+    number of servers.
     """
 
     _log = Logger()
@@ -111,21 +111,21 @@ class ServerClient(Factory):
     # -- for the command -----------------------------------------------------------------------
 
     def start(self, within: float = 0.0) -> None:
-        """Connect within so many seconds, and come back for ever."""
+        """Connect after a random delay of at most ``within`` seconds, and reconnect forever."""
         if within:
             self._try_after(random.uniform(0, within))
         else:
             self._try_again()
 
     def start_by_looking(self) -> None:
-        """Begin as one that stands by: look whether there is another server, but not at once."""
+        """Start standing by: look for another server, but not at once."""
         self.standing_by = self._held_by_sibling = True
         self._wait()
 
     def look_soon(self, within: float = FIRST_DELAY) -> None:
-        """Make an attempt for which the client waits within so many seconds.
+        """Make the scheduled attempt after a random delay of at most ``within`` seconds.
 
-        One whose session has been replaced waits on: there it would do harm.
+        A client whose session was replaced keeps its delay: an earlier attempt would do harm.
         """
         if self._retry_call is not None and not self._replaced:
             self._retry_call.cancel()
@@ -133,9 +133,9 @@ class ServerClient(Factory):
             self._try_after(random.uniform(0, within))
 
     def drain(self, text: str, may_end: Callable[[], bool] = lambda: True) -> None:
-        """Let the sessions end with their last stream, and come back for its sake only.
+        """Let the session end with its last stream, and reconnect only for its streams.
 
-        ``may_end`` is as :meth:`TunnelSession.go_away` has it.
+        ``may_end`` is that of :meth:`TunnelSession.go_away`.
         """
         self._draining = True
         session = self._session
@@ -147,10 +147,10 @@ class ServerClient(Factory):
             session.close(Code.GOING_AWAY, text)
 
     def begin_anew(self, text: str) -> None:
-        """Let a connected session end with its last stream, and another client begin another one.
+        """Let a connected session end with its last stream, and another client start a new one.
 
-        The old one serves for :data:`SUCCESSION` at least, also without a stream: until the new one
-        is there it may be the only way.
+        The old session serves for at least :data:`SUCCESSION`, even without streams: until there is
+        a new one it may be the only route.
         """
         session = self._session
         if session is not None and session.connected and not self._draining:
@@ -158,20 +158,20 @@ class ServerClient(Factory):
             self._set_aside()
 
     def close(self, code: Code, text: str) -> None:
-        """End the session now, and come back no more."""
+        """Close the session now, and stop reconnecting."""
         self._come_back_no_more()
         if self._session is not None:
             self._session.close(code, text)
 
     def sessions(self) -> list[TunnelSession]:
-        """Return the session, if there is one, connected or to be resumed."""
+        """Return the session, if any, connected or to be resumed."""
         return [] if self._session is None else [self._session]
 
     @property
     def server(self) -> str:
-        """Where the last attempt has led to, for people.
+        """The server of the last attempt, in readable form.
 
-        Sessions with several servers behind one address are told apart.
+        It distinguishes sessions with several servers behind one address.
         """
         if self.location is None:
             return "a server"
@@ -186,7 +186,7 @@ class ServerClient(Factory):
     def process(self) -> bytes | None:
         """The server process with which there is a session, connected or to be resumed.
 
-        ``None`` when there is no session, or none that lasts.
+        ``None`` if there is no session, or only a draining one.
         """
         if self._session is None or self._draining:
             return None
@@ -194,13 +194,13 @@ class ServerClient(Factory):
 
     @property
     def claimed(self) -> str | None:
-        """The identifiers that the server was told for the session, ``None`` without one."""
+        """The identifiers sent to the server for the session, ``None`` without a session."""
         session = self._session
         return None if session is None else session.wire.local.properties["identifiers"]
 
     @property
     def draining(self) -> bool:
-        """Whether the client only waits for the ends of its streams."""
+        """Whether the client only waits for its streams to end."""
         return self._draining
 
     @property
@@ -210,21 +210,21 @@ class ServerClient(Factory):
 
     @property
     def waiting(self) -> bool:
-        """Whether there is no session, and no attempt under way to get one."""
+        """Whether there is no session, and no attempt in progress."""
         return self._session is None and self._retry_call is not None
 
     @property
     def problem(self) -> str:
-        """What is wrong, and where, while there is no connection."""
+        """The error and its server, while there is no connection."""
         return f"{self.failed_at or self.server} ({self.last_error or 'the connection was lost'})"
 
     @property
     def on_its_way(self) -> bool:
-        """Whether there is neither a session nor a server that refuses a second one."""
+        """Whether there is neither a session nor a server that rejects a second one."""
         return self._session is None and not self.standing_by
 
     def sibling_lost_session(self) -> None:
-        """Connect soon: what has been in vain may not be so any more."""
+        """Reconnect soon: a server that rejected this client may accept it now."""
         if self.waiting:
             self.standing_by = False
             self.look_soon()
@@ -244,7 +244,7 @@ class ServerClient(Factory):
         _ = self._attempt.addCallbacks(self._attempt_connected, self._no_connection)
 
     def _attempt_connected(self, protocol: IProtocol) -> None:
-        """Wait for the handshake and the HELLO, for which the connection has a deadline."""
+        """Do nothing: the connection has a timeout for the handshake and the HELLO."""
         self._attempt = None
 
     def _no_connection(self, reason: Failure) -> None:
@@ -254,7 +254,7 @@ class ServerClient(Factory):
         self._wait()
 
     def _wait(self) -> None:
-        """Try again later, unless the client comes back no more."""
+        """Schedule a retry, unless the client has ended."""
         if self._ended:
             return
         stood_by = self.standing_by
@@ -271,14 +271,14 @@ class ServerClient(Factory):
             self._group.changed()
 
     def buildProtocol(self, addr: IAddress | None) -> SessionConnection:
-        """Make the protocol of one connection, above TLS."""
+        """Return the protocol for one connection, above TLS."""
         self._connection = SessionConnection(self._context.clock, self)
         return self._connection
 
     # -- ConnectionOwner -----------------------------------------------------------------------
 
     def connection_ready(self, connection: SessionConnection) -> None:
-        """Ask for the session to go on, or for a new one."""
+        """Request to resume the session, or a new one."""
         held, kept = self._group.held_by_others(self), self._group.kept_by_others(self)
         session = self._session
         if session is None:
@@ -289,7 +289,7 @@ class ServerClient(Factory):
         connection.send_hello(self._asked)
 
     def hello_received(self, connection: SessionConnection, hello: Hello) -> None:
-        """Go on, or end what the server does not know and begin anew."""
+        """Resume, or close a session that the server does not know and start a new one."""
         session = self._session
         if session is not None and self._is_astray(session, hello):
             raise Violation(Code.GOING_AWAY, _NO_NEW_SESSION)
@@ -307,19 +307,20 @@ class ServerClient(Factory):
             self._group.changed()
             return
         if self._draining:
-            # Forgotten first: the end of the session would abort it, with the answer.
+            # Cleared first: the end of the session would abort the connection, including the
+            # response.
             self._connection = None
         if session is not None:
             session.close(Code.SESSION_LOST, "the server does not know the session any more")
         if self._draining:
             raise Violation(Code.GOING_AWAY, _NO_NEW_SESSION)
         if hello.session == self._asked.session:
-            # The server's count is of that one, and would not fit a new one.
+            # The server's byte count belongs to that session, and would not fit a new one.
             raise Violation(Code.SESSION_LOST, "the session has ended here meanwhile")
         self._begin(connection, hello)
 
     def connection_ended(self, connection: SessionConnection, reason: Failure) -> None:
-        """Come back, unless the client has done with the connection itself."""
+        """Reconnect, unless the client itself has given up the connection."""
         current = connection is self._connection
         if current:
             self._connection = None
@@ -330,7 +331,7 @@ class ServerClient(Factory):
             self.last_error = reason.getErrorMessage()
             self.failed_at = self.server
             if not self._draining or self._session is not None:
-                # Behind the end of the session it is what was to come.
+                # After the end of the session this is expected.
                 self._log.info(
                     "{server}: connection lost: {reason}",
                     server=self.server,
@@ -346,28 +347,29 @@ class ServerClient(Factory):
         if self._replaced:
             return delay_after_replacements(self._replacements)
         if self.resumes and self._held_by_sibling and self._looks <= MISDIRECTED_RETRIES:
-            # The session and its streams wait at another server.
+            # The session and its streams are at another server.
             return random.uniform(0, MISDIRECTED_DELAY)
         return self._group.next_delay(self.retries, self._looks, self.standing_by, self.resumes)
 
     def _is_astray(self, session: TunnelSession, hello: Hello) -> bool:
-        """Return whether the server of a session that ends is another one than this, and may live.
+        """Return whether a draining session's server is another one than this, and may be alive.
 
-        None at another address has come in its place, nor one with which there is a session.
+        It is gone if a server at the same address has replaced it, unless the group has a session
+        with the latter.
         """
         if not self._draining or hello.process == session.wire.peer.process:
             return False
         return not self._routes.at_home(self) or self._group.knows(hello.process)
 
     def _lost_session(self) -> None:
-        """Have the others know."""
+        """Notify the other clients."""
         for sibling in list(self._group.clients):
             if sibling is not self:
                 sibling.sibling_lost_session()
         self._group.changed()
 
     def _come_back_no_more(self) -> None:
-        """End attempts, also one before its HELLO; after it the session ends it, with a CLOSE."""
+        """Stop attempts, including one before HELLO; later the session ends it, with CLOSE."""
         self._ended = True
         self.standing_by = False
         if self._retry_call is not None:
@@ -379,7 +381,7 @@ class ServerClient(Factory):
             self._connection.abandon()
 
     def _close_lost(self) -> None:
-        """End a session that drains and has lost its connection, unless something waits in it."""
+        """Close a draining session that has lost its connection, unless streams wait in it."""
         session = self._session
         if session is None or not self._draining:
             return
@@ -408,7 +410,7 @@ class ServerClient(Factory):
         self._group.told_meanwhile(servers)
 
     def _leave(self) -> None:
-        """Leave a server that goes away."""
+        """Leave a server that is going away."""
         if not self._draining:
             self._log.info(
                 "{server}: the server wants no new streams in the session", server=self.server
@@ -417,7 +419,7 @@ class ServerClient(Factory):
             self._set_aside()
 
     def _set_aside(self) -> None:
-        """Leave a new session to the others, and come back for the sake of streams only."""
+        """Leave a new session to the other clients, and reconnect only for streams."""
         self._draining = True
         self._lost_session()
 
@@ -435,7 +437,7 @@ class ServerClient(Factory):
             self._lost_session()
 
     def _note_replacement(self) -> None:
-        """Remember that another agent has taken the session: two that fight help nobody."""
+        """Record that another agent took the session: two must not keep replacing each other."""
         lasted = self._context.clock.seconds() - self._began
         self._replacements = self._replacements + 1 if lasted < LONGEST_REPLACED_DELAY else 1
         self._replaced = True
@@ -458,7 +460,7 @@ class ServerClient(Factory):
         self.failed_attempts += 1
         self._routes.failed(self)
         error = problem_with_server(reason)
-        # The same message again and again tells nothing.
+        # A repeated message adds no information.
         if error != self.last_error:
             self._log.warn("{server}: cannot connect: {error}", server=self.server, error=error)
         self.last_error = error
@@ -468,22 +470,24 @@ class ServerClient(Factory):
             self._lost_session()
 
     def _give_up_without_server(self) -> None:
-        """End a session whose server is looked for in vain, as when it was killed while it left.
+        """Close a session whose server cannot be found, for example because it was killed in a
+        drain.
 
-        Who has come to its successor first was another client.
+        Another client has connected to its successor first.
         """
         session = self._session
         if session is None or self._looks <= MISDIRECTED_RETRIES:
             return
         held = self._group.held_by_others(self)
-        # One of the same server has begun anew, which is behind a balancer that leads elsewhere.
+        # If its process is held, it is alive: another client has a new session with it, through a
+        # load balancer that leads elsewhere.
         if len(held) >= self._group.servers and session.wire.peer.process not in held:
             text = "its server has gone: there are sessions with all that there are"
             session.close(Code.SESSION_LOST, text)
 
 
 def _has_led_astray(reason: Failure) -> bool:
-    """Return whether an attempt has ended since the server is not the one that was looked for."""
+    """Return whether an attempt has ended because it reached another server than intended."""
     error = reason.value
     if isinstance(error, Violation):
         return error.code is Code.GOING_AWAY

@@ -22,10 +22,10 @@ from yurttunnel.pki.metrics import cluster_trust_metrics
 from yurttunnel.tunnel.reactor import IReactor
 
 CLAIM_INTERVAL = 10.0
-"""Seconds between two looks whether the certificate covers what the servers have been told."""
+"""Seconds between two checks whether the servers know the identifiers in the certificate."""
 
 EXPECTED_SERVERS = 2
-"""With how many servers to begin; the first that answers says how many there are."""
+"""The number of servers to assume at first; the first one that responds sends the number."""
 
 
 def build(
@@ -36,8 +36,8 @@ def build(
 ) -> IService:
     """Compose the agent.
 
-    Raises ``BadKubeConfiguration``, ``BadBundle``, ``StateError`` and ``BadIdentity``. An API
-    that does not answer is no error: the agent waits for it, or does without.
+    Raises ``BadKubeConfiguration``, ``BadBundle``, ``StateError`` and ``BadIdentity``. An
+    unreachable API is not an error: the agent waits for it, or works without.
     """
     configuration = load_configuration(mode.kube_config, mode.apiserver_addr)
     client = KubeClient(reactor, configuration)
@@ -57,14 +57,14 @@ def build(
         trust,
         FixedAddresses(settings.servers) if settings.servers else discovered,
         lambda: claimable(settings.identifiers, trust.covered()),
-        # Whatever the API says of addresses, every replica has a certificate for this name.
+        # Whatever addresses the API returns, every replica has a certificate for this name.
         server_name=None if settings.servers else server_name(mode.namespace),
         expected=EXPECTED_SERVERS,
         following=following,
     )
     process.metrics.add(cluster_trust_metrics("yurttunnel_agent_"), trust.stats)
     parts = Supervised(reactor, process.readiness)
-    # The port comes first: when it is taken, nothing else has begun, and it is closed last.
+    # The port comes first: if it is in use, nothing else has started. It is closed last.
     for part in (process.meta, ClosedAtTheEnd(client.close), informers, trust, process.lag):
         part.setServiceParent(parts)
     if not settings.servers:

@@ -1,4 +1,4 @@
-"""An agent's trust in a cluster: a signer of the cluster issues its node's certificate."""
+"""An agent's credentials and trust in a cluster: a signer of the cluster issues its certificate."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from yurttunnel.pki.renewal_schedule import CLUSTER_SCHEDULE
 
 
 class ClusterAgentTrust(AgentTrust):
-    """An agent's trust in its cluster.
+    """An agent's credentials and trust in its cluster.
 
-    A certificate of an earlier run, also of yurttunnel 1.2, is used until there is a better one.
+    A certificate of an earlier run, or of yurttunnel 1.2, is used until there is a better one.
     """
 
     def __init__(
@@ -41,11 +41,11 @@ class ClusterAgentTrust(AgentTrust):
         node: str,
         identifiers: Identifiers,
     ) -> None:
-        """Load what an earlier run left in ``cert_dir``.
+        """Load the state of an earlier run from ``cert_dir``.
 
-        ``read_authorities()`` gives the cluster's bundle as it is now, in PEM form. Raises
-        :class:`StateError`, :class:`BadBundle` when that cannot be used, and
-        :class:`BadIdentity` for names that no node can have.
+        ``read_authorities()`` returns the cluster's current bundle in PEM form. Raises
+        :class:`StateError`, :class:`BadBundle` if that is unusable, and :class:`BadIdentity` for
+        names that no node can have.
         """
         template = agent_template(node, identifiers)
         self._bundle = AuthorityBundle.cluster(clock, read_authorities, self.use_authorities)
@@ -71,10 +71,10 @@ class ClusterAgentTrust(AgentTrust):
         self._bundle.setServiceParent(self)
 
     def covered(self) -> Identifiers | None:
-        """Return the identifiers in the certificate in use: more than these no server accepts.
+        """Return the identifiers in the certificate in use: servers accept no others.
 
-        They may differ from those that are wanted until there is a new certificate. ``None``
-        while there is none at all.
+        They may differ from the configured ones until there is a new certificate. ``None`` without
+        a certificate.
         """
         if self.certificate.current is None:
             return None
@@ -82,23 +82,23 @@ class ClusterAgentTrust(AgentTrust):
         return cluster_identity(certificate, accept_common=True).identifiers
 
     def certificates(self) -> Mapping[str, datetime.datetime]:
-        """Return when the certificate ends, and the authority that lasts longest."""
+        """Return the expiry of the certificate, and that of the authority that lasts longest."""
         return {"ca": self._bundle.not_after, **super().certificates()}
 
     def warning(self) -> str | None:
-        """Return what is not kept up to date while what is there does its work."""
+        """Return which renewals or reloads fail, while the current files are still valid."""
         warnings = (super().warning(), self._bundle.problem)
         return "; ".join(warning for warning in warnings if warning) or None
 
     def stats(self) -> ClusterTrustStats:
-        """Return what is counted, for the metrics."""
+        """Return the values of the metrics."""
         return ClusterTrustStats(
             {"agent": self.certificate.counters}, self._bundle.problem is not None
         )
 
 
 def claimable(desired: Identifiers, covered: Identifiers | None) -> Identifiers:
-    """Return what of ``desired`` a certificate covers: a server refuses who claims more.
+    """Return what of ``desired`` a certificate covers: servers reject an agent that claims more.
 
     Without a certificate (``None``) that is all of it.
     """

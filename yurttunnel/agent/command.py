@@ -22,7 +22,7 @@ __all__ = ["Options", "makeService"]
 
 
 def makeService(options: Options) -> IService:
-    """Build the agent from its command line; what is wrong ends the process with a sentence."""
+    """Build the agent from its command line; errors end the process with a message."""
     reactor, settings = begin(options, subject)
     try:
         prepared = with_transports(reactor, settings.transport)
@@ -34,7 +34,7 @@ def makeService(options: Options) -> IService:
 
 
 def subject(settings: Settings) -> Subject:
-    """Name the agent's port, its files and its secret, for ``--diagnose``."""
+    """Return the agent's port, its files and its secret, for ``--diagnose``."""
     mode = settings.mode
     if isinstance(mode, StandaloneSettings):
         directory, file, secret = mode.state_dir, mode.join_token_file, mode.join_token
@@ -60,7 +60,7 @@ def build(
     if isinstance(mode, StandaloneSettings):
         service = standalone.build(reactor, settings, mode, following)
     else:
-        # What only a cluster needs costs memory: an agent without one does not load it.
+        # Imported late: an agent without a cluster saves the memory.
         from yurttunnel.agent import cluster
         from yurttunnel.kube.configuration import BadKubeConfiguration
         from yurttunnel.pki.authorities import BadBundle

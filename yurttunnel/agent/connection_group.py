@@ -1,4 +1,4 @@
-"""What the clients of one agent tell the servers, and what they know together."""
+"""The state that the clients of one agent share, and what they send to the servers."""
 
 from __future__ import annotations
 
@@ -15,56 +15,57 @@ if TYPE_CHECKING:
     from yurttunnel.agent.client import ServerClient
 
 FIRST_DELAY = 0.3
-"""A lost connection is tried again within this many seconds: streams are waiting."""
+"""The longest delay in seconds before the first retry: streams are waiting."""
 
 URGENT_DELAY = 5.0
-"""While a server is missing, the next attempt comes within this many seconds at first.
+"""The longest delay in seconds, at first, while a server is missing.
 
-2,000 agents that have lost the same server dial its address 800 times a second together while
-nobody answers there, which costs the other servers nothing. When it is back they come spread over
-these five seconds: 800 TLS handshakes in the first second, fewer in each that follows, 400 a second
-on the average."""
+2,000 agents that have lost the same server make 800 attempts a second together while nothing
+listens at its address, which costs the other servers nothing. When it is back, they connect over
+these five seconds: 800 TLS handshakes in the first second, fewer in each of the following, 400 a
+second on average.
+"""
 
 URGENT_ATTEMPTS = 120
-"""After so many attempts in vain, some five minutes, a server is not expected back soon."""
+"""After this number of failed attempts, about five minutes, a server is not expected back soon."""
 
 LONGEST_DELAY = 60.0
-"""However often it has failed, the next attempt comes within this many seconds."""
+"""The longest delay in seconds, however many attempts have failed."""
 
 LONGEST_LOOK = 300.0
-"""Seconds between two looks whether an address leads to a server that is not connected yet. One
-costs both ends a TLS handshake: a thousand agents make about four a second of it."""
+"""Seconds between two checks whether an address leads to a new server. A check costs both ends a
+TLS handshake: a thousand agents make about four a second."""
 
 FIRST_LOOKS = 10
-"""So many looks for a server that is missing, some twenty seconds of them, come as soon as other
-attempts. Each is a TLS handshake with a server that is connected already. Of 2,000 agents with one
-address that would be 1,200 a second, or what the servers can do, since an agent waits for each
-answer; so they become fewer then, about 70 a second."""
+"""This many checks for a missing server, about twenty seconds, are as frequent as other attempts.
+Each is a TLS handshake with a server that is connected already. For 2,000 agents with one address
+that would be 1,200 a second, or as many as the servers can do, since an agent waits for each
+response. Therefore checks become rarer then, about 70 a second."""
 
 URGENT_LOOKS = 20
-"""After so many looks in vain for a server that is missing, some five minutes, it is taken to be
-gone: the number that servers told may be an old one."""
+"""After this number of checks for a missing server, about five minutes, it is considered gone: the
+number that servers sent may be outdated."""
 
 REPLACED_DELAY = 20.0
-"""Seconds that an agent waits at most when another one of the same node has taken its session; it
-doubles each time. Each replacement ends the streams of the other."""
+"""The longest delay in seconds after another agent of the same node has taken over a session; it
+doubles each time. Each replacement ends the streams of the other agent."""
 
 LONGEST_REPLACED_DELAY = 300.0
-"""Seconds that it becomes at most, and that a session has to last for it to begin anew."""
+"""The maximum of that delay, and how long a session must last to reset it."""
 
 MOST_KEPT = 32
-"""How many of its sessions an agent tells a server at most: a HELLO is to hold its names, too."""
+"""The maximum number of sessions that an agent lists in HELLO, which must also hold its names."""
 
 MOST_SERVERS = 32
-"""With how many servers an agent has sessions at most, whatever they say how many they are."""
+"""The maximum number of servers with which an agent has sessions, whatever number they send."""
 
 
 @dataclass(slots=True)
 class ClientSettings:
-    """What the agent tells the servers of itself.
+    """What the agent sends to the servers about itself.
 
-    ``identifiers()`` gives, in the form of ``--agent-identifiers``, what it may be reached by at
-    the moment. ``limits`` may be replaced: they count for sessions that begin then.
+    ``identifiers()`` returns, in the form of ``--agent-identifiers``, the current identifiers.
+    ``limits`` may be replaced, and then apply to new sessions.
     """
 
     node: str
@@ -80,10 +81,10 @@ class ClientSettings:
         held: Collection[bytes] = (),
         kept: Collection[bytes] = (),
     ) -> Hello:
-        """Make the HELLO that asks for a session.
+        """Return the HELLO that requests a session.
 
-        ``held`` are the processes of servers with which the agent has sessions already, ``kept``
-        its other sessions. Its size depends on nothing else.
+        ``held`` are the server processes with which the agent has sessions already, ``kept`` its
+        other sessions. Its size depends on nothing else.
         """
         properties = {"software": self.software, "identifiers": self.identifiers()}
         if held:
@@ -101,15 +102,14 @@ class ClientSettings:
 
 @dataclass(eq=False, slots=True)
 class ConnectionGroup:
-    """What the clients of one agent know together.
+    """The state that the clients of one agent share.
 
-    ``advertised`` is how many servers there are by the newest HELLO that says it, ``None`` when
-    none has, ``servers`` how many they are taken to be. ``wanting`` says that there are sessions
-    with fewer servers than there are to be, ``spare`` that there are more servers than that.
-    ``refusals`` counts attempts that have led to a server that is connected already.
-    ``changed()`` is called whenever one of ``clients`` has got a session, has lost one, or stands
-    by, ``everybody_told()`` when all agents have been told of servers, so that they are not to come
-    at the same moment.
+    ``advertised`` is the number of servers in the latest HELLO that has one, ``None`` if none had,
+    ``servers`` the assumed number. ``wanting`` is whether there are fewer sessions than desired,
+    ``spare`` whether there are more servers than that. ``refusals`` counts attempts that reached a
+    server that is connected already. ``changed()`` is called when one of ``clients`` has got or
+    lost a session, or stands by; ``everybody_told()`` when all agents have received a new number of
+    servers, which must not all connect at the same moment.
     """
 
     clients: Sequence[ServerClient] = field(default_factory=list)
@@ -122,43 +122,44 @@ class ConnectionGroup:
     everybody_told: Callable[[], object] = lambda: None
 
     def told(self, servers: int | None) -> None:
-        """Take what a HELLO says of the number of servers.
+        """Apply the number of servers in a HELLO.
 
-        One that says nothing does not know it, as a server that has begun while the Kubernetes
-        API did not answer.
+        ``None`` means that the server does not know it, for example because it started while the
+        Kubernetes API was unreachable.
         """
         if servers is not None:
             self.advertised = servers
 
     def told_meanwhile(self, servers: int) -> None:
-        """Take what a server tells all its agents of the number of servers."""
+        """Apply a number of servers that a server sends to all its agents."""
         self.advertised = min(servers, MOST_SERVERS)
         self.everybody_told()
 
     def kept_by_others(self, client: ServerClient) -> list[bytes]:
-        """Return the sessions of others than ``client``, the newest if there are very many."""
+        """Return the sessions of clients other than ``client``; the newest if too many."""
         others = [other for other in self.clients if other is not client]
         return [session.session_id for other in others for session in other.sessions()][-MOST_KEPT:]
 
     def held_by_others(self, client: ServerClient) -> list[bytes]:
-        """Return the server processes with which others than ``client`` have sessions."""
+        """Return the server processes with which clients other than ``client`` have sessions."""
         processes = {other.process for other in self.clients if other is not client}
         return sorted(process for process in processes if process is not None)
 
     def knows(self, process: bytes) -> bool:
-        """Whether a client has a session with that server process, and be it one that ends."""
+        """Return whether a client has a session, draining or not, with that process."""
         sessions = [session for client in self.clients for session in client.sessions()]
         return any(session.wire.peer.process == process for session in sessions)
 
     def next_delay(
         self, retries: int, looks: int = 0, standing_by: bool = False, resumes: bool = False
     ) -> float:
-        """Choose how many seconds to wait after so many attempts, fewer when more depends on it.
+        """Return a random delay in seconds after ``retries`` attempts, shorter if more depends on
+        it.
 
-        ``looks`` of them have led to servers that are connected already; ``standing_by`` says
-        that the last one has, ``resumes`` that a session waits to be resumed. The delay lies
-        evenly between nothing and a bound that doubles each time ("full jitter"), so that many
-        agents do not return at the same moment.
+        ``looks`` of them reached servers that are connected already; ``standing_by`` is whether the
+        last one did, ``resumes`` whether a session is to be resumed. The delay is between zero and
+        a bound that doubles each time ("full jitter"), so that many agents do not reconnect at the
+        same moment.
         """
         if standing_by and not self.wanting:
             return random.uniform(LONGEST_LOOK / 2, LONGEST_LOOK)
@@ -172,7 +173,7 @@ class ConnectionGroup:
 
 
 def delay_after_replacements(times: int) -> float:
-    """Choose how many seconds to wait when other agents have taken so many sessions in a row."""
+    """Return a random delay in seconds after ``times`` consecutive replacements by other agents."""
     return equal_jitter(times - 1, REPLACED_DELAY, LONGEST_REPLACED_DELAY)
 
 
@@ -183,7 +184,7 @@ def _longest_between_looks(looks: int) -> float:
 
 
 def advertised_servers(hello: Hello) -> int | None:
-    """Read how many servers there are; ``None`` when the server does not say so, or nonsense."""
+    """Return the number of servers in a HELLO; ``None`` if it is missing or malformed."""
     text = hello.properties.get(SERVERS, "")
     if not (text.isascii() and text.isdecimal() and len(text) < 10):
         return None

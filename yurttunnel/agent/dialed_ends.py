@@ -1,4 +1,4 @@
-"""The agent's own ends of the connections that it makes for the tunnel's callers."""
+"""The agent's own ends of the connections that it dials for the tunnel's callers."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from twisted.internet.interfaces import IAddress, IReactorTime
 from yurttunnel.http.authority import CACHED, canonical_address
 
 KEPT_SECONDS = 30.0
-"""How long a closed end is kept: what it has sent may not have been read yet by this process."""
+"""How long a closed end is remembered: this process may not have read its last data yet."""
 
 _End = tuple[str, int, int]
-"""Host and port of an end, and the port that it is connected to: the system gives one port to
-several connections at a time when they lead to different places."""
+"""Host and port of an end, and the port of its peer: the kernel may use one local port for several
+concurrent connections to different destinations."""
 
 
 class DialedEnds:
     """Knows which clients of this process's own listeners come through the tunnel.
 
-    Such a client has a loopback address as a program of this machine has. Its address and port
-    are those of an end that the dialer has connected to the listener's port, though.
+    Such a client has a loopback address, like a program on this machine. But its address and port
+    are those of an end that the dialer has connected to the listener's port.
     """
 
     def __init__(self, clock: IReactorTime) -> None:
@@ -39,17 +39,17 @@ class DialedEnds:
         return end in self._open or (closed_at is not None and not self._is_over(closed_at))
 
     def opened(self, local: IAddress, remote: IAddress) -> None:
-        """Note that ``local`` has been connected to ``remote``."""
+        """Record that ``local`` has connected to ``remote``."""
         end = _end(local, remote)
         if end is not None:
             self._open[end] += 1
 
     def closed(self, local: IAddress, remote: IAddress) -> None:
-        """Note that the connection from ``local`` to ``remote`` has ended."""
+        """Record that the connection from ``local`` to ``remote`` has ended."""
         end = _end(local, remote)
         if end is None:
             return
-        # Others may be open: to 127.0.0.1 and to 127.0.0.2 one port may lead at a time.
+        # Others may be open: one port may be connected to 127.0.0.1 and 127.0.0.2 at the same time.
         self._open[end] -= 1
         if self._open[end] <= 0:
             del self._open[end]
@@ -63,9 +63,9 @@ class DialedEnds:
 
 
 def _end(address: IAddress, other: IAddress) -> _End | None:
-    """Return what is kept of a TCP address; a listener on all addresses has mapped ones.
+    """Return the key of a TCP address; a wildcard listener sees IPv4-mapped ones.
 
-    Of the other one it is the port alone: 0.0.0.0 and 127.0.0.1 lead to the same listener.
+    Of the other address only the port counts: 0.0.0.0 and 127.0.0.1 lead to the same listener.
     """
     tcp = TcpAddress | Tcp6Address
     if not isinstance(address, tcp) or not isinstance(other, tcp):

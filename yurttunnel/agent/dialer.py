@@ -1,8 +1,8 @@
-"""Connects to what the server asks for, as far as the node's policy allows.
+"""Connects to the targets that servers request, as far as the node's policy allows.
 
-A dial waits for its turn where its target has many, goes through policy, lookup (names only), the
-connection attempts, and ends in exactly one answer: the stream is accepted and joined to the
-socket, or fails with a code and a sentence.
+A dial waits for its turn if its target has many, then passes the policy, the lookup (names only)
+and the connection attempts, and has exactly one result: the stream is accepted and joined to the
+socket, or fails with a code and a text.
 """
 
 from __future__ import annotations
@@ -44,16 +44,15 @@ _Target = tuple[Address | str, int]
 
 @dataclass(frozen=True, slots=True)
 class DialLimits:
-    """Bounds of the dialer; times are in seconds.
+    """The limits of the dialer; times are in seconds.
 
-    ``most_pending``: dials that have not been answered yet, the streams that one session may have
-    by default. More are refused at once, or displace one that waits for a target with more.
-    ``most_at_once``: those of them to the same host and port that are under way; others wait until
-    it is their turn, or their time is over. So a target that never answers leaves sockets for the
-    others, and a burst is served one part after the other.
-    ``longest_dial``: the agent's own maximum, whatever the server grants.
-    ``attempt_delay``: how long one address of a name may take before the next is tried beside
-    it (RFC 8305 section 5 recommends 250 ms).
+    ``most_pending``: dials without a result, as many as the streams that one session may have by
+    default. Further ones are rejected at once, or evict one that waits for a target with more.
+    ``most_at_once``: dials to the same host and port that are in progress; others wait for their
+    turn or their timeout. So a target that never responds leaves sockets for the others, and a
+    burst is served in portions. ``longest_dial``: the agent's own maximum, whatever timeout the
+    server requests. ``attempt_delay``: how long an attempt with one address of a name may take
+    before the next is tried concurrently (RFC 8305 section 5 recommends 250 ms).
     ``most_addresses``: how many addresses of one name are tried.
     """
 
@@ -66,10 +65,10 @@ class DialLimits:
 
 @implementer(IStreamAcceptor)
 class Dialer:
-    """Answers the requests of the servers' sessions with connections made from this node.
+    """Serves the requests of the servers' sessions with connections from this node.
 
     ``reactor`` provides ``IReactorTCP`` and ``IReactorTime``; ``node`` is the node's name, for
-    sentences. ``durations`` gets how long each successful dial took. ``ends`` knows this node's
+    messages. ``durations`` records how long each successful dial took. ``ends`` knows this node's
     ends of the connections.
     """
 
@@ -98,13 +97,13 @@ class Dialer:
         self._stopped = False
 
     def stream_requested(self, request: IStreamRequest) -> None:
-        """Connect to what ``request`` names, and answer it within its timeout."""
+        """Dial the target of ``request``, and respond within its timeout."""
         dial = _Dial(self, request)
         self._dials.add(dial)
         self._guard(dial, self._begin)
 
     def stop(self) -> None:
-        """Abort every pending dial, and refuse new ones."""
+        """Abort all pending dials, and reject new ones."""
         self._stopped = True
         for dial in tuple(self._dials):
             dial.fail(Code.GOING_AWAY, f"the agent of node {self.node} is stopping")
@@ -117,7 +116,7 @@ class Dialer:
             self._serve(dial.target)
 
     def _guard(self, dial: _Dial, begin: Callable[[_Dial], None]) -> None:
-        """Begin something; a defect must not take the session of all other streams with it."""
+        """Start ``dial``; a defect must not end the session with all other streams."""
         try:
             begin(dial)
         except Exception:
@@ -125,7 +124,7 @@ class Dialer:
             dial.fail(Code.INTERNAL, f"connect {dial.desired} from {self.node}: internal error")
 
     def _begin(self, dial: _Dial) -> None:
-        """Refuse ``dial``, or start it in the shortest way that its destination allows."""
+        """Reject ``dial``, or start it in the shortest way that its destination allows."""
         request = dial.request
         if self._stopped:
             dial.fail(Code.GOING_AWAY, f"the agent of node {self.node} is stopping")
@@ -144,7 +143,7 @@ class Dialer:
                 self._begin_in_turn(dial, target)
 
     def _begin_in_turn(self, dial: _Dial, target: _Target) -> None:
-        """Start ``dial`` if it is its turn, have it wait, or refuse it where there is no room."""
+        """Start ``dial`` if it is its turn, queue it, or reject it if there is no room."""
         if len(self._dials) > self.limits.most_pending:
             displaced = self._turns.displaced_by(target)
             (displaced or dial).fail_connect(
@@ -159,7 +158,7 @@ class Dialer:
             dial.wait_for_turn(self.limits.most_at_once)
 
     def _serve(self, target: _Target) -> None:
-        """Start those whose turn has come; some of them end at once, and are no reason to nest."""
+        """Start the dials whose turn has come; some end synchronously, which must not recurse."""
         if target in self._served or self._stopped:
             return
         self._served.add(target)
@@ -168,7 +167,7 @@ class Dialer:
         self._served.remove(target)
 
     def _begin_with(self, dial: _Dial) -> None:
-        """Connect at once to an address or one of the node's names; look other names up."""
+        """Connect at once to an address or one of the node's names; resolve other names."""
         dial.stop_timer()
         assert dial.target is not None  # it has its turn
         host, port = dial.target
@@ -183,7 +182,7 @@ class Dialer:
 
 
 class _Dial:
-    """One request, until it is answered; everything it started ends with it."""
+    """One request, until it has a result; everything it started ends with it."""
 
     __slots__ = (
         "_attempts",
@@ -216,17 +215,17 @@ class _Dial:
 
     @property
     def desired(self) -> str:
-        """What was asked for, for sentences."""
+        """The requested target, for messages."""
         return destination(self.request.host, self.request.port)
 
     # The turn
 
     def wait_for_turn(self, before: int) -> None:
-        """Wait until the dialer goes on with this; so many others are under way."""
+        """Wait until the dialer continues this dial; ``before`` others are in progress."""
         self._timer = self._dialer.clock.callLater(self._left(), self._turn_timed_out, before)
 
     def _turn_timed_out(self, before: int) -> None:
-        """Answer that the target has not."""
+        """Fail because the target has not responded."""
         self._timer = None
         self.fail_connect(
             Code.TIMEOUT, f"it has not answered {before} others in time, which were before this"
@@ -235,9 +234,9 @@ class _Dial:
     # The name
 
     def look_up(self, resolver: NodeResolver, name: str) -> None:
-        """Find the addresses of ``name``, then connect."""
+        """Resolve ``name``, then connect."""
         self._timer = self._dialer.clock.callLater(self._left(), self._lookup_timed_out)
-        # May have fired already; cancelling it does nothing then.
+        # It may have fired already; cancelling it then has no effect.
         self._lookup = (
             resolver.look_up(name)
             .addCallbacks(self._looked_up, self._lookup_failed)
@@ -245,7 +244,7 @@ class _Dial:
         )
 
     def _looked_up(self, addresses: list[Address]) -> None:
-        """Go on with the addresses that the lookup gave."""
+        """Continue with the resolved addresses."""
         self.stop_timer()
         if addresses:
             self.connect(addresses, looked_up=True)
@@ -253,7 +252,7 @@ class _Dial:
             self.fail_connect(Code.NAME_NOT_RESOLVED, "the name has no address there")
 
     def _lookup_failed(self, reason: Failure) -> None:
-        """Answer why there are no addresses, unless it was this dial that gave the lookup up."""
+        """Fail with the reason of the lookup, unless this dial cancelled it."""
         if isinstance(reason.value, TooManyLookups):
             self.fail_connect(Code.OVERLOADED, str(reason.value))
         elif isinstance(reason.value, OSError):
@@ -263,14 +262,14 @@ class _Dial:
             self._broke(reason)
 
     def _lookup_timed_out(self) -> None:
-        """Answer that the name servers did not; that does not show the name to be wrong."""
+        """Fail because the name servers did not respond; the name may be right."""
         self._timer = None
         self.fail_connect(Code.TIMEOUT, "the name servers did not answer in time")
 
     # The addresses
 
     def connect(self, addresses: Sequence[Address], looked_up: bool) -> None:
-        """Try those ``addresses`` that the policy allows, in order, families taking turns."""
+        """Try the ``addresses`` that the policy allows, in order, with alternating families."""
         port = self.request.port
         allowed = [
             address
@@ -289,7 +288,7 @@ class _Dial:
         self._try_next()
 
     def _try_next(self) -> None:
-        """Begin an attempt with the next address, and see to it that one more may follow."""
+        """Start an attempt with the next address, and schedule another one."""
         self.stop_timer()
         address = self._untried.popleft()
         attempt = _Attempt(self, address)
@@ -305,23 +304,23 @@ class _Dial:
                 self._left(),
             )
         except OSError as reason:
-            # A zone id that names no interface of this host is found before anything is tried.
+            # A zone id without an interface on this host is detected before any attempt.
             self.attempt_failed(attempt, reason)
 
     def _attempt_is_slow(self) -> None:
-        """Try the next address beside those being tried."""
+        """Try the next address concurrently with the current attempts."""
         self._timer = None
         self._try_next()
 
     def attempt_failed(self, attempt: _Attempt, reason: BaseException) -> None:
-        """Go on with the next address, or answer when this was the last."""
+        """Continue with the next address, or fail if this was the last."""
         if self.answered:
             return
         self._attempts.remove(attempt)
         failure = explain(reason, attempt.address)
         self._failures.append(failure)
         if failure.code is Code.OVERLOADED:
-            # The next address would need what there is none of.
+            # The next address would need the same exhausted resource.
             self._answer_failure()
         elif self._untried and self._dialer.clock.seconds() < self.deadline:
             self._try_next()
@@ -329,7 +328,7 @@ class _Dial:
             self._answer_failure()
 
     def _answer_failure(self) -> None:
-        """Answer with the failure that says most: an answer of the host above silence."""
+        """Fail with the most specific failure: a response from the host ranks above silence."""
         most_telling = min(self._failures, key=AttemptFailure.rank)
         text = most_telling.text
         if len(self._failures) > 1:
@@ -344,7 +343,7 @@ class _Dial:
         self._attempts.remove(attempt)
         self._end()
         self._dialer.durations.observe(self._dialer.clock.seconds() - self.started)
-        # The transports of the real reactors give their socket; those in memory have none.
+        # The transports of real reactors provide their socket; in-memory ones have none.
         if ISystemHandle.providedBy(connection.transport):
             tune_tcp_socket(cast("socket.socket", connection.transport.getHandle()))
         connection.join(self.request.accept())
@@ -352,18 +351,18 @@ class _Dial:
     # The end
 
     def cancel(self) -> None:
-        """Give up without an answer: nobody waits for one any longer."""
+        """Stop without a result: nobody waits for one any longer."""
         if not self.answered:
             self._end()
 
     def fail(self, code: Code, text: str) -> None:
-        """Answer that there is no connection, unless an answer was given."""
+        """Fail the request, unless it has a result already."""
         if not self.answered:
             self._end()
             self.request.fail(code, text)
 
     def fail_connect(self, code: Code, text: str) -> None:
-        """Answer with a sentence that begins with what was tried, and where."""
+        """Fail with a text that begins with the target and the node."""
         self.fail(code, f"connect {self.desired} from {self._dialer.node}: {text}")
 
     def _left(self) -> float:
@@ -371,7 +370,7 @@ class _Dial:
         return max(0.0, self.deadline - self._dialer.clock.seconds())
 
     def _broke(self, reason: Failure) -> None:
-        """Answer for a defect found in a callback."""
+        """Fail because of a defect in a callback."""
         self.log_defect(reason)
         self.fail_connect(Code.INTERNAL, "internal error, see the agent's log")
 
@@ -385,7 +384,7 @@ class _Dial:
         )
 
     def _end(self) -> None:
-        """Stop everything that was started, and tell the dialer."""
+        """Stop everything that was started, and notify the dialer."""
         self.answered = True
         self._dialer.ended(self)
         self.stop_timer()
@@ -415,12 +414,12 @@ class _Attempt(ClientFactory):
         self._dial = dial
 
     def buildProtocol(self, addr: IAddress | None) -> LocalConnection:
-        """Make the protocol of the connected socket."""
+        """Return the protocol for the connected socket."""
         return _DialedConnection(self, self._dial, self._dial.ends)
 
     def clientConnectionFailed(self, connector: IConnector, reason: Failure) -> None:
-        """Pass the reason on to the dial."""
-        # The value is typed as optional only for failures that are being built.
+        """Report the reason to the dial."""
+        # The value is typed as optional only for failures under construction.
         self._dial.attempt_failed(self, cast(BaseException, reason.value))
 
 
@@ -433,12 +432,12 @@ class _DialedConnection(LocalConnection):
         self._ends = ends
 
     def connectionMade(self) -> None:
-        """Note this end, and tell the dial."""
+        """Record this end, and notify the dial."""
         self._addresses = self.transport.getHost(), self.transport.getPeer()
         self._ends.opened(*self._addresses)
         self._dial.attempt_connected(self._attempt, self)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Note that this end is closed, and end the stream."""
+        """Record that this end is closed, and end the stream."""
         self._ends.closed(*self._addresses)
         super().connectionLost(reason)

@@ -1,4 +1,4 @@
-"""Where the servers are, as the cluster says at each moment."""
+"""Discovers the servers' addresses in the cluster."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from yurttunnel.kube.resources import NODES, SERVICES
 
 @implementer(IServerAddresses)
 class DiscoveredAddresses(Service):
-    """What the service of the servers says, in ``namespace``, kept current.
+    """The addresses of the servers' service in ``namespace``, kept current.
 
-    What it depends on is followed: the service, and by its type the cloud nodes or its
-    EndpointSlices. When nothing can be found any more the addresses found before stay, also those
-    that ``file`` keeps of an earlier run. What cannot be written there is tried again with whatever
-    the API tells next, and in the end.
+    The objects it depends on are followed: the service, and depending on its type the cloud nodes
+    or its EndpointSlices. If no address can be determined any more, the previous ones remain in
+    use, including those that ``file`` has from an earlier run. A failed write of the file is
+    retried at the next change in the API, and at the end.
     """
 
     _log = Logger()
@@ -50,14 +50,14 @@ class DiscoveredAddresses(Service):
         self._locations: Sequence[Location] = ()
         self._kept: Sequence[Location] = ()
         self._problem: str | None = "the API has not been asked yet"
-        # What is needed and not known yet, by the name that its informer has here.
+        # What is needed and not synced yet, by the name of its informer here.
         self._lacking: str | None = None
         self._followers: list[Follower] = []
         self._informer_of: dict[str, IInformer] = {}
         self._stop_handlers: list[Callable[[], None]] = []
 
     def follow(self, changed: Follower) -> None:
-        """Report what is known, and each change."""
+        """Report the known addresses, and each change."""
         self._followers.append(changed)
         if self._locations:
             changed(self._locations)
@@ -73,7 +73,7 @@ class DiscoveredAddresses(Service):
     # -- Service -------------------------------------------------------------------------------
 
     def startService(self) -> None:
-        """Begin with what was known last, and ask the API."""
+        """Start with the last known addresses, and query the API."""
         super().startService()
         self._kept = self._file.read()
         self._use(self._kept)
@@ -91,7 +91,7 @@ class DiscoveredAddresses(Service):
     # -- helpers -------------------------------------------------------------------------------
 
     def _find(self) -> None:
-        """Look for addresses with what the caches hold now."""
+        """Determine the addresses from the current contents of the caches."""
         if not self.running:
             return
         try:
@@ -107,12 +107,12 @@ class DiscoveredAddresses(Service):
         self._keep()
 
     def _keep(self) -> None:
-        """Write what is in use, unless that is done."""
+        """Write the addresses in use, unless that was done."""
         if self._locations != self._kept and self._file.write(self._locations):
             self._kept = self._locations
 
     def _found(self) -> tuple[Location, ...] | None:
-        """Return the addresses, ``None`` while the API has not told enough."""
+        """Return the addresses, ``None`` while the caches are incomplete."""
         where = f"{self._namespace}/{SERVICE}"
         services = self._informer(
             f"service {where}",
@@ -138,9 +138,9 @@ class DiscoveredAddresses(Service):
         return locations(service, (), ())
 
     def _informer(self, what: str, spec: InformerSpec[Any]) -> IInformer | None:
-        """Return the informer for something, ``None`` while it is not complete.
+        """Return the informer for something, ``None`` until it has synced.
 
-        It is followed from the first time on.
+        The first call starts to follow it.
         """
         informer = self._informer_of.get(what)
         if informer is None:
@@ -155,7 +155,7 @@ class DiscoveredAddresses(Service):
         self._find()
 
     def _note(self, problem: str | None) -> None:
-        """Keep what is wrong, and log it when it is something new."""
+        """Store the current problem, and log it if it is new."""
         if problem is not None and problem != self._problem:
             kept = ", the addresses found before stay in use" if self._locations else ""
             self._log.warn("no addresses of servers: {problem}{kept}", problem=problem, kept=kept)
@@ -174,7 +174,7 @@ class DiscoveredAddresses(Service):
 
 
 def _refused(what: str, error: NotAllowed) -> str:
-    """Return what to do when the API does not let the agent read something."""
+    """Return what to do if the API does not allow the agent to read something."""
     return (
         f"the API does not let this agent read {what} ({error}). Kubelets' credentials allow"
         " services, but no EndpointSlices, and from Kubernetes 1.32 on no nodes but their own:"

@@ -1,4 +1,4 @@
-"""What an agent without a cluster says on a terminal when it is connected: how it is reached."""
+"""The message of an agent without a cluster on a terminal once it is connected: how to reach it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from yurttunnel.ops.readiness import Readiness
 def greeting(
     clock: IReactorTime, readiness: Readiness, settings: Settings, terminal: TextIO | None
 ) -> Announcement | None:
-    """Make what says it on ``terminal``, if there is one.
+    """Return the announcement of the message on ``terminal``, if there is one.
 
-    Where only what ``--allow-destination`` names may be reached, whoever named that knows how.
+    If only the destinations in ``--allow-destination`` are allowed, the user knows how to reach
+    them.
     """
     if terminal is None or not settings.keep_default_destinations:
         return None
@@ -26,7 +27,7 @@ def greeting(
 
 
 def greet(settings: Settings, terminal: TextIO) -> None:
-    """Log what to run on the server to reach a port of this machine."""
+    """Print the command with which the server reaches a port of this machine."""
     node = settings.node_name
     target = join_authority(str(settings.node_ip), 80)
     loopback = "127.0.0.1" if settings.node_ip.version == 4 else "[::1]"

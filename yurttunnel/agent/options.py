@@ -1,4 +1,4 @@
-"""The command line of the agent: its flags, parsed, checked and turned into :class:`Settings`."""
+"""The command line of the agent, parsed and checked into :class:`Settings`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ API_PORT = 443
 DEFAULT_META_PORT = 10266
 
 KUBELET_CONFIG = Path("/etc/kubernetes/kubelet.conf")
-"""Where kubeadm puts what the kubelet asks the API with."""
+"""kubeadm's path of the kubelet's credentials for the API."""
 
 
 def _node_ip(text: str) -> Address:
@@ -50,7 +50,7 @@ def _node_ip(text: str) -> Address:
 
 
 def _servers(text: str) -> tuple[tuple[str, int], ...]:
-    """Parse the list of servers, each once."""
+    """Parse the list of servers, without duplicates."""
     entries = [entry for entry in text.split(",") if entry.strip()]
     if not entries:
         raise ValueError("it names no server: write HOST:PORT")
@@ -58,7 +58,7 @@ def _servers(text: str) -> tuple[tuple[str, int], ...]:
 
 
 def _count(text: str) -> int:
-    """Parse how many of something there are to be, at least one."""
+    """Parse a number of at least one."""
     number = int(text) if text.isascii() and text.isdecimal() else 0
     if number < 1:
         raise ValueError(f"{text!r} is not a number of servers: give 1 or more")
@@ -72,7 +72,7 @@ def _api_address(text: str) -> str:
 
 
 def _label(text: str) -> str:
-    """Parse a name that has to be one label of DNS, as that of a namespace."""
+    """Parse a name that must be a single DNS label, such as a namespace."""
     name = flags.host(text)
     if "." in name or ":" in name:
         raise ValueError(f"{text!r} is not the name of a namespace")
@@ -80,7 +80,7 @@ def _label(text: str) -> str:
 
 
 def _pattern(text: str) -> Pattern | None:
-    """Parse a pattern; ``None`` takes the default away."""
+    """Parse a pattern; ``None`` removes the default."""
     return None if text == NO_DEFAULT else parse_pattern(text)
 
 
@@ -303,7 +303,7 @@ class Options(CommandOptions[Settings]):
     )
 
     service_account_token = SERVICE_ACCOUNT / "token"
-    """The file by which a pod with a service account is known."""
+    """The file that shows that a pod has a service account."""
 
     ignored_flags = KLOG_FLAGS
     ignored_switches = KLOG_SWITCHES
@@ -313,9 +313,9 @@ class Options(CommandOptions[Settings]):
     _log = Logger()
 
     def make_settings(self) -> Settings:
-        """Check and convert everything; raises ``UsageError`` naming the flag and the fix."""
+        """Check and convert everything; raises ``UsageError`` that names the flag and the fix."""
         bundle_path(self)
-        # It comes first: what is missing otherwise may have a default without a cluster.
+        # First, because some values that are missing have a default without a cluster.
         mode = self._standalone() if self.is_given(STANDALONE) else self._cluster()
         node_name, node_ip = self._node_name(), self._node_ip()
         patterns = self.all_values(ALLOW_DESTINATION)
@@ -370,7 +370,7 @@ class Options(CommandOptions[Settings]):
         )
 
     def _servers(self) -> tuple[tuple[str, int], ...]:
-        """Return the servers, of which a cluster may tell instead."""
+        """Return the servers; empty if they are discovered in the cluster."""
         # An argument "--tunnelserver-addr=" of yurttunnel 1.2 means none.
         if not self.is_given(STANDALONE) and not self.is_given(TUNNELSERVER_ADDR):
             return ()
@@ -383,7 +383,7 @@ class Options(CommandOptions[Settings]):
             ) from None
 
     def _in_pod(self) -> bool:
-        """Return whether this is a pod that has a service account."""
+        """Return whether this is a pod with a service account."""
         return bool(
             self._environment.get("KUBERNETES_SERVICE_HOST")
             and self._environment.get("KUBERNETES_SERVICE_PORT")
@@ -391,11 +391,11 @@ class Options(CommandOptions[Settings]):
         )
 
     def _is_named(self, flag: Flag[Any]) -> bool:
-        """Return whether there is a value, of the flag or of its variable."""
+        """Return whether the flag or its variable has a value."""
         return self[flag.name] is not None or bool(self._environment.get(flag.variable))
 
     def _node_ip(self) -> Address:
-        """Return the node's address; without a cluster it may be found."""
+        """Return the node's address; without a cluster it may be detected."""
         if not self.is_given(STANDALONE) or self._is_named(NODE_IP):
             return self._required(NODE_IP)
         towards = [address_in(host) for host, _ in self._servers()]
@@ -412,7 +412,7 @@ class Options(CommandOptions[Settings]):
         )
 
     def _node_name(self) -> str:
-        """Return the node's name; one in a cluster is also part of a certificate's subject."""
+        """Return the node's name; in a cluster it is also part of a certificate's subject."""
         if self.is_given(STANDALONE) and not self._is_named(NODE_NAME):
             return self._name_of_machine()
         flag = NODE_NAME
@@ -421,7 +421,7 @@ class Options(CommandOptions[Settings]):
         return self._required(flag)
 
     def _required(self, flag: Flag[_Value]) -> _Value:
-        """Return a value that need not be given without a cluster, which not everybody has."""
+        """Return a value that is optional without a cluster; an error mentions --standalone."""
         try:
             return self.value(flag)
         except FlagMissing as missing:
@@ -437,7 +437,7 @@ class Options(CommandOptions[Settings]):
             ) from None
 
     def _identifiers(self, node_name: str, node_ip: Address) -> Identifiers:
-        """Return what callers may name, with a warning for what has no effect."""
+        """Return the identifiers for callers; warn about those without effect."""
         flag = replace(
             AGENT_IDENTIFIERS,
             parse=lambda text: parse_identifiers(
@@ -447,7 +447,7 @@ class Options(CommandOptions[Settings]):
                 ),
             ),
         )
-        # An address that was found may be another one tomorrow: the certificate does without.
+        # A detected address may change, so it is not in the certificate.
         addresses = {node_ip} if self._is_named(NODE_IP) else set()
         usual = Identifiers(frozenset({node_name}), frozenset(addresses))
         return self.optional_value(flag, usual)

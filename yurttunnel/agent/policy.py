@@ -1,12 +1,12 @@
-"""What an agent may connect to: the patterns of ``--allow-destination`` and who obeys them.
+"""The destinations that an agent may connect to: the patterns of ``--allow-destination``.
 
-Two questions are asked of :class:`DestinationPolicy`. May this *name* be looked up: only if a
-pattern allows the name itself, so that nobody can use the node's DNS to carry data out. May
-this *address* be connected to: asked last, about the very address that goes into ``connect``,
-so that no spelling of an address and no answer of a name server gets around it.
+:class:`DestinationPolicy` decides twice. May this *name* be resolved: only if a pattern allows the
+name itself, so that nobody can use the node's DNS to exfiltrate data. May this *address* be
+connected to: checked last, for the very address that is passed to ``connect``, so that neither the
+spelling of an address nor the response of a name server can circumvent it.
 
-The agent's own meta port is no service of the node: it is how the node itself sees that its agent
-lives. Whoever could open streams to it could take its connections from the kubelet's probes.
+The agent's own meta port is not a service of the node: it shows the node that its agent is alive.
+Everyone who could open streams to it could use up its connections, which the kubelet's probes need.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ LOCALHOST_PROXY_PORTS = (10266, 10267)
 """The default ``localhost-proxy-ports`` of OpenYurt's ConfigMap ``yurt-tunnel-server-cfg``."""
 
 NO_DEFAULT = "no-default"
-"""The pattern that drops the default destinations instead of adding one."""
+"""The pattern that removes the default destinations instead of adding one."""
 
 _EVERY_PORT = (1, 65535)
 
 
 @lru_cache(CACHED)
 def dialed_host(text: str) -> Address | str:
-    """Return the address that is connected to for ``text``, or the name in its canonical form.
+    """Return the address that a connection to ``text`` reaches, or the name in its canonical form.
 
-    The unspecified address is loopback, because the kernel connects it there, and a zone id is
-    kept where it matters (link-local). Raises ``ValueError`` with a reason for what is neither.
+    The unspecified address becomes loopback, where the kernel connects it, and a zone id is kept
+    where it matters (link-local). Raises ``ValueError`` with a reason if ``text`` is neither.
     """
     if "%" in text:
         return _connected_address(IPv6Address(parse_host(text)))
@@ -54,7 +54,7 @@ def dialed_host(text: str) -> Address | str:
 
 
 def is_of_this_machine(address: Address) -> bool:
-    """Return whether connections to ``address`` end on this machine: only then it can be bound."""
+    """Return whether ``address`` belongs to this machine: only then can it be bound."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -65,7 +65,7 @@ def is_of_this_machine(address: Address) -> bool:
 
 
 def _connected_address(address: Address) -> Address:
-    """Return the address that a connection to ``address`` reaches in truth."""
+    """Return the address that a connection to ``address`` actually reaches."""
     address = canonical_address(address)
     if isinstance(address, IPv6Address) and address.scope_id and not address.is_link_local:
         address = IPv6Address(int(address))
@@ -78,7 +78,7 @@ def _connected_address(address: Address) -> Address:
 class Pattern:
     """One allowed destination: a network or a name, and a range of ports.
 
-    ``name`` starts with a dot when it stands for everything below a domain.
+    ``name`` starts with a dot if it stands for all names below a domain.
     """
 
     network: Network | None
@@ -87,7 +87,7 @@ class Pattern:
     last_port: int = 65535
 
     def __str__(self) -> str:
-        """Write it as ``--allow-destination`` takes it."""
+        """Return it in the form of ``--allow-destination``."""
         host = self._host()
         if not self.names_ports:
             return host
@@ -104,7 +104,7 @@ class Pattern:
 
     @property
     def names_ports(self) -> bool:
-        """Whether it says which ports it means."""
+        """Whether it specifies ports."""
         return (self.first_port, self.last_port) != _EVERY_PORT
 
     def allows_name(self, name: str, port: int) -> bool:
@@ -126,11 +126,11 @@ class Pattern:
 def parse_pattern(text: str) -> Pattern:
     """Parse one ``--allow-destination``.
 
-    ``HOST`` is an address, a network (``10.0.0.0/8``), a name or ``*.domain``; a port
-    (``:443``) or a range of ports (``:8000-8100``) may follow. IPv6 is put in brackets when it
-    has a port: ``[fd00::1]:443``, ``[fd00::/8]:443``.
+    ``HOST`` is an address, a network (``10.0.0.0/8``), a name or ``*.domain``; a port (``:443``) or
+    a range of ports (``:8000-8100``) may follow. IPv6 with a port is in brackets:
+    ``[fd00::1]:443``, ``[fd00::/8]:443``.
 
-    Raises ``ValueError`` with a reason in one line.
+    Raises ``ValueError`` with a one-line reason.
     """
     host, ports = _split_ports(text.strip())
     first, last = _parse_ports(ports) if ports is not None else _EVERY_PORT
@@ -140,7 +140,7 @@ def parse_pattern(text: str) -> Pattern:
         return Pattern(None, _parse_suffix(host), first, last)
     if "/" in host:
         return Pattern(parse_network(host), None, first, last)
-    # However it is spelled: as what is dialed it would stand for loopback.
+    # In any spelling: as a dialed address it would mean loopback.
     address = address_in(host.partition("%")[0])
     if address is not None and address.is_unspecified:
         raise ValueError(f"{text!r} is no destination: every address is 0.0.0.0/0 and ::/0")
@@ -148,8 +148,8 @@ def parse_pattern(text: str) -> Pattern:
     if isinstance(canonical, str):
         return Pattern(None, canonical, first, last)
     if isinstance(canonical, IPv6Address):
-        # The policy looks at addresses, not at interfaces: a zone id in a pattern would promise
-        # a distinction that networks cannot make.
+        # The policy checks addresses, not interfaces: a zone id in a pattern would promise a
+        # distinction that networks cannot make.
         if canonical.scope_id is not None:
             raise ValueError(f"{text!r} has a zone id: write the address without it")
         return Pattern(IPv6Network(canonical), None, first, last)
@@ -157,7 +157,7 @@ def parse_pattern(text: str) -> Pattern:
 
 
 def _split_ports(text: str) -> tuple[str, str | None]:
-    """Split ``HOST`` from the ports behind it; ``None`` when there are none."""
+    """Split ``HOST`` from the ports after it; ``None`` if there are none."""
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
         if not bracket or (rest and not rest.startswith(":")):
@@ -166,8 +166,8 @@ def _split_ports(text: str) -> tuple[str, str | None]:
             raise ValueError(f"{text!r} has no IPv6 address in its brackets")
         return host, rest[1:] if rest else None
     if text.count(":") > 1:
-        # Without brackets a port cannot be told from the last group of the address, except
-        # behind the prefix length of a network.
+        # Without brackets a port cannot be distinguished from the last group of the address, except
+        # after the prefix length of a network.
         address, slash, rest = text.partition("/")
         length, colon, ports = rest.partition(":")
         return address + slash + length, ports if colon else None
@@ -199,16 +199,15 @@ def _parse_suffix(host: str) -> str:
 
 
 class DestinationPolicy:
-    """Decides what the agent of one node connects to.
+    """Decides what the agent of one node may connect to.
 
-    ``node`` is the node's name, for sentences. ``own_addresses`` are the node's own: its node
-    ip and the addresses of its identifiers. They are allowed on every port, and loopback on the
-    ports of the kubelet and of the localhost proxies; ``patterns`` add to that. With
-    ``keep_default`` false the patterns are all there is.
+    ``node`` is the node's name, for messages. ``own_addresses`` are the node's own: its node IP and
+    the addresses of its identifiers. They are allowed on every port, and loopback on the ports of
+    the kubelet and of the localhost proxies; ``patterns`` are allowed in addition. If
+    ``keep_default`` is false, only the patterns are allowed.
 
-    ``meta_port`` is the agent's own, 0 if it has none: at addresses of the node, and at others of
-    which ``is_here(address)`` says that they are of this machine, it takes a pattern that names
-    ports.
+    ``meta_port`` is the agent's own, 0 if it has none. At addresses of the node, and at others for
+    which ``is_here(address)`` is true, it needs a pattern with ports.
     """
 
     def __init__(
@@ -228,7 +227,7 @@ class DestinationPolicy:
         self.use(patterns, keep_default)
 
     def use(self, patterns: Sequence[Pattern], keep_default: bool) -> None:
-        """Decide by these from now on; connections that there are stay."""
+        """Apply these to new connections; existing ones are not affected."""
         self._patterns = tuple(patterns)
         self._own: frozenset[Address] = frozenset()
         self._loopback_ports: frozenset[int] = frozenset()
@@ -237,7 +236,7 @@ class DestinationPolicy:
             self._loopback_ports = KUBELET_PORTS.union(LOCALHOST_PROXY_PORTS) - {self._meta_port}
 
     def described(self) -> list[str]:
-        """Return what may be connected to, one thing in a line."""
+        """Return the allowed destinations, one per line."""
         lines = [
             f"{address}, every port: the node's own" for address in sorted(map(str, self._own))
         ]
@@ -252,17 +251,16 @@ class DestinationPolicy:
         return lines
 
     def may_look_up(self, name: str, port: int) -> bool:
-        """Return whether ``name`` (canonical) may be looked up for a connection to ``port``."""
+        """Return whether ``name`` (canonical) may be resolved for a connection to ``port``."""
         return any(pattern.allows_name(name, port) for pattern in self._patterns)
 
     def may_connect(self, address: Address, port: int, looked_up: bool = False) -> bool:
-        """Return whether a connection to ``address`` and ``port`` may be made.
+        """Return whether a connection to ``address`` and ``port`` is allowed.
 
-        ``looked_up`` says that the address is the answer for a name that
-        :meth:`may_look_up` allowed. Such a name may lead to any address but those that mean
-        something else on every host (loopback, link-local, unspecified, multicast): otherwise
-        whoever answers for the name would choose what is reached on the node itself. They have
-        to be allowed as addresses.
+        ``looked_up`` is whether the address was resolved from a name that :meth:`may_look_up`
+        allowed. Such a name may resolve to any address except those with another meaning on every
+        host (loopback, link-local, unspecified, multicast): otherwise whoever controls the name
+        would choose what is reached on the node itself. These must be allowed as addresses.
         """
         address = _connected_address(address)
         if port == self._meta_port and self._is_own(address):
@@ -284,7 +282,7 @@ class DestinationPolicy:
         return address.is_loopback or address in self._node_addresses or self._is_here(address)
 
     def denial(self, host: Address | str, port: int) -> str:
-        """Return the sentence for whoever asked: what was denied, where, and what allows it."""
+        """Return the message for the caller: what was denied, where, and which flag allows it."""
         flag_value = destination(host, port)
         return (
             f"the agent of node {self._node} may not connect to {flag_value}; the agent's flag"
@@ -293,5 +291,5 @@ class DestinationPolicy:
 
 
 def destination(host: Address | str, port: int) -> str:
-    """Write ``host:port``, IPv6 in brackets."""
+    """Return ``host:port``, with IPv6 in brackets."""
     return join_authority(str(host), port)

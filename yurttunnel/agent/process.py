@@ -1,4 +1,4 @@
-"""What an agent process has in either mode: sessions' surroundings, figures and pages."""
+"""The parts of an agent process in both modes: the sessions' context, metrics and pages."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ from yurttunnel.wire.credit import MemoryBudget
 from yurttunnel.wire.hello import Limits
 
 MEMORY_BUDGET = 256 * 1024 * 1024
-"""What the streams of all sessions may be promised together, bytes."""
+"""The maximum number of bytes that may be promised to the streams of all sessions."""
 
 LIVE_FLAGS = (options.ALLOW_DESTINATION, tunnel_flags.DRAIN_TIMEOUT, options.RESUME_WINDOW)
-"""Those that change while the agent runs."""
+"""The flags that can change while the agent runs."""
 
 SERVERS = PeerWords("server", "servers", "about to return")
 
@@ -74,7 +74,7 @@ METRICS: tuple[Metric[TunnelStats], ...] = (
 )
 
 CONNECTION_FAILURES: Metric[tuple[int, int]] = Metric(
-    # Not by counter(), which would append _total to the agreed name.
+    # Not by counter(), which would append _total to the name used by Konnectivity.
     "counter",
     "konnectivity_network_proxy_agent_server_connection_failure_count",
     "Failed connections between this agent and its servers. Direction to_server counts attempts"
@@ -86,13 +86,13 @@ CONNECTION_FAILURES: Metric[tuple[int, int]] = Metric(
 
 
 class AgentProcess:
-    """The parts of the agent, put together but for what the mode adds.
+    """The parts of the agent, except those of the mode.
 
-    ``trust`` and ``addresses`` are the mode's. ``claim()`` gives the identifiers that servers are
-    told. Servers are verified by ``server_name``, or, when that is ``None``, by what was dialed.
-    ``expected`` is as :class:`ServerSet` has it. ``following`` follows the file of the settings,
-    if there is one. ``agent``, ``lag`` and ``meta`` are services; what else is there to see is
-    added to ``readiness`` and ``metrics``.
+    ``trust`` and ``addresses`` are those of the mode. ``claim()`` returns the identifiers for the
+    servers. Servers are verified by ``server_name``, or, if that is ``None``, by the dialed host.
+    ``expected`` is that of :class:`ServerSet`. ``following`` follows the file of the settings, if
+    there is one. ``agent``, ``lag`` and ``meta`` are services; the mode adds to ``readiness`` and
+    ``metrics``.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class AgentProcess:
         policy: DestinationPolicy,
         client_settings: ClientSettings,
     ) -> None:
-        """Use what changes in the file of ``--config`` while the agent runs."""
+        """Apply changes in the file of ``--config`` while the agent runs."""
 
         def use(settings: Settings) -> None:
             policy.use(settings.allowed_destinations, settings.keep_default_destinations)
@@ -193,7 +193,7 @@ class AgentProcess:
         following.setServiceParent(self.meta)
 
     def admin_socket(self, directory: Path) -> AdminSocket:
-        """Make the socket in ``directory`` by which the commands reach this process."""
+        """Return the socket in ``directory`` through which commands reach this process."""
         settings = self._settings
         meta = join_authority(settings.meta_host, settings.meta_port)
         return admin_socket(
@@ -219,10 +219,10 @@ def agent_registry(
     certificates: Callable[[], Mapping[str, datetime.datetime]],
     reactor_lag: Callable[[], float],
 ) -> MetricRegistry:
-    """Make what a scrape of an agent shows in either mode; its parts add theirs.
+    """Return the metrics of an agent in either mode; its parts add theirs.
 
-    ``failed_attempts`` gives the number of attempts to connect to a server, since the process
-    started, that did not get as far as the server's HELLO.
+    ``failed_attempts`` returns the number of attempts to connect to a server, since the process
+    started, that ended before the server's HELLO.
     """
     registry = MetricRegistry()
     registry.add(
@@ -235,7 +235,7 @@ def agent_registry(
 
 
 def destination_section(destinations: Sequence[str]) -> Section:
-    """Make the section of what may be dialed."""
+    """Return the section of the allowed destinations."""
     content = [
         element("h2", "May be dialed"),
         element("ul", [element("li", each) for each in destinations]),
@@ -244,7 +244,7 @@ def destination_section(destinations: Sequence[str]) -> Section:
 
 
 def check_identifiers(settings: Settings) -> None:
-    """End the process with one line when a HELLO cannot hold all identifiers."""
+    """End the process with a one-line error if a HELLO cannot hold all identifiers."""
     client_settings = _client_settings(settings, lambda: settings.identifiers)
     try:
         process = client_settings.process
@@ -256,7 +256,7 @@ def check_identifiers(settings: Settings) -> None:
 
 
 def _client_settings(settings: Settings, claim: Callable[[], Identifiers]) -> ClientSettings:
-    """Make what servers are told; :func:`check_identifiers` has seen that a HELLO holds it."""
+    """Return the client settings; :func:`check_identifiers` has checked that they fit a HELLO."""
     return ClientSettings(
         node=settings.node_name,
         identifiers=lambda: format_identifiers(claim()),

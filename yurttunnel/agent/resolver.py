@@ -1,4 +1,4 @@
-"""What a name means on the agent's node: its own names are itself, others are looked up."""
+"""Name resolution on the agent's node: its own names are known, others are looked up."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from yurttunnel.ops.threads import in_own_thread
 from yurttunnel.tunnel.reactor import IReactor
 
 MOST_LOOKUPS = 64
-"""Lookups in flight. The system's resolver works in threads that cannot be interrupted, so a
-lookup counts until it ends, even when nobody waits for it any longer."""
+"""The maximum number of lookups in flight. The system's resolver runs in threads that cannot be
+interrupted, so a lookup counts until it ends, even if nobody waits for it any longer."""
 
 LookUp = Callable[[str], Deferred[list[Address]]]
-"""Fires with the addresses of a name, none where it has none; fails with ``OSError``."""
+"""Fires with the addresses of a name, none if it has none; fails with ``OSError``."""
 
 _Waiting = list[Deferred[list[Address]]]
-"""Those who wait for one lookup."""
+"""The waiters for one lookup."""
 
 _NO_ADDRESS = frozenset(
     getattr(socket, name, socket.EAI_NONAME)
     for name in ("EAI_NONAME", "EAI_NODATA", "EAI_ADDRFAMILY")
 )
-"""What getaddrinfo(3) says of the name; all else it says of the look-up. POSIX has the first."""
+"""The errors of getaddrinfo(3) about the name, not the lookup. POSIX has the first."""
 
 
 class TooManyLookups(Exception):
-    """No lookup was begun, because :data:`MOST_LOOKUPS` others have not ended."""
+    """No lookup was started, because :data:`MOST_LOOKUPS` others are in flight."""
 
 
 def system_lookups(reactor: IReactor) -> LookUp:
-    """Return what asks the system's resolver, in threads that nobody waits for in the end.
+    """Return a function that uses the system's resolver, in threads that do not delay the exit.
 
-    Not that of the reactor, which says nothing of why there are no addresses.
+    The reactor's resolver does not report why there are no addresses.
     """
 
     def look_up(name: str) -> Deferred[list[Address]]:
@@ -53,10 +53,10 @@ def system_lookups(reactor: IReactor) -> LookUp:
 
 
 def addresses_of(name: str) -> list[Address]:
-    """Return the addresses of a name in the order in which the system prefers them; it blocks.
+    """Return the addresses of a name in the system's order of preference; blocks.
 
-    Raises ``OSError`` where the system could not look, as without a free descriptor or a name
-    server that answers.
+    Raises ``OSError`` if the lookup failed, for example without a free descriptor or a responding
+    name server.
     """
     try:
         answers = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
@@ -65,24 +65,24 @@ def addresses_of(name: str) -> list[Address]:
             raise
         return []
     except UnicodeError:
-        # It is no name: a label is empty or too long.
+        # It is not a valid name: a label is empty or too long.
         return []
     return list(dict.fromkeys(_address(end) for *_, end in answers))
 
 
 def _address(end: tuple[Any, ...]) -> Address:
-    """Return that of a ``sockaddr``, with the zone of a link-local one."""
+    """Return the address of a ``sockaddr``, with the zone of a link-local one."""
     host, *_, scope = end if len(end) > 2 else (*end, 0)
     zone = f"%{scope}" if scope and "%" not in host else ""
     return ip_address(f"{host}{zone}")
 
 
 class NodeResolver:
-    """Finds the addresses of names as seen from the node.
+    """Resolves names as seen from the node.
 
-    ``own_names`` maps the node's own names, in lower case and without final dot, to addresses
-    of the node: they are known without a lookup, so that reaching a node by its name works
-    where no name server knows it.
+    ``own_names`` maps the node's own names, in lower case and without final dot, to addresses of
+    the node. They need no lookup, so that the node can be reached by its name even if no name
+    server knows it.
     """
 
     def __init__(
@@ -102,12 +102,11 @@ class NodeResolver:
         return self._own_names.get(name)
 
     def look_up(self, name: str) -> Deferred[list[Address]]:
-        """Look ``name`` up, without blocking.
+        """Resolve ``name`` without blocking.
 
-        Those who ask for the same name at a time share a lookup. Fires with the addresses in the
-        order in which the system prefers them, none when the name has none; fails with
-        :class:`TooManyLookups`, or ``OSError`` where the system could not look. There is no
-        deadline here: whoever waits cancels the Deferred when time is up.
+        Concurrent lookups of the same name are shared. Fires with the addresses in the system's
+        order of preference, none if the name has none; fails with :class:`TooManyLookups`, or with
+        ``OSError`` if the lookup failed. There is no timeout here: callers cancel the Deferred.
         """
         waiting = self._waiting.get(name)
         if waiting is not None:
@@ -121,7 +120,7 @@ class NodeResolver:
         return found
 
     def _wait(self, name: str, waiting: _Waiting) -> Deferred[list[Address]]:
-        """Return what fires with the addresses; cancelling it leaves the others as they are."""
+        """Return a ``Deferred`` of the addresses; cancelling it affects no other waiter."""
 
         def given_up(found: Deferred[list[Address]]) -> None:
             if found in waiting:
@@ -134,17 +133,17 @@ class NodeResolver:
         return found
 
     def _ended(self, outcome: list[Address] | Failure, name: str, waiting: _Waiting) -> None:
-        """Hand the addresses, or why there are none, over to those who still wait for them."""
+        """Report the addresses, or the failure, to the remaining waiters."""
         self.lookups -= 1
         self._share_no_more(name, waiting)
         told = list(waiting)
         waiting.clear()
         for found in told:
-            # Whoever was called before may have had this one give up.
+            # The callback of an earlier waiter may have cancelled this one.
             if not found.called:
                 found.callback(outcome)
 
     def _share_no_more(self, name: str, waiting: _Waiting) -> None:
-        """Have the next one who asks for ``name`` not wait for this lookup, which may hang."""
+        """Start a new lookup for later requests of ``name``: this one may hang."""
         if self._waiting.get(name) is waiting:
             del self._waiting[name]

@@ -1,4 +1,4 @@
-"""Which of the servers' addresses each client dials, chosen anew for each attempt."""
+"""Chooses the server address for each attempt of each client."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
     from yurttunnel.agent.client import ServerClient
 
 Location = tuple[str, int]
-"""Where a server can be dialed: a name or an address, and a port."""
+"""The location of a server: a name or an address, and a port."""
 
 
 MOST_PASSED_OVER = 16
-"""A location that leads to a server that is connected already is dialed again after so many
-attempts where nobody answers, at most; twice as many each time at first."""
+"""An address of a server that is connected already is dialed again after at most this number of
+unanswered attempts elsewhere; at first the number doubles each time."""
 
 
 @dataclass(slots=True)
 class _Record:
-    """What is known of a location.
+    """The history of a location.
 
     ``rank`` is random, so that many agents that need few of the servers spread over them.
-    ``failures`` counts attempts in a row that nobody answered, ``looks`` those that have led to a
-    server that was connected already; ``failed`` is when the last one led to no session, in
+    ``failures`` counts consecutive unanswered attempts, ``looks`` those that reached a server that
+    was connected already; ``failed`` is when the last one led to no session, as a number of
     attempts of the whole agent.
     """
 
@@ -38,21 +38,21 @@ class _Record:
     failed: int = 0
 
     def passed_over(self) -> int:
-        """How many attempts elsewhere come first.
+        """Return the number of attempts elsewhere that come first.
 
-        A look costs the server a TLS handshake, an attempt that nobody answers costs nothing.
+        A look costs the server a TLS handshake, an unanswered attempt costs nothing.
         """
         doubled = min(self.looks, 4)
         return self.failures + (1 << doubled) - 1 + MOST_PASSED_OVER * (self.looks - doubled)
 
 
 class Routes:
-    """The locations of the servers, and which of them each of ``clients`` dials.
+    """The locations of the servers, and the one that each of ``clients`` dials.
 
-    ``secured(host, port)`` makes the endpoint for one, TLS included. While ``shared`` is false,
-    a location is not dialed by two as long as there is one that nobody dials. A client with a
-    session comes back to where that is before all else, and looks elsewhere for a server that has
-    several; one that drains takes no location from another.
+    ``secured(host, port)`` returns the endpoint of a location, including TLS. While ``shared`` is
+    false, two clients do not dial the same location as long as another one is unused. A client with
+    a session prefers the location of that, and otherwise tries others, because a server may have
+    several. A draining client does not occupy a location.
     """
 
     def __init__(
@@ -68,21 +68,21 @@ class Routes:
         self._attempts = itertools.count(1)
 
     def use(self, locations: Sequence[Location]) -> None:
-        """Lead to ``locations`` from now on."""
+        """Use ``locations`` from now on."""
         self.locations = tuple(dict.fromkeys(locations))
         known = self._records
         self._records = {each: known.get(each) or _Record() for each in self.locations}
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """Look everywhere: a server is missing that may be at any location, or one is new."""
+        """Reset the history: a server that is missing or new may be at any location."""
         for record in self._records.values():
             record.failures = record.looks = 0
 
     def next(self, client: ServerClient) -> IStreamClientEndpoint:
-        """Choose the location for the next attempt of a client, and return what leads there.
+        """Choose the location for the next attempt of a client, and return its endpoint.
 
-        Raises ``ValueError`` for a name that no name server could be asked for.
+        Raises ``ValueError`` for a name that cannot be resolved in DNS.
         """
         home = client.home if client.resumes else None
         location = min(self.locations, key=lambda each: self._cost(client, each, home))
@@ -92,15 +92,15 @@ class Routes:
         return self.secured(*location)
 
     def arrived(self, client: ServerClient) -> None:
-        """Note that the last attempt of a client has led to its session."""
+        """Record that the last attempt of a client has led to its session."""
         client.home = client.location
         record = self._record(client)
         record.failures = record.looks = 0
 
     def failed(self, client: ServerClient, already_connected: bool = False) -> None:
-        """Note that it has led to none: nobody has answered, or only to refuse, or has left since.
+        """Record that it has not: no server has accepted the client, or it has left since.
 
-        ``already_connected`` says that it has led to a server with which there is a session.
+        ``already_connected`` is whether the attempt reached a server with which there is a session.
         """
         record = self._record(client)
         if already_connected:
@@ -110,11 +110,11 @@ class Routes:
         record.failed = next(self._attempts)
 
     def at_home(self, client: ServerClient) -> bool:
-        """Return whether a client has dialed where its session has been, if that can be dialed."""
+        """Return whether a client has dialed its session's location, or that is not in use."""
         return client.location == client.home or client.home not in self.locations
 
     def _record(self, client: ServerClient) -> _Record:
-        """Return that of where a client has dialed, one that nobody keeps if it is not in use."""
+        """Return the record of a client's location, a temporary one if that is not in use."""
         location = client.location
         return _Record() if location is None else self._records.get(location) or _Record()
 
@@ -131,7 +131,7 @@ class Routes:
         record = self._records[location]
         others, passed_over = len(self._others(client, location)), record.passed_over()
         if location == home:
-            # Who else dials there, or has looked there, has come from somewhere else.
+            # Attempts and looks of other clients do not count at a client's home.
             others, passed_over = 0, record.failures
         return (
             0 if self.shared else others,

@@ -1,4 +1,4 @@
-"""Where the servers are: what an agent asks for, and what a command line answers."""
+"""The servers' addresses: the interface, and its implementation for the command line."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ Follower = Callable[[Sequence[Location]], object]
 
 
 class IServerAddresses(Interface):
-    """Knows where the servers can be dialed."""
+    """Knows the servers' addresses."""
 
     def follow(changed: Follower) -> None:
-        """Have ``changed(locations)`` called at once when they are known, and for each change."""
+        """Have ``changed(locations)`` called at once if they are known, and for each change."""
 
     def problem() -> str | None:
-        """Return what is missing to know them, and what to do; ``None`` when nothing is."""
+        """Return why they are unknown, and what to do; ``None`` if they are known."""
 
 
 @implementer(IServerAddresses)
 class FixedAddresses:
-    """What ``--tunnelserver-addr`` says."""
+    """The addresses in ``--tunnelserver-addr``."""
 
     def __init__(self, locations: Sequence[Location]) -> None:
         self._locations = locations

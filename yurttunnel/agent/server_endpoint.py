@@ -1,4 +1,4 @@
-"""The way to a server: TCP, within a time that counts for the name and all addresses of it."""
+"""The endpoint of a server: TCP, with a timeout that includes resolution and all addresses."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from yurttunnel.tunnel.reactor import IReactor
 from yurttunnel.tunnel.sockets import TunedEndpoint, tune_session_socket
 
 CONNECT_TIMEOUT = 10.0
-"""Seconds for one attempt to connect to a server, names and all addresses included."""
+"""Seconds for one attempt to connect to a server, including resolution and all addresses."""
 
 
 class NotConnectedInTime(Exception):
-    """An attempt was given up; the text says to what, and after how long."""
+    """An attempt timed out; the text has the server and the timeout."""
 
 
 @implementer(IStreamClientEndpoint)
 class EndpointWithDeadline:
-    """Allows an attempt through ``endpoint`` so many ``seconds``, whatever it waits for.
+    """Limits an attempt through ``endpoint`` to ``seconds``, whatever it waits for.
 
-    The timeout of Twisted's ``HostnameEndpoint`` is for each address; the lookup of the name has
-    none there. ``server`` is for the error's text, :class:`NotConnectedInTime`.
+    The timeout of Twisted's ``HostnameEndpoint`` applies to each address, and not to the resolution
+    of the name. ``server`` is for the text of the error, :class:`NotConnectedInTime`.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class EndpointWithDeadline:
         self._server = server
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
-        """Connect a protocol of ``protocolFactory``, in time."""
+        """Connect a protocol of ``protocolFactory``, with the timeout."""
         attempt = self._endpoint.connect(protocolFactory)
         return attempt.addTimeout(self._seconds, self._clock, self._too_late)
 
@@ -57,10 +57,10 @@ class EndpointWithDeadline:
 
 
 def server_endpoint(reactor: IReactor, host: str, port: int) -> EndpointWithDeadline:
-    """Make the way to a server, without TLS; raises ``ValueError`` for a name that is none."""
+    """Return the endpoint of a server, without TLS; raises ``ValueError`` for an invalid name."""
     endpoint: IStreamClientEndpoint
     if "%" in host:
-        # The one for names would dial the address without its zone, where there is no way to it.
+        # The endpoint for names would dial the address without its zone, which has no route.
         endpoint = TCP6ClientEndpoint(reactor, host, port, CONNECT_TIMEOUT)
     else:
         endpoint = HostnameEndpoint(

@@ -1,4 +1,4 @@
-"""The servers of an agent: as many sessions, with as many different ones, as there are to be."""
+"""The sessions of an agent with the desired number of different servers."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from yurttunnel.tunnel.session import SessionContext, TunnelSession
 from yurttunnel.wire.codes import Code
 
 NEW_LOCATION_DELAY = 10.0
-"""Seconds within which an agent that is connected looks at new addresses: all agents hear of them
-at the same moment."""
+"""The longest delay in seconds before a connected agent tries new addresses, of which all agents
+learn at the same moment."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerStats:
-    """How many servers there are to be, are connected, and at how many addresses.
+    """The desired number of servers, the connected ones, and their addresses.
 
-    ``refusals`` counts attempts that a server has refused because it was connected already.
+    ``refusals`` counts attempts rejected by a server because it was connected already.
     """
 
     desired: int = 0
@@ -64,18 +64,18 @@ METRICS: tuple[Metric[ServerStats], ...] = (
 
 
 class ServerSet:
-    """Keeps sessions with the servers behind the addresses that are given to :meth:`use`.
+    """Keeps sessions with the servers behind the addresses passed to :meth:`use`.
 
-    How many depends on what the servers say. When they say how many they are, as in a cluster,
-    there is to be a session with each, or with ``limit`` of them, whatever addresses they are
-    behind: one more client looks now and then for a server that nobody has told of. When they do
-    not, there is one client for each address, or for ``limit`` of them.
+    Their number depends on the servers. If these send the number of servers, as in a cluster, there
+    is a session with each, or with ``limit`` of them, whatever their addresses; one more client
+    occasionally looks for an unreported server. If they do not, there is one client for each
+    address, or for ``limit`` of them.
 
-    A session at an address that is no longer used goes on while its connection works. It is
-    drained when there is another one, or an address in use leads to that same server.
+    A session at an address that is no longer used continues while its connection works. It is
+    drained once there is another one, or an address in use leads to the same server.
 
-    ``secured(host, port)`` makes the endpoint for an address, TLS included. ``expected`` is how
-    many servers there are taken to be until they say it, ``None`` for one at each address.
+    ``secured(host, port)`` returns the endpoint of an address, including TLS. ``expected`` is the
+    number of servers to assume until they send it, ``None`` for one at each address.
     """
 
     _log = Logger()
@@ -97,7 +97,8 @@ class ServerSet:
             self._clients,
             advertised=expected,
             changed=self._adjust,
-            # What all agents are told at the same moment they do not act upon at the same moment.
+            # A change that all agents receive at the same moment must not cause simultaneous
+            # attempts.
             everybody_told=lambda: self._adjust(within=URGENT_DELAY),
         )
         self._held_before: set[bytes] = set()
@@ -109,7 +110,7 @@ class ServerSet:
     # -- for the service -----------------------------------------------------------------------
 
     def use(self, locations: Sequence[Location]) -> None:
-        """Connect to these addresses from now on; none at all changes nothing."""
+        """Use these addresses from now on; an empty list changes nothing."""
         if not locations or self._stopping or tuple(locations) == self._routes.locations:
             return
         self._routes.use(locations)
@@ -120,9 +121,9 @@ class ServerSet:
         self._adjust()
 
     def claim_anew(self) -> None:
-        """Have one server told what the node may be reached by, if it was told something else.
+        """Send changed identifiers of the node to one server, by a new session.
 
-        Others serve meanwhile: call it again for the next one.
+        The others serve meanwhile: call it again for the next one.
         """
         claim = self._settings.identifiers()
         for client in self._clients:
@@ -137,7 +138,7 @@ class ServerSet:
     def drain(self, text: str) -> None:
         """Let all sessions end together, with the last stream of all.
 
-        Until then each server may have something new for the node, and perhaps no other way.
+        Until then each server may have new streams for the node, and perhaps no other route.
         """
         self._stopping = True
         self._group.changed = self._end_if_idle
@@ -145,52 +146,52 @@ class ServerSet:
             client.drain(text, self._is_idle)
 
     def close(self, code: Code, text: str) -> None:
-        """End all sessions now."""
+        """Close all sessions now."""
         self._stopping = True
         for client in self._clients:
             client.close(code, text)
 
-    # -- figures -------------------------------------------------------------------------------
+    # -- statistics -------------------------------------------------------------------------------
 
     def sessions(self) -> list[TunnelSession]:
-        """Return all sessions, those too that only end their streams."""
+        """Return all sessions, including those that are finishing their streams."""
         return [session for client in self._clients for session in client.sessions()]
 
     def failed_attempts(self) -> int:
-        """Count the connection attempts that ended before a server's HELLO."""
+        """Return the number of connection attempts that ended before a server's HELLO."""
         return self._failed_before + sum(client.failed_attempts for client in self._clients)
 
     def stats(self) -> ServerStats:
-        """Return what is counted, for the metrics."""
+        """Return the values of the metrics."""
         return ServerStats(
             self.desired, self.connected, len(self._routes.locations), self._group.refusals
         )
 
     @property
     def has_addresses(self) -> bool:
-        """Whether it is known where to connect to."""
+        """Whether any address is known."""
         return bool(self._routes.locations)
 
     @property
     def connected(self) -> int:
-        """With how many different servers there are sessions over a connection."""
+        """The number of different servers with connected sessions."""
         return len({client.process for client in self._clients if client.connected} - {None})
 
     @property
     def desired(self) -> int:
-        """With how many different servers there are to be sessions.
+        """The desired number of different servers with sessions.
 
-        Not with fewer than there are: a server may not know of all the others.
+        Not fewer than there are already: a server may not know of all the others.
         """
         return min(max(self._told, len(self._held(self._current()))), self._limit)
 
     @property
     def _told(self) -> int:
-        """How many servers there are, as far as the agent knows."""
+        """The number of servers, as far as the agent knows."""
         return self._group.advertised or len(self._routes.locations)
 
     def not_connected(self) -> str | None:
-        """Return why no server can reach the node; one that does is enough."""
+        """Return why no server can reach the node; one connected server suffices."""
         if not self.has_addresses:
             return "no address of a server is known"
         if self.connected:
@@ -198,7 +199,7 @@ class ServerSet:
         return f"not connected: {', '.join(self._missing())}"
 
     def partly_connected(self) -> str | None:
-        """Return what is missing beside what is connected."""
+        """Return which servers are missing besides the connected ones."""
         if not self.connected:
             return None
         if self._group.advertised is None:
@@ -215,7 +216,7 @@ class ServerSet:
         return f"{sentence}; not reached: {', '.join(failed)}" if failed else sentence
 
     def _not_known(self) -> str | None:
-        """Return a sentence while there may be servers that nobody has told of."""
+        """Return a message while there may be servers that none has reported."""
         if any(client.connected and client.tells_servers for client in self._clients):
             return None
         return (
@@ -240,9 +241,9 @@ class ServerSet:
             session.end_if_idle()
 
     def _adjust(self, within: float = 0.0) -> None:
-        """Have as many clients as there are to be; what that changes is looked at, too.
+        """Add and remove clients to match the desired number, until nothing changes any more.
 
-        Servers that become missing are looked for ``within`` so many seconds, 0 for soon.
+        Missing servers are tried after at most ``within`` seconds; 0 means soon.
         """
         self._again = True
         if self._adjusting or self._stopping:
@@ -274,13 +275,13 @@ class ServerSet:
         looks = self._routes.shared and not wanting and self.desired < self._limit
         desired = self.desired + looks
         self._remove_surplus(current, desired)
-        # What has ended one agent's session may have ended those of all agents.
+        # The cause of one agent's lost session may have affected those of all agents.
         self._add_missing(current, desired, within or (FIRST_DELAY if lost else 0.0))
         if any(client.connected or self._leads_to_held(client) for client in current):
             self._drain_elsewhere(current)
 
     def _current(self) -> list[ServerClient]:
-        """Return the clients that are to have a session at an address in use."""
+        """Return the clients that should have a session at an address in use."""
         return [
             client
             for client in self._clients
@@ -307,7 +308,7 @@ class ServerSet:
                 self._remove(client)
 
     def _remove_surplus(self, current: list[ServerClient], desired: int) -> None:
-        """Remove clients of which nobody needs a session; those that have one keep it."""
+        """Remove clients that are not needed; those with a session keep it."""
         idle = [client for client in current if client.waiting]
         idle.sort(key=lambda client: client.standing_by)
         while len(current) > desired and idle:
@@ -317,7 +318,7 @@ class ServerSet:
             self._remove(client)
 
     def _add_missing(self, current: list[ServerClient], desired: int, within: float) -> None:
-        """Add clients: those that share an address one by one, not all to the same server."""
+        """Add clients: if they share an address, one by one, to reach different servers."""
         at_once = min(desired, len(self._routes.locations))
         while len(current) < desired and (
             len(current) < at_once or not any(client.on_its_way for client in current)
@@ -339,7 +340,7 @@ class ServerSet:
         self._clients.remove(client)
 
     def _drain_elsewhere(self, current: list[ServerClient]) -> None:
-        """Drain what is not at an address in use; its server may be given to another client."""
+        """Drain clients at addresses not in use; others may then connect to their servers."""
         elsewhere = [
             client for client in self._clients if client not in current and not client.draining
         ]

@@ -1,4 +1,4 @@
-"""The agent as a service: gets a certificate, connects to servers, and leaves them cleanly."""
+"""The agent as a service: gets a certificate, connects to the servers, and drains at the end."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from yurttunnel.wire.codes import Code
 class AgentService(Service):
     """Connects to the servers, wherever they are, as soon as the node has a certificate.
 
-    ``addresses`` tells ``servers`` where they are from then on. ``drain_timeout`` is in seconds:
-    how long stopping waits for streams to end.
+    ``servers`` then uses the locations of ``addresses``. ``drain_timeout`` is in seconds: how long
+    stopping waits for streams to end.
     """
 
     _log = Logger()
@@ -49,11 +49,11 @@ class AgentService(Service):
         self._draining = False
 
     def stats(self) -> ServerStats:
-        """Return what is counted of servers, for the metrics."""
+        """Return the values of the servers' metrics."""
         return self.servers.stats() if self._has_begun else ServerStats()
 
     def not_connected(self) -> str | None:
-        """Return why no server can reach the node, for ``/readyz``; one that does is enough."""
+        """Return why no server can reach the node, for ``/readyz``; one server suffices."""
         if self._draining:
             return "draining"
         if not self._has_begun:
@@ -64,11 +64,11 @@ class AgentService(Service):
         return problem
 
     def partly_connected(self) -> str | None:
-        """Return which servers are missing, as a warning, also when none is there."""
+        """Return which servers are missing, as a warning, also if all are."""
         return self.not_connected() or self.servers.partly_connected()
 
     async def claim_anew(self) -> None:
-        """Have a server told of the certificate's identifiers, if they have changed."""
+        """Send changed identifiers of the certificate to a server."""
         if not self._draining:
             self.servers.claim_anew()
 
@@ -85,14 +85,14 @@ class AgentService(Service):
         except CancelledError:
             return
         except (EnrolmentRefused, ServerNotTrusted, BadToken, StateError, ValueError) as error:
-            # Trying again would not change it; whoever started the agent should see it.
+            # A retry would not help; whoever started the agent should see the error.
             end_process(self._reactor, f"yurttunnel-agent: {error}")
         except Exception as error:
             self._log.failure("the agent could not begin because of a defect")
             end_process(self._reactor, f"yurttunnel-agent: internal error: {error!r}")
 
     def stopService(self) -> Deferred[None]:
-        """Take nothing new, let streams end within the drain timeout, then end the rest."""
+        """Accept nothing new, let streams end within the drain timeout, then abort the rest."""
         return Deferred.fromCoroutine(self._stop())
 
     async def _stop(self) -> None:

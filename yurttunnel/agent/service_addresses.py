@@ -1,4 +1,4 @@
-"""What the objects of the API say about where agents can dial the servers."""
+"""Derives the servers' addresses for agents from objects of the API."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from yurttunnel.kube.resources import Object
 from yurttunnel.ops import flags
 
 CLOUD_NODES = "openyurt.io/is-edge-worker=false"
-"""The label of nodes on which servers, and NodePorts that agents reach, are."""
+"""The label of nodes that run servers, and whose NodePorts agents can reach."""
 
 MOST_LOCATIONS = 64
-"""More addresses than this are not dialed: no cluster needs them."""
+"""The maximum number of addresses that are dialed: no cluster needs more."""
 
 MOST_OF_FAMILY = 2
-"""How many IPv4 addresses of a node are dialed, and how many IPv6 ones: one and a spare one."""
+"""The number of addresses of a node that are dialed, per IP version: one and a spare one."""
 
 _MOST_REPORTED = 16
-"""How many addresses of one type are looked at in a node, which may report any number."""
+"""The maximum number of addresses of one type that are read from a node."""
 
 log = Logger()
 
@@ -36,10 +36,10 @@ class NoAddresses(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ServiceFacts:
-    """What is kept of the service of the servers.
+    """The stored facts of the servers' service.
 
-    ``port`` and ``node_port`` are those of the port ``tcp``, ``None`` when there is none.
-    ``ingress`` are the addresses and host names of a load balancer.
+    ``port`` and ``node_port`` are those of the port ``tcp``, ``None`` without it. ``ingress`` are
+    the addresses and host names of a load balancer.
     """
 
     name: str
@@ -52,7 +52,7 @@ class ServiceFacts:
 
 @dataclass(frozen=True, slots=True)
 class SliceFacts:
-    """What is kept of an EndpointSlice: ready addresses, and the port ``tcp`` of them all."""
+    """The stored facts of an EndpointSlice: ready addresses, and their common port ``tcp``."""
 
     addresses: tuple[str, ...]
     port: int | None
@@ -60,13 +60,13 @@ class SliceFacts:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What is kept of a node: the addresses that agents may reach it by, the best ones only."""
+    """The stored facts of a node: its addresses for agents, the best type only."""
 
     addresses: tuple[str, ...]
 
 
 def service_facts(service: Object) -> ServiceFacts:
-    """Read a Service (Kubernetes type ``core/v1 Service``)."""
+    """Parse a Service (Kubernetes type ``core/v1 Service``)."""
     metadata, spec = mapping(service.get("metadata")), mapping(service.get("spec"))
     balancer = mapping(mapping(service.get("status")).get("loadBalancer"))
     port = _agents_port(spec)
@@ -86,12 +86,12 @@ def service_facts(service: Object) -> ServiceFacts:
 
 
 def slice_facts(endpoint_slice: Object) -> SliceFacts:
-    """Read an EndpointSlice (``discovery.k8s.io/v1 EndpointSlice``)."""
+    """Parse an EndpointSlice (``discovery.k8s.io/v1 EndpointSlice``)."""
     return SliceFacts(
         addresses=tuple(
             address
             for endpoint in objects(endpoint_slice.get("endpoints"))
-            # Unknown is to be taken for ready (EndpointConditions.ready).
+            # Unknown is to be interpreted as ready (EndpointConditions.ready).
             if mapping(endpoint.get("conditions")).get("ready") is not False
             for address in texts(endpoint.get("addresses"))
         ),
@@ -100,9 +100,9 @@ def slice_facts(endpoint_slice: Object) -> SliceFacts:
 
 
 def node_facts(node: Object) -> NodeFacts:
-    """Read a Node: its ExternalIPs, or else its InternalIPs.
+    """Parse a Node: its ExternalIPs, or else its InternalIPs.
 
-    Edge nodes are in other networks and mostly cannot reach InternalIPs.
+    Edge nodes are in other networks and usually cannot reach InternalIPs.
     """
     addresses = [
         (text(each.get("type")), text(each.get("address")))
@@ -121,10 +121,10 @@ def locations(
     nodes: Collection[NodeFacts],
     slices: Collection[SliceFacts],
 ) -> tuple[Location, ...]:
-    """Return where the servers can be dialed, in an order that does not depend on chance.
+    """Return the servers' addresses in a deterministic order.
 
-    ``nodes`` are the cloud nodes and ``slices`` those of the service; they count only where
-    :func:`needs_nodes` and :func:`needs_slices` say so. Raises :class:`NoAddresses`.
+    ``nodes`` are the cloud nodes and ``slices`` those of the service; they are used only if
+    :func:`needs_nodes` and :func:`needs_slices` return true. Raises :class:`NoAddresses`.
     """
     if service.type == "LoadBalancer":
         found = _balancer(service)
@@ -147,12 +147,12 @@ def locations(
 
 
 def needs_nodes(service: ServiceFacts) -> bool:
-    """Return whether the addresses of nodes matter."""
+    """Return whether the addresses of nodes are needed."""
     return service.type == "NodePort" and not service.annotation
 
 
 def needs_slices(service: ServiceFacts) -> bool:
-    """Return whether the EndpointSlices of the service matter."""
+    """Return whether the EndpointSlices of the service are needed."""
     return service.type == "ClusterIP" and not service.annotation
 
 
@@ -199,7 +199,7 @@ def _node_ports(service: ServiceFacts, nodes: Collection[NodeFacts]) -> list[Loc
         )
     in_order = sorted(node.addresses for node in nodes)
     per_node = [_few_of_each_family(_dialable(service, each, port)) for each in in_order]
-    # In turns: no node takes the places of others, however many addresses it reports.
+    # Round robin: no node displaces others, however many addresses it reports.
     turns = chain.from_iterable(zip_longest(*per_node))
     found = dict.fromkeys(location for location in turns if location is not None)
     return list(islice(found, MOST_LOCATIONS))
@@ -237,7 +237,7 @@ def _required(service: ServiceFacts, port: int | None, field: str) -> int:
 
 
 def _dialable(service: ServiceFacts, hosts: Sequence[str], port: int) -> list[Location]:
-    """Return the locations of those that are names or addresses; others are no reason to stop."""
+    """Return the locations of valid names and addresses; others are logged and ignored."""
     found = []
     for host in hosts:
         try:
@@ -248,7 +248,7 @@ def _dialable(service: ServiceFacts, hosts: Sequence[str], port: int) -> list[Lo
 
 
 def _agents_port(ported: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the port for agents of a Service's ``spec``, or of an EndpointSlice."""
+    """Return the port for agents in a Service's ``spec``, or in an EndpointSlice."""
     named = (each for each in objects(ported.get("ports")) if each.get("name") == PORT_NAME)
     return next(named, {})
 

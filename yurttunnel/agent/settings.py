@@ -1,4 +1,4 @@
-"""What the command line of the agent says, checked and converted."""
+"""The settings of the agent, parsed from its command line and checked."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _MOST_OF_TOKEN = 4096
 
 @dataclass(frozen=True, slots=True)
 class StandaloneSettings:
-    """What is particular to ``--standalone``.
+    """The settings of ``--standalone``.
 
-    ``join_token`` and ``join_token_file`` are both ``None`` when an agent is started that is
-    enrolled already.
+    ``join_token`` and ``join_token_file`` are both ``None`` if an agent that is enrolled already is
+    started.
     """
 
     state_dir: Path
@@ -31,11 +31,11 @@ class StandaloneSettings:
 
     @property
     def has_join_token(self) -> bool:
-        """Whether a token is named, or a file of one."""
+        """Whether a token, or a file with one, is given."""
         return self.join_token is not None or self.join_token_file is not None
 
     def read_join_token(self) -> JoinToken:
-        """Return the join token that is named; raises :class:`BadToken` that says where it is."""
+        """Return the given join token; raises :class:`BadToken`, which names its source."""
         if self.join_token_file is None:
             return JoinToken.parse(self.join_token or "")
         try:
@@ -48,11 +48,11 @@ class StandaloneSettings:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
-    """What is particular to a cluster.
+    """The settings of a cluster.
 
-    The API is asked as ``kube_config`` says, or, when that is ``None``, with the service account
-    of the pod; at ``apiserver_addr``, ``https://HOST:PORT``, if there is one. ``namespace`` is
-    where the server's service is.
+    The credentials for the API are those in ``kube_config``, or, if that is ``None``, the service
+    account of the pod; ``apiserver_addr``, ``https://HOST:PORT``, overrides the address.
+    ``namespace`` is that of the servers' service.
     """
 
     kube_config: Path | None
@@ -63,14 +63,13 @@ class ClusterSettings:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the agent's command line says; times are in seconds.
+    """The settings of the agent; times are in seconds.
 
-    ``mode`` says whether there is a cluster, and has what is particular to it. ``servers`` are
-    ``(host, port)``; there are none when they are to be found in the cluster.
-    ``server_connections`` is with how many servers to have a session, ``None`` for all.
-    ``own_addresses`` are the node ip and the addresses among the identifiers. With
-    ``keep_default_destinations`` false the ``allowed_destinations`` are all that may be
-    connected to.
+    ``mode`` has the settings of the standalone mode or of the cluster. ``servers`` are ``(host,
+    port)``, and empty if they are discovered in the cluster. ``server_connections`` is the desired
+    number of servers with sessions, ``None`` for all. ``own_addresses`` are the node IP and the
+    addresses among the identifiers. If ``keep_default_destinations`` is false, only
+    ``allowed_destinations`` may be connected to.
     """
 
     mode: StandaloneSettings | ClusterSettings
@@ -84,7 +83,7 @@ class Settings:
     resume_window: float
     drain_timeout: float
     transport: str
-    """As :func:`~yurttunnel.tunnel.direct.reactor.with_transports` takes it."""
+    """As in :func:`~yurttunnel.tunnel.direct.reactor.with_transports`."""
     meta_host: str
     meta_port: int
 
@@ -95,9 +94,9 @@ class Settings:
 
     @property
     def own_names(self) -> Mapping[str, Sequence[Address]]:
-        """The names that mean this node, as ``NodeResolver`` takes them."""
+        """The names of this node, in the form for ``NodeResolver``."""
         names: dict[str, Sequence[Address]] = {
-            # RFC 6761 section 6.3: never a question for a name server.
+            # RFC 6761 section 6.3: never sent to a name server.
             "localhost": (ip_address("127.0.0.1"), ip_address("::1")),
         }
         for name in {self.node_name, *self.identifiers.hosts}:

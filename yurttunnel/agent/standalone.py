@@ -42,7 +42,7 @@ def build(
 ) -> IService:
     """Compose the agent; raises ``StateError``, ``BadIdentity`` and ``BadToken``."""
     if mode.has_join_token and not os.path.exists(mode.state_dir / NODE_FILE):
-        # It will be needed, and nothing has been made yet.
+        # The token will be needed, and nothing has been created yet: errors are reported early.
         mode.read_join_token()
     held = HeldDirectory(mode.state_dir)
     servers = [
@@ -69,8 +69,8 @@ def build(
     parts = Supervised(reactor, process.readiness)
     admin = process.admin_socket(mode.state_dir)
     greets = greeting(reactor, process.readiness, settings, terminal())
-    # The port comes first: when it is taken, nothing else has begun, and it is closed last. The
-    # directory, and the socket in it, are free as soon as the end begins.
+    # The port comes first: if it is in use, nothing else has started. It is closed last. The
+    # directory, and the socket in it, are released as soon as the shutdown begins.
     for part in (process.meta, trust, process.lag, process.agent, held, admin, greets):
         if part is not None:
             part.setServiceParent(parts)
@@ -85,9 +85,10 @@ def enrolled_trust(
     servers: Sequence[ServerAddress],
     read_token: Callable[[], JoinToken] | None,
 ) -> AgentTrust:
-    """Make the trust of a node that enrols at one of ``servers``, with what is in ``state_dir``.
+    """Return the trust of a node that enrolls at one of ``servers``, with the state in
+    ``state_dir``.
 
-    Raises :class:`StateError`, also when that is another node's, and :class:`BadIdentity` for a
+    Raises :class:`StateError`, also if the state is another node's, and :class:`BadIdentity` for a
     name that no node can have.
     """
     check_node_name(node)

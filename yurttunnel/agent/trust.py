@@ -1,4 +1,4 @@
-"""Who the node is to the servers, and whom of them it believes, kept up to date."""
+"""The node's credentials for the servers, and the authorities it trusts, kept current."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from yurttunnel.pki.renewal import CertificateRenewal
 
 
 class AgentTrust(MultiService):
-    """What an agent needs to be known by its servers.
+    """An agent's credentials.
 
-    As a service it gets the ``certificate`` of its node and keeps it good. Servers' certificates
-    have to come from ``authorities``, or, when that is ``None``, from what has issued its own.
+    As a service it gets and renews the ``certificate`` of its node. Servers' certificates must be
+    issued by ``authorities``, or, if that is ``None``, by the issuer of the node's own.
     """
 
     def __init__(
@@ -38,8 +38,8 @@ class AgentTrust(MultiService):
     async def ready(self) -> ClientContexts:
         """Wait for a certificate, while the service runs, and return the contexts for sessions.
 
-        They are current for each handshake from then on. Cancelling ends the waiting. Fails only
-        when waiting longer would change nothing, with a sentence for whoever started the agent.
+        They are then current for each handshake. Can be cancelled. Fails only if waiting longer
+        would change nothing, with a message for whoever started the agent.
         """
         await self.certificate.when_ready()
         if self._contexts is None:
@@ -48,25 +48,25 @@ class AgentTrust(MultiService):
         return self._contexts
 
     def creator(self, server_name: str) -> IOpenSSLClientConnectionCreator:
-        """Return TLS toward a server whose certificate is for a name, when this is ready."""
+        """Return TLS for a server whose certificate is for a name, once this is ready."""
         assert self._contexts is not None
         return self._contexts.creator(server_name)
 
     def certificates(self) -> Mapping[str, datetime.datetime]:
-        """Return when the certificates in use end, by name; nothing while there are none."""
+        """Return the expiry of the certificates in use, by name; empty without one."""
         end = self.certificate.not_after
         return {} if end is None else {"agent": end}
 
     def problem(self) -> str | None:
-        """Return why there is no certificate that is good, if there is none."""
+        """Return why there is no valid certificate, if there is none."""
         return self.certificate.problem()
 
     def warning(self) -> str | None:
-        """Return what is not kept up to date while what is there does its work."""
+        """Return which renewals or reloads fail, while the current files are still valid."""
         return self.certificate.warning()
 
     def use_authorities(self, authorities: Authorities) -> None:
-        """Believe these from now on, or raise and leave everything as it was."""
+        """Trust these from now on, or raise and change nothing."""
         self._authorities.use(authorities)
         self.certificate.authorities_changed(authorities)
 

@@ -1,4 +1,4 @@
-"""Whose turn it is to dial: those beyond a target's share wait, and a full queue is shared out."""
+"""Queues dials that exceed a target's limit, and shares a full queue among targets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _Dial = TypeVar("_Dial", bound=Hashable)
 
 @dataclass(slots=True)
 class _Line(Generic[_Dial]):
-    """The dials to one target: so many are under way, the others wait in their order."""
+    """The dials to one target: those in progress, and those waiting in order."""
 
     under_way: set[_Dial] = field(default_factory=set)
     waiting: dict[_Dial, None] = field(default_factory=dict)
@@ -21,10 +21,10 @@ class _Line(Generic[_Dial]):
 
 
 class Turns(Generic[_Dial]):
-    """The pending dials of each target, of which ``most_at_once`` are under way at a time.
+    """The pending dials of each target, of which ``most_at_once`` are in progress at a time.
 
-    Whoever asks has to call :meth:`left` once for each dial that was given to :meth:`join`, and
-    then to begin what :meth:`next` gives until it gives nothing.
+    The caller must call :meth:`left` once for each dial that was passed to :meth:`join`, and then
+    start the dials returned by :meth:`next` until it returns none.
     """
 
     def __init__(self, most_at_once: int) -> None:
@@ -32,7 +32,7 @@ class Turns(Generic[_Dial]):
         self._lines: dict[Hashable, _Line[_Dial]] = {}
 
     def join(self, target: Hashable, dial: _Dial) -> bool:
-        """Take ``dial``; return whether it is its turn at once, or it waits."""
+        """Add ``dial``; return whether its turn is now; otherwise it waits."""
         line = self._lines.setdefault(target, _Line())
         its_turn = not line.waiting and len(line.under_way) < self._most_at_once
         if its_turn:
@@ -42,7 +42,7 @@ class Turns(Generic[_Dial]):
         return its_turn
 
     def left(self, target: Hashable, dial: _Dial) -> None:
-        """Forget ``dial``, whether it was under way or waited."""
+        """Remove ``dial``, in progress or waiting."""
         line = self._lines[target]
         line.under_way.discard(dial)
         line.waiting.pop(dial, None)
@@ -50,7 +50,7 @@ class Turns(Generic[_Dial]):
             del self._lines[target]
 
     def next(self, target: Hashable) -> _Dial | None:
-        """Return the dial whose turn has come, which is under way from now on."""
+        """Return the next dial, which is in progress from now on."""
         line = self._lines.get(target)
         if line is None or not line.waiting or len(line.under_way) >= self._most_at_once:
             return None
@@ -60,10 +60,10 @@ class Turns(Generic[_Dial]):
         return dial
 
     def displaced_by(self, target: Hashable) -> _Dial | None:
-        """Return the dial that one more to ``target`` may displace where there is no room left.
+        """Return the dial that one more to ``target`` may displace if there is no room left.
 
-        It is the newest that waits for the target with most dials, which has to have more than
-        ``target`` would have: so no target takes the room of others.
+        It is the newest that waits for the target with the most dials, which must have more than
+        ``target`` would have: so no target uses up the room of others.
         """
         most = max(self._lines.values(), key=len, default=None)
         own = len(self._lines.get(target, ()))
