@@ -1,4 +1,4 @@
-"""A client of the agent at the real listener, over TLS in memory, for the tests of clients."""
+"""An agent's client connected to the real listener, over TLS in memory."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from yurttunnel.wire.hello import Limits
 
 
 class ClientTestCase(TestCase):
-    """A server, and a client of it; nothing may be left of either."""
+    """A server and a client of it; nothing may remain of either."""
 
     def setUp(self):
-        """Make a server and a client that has not begun."""
+        """Create a server and a client that is not started."""
         random.seed(2)
         self.clock = clock_now()
         self.issuer = Issuer.make(self, self.clock)
@@ -54,7 +54,7 @@ class ClientTestCase(TestCase):
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def start_server(self):
-        """Start a server, in the place of the one before."""
+        """Start a server in place of the previous one."""
         self.server = context_with(self.clock, RefuseStreams())
         self.registry = SessionRegistry(self.clock)
         self.listener = AgentListener(
@@ -68,7 +68,7 @@ class ClientTestCase(TestCase):
         self.network.factory = tls.server_side(self.clock, contexts, self.listener)
 
     def make_client(self, credentials):
-        """Make a client."""
+        """Create a client."""
         self.context = context_with(self.clock, self.acceptor)
         creator = ClientContexts(credentials).creator("server.test")
         endpoint = tls.TLSEndpoint(self.clock, creator, self.network)
@@ -85,11 +85,11 @@ class ClientTestCase(TestCase):
         self.assertTrue(self.client.connected, self.client.last_error)
 
     def stream(self):
-        """Open a stream from the server; give the users of its near and far end."""
+        """Open a stream from the server; return the protocols of its near and far end."""
         return open_stream(self.network, self.registry, self.acceptor)
 
     def delay(self):
-        """Return the seconds until the next attempt, for which the client waits."""
+        """Return the seconds until the client's next attempt."""
         call = self.client._retry_call
         self.assertIsNotNone(call, "no attempt is to come")
         return call.getTime() - self.clock.seconds()
@@ -104,9 +104,9 @@ class ClientTestCase(TestCase):
         return self.logged("warn")
 
     def logged(self, level):
-        """Return what the client has logged with a level."""
+        """Return what the client has logged at ``level``."""
         return self.events.texts("ServerClient", level)
 
     def closed_with(self, counters):
-        """Return how sessions have ended."""
+        """Return the codes with which sessions have ended."""
         return dict(counters.session_ends)

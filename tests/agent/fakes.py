@@ -1,4 +1,4 @@
-"""Stand-ins for what a session gives the dialer, and for name servers."""
+"""Fakes for what a session provides to the dialer, and for name servers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from yurttunnel.wire.codes import Code
 
 
 class FakeStream:
-    """What ``LocalConnection.join`` uses of a stream, written down."""
+    """Records the calls that ``LocalConnection.join`` makes on a stream."""
 
     def __init__(self) -> None:
         self.written: list[bytes] = []
@@ -35,21 +35,21 @@ class FakeStream:
         protocol.makeConnection(self)
 
     def write(self, data: bytes) -> None:
-        """Keep what the socket sent."""
+        """Store what the socket sent."""
         self.written.append(data)
 
     def registerProducer(self, producer: object, streaming: bool) -> None:
-        """Keep who is to be paused."""
+        """Store the producer."""
         self.producer = producer
 
     def abort(self, code: Code, text: str) -> None:
-        """Keep the reason."""
+        """Store the reason."""
         self.aborted = (code, text)
 
 
 @implementer(IStreamRequest)
 class FakeRequest:
-    """A request that remembers its answers; more than one is a failure of the test."""
+    """A request that stores its result; more than one fails the test."""
 
     request_id = "request-1"
 
@@ -63,22 +63,22 @@ class FakeRequest:
 
     @property
     def answered(self) -> bool:
-        """Whether there was an answer."""
+        """Return whether there was a result."""
         return self.stream is not None or self.failure is not None
 
     def accept(self) -> FakeStream:
-        """Answer OK."""
+        """Accept with a stream."""
         self._answer()
         self.stream = FakeStream()
         return self.stream
 
     def fail(self, code: Code, text: str) -> None:
-        """Answer with a failure."""
+        """Record a failure."""
         self._answer()
         self.failure = (code, text)
 
     def on_cancel(self, callback: Callable[[], object]) -> None:
-        """Keep what the test calls to give up."""
+        """Store the callback with which the test cancels."""
         self.cancel = callback
 
     def _answer(self) -> None:
@@ -87,41 +87,41 @@ class FakeRequest:
 
 
 class FakeLookups:
-    """Name servers that answer the dialer when the test says so."""
+    """Name servers whose responses to the dialer the test controls."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, Deferred[list[Address]]]] = []
 
     def __call__(self, name: str) -> Deferred[list[Address]]:
-        """Keep the question."""
+        """Store the query."""
         answer: Deferred[list[Address]] = Deferred()
         self.asked.append((name, answer))
         return answer
 
     def answer(self, *addresses: str) -> None:
-        """Answer the oldest question."""
+        """Respond to the oldest query."""
         self.asked.pop(0)[1].callback([ip_address(address) for address in addresses])
 
     def fail(self, error: OSError) -> None:
-        """Have the system be unable to answer it."""
+        """Fail it with an error of the system."""
         self.asked.pop(0)[1].errback(error)
 
 
 @implementer(IHostResolution)
 class FakeResolution:
-    """A lookup in progress, as the system has it."""
+    """A lookup in progress, with the system's interface."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def cancel(self) -> None:
-        """Fail as the system's resolver does."""
+        """Fail like the system's resolver."""
         raise NotImplementedError("the system's resolver cannot be cancelled")
 
 
 @implementer(IHostnameResolver)
 class FakeNameResolver:
-    """Name servers that answer Twisted's endpoints when the test says so."""
+    """Name servers whose responses to Twisted's endpoints the test controls."""
 
     def __init__(self) -> None:
         self.asked: list[IResolutionReceiver] = []
@@ -134,14 +134,14 @@ class FakeNameResolver:
         addressTypes: object = None,
         transportSemantics: str = "TCP",
     ) -> FakeResolution:
-        """Keep the question."""
+        """Store the query."""
         self.asked.append(resolutionReceiver)
         resolution = FakeResolution(hostName)
         resolutionReceiver.resolutionBegan(resolution)
         return resolution
 
     def answer(self, address: str) -> None:
-        """Answer the oldest question."""
+        """Respond to the oldest query."""
         receiver = self.asked.pop(0)
         receiver.addressResolved(IPv4Address("TCP", address, 0))
         receiver.resolutionComplete()

@@ -1,4 +1,4 @@
-"""Objects of the API as the agent looks for them."""
+"""Objects of the API that the agent uses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ NAMESPACE = "kube-system"
 
 
 def service(kind, annotation=None, ingress=()):
-    """Make the service of the servers."""
+    """Return the servers' service."""
     annotations = {} if annotation is None else {EXTERNAL_ADDRESS: annotation}
     return {
         "metadata": {"name": SERVICE, "namespace": NAMESPACE, "annotations": annotations},
@@ -23,7 +23,7 @@ def service(kind, annotation=None, ingress=()):
 
 
 def node(internal, external=None, name="cloud-1", edge="false"):
-    """Make a node."""
+    """Return a node."""
     addresses = [
         {"type": "Hostname", "address": name},
         {"type": "InternalIP", "address": internal},
@@ -37,7 +37,7 @@ def node(internal, external=None, name="cloud-1", edge="false"):
 
 
 def slice_of(*addresses, port=10262, ready=True, name="x-tunnel-server-svc-1"):
-    """Make an EndpointSlice of the service."""
+    """Return an EndpointSlice of the service."""
     conditions = {} if ready is None else {"ready": ready}
     return {
         "metadata": {

@@ -1,4 +1,4 @@
-"""Several servers in memory, the addresses that lead to them, and an agent's sessions with them."""
+"""Several servers in memory, addresses that lead to them, and an agent's sessions with them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from yurttunnel.wire.hello import Limits
 
 
 class Replica:
-    """One server; ``up`` says whether it answers."""
+    """One server; ``up`` is whether it responds."""
 
     def __init__(self, world, name):
         self.world = world
@@ -46,24 +46,24 @@ class Replica:
         self.factory = tls.server_side(world.clock, world.server_contexts, self.listener)
 
     def sessions(self):
-        """Return the sessions that take streams."""
+        """Return the sessions that accept streams."""
         return [session for session in self.listener.sessions() if not session.going_away]
 
     def stream(self):
-        """Open a stream; give the users of its near and far end."""
+        """Open a stream; return the protocols of its near and far end."""
         return open_stream(self.world, self.registry, self.world.acceptor)
 
 
 @implementer(IStreamClientEndpoint)
 class Way:
-    """What dialing one address comes to: each of the replicas behind it in turn."""
+    """An address: each attempt reaches the next of the replicas behind it."""
 
     def __init__(self, world, location):
         self.world = world
         self.location = location
 
     def connect(self, protocolFactory):
-        """Connect to the next replica that is up, or be refused."""
+        """Connect to the next replica that is up, or fail with a refused connection."""
         world = self.world
         world.dialed.append(self.location[0])
         if world.hangs:
@@ -80,14 +80,14 @@ class Way:
 
 
 class ReplicaTests(Links, TestCase):
-    """What tests with several servers share; ``told`` is what they say how many they are."""
+    """A test case with several servers; ``told`` is the number of servers that they send."""
 
     limit = None
     expected = 2
     grace = 5.0
 
     def setUp(self):
-        """Have no servers yet, and an agent that knows no address."""
+        """Start without servers, and with an agent that knows no address."""
         random.seed(5)
         self.clock = clock_now()
         issuer = Issuer.make(self, self.clock)
@@ -108,7 +108,7 @@ class ReplicaTests(Links, TestCase):
         self.addCleanup(self.check_nothing_is_left)
 
     def agent(self):
-        """Make an agent that knows no address."""
+        """Create an agent that knows no address."""
         settings = ClientSettings("edge-1", lambda: self.claim, Limits(), "test 1")
 
         def secured(host, port):
@@ -117,7 +117,7 @@ class ReplicaTests(Links, TestCase):
         return ServerSet(self.context, settings, secured, self.limit, self.expected)
 
     def check_nothing_is_left(self):
-        """Stop all; no session, connection or timer may remain."""
+        """Stop everything; no session, connection or timer may remain."""
         self.servers.close(Code.GOING_AWAY, "the test is over")
         for replica in self.replicas:
             replica.listener.close_sessions(Code.GOING_AWAY, "the test is over")
@@ -137,12 +137,12 @@ class ReplicaTests(Links, TestCase):
         return replica
 
     def use(self, *hosts):
-        """Notify the agent of addresses."""
+        """Pass addresses to the agent."""
         self.servers.use([(host, 10262) for host in hosts])
         self.settle()
 
     def kill(self, replica):
-        """End a server without a word; what is behind its addresses answers no more."""
+        """Stop a server abruptly; attempts to its addresses get no response any more."""
         replica.up = False
         for link in self.links:
             if link.replica is replica:
@@ -151,7 +151,7 @@ class ReplicaTests(Links, TestCase):
         self.settle()
 
     def counts(self):
-        """Return how many sessions that take streams each server has."""
+        """Return the number of sessions that accept streams, for each server."""
         return [len(replica.sessions()) for replica in self.replicas]
 
     def warnings(self):

@@ -1,4 +1,4 @@
-"""What an agent learns from its servers of their number."""
+"""The number of servers that an agent learns from them."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from yurttunnel.wire.hello import Hello, Limits
 
 
 class AdvertisedTests(ClientTestCase):
-    """What servers say of their number."""
+    """The number of servers in HELLO."""
 
     def advertised(self, text):
-        """Connect to a server that says so, give what the client makes of it."""
+        """Connect to a server that sends ``text``; return the client's interpretation."""
         self.patch(self.listener, "_replicas", lambda: text)
         self.client.start()
         self.network.settle()
         return self.group.advertised
 
     def test_number(self):
-        """It is known from the newest HELLO, also from one that resumes."""
+        """The latest HELLO counts, including one that resumes a session."""
         self.assertEqual(3, self.advertised(3))
         self.patch(self.listener, "_replicas", lambda: 2)
         self.network.cut()
@@ -26,11 +26,11 @@ class AdvertisedTests(ClientTestCase):
         self.assertEqual(2, self.group.advertised)
 
     def test_none(self):
-        """A server that does not say it leaves it unknown."""
+        """If no server sends a number, it remains unknown."""
         self.assertIsNone(self.advertised(None))
 
     def test_no_longer(self):
-        """A server that does not know it leaves what was known."""
+        """A server that does not know the number leaves the known one unchanged."""
         self.assertEqual(3, self.advertised(3))
         self.patch(self.listener, "_replicas", lambda: None)
         self.network.cut()
@@ -40,12 +40,12 @@ class AdvertisedTests(ClientTestCase):
         self.assertEqual(3, self.group.advertised)
 
     def test_nonsense(self):
-        """So does one that talks nonsense, and no number makes an agent connect without end."""
+        """So does a malformed number, and no number causes unlimited connections."""
         for text in ("many", "-1", "\u0663", "1" * 5000):
             self.assertIsNone(advertised_servers(self.hello(text)), text)
         self.assertEqual(1, advertised_servers(self.hello("0")))
         self.assertEqual(MOST_SERVERS, advertised_servers(self.hello("999999999")))
 
     def hello(self, text):
-        """Make a server's HELLO."""
+        """Return a server's HELLO."""
         return Hello(Limits(), bytes(16), bytes(16), properties={"servers": text})

@@ -1,4 +1,4 @@
-"""Which servers an agent is connected to, where all are behind one address."""
+"""The servers that an agent connects to if all are behind one address."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class BalancerTests(ReplicaTests):
     """All servers are behind one address."""
 
     def setUp(self):
-        """Have three servers, and an agent that is connected."""
+        """Start three servers and an agent, and connect it."""
         super().setUp()
         self.told = 3
         for _ in range(3):
@@ -24,7 +24,7 @@ class BalancerTests(ReplicaTests):
         self.use("lb")
 
     def test_all(self):
-        """There is a session with each server, soon, and nothing has failed."""
+        """There is soon a session with each server, without failures."""
         self.pass_time(5)
         self.assertEqual([1, 1, 1], self.counts())
         self.assertEqual((3, 3), (self.servers.connected, self.servers.desired))
@@ -33,13 +33,13 @@ class BalancerTests(ReplicaTests):
         self.assertIsNone(self.servers.partly_connected())
 
     def test_names(self):
-        """The sessions behind one address are told apart."""
+        """Sessions behind one address have distinct names."""
         self.pass_time(5)
         names = {session.description.address for session in self.servers.sessions()}
         self.assertEqual({"lb:10262", "lb:10262 (2)", "lb:10262 (3)"}, names)
 
     def test_quiet(self):
-        """Once all are there the address is dialed every few minutes only."""
+        """Once all are connected, the address is dialed only every few minutes."""
         self.pass_time(5)
         before = len(self.dialed)
         self.pass_time(10 * LONGEST_LOOK, 5)
@@ -47,14 +47,14 @@ class BalancerTests(ReplicaTests):
         self.assertEqual([1, 1, 1], self.counts())
 
     def test_partly(self):
-        """While servers are missing it says how many."""
+        """While servers are missing, the agent reports how many are connected."""
         self.kill(self.replicas[0])
         self.assertEqual(
             "connected to 2 of 3 servers", self.servers.partly_connected().partition(";")[0]
         )
 
     def test_one_more(self):
-        """A server that nobody tells of is found by looking."""
+        """A server that none has reported is found by looking."""
         self.pass_time(5)
         self.told = 4
         self.replica("lb")
@@ -62,7 +62,8 @@ class BalancerTests(ReplicaTests):
         self.assertEqual([1, 1, 1, 1], self.counts())
 
     def test_stop_with_a_stream_at_one_server(self):
-        """All of them can reach the node until the last stream has ended, and then none."""
+        """While the agent stops, all servers can reach the node until the last stream has ended,
+        and then none."""
         self.pass_time(5)
         near, _ = self.replicas[0].stream()
         self.servers.drain("the agent is about to stop")
@@ -77,7 +78,7 @@ class BalancerTests(ReplicaTests):
         self.assertEqual([], self.servers.sessions())
 
     def test_stop_with_a_stream_in_a_session_of_before(self):
-        """When the last stream ends in a session that has been succeeded, all end, too."""
+        """A last stream that ends in a succeeded session also ends all sessions."""
         self.pass_time(5)
         near, _ = self.replicas[0].stream()
         self.claim = "host=edge-1&ipv4=192.0.2.7"
@@ -92,7 +93,7 @@ class BalancerTests(ReplicaTests):
         self.assertEqual([], self.servers.sessions())
 
     def test_misdirected_while_it_stops(self):
-        """A session whose connection is lost while all end is found again for its stream's sake."""
+        """A session that loses its connection in the drain is found again for its stream."""
         self.pass_time(5)
         near, far = self.replicas[0].stream()
         self.servers.drain("the agent is about to stop")
@@ -110,7 +111,7 @@ class BalancerTests(ReplicaTests):
         self.assertEqual([], self.warnings())
 
     def test_one_fewer(self):
-        """When one is gone for good the address is dialed less and less."""
+        """If a server is gone for good, the address is dialed less and less often."""
         self.pass_time(5)
         self.kill(self.replicas[0])
         self.pass_time(600, 1)
@@ -133,7 +134,7 @@ class BalancerTests(ReplicaTests):
         self.assertEqual(0, self.servers.failed_attempts())
 
     def test_misdirected(self):
-        """A session that waits to be resumed does not wait long when it is led astray."""
+        """A session to be resumed waits briefly after an attempt that reached another server."""
         self.pass_time(5)
         self.behind["lb"] = self.replicas[1:]
         self.patch(random, "uniform", lambda low, high: high)
@@ -146,7 +147,7 @@ class BalancerTests(ReplicaTests):
         self.assertEqual(3, self.servers.connected)
 
     def test_dead_address_beside(self):
-        """An address that nobody answers at keeps no client from one that leads to more."""
+        """An unresponsive address does not keep clients from one that leads to more servers."""
         self.use("dead", "lb")
         self.told = 4
         self.replica("lb")
@@ -154,7 +155,7 @@ class BalancerTests(ReplicaTests):
         self.assertEqual([1, 1, 1, 1], self.counts())
 
     def test_rolling_restart(self):
-        """A server that drains is replaced by the next one while its streams end."""
+        """A draining server is replaced by the next one while its streams end."""
         self.pass_time(5)
         for old in list(self.replicas):
             near, far = old.stream()
@@ -172,9 +173,8 @@ class BalancerTests(ReplicaTests):
         self.assertEqual([0, 0, 0, 1, 1, 1], self.counts())
 
     def test_killed_while_it_drains(self):
-        """Streams of a server that is killed before they have ended end soon, though others have
-        come to its successor first.
-        """
+        """Streams of a server that is killed in its drain end soon, although other clients have
+        reached its successor first."""
         self.pass_time(5)
         leaving = self.replicas[0]
         _, far = leaving.stream()
@@ -188,7 +188,7 @@ class BalancerTests(ReplicaTests):
         self.assertEqual((["made", "lost"], 3), (far.told, len(self.servers.sessions())))
 
     def test_other_agent(self):
-        """An agent whose session another one of the node has taken does not fight for it."""
+        """An agent whose session another agent of the node has taken over does not fight for it."""
         self.pass_time(5)
         dialed = len(self.dialed)
         patched = self.patch(random, "uniform", lambda low, high: high)
@@ -203,7 +203,7 @@ class BalancerTests(ReplicaTests):
         self.assertTrue(any("running twice" in text for text in self.warnings()))
 
     def test_figures(self):
-        """A scrape shows how many servers are wanted and connected."""
+        """The metrics show how many servers are wanted and connected."""
         self.pass_time(5)
         self.assertEqual((3, 3, 1), astuple(self.servers.stats())[:3])
         self.pass_time(LONGEST_LOOK, 5)
@@ -225,7 +225,7 @@ class BalancerTests(ReplicaTests):
         )
 
     def test_claim(self):
-        """Servers are told one by one of other identifiers; streams go on to their ends."""
+        """Servers receive changed identifiers one by one; streams continue to their ends."""
         self.pass_time(5)
         ends = [replica.stream() for replica in self.replicas]
         self.servers.claim_anew()
@@ -253,7 +253,7 @@ class BalancerTests(ReplicaTests):
         self.assertEqual(sessions, len(self.servers.sessions()))
 
     def test_stop(self):
-        """Draining ends all sessions, and the looking."""
+        """A drain ends all sessions, and stops looking for servers."""
         self.pass_time(5)
         self.servers.drain("the agent is about to stop")
         self.pass_time(3)
@@ -264,14 +264,13 @@ class BalancerTests(ReplicaTests):
 
 
 class PatientServerTests(ReplicaTests):
-    """The same, of servers that wait long for agents that are connected elsewhere."""
+    """The same with servers that wait long for agents connected elsewhere."""
 
     grace = 1000.0
 
     def test_a_new_server_beside_an_outage(self):
-        """Where a client is led to a server that it does not know and gives up its session, the
-        callers of that are told once the agent is back with its server.
-        """
+        """If a client reaches an unknown server and gives up its session, the callers of that
+        session get an error once the agent is back at its server."""
         self.told = 3
         for _ in range(3):
             self.replica("lb")
@@ -288,7 +287,7 @@ class PatientServerTests(ReplicaTests):
 
 
 class OutageTestCase(ReplicaTests):
-    """The network of an agent is down for most of the time for which its sessions wait."""
+    """An agent's network is down for most of the sessions' resume window."""
 
     grace = float("inf")
     outage = 20
@@ -321,20 +320,19 @@ class OutageTestCase(ReplicaTests):
 
 
 class OutageTests(OutageTestCase):
-    """There are to be sessions with all servers."""
+    """There are sessions with all servers."""
 
     def test_separate_addresses(self):
-        """Each session is looked for where it was, and all are found again."""
+        """Each session is looked for at its previous address, and all are found again."""
         self.come_back("a", "b", "c")
 
     def test_one_address(self):
-        """However long there was no answer, no time is lost over attempts that are led astray."""
+        """However long the outage was, no time is lost over attempts that reach other servers."""
         self.come_back("lb", "lb", "lb")
 
     def test_misdirected_after_a_new_claim(self):
-        """A session that ends, since the node has new addresses, is kept while its server lives,
-        however often others refuse it.
-        """
+        """A session that drains because the node has new addresses is kept while its server is
+        alive, however often other servers reject it."""
         self.told = 3
         for _ in range(3):
             self.replica("lb")
@@ -356,16 +354,16 @@ class OutageTests(OutageTestCase):
 
 
 class FewOfThreeOutageTests(OutageTestCase):
-    """``--server-connections`` is less than there are servers, each at its own address."""
+    """``--server-connections`` is less than the number of servers, each at its own address."""
 
     limit = 2
 
     def test_come_back(self):
-        """A session of which another server takes the place is found again for its streams."""
+        """A session that was replaced by one with another server is found again for its streams."""
         self.come_back("a", "b", "c")
 
     def test_killed(self):
-        """When its server is killed another one takes its place as soon as ever."""
+        """If its server is killed, another one takes its place as soon as possible."""
         self.told = 3
         for host in ("a", "b", "c"):
             self.replica(host)
@@ -387,7 +385,7 @@ class OneOfThreeOutageTests(FewOfThreeOutageTests):
     limit = 1
 
     def test_another_address_of_the_server(self):
-        """A session that is set aside, as its address answers no more, is found by another one."""
+        """A session set aside because its address does not respond is found at another one."""
         self.told = 2
         for _ in range(2):
             self.replica("a", "b")
@@ -410,7 +408,7 @@ class TogetherTests(ReplicaTests):
     """Servers that start together behind one address, and become known one after the other."""
 
     def alone(self):
-        """Have an agent that is connected to the one server that is known so far."""
+        """Connect an agent to the only server that is known so far."""
         self.told = 1
         first = self.replica("lb")
         self.use("lb")
@@ -419,7 +417,8 @@ class TogetherTests(ReplicaTests):
         return first
 
     def test_told_meanwhile(self):
-        """Each is found soon when agents are told of it, and until then it says what is missing."""
+        """Each server is found soon after agents receive the new number; until then the missing
+        ones are reported."""
         first = self.alone()
         for servers in (2, 3, 4):
             self.replica("lb")
@@ -434,7 +433,7 @@ class TogetherTests(ReplicaTests):
             self.assertIsNone(self.servers.partly_connected())
 
     def test_told_of_fewer(self):
-        """That a server has gone is no reason to look for anything, nor to leave one."""
+        """A lower number starts no search, and ends no session."""
         first = self.alone()
         self.replica("lb")
         self.told = 2
@@ -447,7 +446,7 @@ class TogetherTests(ReplicaTests):
         self.assertEqual(([1, 1], before), (self.counts(), len(self.dialed)))
 
     def test_all_agents_are_told_at_once(self):
-        """So that they spread what they do about it over some seconds."""
+        """Agents that receive a number at once spread their attempts over some seconds."""
         bounds = []
         first = self.alone()
         for _ in range(2):
@@ -462,7 +461,7 @@ class TogetherTests(ReplicaTests):
         self.assertEqual([1, 1, 1], self.counts())
 
     def test_the_same_number_is_told_once(self):
-        """Whatever makes the server count again."""
+        """An unchanged number is sent only once, whatever makes the server count again."""
         first = self.alone()
         told = []
         first.listener.replicas_changed()
@@ -475,7 +474,8 @@ class TogetherTests(ReplicaTests):
         self.assertEqual([2], told)
 
     def test_number_that_nobody_knows(self):
-        """As many are connected as are expected; it is not said that these are all."""
+        """With an unknown number as many servers are connected as expected, and the agent does not
+        report that these are all."""
         for _ in range(2):
             first = self.replica("lb")
         self.use("lb")

@@ -1,4 +1,4 @@
-"""When a client tries again."""
+"""The delays between a client's attempts."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from yurttunnel.tunnel.connection import HELLO_TIMEOUT
 
 
 class DelayTests(ClientTestCase):
-    """When the client tries again."""
+    """The delay before the client's next attempt."""
 
     def test_bounds(self):
-        """Each delay lies between nothing and a bound that doubles up to LONGEST_DELAY."""
+        """Each delay is between zero and a bound that doubles up to LONGEST_DELAY."""
         self.network.refuse()
         self.client.start()
         bound = FIRST_DELAY
@@ -30,7 +30,7 @@ class DelayTests(ClientTestCase):
             self.attempt()
 
     def test_full_jitter(self):
-        """The delays of many clients fill the whole range evenly."""
+        """The delays of many clients are evenly distributed over the whole range."""
         self.network.refuse()
         self.client.start()
         delays = []
@@ -44,7 +44,7 @@ class DelayTests(ClientTestCase):
         self.assertLessEqual(max(delays), LONGEST_DELAY + 1e-3)
 
     def test_many_failures(self):
-        """However often it has failed, the client computes a delay."""
+        """A delay is computed however many attempts have failed."""
         self.network.refuse()
         self.client.start()
         self.client.retries = 1_000_000
@@ -52,7 +52,7 @@ class DelayTests(ClientTestCase):
         self.assertLessEqual(self.delay(), LONGEST_DELAY + 1e-3)
 
     def test_reset_by_hello(self):
-        """The server's HELLO begins the delays anew."""
+        """The server's HELLO resets the delays."""
         self.network.refuse()
         self.client.start()
         for _ in range(6):
@@ -64,7 +64,7 @@ class DelayTests(ClientTestCase):
         self.assertLessEqual(self.delay(), FIRST_DELAY + 1e-3)
 
     def test_not_reset_by_connection(self):
-        """A connection over which no HELLO comes is a failed attempt like any other."""
+        """A connection without a HELLO is a failed attempt like any other."""
         self.client.start()
         for number in range(1, 6):
             self.network.links[-1].lost = True
@@ -75,7 +75,7 @@ class DelayTests(ClientTestCase):
             self.clock.advance(self.delay() + 1e-6)
 
     def test_refused_by_tls(self):
-        """So is one whose certificate the server refuses, which TLS 1.3 first lets through."""
+        """So is one whose certificate the server rejects, which TLS 1.3 first lets through."""
         self.client = self.make_client(self.issuer.expired_node())
         self.client.start()
         self.network.settle()
@@ -85,7 +85,7 @@ class DelayTests(ClientTestCase):
         self.assertIn("certificate has expired", self.client.last_error)
 
     def test_refused_by_the_server(self):
-        """So is one that the server answers with CLOSE; the reason is told."""
+        """So is one that the server answers with CLOSE; the reason is reported."""
         self.revoked = True
         self.client.start()
         self.network.settle()
@@ -95,7 +95,7 @@ class DelayTests(ClientTestCase):
         self.assertIn("node edge-1 has been revoked", self.client.last_error)
 
     def test_while_wanting(self):
-        """While a server is missing the bound stays at URGENT_DELAY, until it is gone for good."""
+        """While a server is missing the bound stays at URGENT_DELAY, until it counts as gone."""
         self.group.wanting = True
         self.network.refuse()
         self.patch(random, "uniform", lambda low, high: high)
@@ -106,7 +106,7 @@ class DelayTests(ClientTestCase):
             self.attempt()
 
     def test_to_resume(self):
-        """So it does while a session waits to be resumed, whose window would be over."""
+        """The same holds while a session is to be resumed, whose window would expire."""
         self.connect()
         self.stream()
         self.network.cut()
@@ -118,7 +118,7 @@ class DelayTests(ClientTestCase):
         self.assertEqual(1, len(self.client.sessions()))
 
     def test_herd(self):
-        """Agents that wait for one server come back evenly spread over URGENT_DELAY."""
+        """Agents that wait for one server reconnect evenly spread over URGENT_DELAY."""
         group = ConnectionGroup(wanting=True)
         delays = [group.next_delay(20) for _ in range(2000)]
         for second in range(5):

@@ -1,4 +1,4 @@
-"""How a client ends."""
+"""The end of a client."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from yurttunnel.wire.codes import Code
 
 
 class StopTests(ClientTestCase):
-    """The end of the client in each of its states: nothing may be left, nothing begins again."""
+    """The end of the client in each state: nothing remains, and nothing starts again."""
 
     def stop_by(self, stop):
-        """Stop; then check that there is nothing left, now and later."""
+        """Stop; then check that nothing remains, now and later."""
         attempts = self.network.attempts
         stop()
         self.network.pass_time(1)
@@ -27,7 +27,7 @@ class StopTests(ClientTestCase):
         self.assertEqual([], self.warnings())
 
     def in_each_way(self, prepare):
-        """Bring clients to a state, and stop each in another way."""
+        """Put clients into a state, and stop each in a different way."""
         for stop in (
             lambda: self.client.drain("the agent is about to stop"),
             lambda: self.client.close(Code.GOING_AWAY, "the agent has stopped"),
@@ -39,7 +39,7 @@ class StopTests(ClientTestCase):
             self.stop_by(stop)
 
     def test_before_start(self):
-        """A client that has not begun never does."""
+        """A client that was not started never starts."""
         self.in_each_way(lambda: None)
 
     def test_connecting(self):
@@ -54,7 +54,7 @@ class StopTests(ClientTestCase):
         self.assertEqual(0, self.client.failed_attempts)
 
     def test_waiting(self):
-        """The delay before the next attempt ends."""
+        """The delay before the next attempt is cancelled."""
 
         def prepare():
             self.network.refuse()
@@ -64,7 +64,7 @@ class StopTests(ClientTestCase):
         self.in_each_way(prepare)
 
     def test_second_attempt(self):
-        """An attempt that a delay has led to is cancelled as well."""
+        """An attempt after a delay is cancelled, too."""
 
         def prepare():
             self.network.refuse()
@@ -77,15 +77,15 @@ class StopTests(ClientTestCase):
         self.assertEqual(2, self.network.cancelled)
 
     def test_handshake(self):
-        """A connection before the end of its handshake is aborted."""
+        """A connection whose handshake is incomplete is aborted."""
         self.in_each_way(self.client_start)
 
     def client_start(self):
-        """Start, and let nothing arrive."""
+        """Start, and deliver nothing."""
         self.client.start()
 
     def test_hello_sent(self):
-        """So is one over which the server's HELLO has not come."""
+        """So is one without the server's HELLO."""
 
         def prepare():
             self.listener.hello_received = lambda connection, hello: None
@@ -96,12 +96,12 @@ class StopTests(ClientTestCase):
         self.in_each_way(prepare)
 
     def test_connected(self):
-        """A session without streams ends in order."""
+        """A session without streams ends gracefully."""
         self.in_each_way(self.connect)
         self.assertEqual([], self.listener.sessions())
 
     def test_disconnected(self):
-        """A live session without a connection ends when it has no streams."""
+        """A session without a connection ends if it has no streams."""
 
         def prepare():
             self.connect()
@@ -111,7 +111,7 @@ class StopTests(ClientTestCase):
         self.in_each_way(prepare)
 
     def test_disconnected_with_streams(self):
-        """Closing ends it with its streams."""
+        """Closing ends it together with its streams."""
         self.connect()
         _, far = self.stream()
         self.network.cut()
@@ -119,7 +119,7 @@ class StopTests(ClientTestCase):
         self.assertEqual(Code.GOING_AWAY, far.reasons[0].value.code)
 
     def test_coming_back(self):
-        """So does one for which a connection is being made."""
+        """The same holds while its connection is being established."""
 
         def prepare():
             self.connect()
@@ -130,7 +130,7 @@ class StopTests(ClientTestCase):
         self.in_each_way(prepare)
 
     def test_drain_with_streams(self):
-        """Streams go on while the client drains; the last one's end is the session's."""
+        """Streams continue while the client drains; the session ends with the last one."""
         self.connect()
         near, far = self.stream()
         self.client.drain("the agent is about to stop")
@@ -143,12 +143,12 @@ class StopTests(ClientTestCase):
         self.network.pass_time(1)
         self.assertEqual([], self.client.sessions())
         self.assertEqual({Code.GOING_AWAY: 1}, self.closed_with(self.server.counters))
-        # That the connection ends with the session is nothing that somebody has to read.
+        # That the connection ends with the session is not worth a log line.
         [told] = self.logged("info")
         self.assertIn("session ended: the session has been drained", told)
 
     def test_server_is_told(self):
-        """The server hears that the agent has stopped: closing drops nothing that was sent."""
+        """The server learns that the agent has stopped: closing drops no sent data."""
 
         def abort(transport):
             transport.stream.clear()
@@ -164,10 +164,10 @@ class StopTests(ClientTestCase):
 
 
 class DrainTests(ClientTestCase):
-    """A client that drains while its connection is lost: it comes back for its streams only."""
+    """A draining client that loses its connection reconnects for its streams only."""
 
     def setUp(self):
-        """Have a stream."""
+        """Open a stream."""
         super().setUp()
         self.connect()
         self.near, self.far = self.stream()
@@ -177,9 +177,10 @@ class DrainTests(ClientTestCase):
         self.client.drain("the agent is about to stop")
 
     def assert_resumed_until_the_end(self):
-        """Check that the stream is served, that its end is the session's, and that nobody returns.
+        """Check that the stream is served, that the session ends with it, and that nothing
+        reconnects.
 
-        The client is before the attempt that resumes.
+        The client is about to make the attempt that resumes the session.
         """
         self.attempt()
         self.assertTrue(self.client.connected)
@@ -190,7 +191,7 @@ class DrainTests(ClientTestCase):
         self.assert_over()
 
     def assert_over(self):
-        """Check that the client has no session and wants none."""
+        """Check that the client has no session and makes no attempt."""
         attempts = self.network.attempts
         self.network.pass_time(2)
         self.network.problem = None
@@ -200,19 +201,19 @@ class DrainTests(ClientTestCase):
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def test_lost_before(self):
-        """A session whose connection is lost when the drain begins is resumed."""
+        """A session without a connection at the start of the drain is resumed."""
         self.network.cut()
         self.drain()
         self.assert_resumed_until_the_end()
 
     def test_lost_meanwhile(self):
-        """So is one that loses it during the drain, at either step of going away."""
+        """So is one that loses it during the drain, at either step of GOAWAY."""
         self.drain()
         self.network.cut()
         self.assert_resumed_until_the_end()
 
     def test_lost_late(self):
-        """So is one that has gone away already."""
+        """So is one that has completed GOAWAY already."""
         self.drain()
         self.network.pass_time(2)
         self.network.cut()
@@ -229,9 +230,9 @@ class DrainTests(ClientTestCase):
         self.assertEqual({Code.GOING_AWAY: 1}, self.closed_with(self.server.counters))
 
     def test_streams_end_meanwhile(self):
-        """When the last stream ends before the client is back its caller hears of it all the same.
+        """If the last stream ends before the client is back, its caller is still notified.
 
-        So it is when it has ended before the drain begins.
+        The same holds if it has ended before the drain begins.
         """
         for steps in ((self.drain, self.abort), (self.abort, self.drain)):
             self.network.cut()
@@ -249,7 +250,7 @@ class DrainTests(ClientTestCase):
         self.far.transport.abortConnection()
 
     def test_last_words(self):
-        """What may not have arrived of the last stream is worth a return, too."""
+        """Unacknowledged data of the last stream is also a reason to reconnect."""
         self.near.transport.loseWriteConnection()
         self.network.pass_time(1)
         self.drain()
@@ -264,7 +265,7 @@ class DrainTests(ClientTestCase):
         self.assert_over()
 
     def test_nothing_but_goaway(self):
-        """That the agent goes is no reason to come back, be it at either step."""
+        """GOAWAY alone is no reason to reconnect, at either step."""
         self.near.transport.abortConnection()
         for seconds in (0, 1):
             self.network.pass_time(1)
@@ -279,7 +280,7 @@ class DrainTests(ClientTestCase):
             self.connect()
 
     def test_window_over(self):
-        """The end of the resume window is the end."""
+        """The session ends with the resume window."""
         self.drain()
         self.network.cut()
         self.network.refuse()
@@ -288,7 +289,7 @@ class DrainTests(ClientTestCase):
         self.assert_over()
 
     def test_close(self):
-        """Closing ends it while it waits to come back."""
+        """Closing ends it while it waits to reconnect."""
         self.drain()
         self.network.cut()
         self.client.close(Code.GOING_AWAY, "the agent has stopped")

@@ -1,4 +1,4 @@
-"""What becomes of sessions that are set aside for others: their streams go on to their ends."""
+"""Sessions that are set aside for others: their streams continue to their ends."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ TEXT = "the server is about to stop"
 
 
 class SetAsideTests(ReplicaTests):
-    """What these tests share: one server, where others may come in its place."""
+    """A test case with one server, which others may replace."""
 
     expected = None
 
     def setUp(self):
-        """Be connected."""
+        """Connect."""
         super().setUp()
         self.replica("a")
         self.use("a")
@@ -27,11 +27,11 @@ class SetAsideTests(ReplicaTests):
         [self.old] = self.servers.sessions()
 
     def present(self):
-        """Return the sessions that have not been set aside."""
+        """Return the sessions that were not set aside."""
         return [session for session in self.servers.sessions() if session is not self.old]
 
     def assert_goes_on(self, near, far):
-        """Check that a stream carries what is sent."""
+        """Check that a stream carries data in both directions."""
         near.transport.write(b"still here")
         self.pass_time(1)
         self.assertEqual(b"still here", bytes(far.received))
@@ -42,7 +42,7 @@ class GoingAwayTests(SetAsideTests):
     """A server that goes away."""
 
     def setUp(self):
-        """Have a stream through a server that goes away, and another server to go to."""
+        """Open a stream through a server that goes away, and start another server."""
         super().setUp()
         self.near, self.far = self.replicas[0].stream()
         self.behind.clear()
@@ -51,7 +51,7 @@ class GoingAwayTests(SetAsideTests):
         self.pass_time(1)
 
     def test_new_session(self):
-        """A new session begins on a new connection while the old one's streams go on."""
+        """A new session starts on a new connection while the old one's streams continue."""
         [new] = self.present()
         self.assertTrue(new.connected and self.old.connected)
         self.assertEqual([0, 1], self.counts())
@@ -60,7 +60,7 @@ class GoingAwayTests(SetAsideTests):
         self.assertEqual("a:10262", new.peer_name)
 
     def test_end_of_the_old(self):
-        """The end of the old session, and of its connection, does not concern the new one."""
+        """The end of the old session, and of its connection, does not affect the new one."""
         [new] = self.present()
         self.near.transport.abortConnection()
         self.pass_time(2)
@@ -71,7 +71,8 @@ class GoingAwayTests(SetAsideTests):
         self.assertEqual((None, []), (self.servers.partly_connected(), self.warnings()))
 
     def test_loss_of_the_old(self):
-        """When the old session's connection breaks a server that stops has ended it: so do we."""
+        """If the old session's connection breaks, a stopping server has closed the session, and so
+        does the client."""
         [new] = self.present()
         self.links[0].cut()
         self.pass_time(31)
@@ -81,7 +82,7 @@ class GoingAwayTests(SetAsideTests):
         self.assertEqual([], self.warnings())
 
     def test_loss_of_the_new(self):
-        """The new session is resumed like any other while the old one is still there."""
+        """The new session is resumed like any other while the old one still exists."""
         [new] = self.present()
         self.links[-1].cut()
         self.pass_time(1)
@@ -99,17 +100,17 @@ class GoingAwayTests(SetAsideTests):
 
 
 class NumbersTests(SetAsideTests):
-    """A session whose numbers of streams run out."""
+    """A session that runs out of stream ids."""
 
     def setUp(self):
-        """Have few left."""
+        """Leave few stream ids."""
         super().setUp()
         self.registry = self.replicas[0].registry
         self.first = self.registry.find("edge-1").tunnel
         self.first.wire._table.next_number = MAX_STREAM - 2 * FEW_NUMBERS
 
     def test_another_session(self):
-        """Another one begins in time, and the streams of the first go on to their end."""
+        """A new session starts in time, and the streams of the first continue to their end."""
         near, far = self.replicas[0].stream()
         self.pass_time(2)
         self.assertEqual([], self.present())
@@ -127,7 +128,7 @@ class NumbersTests(SetAsideTests):
         self.assertEqual([new], self.servers.sessions())
 
     def test_nobody_misses_the_node_meanwhile(self):
-        """The first session serves until another one is there, also when no stream is open."""
+        """The first session serves until there is another one, even without open streams."""
         self.patch(random, "uniform", lambda low, high: high)
         for _ in range(2):
             near, _ = self.replicas[0].stream()
@@ -141,10 +142,10 @@ class NumbersTests(SetAsideTests):
 
 
 class LeavingTests(SetAsideTests):
-    """A server that goes away, and nobody there yet who takes its place."""
+    """A server that goes away while no other one can replace it."""
 
     def test_one_attempt(self):
-        """All its agents hear of it together, so each one waits for a moment of its own."""
+        """All its agents are notified together, so each waits for a random time."""
         self.patch(random, "uniform", lambda low, high: high)
         self.replicas[0].listener.drain(TEXT)
         self.settle()
@@ -158,20 +159,20 @@ class LeavingTests(SetAsideTests):
 
 
 class NewClaimTests(SetAsideTests):
-    """A session that has to begin anew, since its certificate covers other identifiers now."""
+    """A session that has to be replaced, because the certificate now covers other identifiers."""
 
     def setUp(self):
-        """Have a stream."""
+        """Open a stream."""
         super().setUp()
         self.near, self.far = self.replicas[0].stream()
 
     def begin_anew(self):
-        """Have the server told of other identifiers."""
+        """Send changed identifiers to the server."""
         self.claim = "host=edge-1&ipv4=192.0.2.7"
         self.servers.claim_anew()
 
     def test_overtaking(self):
-        """The new HELLO may come before the GOAWAY for the old session: no stream ends."""
+        """The new HELLO may arrive before the GOAWAY of the old session: no stream ends."""
         late, sent = self.links[0], []
         self.patch(late.client_io, "write", sent.append)
         self.begin_anew()
@@ -182,7 +183,7 @@ class NewClaimTests(SetAsideTests):
         self.assertFalse(self.old.closed)
 
     def test_no_gap(self):
-        """The old session serves, also without a stream, until there is a new one."""
+        """The old session serves until there is a new one, even without a stream."""
         self.patch(random, "uniform", lambda low, high: high)
         self.near.transport.abortConnection()
         self.begin_anew()
@@ -194,7 +195,7 @@ class NewClaimTests(SetAsideTests):
         self.assertEqual(1, len(self.replicas[0].listener.sessions()))
 
     def test_the_old_one_loses_its_connection(self):
-        """It is resumed for its streams' sake, and ends with the last of them."""
+        """The old session is resumed for its streams, and ends with the last of them."""
         self.begin_anew()
         self.pass_time(SUCCESSION + 1)
         for _ in range(2):
@@ -211,7 +212,7 @@ class NewClaimTests(SetAsideTests):
         self.assertEqual(1, len(self.replicas[0].listener.sessions()))
 
     def test_the_old_one_is_lost_before_the_server_hears_of_the_new_one(self):
-        """A server that has not got GOAWAY waits for the agent as long as if it had."""
+        """A server that has not received GOAWAY waits for the agent as long as if it had."""
         late, sent = self.links[0], []
         self.patch(late.client_io, "write", sent.append)
         self.begin_anew()
@@ -222,7 +223,7 @@ class NewClaimTests(SetAsideTests):
         self.assert_goes_on(self.near, self.far)
 
     def test_the_old_one_has_no_stream(self):
-        """It is not resumed, where the server does not know it any more either."""
+        """Without streams it is not resumed, even if the server has forgotten it."""
         self.near.transport.abortConnection()
         self.pass_time(1)
         self.begin_anew()
@@ -233,7 +234,7 @@ class NewClaimTests(SetAsideTests):
         self.assertEqual([1], self.counts())
 
     def test_both_are_lost(self):
-        """Each finds its own session, wherever else the agent may dial."""
+        """Each client finds its own session, wherever else the agent may dial."""
         self.replica("b")
         self.use("a", "b")
         self.pass_time(2)

@@ -1,4 +1,4 @@
-"""What an operator reads of a client's failures."""
+"""The log of a client's failures."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from tests.agent.clients import ClientTestCase
 
 
 class LogTests(ClientTestCase):
-    """What the agent's operator reads."""
+    """The log for the agent's operator."""
 
     def test_once_a_message(self):
-        """The same failure again and again is told once, another one is, and counted each is."""
+        """A repeated failure is logged once, a different one again; all are counted."""
         self.network.refuse()
         self.client.start()
         for _ in range(3):
@@ -26,7 +26,7 @@ class LogTests(ClientTestCase):
         self.assertEqual(7, self.client.failed_attempts)
 
     def test_again_after_success(self):
-        """After a connection the same failure is news again."""
+        """After a connection the same failure is logged again."""
         self.network.refuse()
         self.client.start()
         self.network.problem = None

@@ -1,4 +1,4 @@
-"""Another agent of the same node takes a client's session."""
+"""Another agent of the same node takes over a client's session."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from yurttunnel.wire.codes import Code
 
 
 class OtherAgentTests(ClientTestCase):
-    """Another agent of the same node takes the session."""
+    """Another agent of the same node takes over the session."""
 
     def replace(self):
-        """Have the session taken."""
+        """Replace the session."""
         self.registry.find("edge-1").tunnel.close(Code.REPLACED, "another")
         self.network.settle()
 
@@ -28,7 +28,7 @@ class OtherAgentTests(ClientTestCase):
         self.assertTrue(self.client.connected)
 
     def test_longer_each_time(self):
-        """It waits longer each time, up to minutes, while the sessions do not last."""
+        """It waits longer each time, up to minutes, while the sessions are short."""
         self.patch(random, "uniform", lambda low, high: high)
         self.connect()
         delays = []
@@ -42,7 +42,7 @@ class OtherAgentTests(ClientTestCase):
             self.assertAlmostEqual(bound, delay, places=3)
 
     def test_after_a_session_that_lasted(self):
-        """After a session that has lasted the delays begin anew."""
+        """A session that has lasted resets the delays."""
         self.patch(random, "uniform", lambda low, high: high)
         self.connect()
         for _ in range(4):
@@ -53,7 +53,7 @@ class OtherAgentTests(ClientTestCase):
         self.assertAlmostEqual(REPLACED_DELAY, self.delay(), places=3)
 
     def test_one_warning(self):
-        """That it happens again and again is told of seldom."""
+        """Repeated replacements are logged rarely."""
         self.connect()
         for _ in range(10):
             self.network.pass_time(1)
@@ -67,7 +67,7 @@ class OtherAgentTests(ClientTestCase):
         self.assertIn("9 more", self.warnings()[1])
 
     def test_is_not_woken(self):
-        """Neither missing servers nor the end of another session make it come back earlier."""
+        """Neither missing servers nor the end of another session shorten the delay."""
         self.connect()
         self.replace()
         delay = self.delay()
@@ -77,7 +77,7 @@ class OtherAgentTests(ClientTestCase):
         self.assertEqual(delay, self.delay())
 
     def test_failure_after_it(self):
-        """When it comes back and nobody answers it tries again as always."""
+        """If no server responds after the delay, the usual retries follow."""
         self.connect()
         self.replace()
         self.network.refuse()

@@ -1,4 +1,4 @@
-"""Which session a client's connection carries."""
+"""The session that a client's connection carries."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from yurttunnel.wire.hello import Limits
 
 
 class SessionTests(ClientTestCase):
-    """Which session a connection carries."""
+    """The session that a connection carries."""
 
     def test_hello(self):
-        """The client tells its identifiers and version, and the server's is told of it."""
+        """The client sends its identifiers and version, and receives the server's version."""
         self.connect()
         hello = self.listener.sessions()[0].wire.peer
         self.assertEqual(
@@ -22,13 +22,13 @@ class SessionTests(ClientTestCase):
         self.assertIsNone(self.client.last_error)
 
     def test_other_limits(self):
-        """They count for sessions that begin then."""
+        """Changed limits apply to new sessions."""
         self.settings.limits = Limits(resume_window=1_000)
         self.connect()
         self.assertEqual(1_000, self.listener.sessions()[0].wire.peer.limits.resume_window)
 
     def test_resume(self):
-        """After a loss the session goes on where it was, in both directions."""
+        """After a lost connection the session continues where it was, in both directions."""
         self.connect()
         near, far = self.stream()
         session = self.client.sessions()[0]
@@ -46,7 +46,7 @@ class SessionTests(ClientTestCase):
         self.assertEqual((1, 1), (self.server.counters.resumptions, session.resumptions))
 
     def test_silent(self):
-        """A connection on which nothing comes any more is given up, and the session goes on."""
+        """A silent connection is dropped, and the session continues."""
         self.connect()
         near, _ = self.stream()
         old = self.network.links[-1]
@@ -61,7 +61,7 @@ class SessionTests(ClientTestCase):
         self.assertEqual(["made"], near.told)
 
     def test_unknown_session(self):
-        """A restarted server's new session takes the old one's place on the same connection."""
+        """A restarted server's new session replaces the old one on the same connection."""
         self.connect()
         _, far = self.stream()
         old = self.client.sessions()[0]
@@ -76,7 +76,7 @@ class SessionTests(ClientTestCase):
         self.assertEqual({Code.SESSION_LOST: 1}, self.closed_with(self.context.counters))
 
     def test_other_identifiers_for_a_session_that_is_unknown(self):
-        """What was claimed is what the HELLO said with which the new session has begun."""
+        """The claimed identifiers are those in the HELLO that started the new session."""
         identifiers = ["host=edge-1"]
         self.settings.identifiers = lambda: identifiers[0]
         self.connect()
@@ -90,7 +90,8 @@ class SessionTests(ClientTestCase):
         )
 
     def test_other_identifiers_for_a_session_that_goes_on(self):
-        """What was claimed for it stays, whatever the HELLO says with which it is resumed."""
+        """The claimed identifiers of a resumed session are unchanged, whatever the HELLO that
+        resumes it contains."""
         identifiers = ["host=edge-1"]
         self.settings.identifiers = lambda: identifiers[0]
         self.connect()
@@ -100,7 +101,7 @@ class SessionTests(ClientTestCase):
         self.assertEqual("host=edge-1", self.client.claimed)
 
     def test_window_over(self):
-        """When the resume window is over the session ends, and a new one begins when it can."""
+        """After the resume window the session ends, and a new one starts as soon as possible."""
         self.connect()
         _, far = self.stream()
         self.network.cut()
@@ -113,7 +114,7 @@ class SessionTests(ClientTestCase):
         self.assertTrue(self.client.connected)
 
     def test_window_over_before_the_answer(self):
-        """A session that ends while the server is asked for it is refused; a new one begins."""
+        """A session that ends while its resumption is requested is rejected; a new one starts."""
         self.connect()
         near, _ = self.stream()
         old = self.client.sessions()[0]
@@ -140,7 +141,7 @@ class SessionTests(ClientTestCase):
         self.assertNotEqual(old.session_id, self.client.sessions()[0].session_id)
 
     def test_revoked(self):
-        """A session that the server ends is over; the client tries to begin another."""
+        """A session closed by the server is over; the client tries to start another."""
         self.connect()
         self.revoked = True
         self.listener.revoke("edge-1")

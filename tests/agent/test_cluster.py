@@ -1,4 +1,4 @@
-"""The agent as its command line builds it in a cluster, on one reactor in memory."""
+"""An agent in a cluster, built from its command line, on one reactor in memory."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ClusterTests(SynchronousTestCase):
     """An API and servers in memory, and an agent."""
 
     def setUp(self):
-        """Have an API that signs what is asked for, and no server."""
+        """Start an API that signs every request, without a server."""
         self.reactor = ProgramReactor()
         self.issuer = Issuer.make(self, self.reactor)
         self.api = SigningApi(self.issuer, prompt=True)
@@ -57,16 +57,16 @@ class ClusterTests(SynchronousTestCase):
         self.addCleanup(self.check_nothing_is_left)
 
     def close_api(self):
-        """Count it."""
+        """Count the call."""
         self.closed += 1
 
     def load_configuration(self, *arguments):
-        """Keep what was asked for."""
+        """Store the arguments."""
         self.configurations.append(arguments)
         return SimpleNamespace(authorities=lambda: bundle(self.issuer))
 
     def listen(self, port=10262, *names):
-        """Start a server; give its registry."""
+        """Start a server; return its registry."""
         template = serving_template(names or [SERVICE_HOST], [ip_address("127.0.0.9")])
         credentials = issue(self.issuer, template).credentials((self.issuer.authority.certificate,))
         registry = SessionRegistry(self.reactor)
@@ -85,7 +85,7 @@ class ClusterTests(SynchronousTestCase):
         return registry
 
     def announce(self, address="127.0.0.1:10262"):
-        """Have the service say where the servers are."""
+        """Set the servers' address in the service."""
         self.api.put(SERVICES, service("ClusterIP", annotation=address))
         self.reactor.settle()
 
@@ -111,7 +111,7 @@ class ClusterTests(SynchronousTestCase):
             self.successResultOf(stopped)
 
     def restart(self, agent, *arguments):
-        """Stop one and start another; the port of the first is free again."""
+        """Stop an agent and start another; the port of the first must be free again."""
         self.stop(agent)
         self.reactor.tcpServers[:] = [each for each in self.reactor.tcpServers if each[0] != META]
         return self.start(*arguments)
@@ -128,7 +128,7 @@ class ClusterTests(SynchronousTestCase):
         return self.reactor.get(META, "/readyz")
 
     def test_from_nothing(self):
-        """It gets a certificate, finds the server and connects; and says so."""
+        """The agent gets a certificate, finds the server, connects, and reports it."""
         registry = self.listen()
         self.announce()
         self.start()
@@ -143,17 +143,18 @@ class ClusterTests(SynchronousTestCase):
         self.assertIn('certificate="ca"', metrics)
 
     def test_configuration(self):
-        """The API is asked as the flags say."""
+        """The flags determine how the API is accessed."""
         self.start("--kube-config=/etc/agent.conf")
         self.assertEqual([(Path("/etc/agent.conf"), None)], self.configurations)
 
     def test_without_api(self):
-        """While the API is away it waits, says so, and connects when it is back."""
+        """While the API is unreachable the agent waits and reports it; then it connects."""
         registry = self.listen()
         self.announce()
         self.api.unreachable()
         self.start()
-        # OpenSSL has the real time, and certificates begin five minutes before they are made.
+        # OpenSSL uses the real time, and certificates become valid five minutes before they are
+        # issued.
         self.reactor.pass_time(120, 5)
         status, body = self.ready()
         self.assertEqual(503, status)
@@ -165,7 +166,7 @@ class ClusterTests(SynchronousTestCase):
         self.assertEqual(200, self.ready()[0])
 
     def test_no_service(self):
-        """Without an address it is not ready, and says what is missing."""
+        """Without an address the agent is not ready, and reports what is missing."""
         self.start()
         status, body = self.ready()
         self.assertEqual(503, status)
@@ -182,7 +183,7 @@ class ClusterTests(SynchronousTestCase):
         self.assertEqual(200, self.ready()[0])
 
     def test_changed_address(self):
-        """When the service moves, so does the session."""
+        """When the service's address changes, the session follows."""
         old, new = self.listen(), self.listen(10272)
         self.listeners.pop()
         self.announce()
@@ -195,7 +196,7 @@ class ClusterTests(SynchronousTestCase):
         self.assertEqual(["127.0.0.1:10272"], [each["address"] for each in json.loads(body)])
 
     def test_other_server(self):
-        """Whoever has no certificate for the service's name is not believed."""
+        """A server without a certificate for the service's name is not trusted."""
         self.listen(10262, "other.kube-system.svc")
         self.announce()
         self.start()
@@ -204,7 +205,7 @@ class ClusterTests(SynchronousTestCase):
         self.assertIn(f"not for {SERVICE_HOST}", body)
 
     def test_namespace(self):
-        """The service and its name are those of the namespace."""
+        """The service and its name depend on the namespace."""
         self.listen(10262, "x-tunnel-server-svc.tunnel.svc")
         moved = service("ClusterIP", annotation="127.0.0.1:10262")
         moved["metadata"]["namespace"] = "tunnel"
@@ -213,7 +214,7 @@ class ClusterTests(SynchronousTestCase):
         self.assertEqual(200, self.ready()[0])
 
     def test_given_addresses(self):
-        """Addresses of the command line are verified as dialed, and the API is not asked."""
+        """Addresses on the command line are verified as dialed, without the API."""
         self.listen()
         self.start("--tunnelserver-addr=127.0.0.9:10262")
         status, body = self.ready()
@@ -222,7 +223,7 @@ class ClusterTests(SynchronousTestCase):
         self.assertNotIn("services", {plural for _, plural, _ in self.api.calls})
 
     def test_better_certificate(self):
-        """What an old certificate does not cover is claimed with the new one."""
+        """Identifiers that an old certificate does not cover are claimed with the new one."""
         registry = self.listen()
         self.announce()
         directory = open_certificate_directory(self.cert_dir)
@@ -238,7 +239,7 @@ class ClusterTests(SynchronousTestCase):
         self.assertEqual(200, self.ready()[0])
 
     def test_stop(self):
-        """The end closes the connections to the API, after everything else."""
+        """Stopping closes the connections to the API after everything else."""
         self.listen()
         self.announce()
         agent = self.start()
@@ -247,17 +248,17 @@ class ClusterTests(SynchronousTestCase):
         self.assertIn(META, self.reactor.closed_ports)
 
     def test_nothing_before_start(self):
-        """Building asks nobody and starts no timer."""
+        """Building sends no request and starts no timer."""
         self.build()
         self.assertEqual(([], []), (self.api.calls, self.reactor.getDelayedCalls()))
 
 
 class ErrorTests(SynchronousTestCase):
-    """What cannot work is one line, and the end."""
+    """Configuration errors end the process with a one-line message."""
 
     def setUp(self):
-        """Keep what is everybody's."""
-        # The reactor that runs the tests keeps its clock: it would be given the programs' own.
+        """Protect global state."""
+        # The reactor that runs the tests keeps its clock: the program would replace it by its own.
         self.patch(reactor, "seconds", reactor.seconds)
 
     def options(self, *arguments):
@@ -267,29 +268,29 @@ class ErrorTests(SynchronousTestCase):
         return options
 
     def assert_refused(self, words, options):
-        """Check the line."""
+        """Check the message."""
         error = self.assertRaises(SystemExit, command.makeService, options)
         self.assertIn(words, error.code)
         self.assertNotIn("\n", error.code)
 
     def test_missing_kube_config(self):
-        """A file that is not there is named."""
+        """A missing file is named."""
         self.assert_refused(
             "/missing/kubelet.conf", self.options("--kube-config=/missing/kubelet.conf")
         )
 
     def test_no_cluster(self):
-        """Who has no cluster is told what is missing."""
+        """Without a cluster the message says what is missing."""
         self.assert_refused("--standalone", self.options("--kube-config=/missing/kubelet.conf"))
 
     def test_broken_kube_config(self):
-        """So is one that is none."""
+        """So is a malformed file."""
         path = Path(self.mktemp())
         path.write_text("nonsense: [")
         self.assert_refused(str(path), self.options(f"--kube-config={path}"))
 
     def test_directory(self):
-        """A directory that cannot be used is named with its flag."""
+        """An unusable directory is named with its flag."""
         issuer = Issuer.make(self)
         self.patch(
             cluster,
@@ -302,7 +303,7 @@ class ErrorTests(SynchronousTestCase):
         self.assert_refused("--cert-dir: ", self.options(f"--cert-dir={path}"))
 
     def test_authorities(self):
-        """Authorities that are none are told of."""
+        """Malformed authorities are reported."""
         self.patch(
             cluster,
             "load_configuration",

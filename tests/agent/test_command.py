@@ -1,4 +1,4 @@
-"""The agent as its command line builds it, and a server, on one reactor in memory."""
+"""An agent, built from its command line, and a server, on one reactor in memory."""
 
 from __future__ import annotations
 
@@ -42,28 +42,28 @@ PROMISED = (
     "yurttunnel_agent_certificate_expiry_timestamp_seconds",
     "process_resident_memory_bytes",
 )
-"""The names of yurttunnel 1.2 that dashboards know, and what has been promised beside them."""
+"""The names of yurttunnel 1.2 that dashboards use, and further documented ones."""
 
 
 class CommandTests(SynchronousTestCase):
     """From command lines to a tunnel."""
 
     def setUp(self):
-        """Choose state directories."""
-        # The reactor that runs the tests keeps its clock: it would be given the programs' own.
+        """Set the state directories."""
+        # The reactor that runs the tests keeps its clock: the program would replace it by its own.
         self.patch(reactor, "seconds", reactor.seconds)
         self.reactor = ProgramReactor()
         self.patch(standalone, "in_own_thread", without_thread)
         self.state = self.mktemp()
         self.server_state = self.mktemp()
-        # The real ones change the logging of the whole process, or end it.
+        # The real functions change the logging of the whole process, or end it.
         for module in (command, server_command):
             self.patch(module, "forward_standard_logging", lambda: None)
         self.patch(service, "end_process", lambda reactor, sentence: self.fail(sentence))
         self.addCleanup(self.check_nothing_is_left)
 
     def start_server(self, *arguments):
-        """Start a server; give it."""
+        """Start a server; return it."""
         options = ServerOptions()
         options.parseOptions(
             ["--standalone", "--bind-address", "127.0.0.1", "--state-dir", self.server_state,
@@ -85,7 +85,7 @@ class CommandTests(SynchronousTestCase):
         return options
 
     def write_token(self, text=f"{'a' * 16}.{'b' * 32}.sha256:{'c' * 64}"):
-        """Write the token file, without a server."""
+        """Write a token file, without a server."""
         Path(self.server_state).mkdir()
         Path(self.server_state, "join-token").write_text(text)
 
@@ -98,7 +98,7 @@ class CommandTests(SynchronousTestCase):
         return agent
 
     def stop(self, program):
-        """Stop a program, unless it has been; its ports are free again."""
+        """Stop a program, unless it has stopped; its ports must be free again."""
         if not program.running:
             return
         ports = len(self.reactor.closed_ports)
@@ -111,12 +111,12 @@ class CommandTests(SynchronousTestCase):
         ]
 
     def check_nothing_is_left(self):
-        """Check that neither program has left a timer or an attempt to connect."""
+        """Check that neither program has left a timer or a connection attempt."""
         self.reactor.pass_time(6)
         self.assertEqual([], self.reactor.getDelayedCalls())
 
     def test_tunnel(self):
-        """Both enrol, connect and carry bytes from a forward to a target and back."""
+        """Agent and server enroll, connect and carry data from a forward to a target and back."""
         self.start_server("--forward", "9000=edge-1/127.0.0.1:8000")
         self.start()
         self.assertEqual(200, self.reactor.get(META, "/readyz")[0])
@@ -137,7 +137,7 @@ class CommandTests(SynchronousTestCase):
         self.assertEqual(1, len(target.reasons))
 
     def test_agents_page(self):
-        """Both ends' pages tell of the session."""
+        """The pages of both ends show the session."""
         self.start_server()
         self.start()
         for port, node in ((SERVER_META, "edge-1"), (META, "127.0.0.1:10262")):
@@ -153,7 +153,7 @@ class CommandTests(SynchronousTestCase):
         )
 
     def test_metrics(self):
-        """All promised figures are there by name."""
+        """All documented metrics exist by name."""
         self.start_server()
         self.start()
         status, body = self.reactor.get(META, "/metrics")
@@ -163,7 +163,7 @@ class CommandTests(SynchronousTestCase):
         self.assertIn('certificate="agent"', body)
 
     def test_a_token_that_cannot_be(self):
-        """It is refused before anything is made; an agent that is enrolled does without."""
+        """A malformed token is rejected before anything is created, unless enrolled already."""
         with self.assertRaisesRegex(BadToken, "^--join-token-file .*: No such file"):
             command.build(self.reactor, self.options().settings)
         self.write_token("id.secret")
@@ -172,7 +172,7 @@ class CommandTests(SynchronousTestCase):
         self.assertFalse(Path(self.state).exists())
 
     def test_an_enrolled_agent_needs_no_token(self):
-        """The file may have gone: units and manifests name it for good."""
+        """The token's file may be missing: units and manifests name it permanently."""
         self.start_server()
         agent = self.start()
         self.stop(agent)
@@ -181,7 +181,7 @@ class CommandTests(SynchronousTestCase):
         self.assertEqual(200, self.reactor.get(META, "/readyz")[0])
 
     def test_not_ready(self):
-        """Without a server the agent is alive, not ready, and says why."""
+        """Without a server the agent is alive, not ready, and reports why."""
         self.write_token()
         agent = command.build(self.reactor, self.options().settings)
         agent.startService()
@@ -194,7 +194,7 @@ class CommandTests(SynchronousTestCase):
         self.assertEqual((200, "[]\n"), self.reactor.get(META, "/agents"))
 
     def test_not_renewed(self):
-        """At a server that knows nothing of the enrolment it is ready, and warns of the renewal."""
+        """If the server does not know the enrolment, the agent is ready, with a warning."""
         server = self.start_server()
         agent = self.start()
         self.stop(agent)
@@ -216,7 +216,8 @@ class CommandTests(SynchronousTestCase):
         self.assertEqual(503, status)
 
     def test_several_servers(self):
-        """There is a client for each server; one is enough to be ready, the others are named."""
+        """There is a client for each server; one connected server suffices for readiness, the
+        others are named."""
         self.start_server()
         agent = self.start("--tunnelserver-addr", "127.0.0.1:10262,127.0.0.1:10999")
         status, body = self.reactor.get(META, "/readyz")
@@ -227,7 +228,8 @@ class CommandTests(SynchronousTestCase):
         self.assertEqual(1, len(clients.servers.sessions()))
 
     def test_two_addresses_of_one_server(self):
-        """The client whose session the other has replaced stands by, which is no defect."""
+        """The client whose session was replaced by the other one stands by, which is not reported
+        as a problem."""
         self.start_server()
         agent = self.start("--tunnelserver-addr", "127.0.0.1:10262,[::1]:10262")
         [clients] = [part for part in agent if isinstance(part, AgentService)]
@@ -239,7 +241,7 @@ class CommandTests(SynchronousTestCase):
         self.assertEqual((200, True), (status, "every server: ok\n" in body))
 
     def test_silent_resolver(self):
-        """Name servers that never answer cost one attempt its time, and the log says which."""
+        """Unresponsive name servers cost one attempt its timeout, and the log names the server."""
         self.start_server()
         self.stop(self.start())
         self.patch(self.reactor, "nameResolver", FakeNameResolver())
@@ -251,7 +253,7 @@ class CommandTests(SynchronousTestCase):
         )
 
     def test_too_many_identifiers(self):
-        """More than a HELLO holds is one line at the start, before anything is written."""
+        """Identifiers that exceed a HELLO cause a one-line error, before anything is written."""
         many = "&".join(f"host={'n' * 50}.{'m' * 50}.n{number}.example" for number in range(200))
         options = self.options("--agent-identifiers", many)
         error = self.assertRaises(SystemExit, command.makeService, options)
@@ -260,7 +262,7 @@ class CommandTests(SynchronousTestCase):
         self.assertFalse(Path(self.state).exists())
 
     def test_draining(self):
-        """While streams end, the meta port says that the agent drains; then it is closed."""
+        """During the drain the meta port reports it; then it is closed."""
         self.start_server("--forward", "9000=edge-1/127.0.0.1:8000")
         agent = self.start()
         target = HalfCloseUser()
@@ -280,11 +282,11 @@ class CommandTests(SynchronousTestCase):
         self.assertIn(META, self.reactor.closed_ports)
 
     def test_failed_attempts(self):
-        """Attempts that fail are counted, for each server."""
+        """Failed attempts are counted for each server."""
         self.start_server()
         self.start("--tunnelserver-addr", "127.0.0.1:10262,127.0.0.1:10999")
         self.reactor.refuse()
-        # The endpoint notices at its next tick that there is no other address to try.
+        # The endpoint notices at its next tick that there is no other address.
         self.reactor.pass_time(0.5)
         _, body = self.reactor.get(META, "/metrics")
         name = "konnectivity_network_proxy_agent_server_connection_failure_count"
@@ -293,7 +295,7 @@ class CommandTests(SynchronousTestCase):
         self.assertIn("refused", self.reactor.get(META, "/readyz")[1])
 
     def test_revoked(self):
-        """Revoking the node on the server's state ends its session within a second."""
+        """Revoking the node in the server's state ends its session within a second."""
         self.start_server()
         self.start()
         revoke_node(self.reactor, self.server_state, "edge-1")
@@ -313,7 +315,7 @@ class CommandTests(SynchronousTestCase):
         )
 
     def test_state(self):
-        """A state directory that cannot be used is one line with the flag and the path."""
+        """An unusable state directory causes a one-line error with the flag and the path."""
         self.write_token()
         Path(self.state).touch()
         error = self.assertRaises(SystemExit, command.makeService, self.options())
@@ -322,7 +324,7 @@ class CommandTests(SynchronousTestCase):
         self.assertNotIn("\n", error.code)
 
     def test_other_nodes_state(self):
-        """So is the state of another node."""
+        """So does the state of another node."""
         self.start_server()
         self.stop(self.start())
         options = self.options("--node-name", "edge-2")
@@ -330,7 +332,7 @@ class CommandTests(SynchronousTestCase):
         self.assertIn("is the state of node edge-1", error.code)
 
     def test_state_in_use(self):
-        """So is one that another process uses, which has a number; it is free after its end."""
+        """So does one in use by another process, whose id is named, until that ends."""
         self.start_server()
         agent = self.start()
         error = self.assertRaises(SystemExit, command.makeService, self.options())

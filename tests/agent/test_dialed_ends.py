@@ -1,4 +1,4 @@
-"""Which clients of the agent's own listeners come through the tunnel."""
+"""Clients of the agent's own listeners that come through the tunnel."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class DialedEndsTests(SynchronousTestCase):
     """Ends that are opened and closed."""
 
     def setUp(self) -> None:
-        """Begin with none."""
+        """Start without ends."""
         self.clock = Clock()
         self.ends = DialedEnds(self.clock)
 
     def test_open(self) -> None:
-        """An open end is known, by whatever a listener calls it, and no other one."""
+        """An open end is known, in whatever form a listener has its address; others are not."""
         self.ends.opened(END, LISTENER)
         self.clock.advance(10 * KEPT_SECONDS)
         self.assertTrue(self.ends.has(END, LISTENER))
@@ -31,17 +31,17 @@ class DialedEndsTests(SynchronousTestCase):
         self.assertFalse(self.ends.has(IPv6Address("TCP", "::1", 40000), LISTENER))
 
     def test_one_port_for_two_places(self) -> None:
-        """An end that is connected elsewhere may share address and port with a local client."""
+        """An end connected elsewhere may have the same address and port as a local client."""
         self.ends.opened(END, IPv4Address("TCP", "127.0.0.1", 10250))
         self.assertFalse(self.ends.has(END, LISTENER))
 
     def test_other_spellings_of_the_listener(self) -> None:
-        """What has been dialed as 0.0.0.0 has come to the listener on loopback."""
+        """A connection dialed as 0.0.0.0 is known to the listener on loopback."""
         self.ends.opened(END, IPv4Address("TCP", "0.0.0.0", 10266))
         self.assertTrue(self.ends.has(END, LISTENER))
 
     def test_closed(self) -> None:
-        """A closed end is known until what it has sent must have been read."""
+        """A closed end is known until its data must have been read."""
         self.ends.opened(END, LISTENER)
         self.ends.closed(END, LISTENER)
         self.clock.advance(KEPT_SECONDS - 1)
@@ -50,7 +50,7 @@ class DialedEndsTests(SynchronousTestCase):
         self.assertFalse(self.ends.has(END, LISTENER))
 
     def test_port_taken_again(self) -> None:
-        """A port that the dialer has got again is known for as long as it has it."""
+        """A port that the dialer uses again is known as long as it is open."""
         for _ in range(2):
             self.ends.opened(END, LISTENER)
             self.ends.closed(END, LISTENER)
@@ -59,7 +59,7 @@ class DialedEndsTests(SynchronousTestCase):
         self.assertTrue(self.ends.has(END, LISTENER))
 
     def test_one_port_for_two_open_ends(self) -> None:
-        """The system may give one port for two addresses of a listener; each is known for long."""
+        """The kernel may use one port for two addresses of a listener; each end is known."""
         for host in ("127.0.0.1", "127.0.0.2"):
             self.ends.opened(END, IPv4Address("TCP", host, 10266))
         self.ends.closed(END, LISTENER)
@@ -70,7 +70,7 @@ class DialedEndsTests(SynchronousTestCase):
         self.assertFalse(self.ends.has(END, LISTENER))
 
     def test_other_sockets(self) -> None:
-        """What is no TCP socket did not come through the tunnel."""
+        """A socket that is not TCP did not come through the tunnel."""
         address = UNIXAddress("/run/x")
         self.ends.opened(address, address)
         self.ends.closed(address, address)

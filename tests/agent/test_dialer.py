@@ -1,4 +1,4 @@
-"""From a request to a connected socket, or to an answer that says why not."""
+"""From a request to a connected socket, or to a failure with its reason."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from yurttunnel.wire.hello import Limits
 
 @implementer(ISystemHandle)
 class Socket(StringTransport):
-    """A connected socket as far as the dialer and the relay use it."""
+    """A connected socket with the methods that the dialer and the relay use."""
 
     aborted = False
 
@@ -35,19 +35,19 @@ class Socket(StringTransport):
         self.handle = socket.socket()
 
     def getHandle(self) -> socket.socket:
-        """Return a socket for its options; it is connected to nothing."""
+        """Return a socket for its options; it is not connected."""
         return self.handle
 
     def abortConnection(self) -> None:
-        """Note it."""
+        """Record the call."""
         self.aborted = True
 
 
 class DialerTests(SynchronousTestCase):
-    """A dialer without a network, whose attempts end as the test says."""
+    """A dialer without a network, whose attempts the test completes."""
 
     def setUp(self) -> None:
-        """Let it reach its node, a domain and two networks."""
+        """Allow its node, a domain and two networks."""
         self.reactor = MemoryReactorClock()
         self.names = FakeLookups()
         self.resolver = NodeResolver(
@@ -64,30 +64,30 @@ class DialerTests(SynchronousTestCase):
         self.dialer = Dialer(self.reactor, policy, self.resolver, "edge-1", self.durations, limits)
 
     def tearDown(self) -> None:
-        """Check that nothing is left over."""
+        """Check that nothing remains."""
         self.dialer.stop()
         self.assertEqual(self.reactor.getDelayedCalls(), [], "a timer was left over")
 
     def ask(self, host: str, port: int = 10250, timeout: float = 10.0) -> FakeRequest:
-        """Hand the dialer a request."""
+        """Pass a request to the dialer."""
         request = FakeRequest(host, port, timeout)
         self.dialer.stream_requested(request)
         return request
 
     def connect(self, index: int = -1) -> Socket:
-        """Let the kernel connect the socket of an attempt."""
+        """Complete the attempt with a connected socket."""
         connected = self.socket()
         self.reactor.tcpClients[index][2].buildProtocol(None).makeConnection(connected)
         return connected
 
     def socket(self) -> Socket:
-        """Make a socket, which is closed when the test ends."""
+        """Return a socket, which is closed when the test ends."""
         made = Socket()
         self.addCleanup(made.handle.close)
         return made
 
     def refuse(self, index: int = -1, reason: Exception | None = None) -> None:
-        """Let the kernel refuse the socket of an attempt."""
+        """Fail an attempt."""
         factory = self.reactor.tcpClients[index][2]
         factory.clientConnectionFailed(
             self.reactor.connectors[index], Failure(reason or error.ConnectionRefusedError())
@@ -98,7 +98,7 @@ class DialerTests(SynchronousTestCase):
         return [client[0] for client in self.reactor.tcpClients]
 
     def assert_failed(self, request: FakeRequest, code: Code, *words: str) -> None:
-        """Check the answer."""
+        """Check the failure."""
         self.assertIsNotNone(request.failure)
         assert request.failure is not None
         self.assertEqual(request.failure[0], code, request.failure)
@@ -110,7 +110,7 @@ class AddressTests(DialerTests):
     """Destinations that need no lookup."""
 
     def test_an_address_is_connected_to_and_joined_to_the_stream(self) -> None:
-        """The request is accepted only once the socket is connected; bytes then flow."""
+        """The request is accepted only once the socket is connected; then data flows."""
         request = self.ask("10.0.0.5")
         host, port, _, timeout, _ = self.reactor.tcpClients[0]
         self.assertEqual((host, port, timeout), ("10.0.0.5", 10250, 10.0))
@@ -124,14 +124,15 @@ class AddressTests(DialerTests):
         self.assertAlmostEqual(self.durations.total_seconds, 0.2)
 
     def test_the_socket_is_quick_and_probed(self) -> None:
-        """A target whose host has gone is noticed, also by a stream on which nothing is sent."""
+        """The socket has TCP_NODELAY and keepalive: a target whose host has gone is detected even
+        on an idle stream."""
         self.ask("10.0.0.5")
         handle = self.connect().handle
         self.assertTrue(handle.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
         self.assertTrue(handle.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
 
     def test_the_ends_of_connections_are_known(self) -> None:
-        """Those of an open connection, and of one that has closed a moment ago."""
+        """The ends of an open connection, and of a recently closed one, are known."""
         self.ask("10.0.0.5")
         connected = self.socket()
         protocol = self.reactor.tcpClients[-1][2].buildProtocol(None)
@@ -153,7 +154,7 @@ class AddressTests(DialerTests):
         self.assertEqual(request.stream.written, [b"220 ready"])
 
     def test_the_node_is_reached_by_its_own_name_without_a_lookup(self) -> None:
-        """Its name leads to its address where no name server knows it."""
+        """The node's name resolves to its address even if no name server knows it."""
         self.ask("EDGE-1.")
         self.assertEqual(self.attempts(), ["10.0.0.5"])
         self.assertEqual(self.names.asked, [])
@@ -165,17 +166,17 @@ class AddressTests(DialerTests):
         self.assertEqual(self.attempts(), ["10.0.0.5", "127.0.0.1"])
 
     def test_the_agents_own_maximum_bounds_the_timeout(self) -> None:
-        """Whatever the server grants."""
+        """The agent's own maximum applies, whatever timeout the server requests."""
         self.ask("10.0.0.5", timeout=3600.0)
         self.assertEqual(self.reactor.tcpClients[0][3], 30.0)
 
     def test_a_request_without_time_left_fails_at_once(self) -> None:
-        """Nothing is dialed for nobody."""
+        """A request without time left fails at once, and nothing is dialed."""
         self.assert_failed(self.ask("10.0.0.5", timeout=0.0), Code.TIMEOUT, "10.0.0.5:10250")
         self.assertEqual(self.attempts(), [])
 
     def test_each_failure_of_the_kernel_has_its_code_and_sentence(self) -> None:
-        """The sentence names target, node and reason."""
+        """Each failure of the kernel has its code, and a text with target, node and reason."""
         for reason, code, words in [
             (error.ConnectionRefusedError(), Code.REFUSED, "connection refused"),
             (error.TimeoutError(), Code.TIMEOUT, "no answer in time"),
@@ -196,18 +197,18 @@ class AddressTests(DialerTests):
             self.assertIn(words, request.failure[1])
 
     def test_a_denied_destination_is_not_dialed(self) -> None:
-        """The answer names the flag that would allow it."""
+        """A denied destination is not dialed; the error names the flag that would allow it."""
         request = self.ask("10.0.0.6", 22)
         self.assert_failed(request, Code.DENIED, "--allow-destination 10.0.0.6:22 ")
         self.assertEqual(self.attempts(), [])
 
     def test_a_denied_own_name_says_where_it_leads(self) -> None:
-        """Otherwise nobody understands which address the flag is about."""
+        """The error of a denied own name has the address that the flag would need."""
         request = self.ask("localhost", 22)
         self.assert_failed(request, Code.DENIED, "localhost:22 leads to 127.0.0.1:22")
 
     def test_a_destination_that_cannot_be_understood_is_refused(self) -> None:
-        """Neither the kernel nor a resolver ever sees it."""
+        """A malformed destination is rejected before the kernel or a resolver sees it."""
         for host, port in [("2130706433", 80), ("a b", 80), ("", 80), ("10.0.0.5", 0)]:
             request = self.ask(host, port)
             assert request.failure is not None
@@ -216,10 +217,10 @@ class AddressTests(DialerTests):
 
 
 class LimitTests(DialerTests):
-    """Bounds, and ends that come from outside."""
+    """Limits, and ends caused by others."""
 
     def test_more_pending_dials_than_the_limit_are_refused(self) -> None:
-        """The one that ends makes room for another."""
+        """Pending dials above the limit are rejected; one that ends makes room for another."""
         for last in range(3):
             self.assertFalse(self.ask(f"192.0.2.{last}", 80).answered)
         self.assert_failed(self.ask("10.0.0.5"), Code.OVERLOADED, "3 others are")
@@ -227,7 +228,8 @@ class LimitTests(DialerTests):
         self.assertFalse(self.ask("10.0.0.5").answered)
 
     def test_a_burst_to_one_target_waits_for_its_turn(self) -> None:
-        """In its order, in whatever way the target is spelled; another target need not wait."""
+        """A burst to one target is served in order, in whatever form the target is spelled; another
+        target does not wait."""
         requests = [self.ask(host) for host in ("10.0.0.5", "::ffff:10.0.0.5", "10.0.0.5")]
         self.assertEqual(len(self.attempts()), 2)
         self.connect(0)
@@ -240,7 +242,7 @@ class LimitTests(DialerTests):
             self.assertIsNotNone(request.stream, request.failure)
 
     def test_whoever_gives_up_leaves_its_place(self) -> None:
-        """A dial that is under way makes room for the next, one that waits is dialed no more."""
+        """A cancelled dial makes room for the next; one that was waiting is never dialed."""
         first, _, third = [self.ask("10.0.0.5") for _ in range(3)]
         assert first.cancel is not None
         assert third.cancel is not None
@@ -251,7 +253,7 @@ class LimitTests(DialerTests):
         self.assertEqual(len(self.attempts()), 3)
 
     def test_the_turn_of_a_name_has_a_time_of_its_own(self) -> None:
-        """Who has waited, and then looks the name up, is timed out once, for the lookup."""
+        """A dial that waits for its turn, and then for a lookup, times out once, for the lookup."""
         first, *_ = [self.ask("db.example.org", timeout=8.0) for _ in range(2)]
         third = self.ask("db.example.org", timeout=3.0)
         assert first.cancel is not None
@@ -260,7 +262,8 @@ class LimitTests(DialerTests):
         self.assert_failed(third, Code.TIMEOUT, "the name servers did not answer")
 
     def test_a_dial_waits_no_longer_than_its_time(self) -> None:
-        """The answer says what it has waited for, and what is left of the time is for its turn."""
+        """A dial waits no longer than its timeout, which includes the wait for its turn; the error
+        says what it waited for."""
         self.ask("10.0.0.5", timeout=8.0)
         self.ask("10.0.0.5", timeout=8.0)
         waiting = self.ask("10.0.0.5", timeout=3.0)
@@ -273,7 +276,8 @@ class LimitTests(DialerTests):
         self.assertFalse(patient.answered)
 
     def test_a_silent_target_leaves_room_for_others(self) -> None:
-        """Where there is none left, its newest dial that waits makes room, but not for itself."""
+        """If there is no room, the newest waiting dial of a silent target is evicted, but not for
+        that target itself."""
         limits = DialLimits(most_pending=4, most_at_once=2)
         self.dialer.limits = limits
         silent = [self.ask("10.0.0.5") for _ in range(4)]
@@ -283,13 +287,13 @@ class LimitTests(DialerTests):
         self.assertFalse(other.answered)
         self.assert_failed(silent[3], Code.OVERLOADED, "4 others are in progress")
         self.assertFalse(any(request.answered for request in silent[:3]))
-        # Now the two have three and one; one more each is fair, and then nobody gives way.
+        # Now the two have three and one; one more each is fair, and then none is evicted.
         self.ask("10.0.0.5", 10255)
         self.assertTrue(silent[2].answered)
         self.assert_failed(self.ask("10.0.0.5", 10255), Code.OVERLOADED)
 
     def test_a_burst_that_fails_at_once_does_not_nest(self) -> None:
-        """However many wait, whose turn ends as soon as it has come."""
+        """Dials that fail at once, however many wait, do not recurse."""
         self.dialer.stop()
         self.dialer = Dialer(
             self.reactor, self.dialer.policy, self.resolver, "edge-1", self.durations
@@ -304,13 +308,13 @@ class LimitTests(DialerTests):
         self.assertEqual(751, sum(request.answered for request in requests))
 
     def test_the_share_of_one_target_is_a_quarter(self) -> None:
-        """Dials as a session has streams may be pending, a quarter to one under way at a time."""
+        """As many dials as a session has streams may be pending, a quarter of them per target."""
         limits = DialLimits()
         self.assertEqual(Limits().max_streams, limits.most_pending)
         self.assertEqual(limits.most_pending, 4 * limits.most_at_once)
 
     def test_a_caller_that_left_at_once_is_not_dialed_for(self) -> None:
-        """Its request says so when it is asked, and its place is free."""
+        """Nothing is dialed for a caller that has left already, and its place is free."""
         request = FakeRequest("10.0.0.5", 10250)
         request.on_cancel = lambda callback: callback()
         self.dialer.stream_requested(request)
@@ -318,7 +322,7 @@ class LimitTests(DialerTests):
         self.assertFalse(request.answered)
 
     def test_a_cancelled_request_stops_its_attempt_and_gets_no_answer(self) -> None:
-        """Late news of the attempt change nothing, and a late socket is aborted."""
+        """A late result of a cancelled attempt changes nothing, and a late socket is aborted."""
         request = self.ask("10.0.0.5")
         assert request.cancel is not None
         request.cancel()
@@ -329,7 +333,7 @@ class LimitTests(DialerTests):
         self.assertFalse(request.answered)
 
     def test_stopping_ends_every_dial_and_refuses_new_ones(self) -> None:
-        """Attempts and lookups alike."""
+        """Stopping ends attempts and lookups, and rejects new dials."""
         dialing = self.ask("10.0.0.5")
         looking_up = self.ask("db.example.org")
         self.dialer.stop()
@@ -342,17 +346,17 @@ class LimitTests(DialerTests):
         self.assertEqual(len(self.attempts()), 1)
 
     def test_a_defect_fails_the_one_request(self) -> None:
-        """The session and its other streams never see the exception."""
+        """A defect fails one request, without an exception in the session and its other streams."""
         self.resolver.known = lambda name: 1 / 0  # type: ignore[method-assign,assignment,return-value] # a defect
         self.assert_failed(self.ask("db.example.org"), Code.INTERNAL, "internal error")
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
 
 class NameTests(DialerTests):
-    """Destinations that are looked up."""
+    """Destinations that are resolved."""
 
     def test_a_name_is_looked_up_and_its_addresses_tried_in_turn(self) -> None:
-        """A refusal moves on at once; the first socket that connects wins."""
+        """A refused connection moves on at once; the first connected socket wins."""
         request = self.ask("db.example.org")
         self.assertEqual(self.names.asked[0][0], "db.example.org")
         self.names.answer("192.0.2.1", "192.0.2.2")
@@ -363,7 +367,8 @@ class NameTests(DialerTests):
         self.assertIsNotNone(request.stream)
 
     def test_a_slow_address_gets_company_after_250_ms(self) -> None:
-        """Families take turns; the losers are stopped (RFC 8305)."""
+        """After 250 ms the next address is tried concurrently, with alternating families; the
+        losers are stopped (RFC 8305)."""
         request = self.ask("db.example.org")
         self.names.answer("2001:db8::1", "2001:db8::2", "192.0.2.1")
         self.reactor.advance(0.249)
@@ -379,7 +384,7 @@ class NameTests(DialerTests):
         self.assertTrue(self.connect(0).aborted)
 
     def test_every_attempt_ends_with_the_dial(self) -> None:
-        """Lookup and earlier attempts use up the time of later ones."""
+        """Lookups and earlier attempts use up the time of later ones."""
         request = self.ask("db.example.org", timeout=1.0)
         self.reactor.advance(0.5)
         self.names.answer("192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4")
@@ -392,7 +397,7 @@ class NameTests(DialerTests):
         self.assertEqual(len(self.attempts()), 2)
 
     def test_the_answer_of_a_host_is_told_before_silence(self) -> None:
-        """The sentence has every address, the code the one that says most."""
+        """The text has every address, the code is the most specific one."""
         request = self.ask("db.example.org")
         self.names.answer("192.0.2.1", "192.0.2.2")
         self.refuse(0, error.ConnectionRefusedError())
@@ -400,7 +405,7 @@ class NameTests(DialerTests):
         self.assert_failed(request, Code.REFUSED, "192.0.2.1: connection refused", "192.0.2.2: no")
 
     def test_no_more_addresses_are_tried_when_descriptors_run_out(self) -> None:
-        """The next would need one, too."""
+        """If descriptors run out, no more addresses are tried: the next would need one, too."""
         request = self.ask("db.example.org")
         self.names.answer("192.0.2.1", "192.0.2.2")
         self.refuse(0, error.ConnectBindError(errno.EMFILE))
@@ -408,7 +413,7 @@ class NameTests(DialerTests):
         self.assertEqual(len(self.attempts()), 1)
 
     def test_at_most_the_limit_of_addresses_is_tried(self) -> None:
-        """A name with hundreds of addresses costs no hundreds of sockets."""
+        """A name with hundreds of addresses does not use hundreds of sockets."""
         request = self.ask("db.example.org")
         self.names.answer(*(f"192.0.2.{last}" for last in range(1, 100)))
         for index in range(4):
@@ -417,7 +422,7 @@ class NameTests(DialerTests):
         self.assertEqual(len(self.attempts()), 4)
 
     def test_an_address_that_a_name_must_not_lead_to_is_left_out(self) -> None:
-        """A name server cannot point the agent at its own loopback."""
+        """A name server cannot direct the agent to its own loopback."""
         request = self.ask("db.example.org", 22)
         self.names.answer("127.0.0.1", "192.0.2.1")
         self.assertEqual(self.attempts(), ["192.0.2.1"])
@@ -428,18 +433,18 @@ class NameTests(DialerTests):
         self.assert_failed(denied, Code.DENIED, "db.example.org:22 leads to 127.0.0.1:22")
 
     def test_a_name_without_addresses_fails(self) -> None:
-        """With the code for it."""
+        """A name without addresses fails with its own code."""
         request = self.ask("db.example.org")
         self.names.answer()
         self.assert_failed(request, Code.NAME_NOT_RESOLVED, "connect db.example.org:10250 from")
 
     def test_a_name_that_no_pattern_names_is_not_looked_up(self) -> None:
-        """Names in questions carry data out, too."""
+        """A name without a pattern is not resolved: queries can exfiltrate data."""
         self.assert_failed(self.ask("secret.example.net"), Code.DENIED, "secret.example.net:10250")
         self.assertEqual(self.names.asked, [])
 
     def test_silent_name_servers_use_up_the_deadline_only(self) -> None:
-        """Their late answer changes nothing."""
+        """A late response of name servers changes nothing."""
         request = self.ask("db.example.org", timeout=5.0)
         self.reactor.advance(4.9)
         self.assertFalse(request.answered)
@@ -449,7 +454,7 @@ class NameTests(DialerTests):
         self.assertEqual(self.attempts(), [])
 
     def test_those_who_ask_for_a_name_at_a_time_share_a_lookup(self) -> None:
-        """A burst to a name is none of lookups; one that gives up leaves it to the others."""
+        """Concurrent lookups of one name are shared; a cancelled one does not affect the others."""
         limits = DialLimits(most_at_once=10, most_pending=10)
         self.dialer.stop()
         self.dialer = Dialer(
@@ -465,7 +470,7 @@ class NameTests(DialerTests):
         self.assertEqual(len(self.names.asked), 1)
 
     def test_a_lookup_that_hangs_is_shared_with_those_who_wait_only(self) -> None:
-        """Name servers may be well again; its late answer ends nothing but itself."""
+        """A hanging lookup is shared with current waiters only; its late result is ignored."""
         request = self.ask("db.example.org", timeout=5.0)
         self.reactor.advance(5.0)
         self.assert_failed(request, Code.TIMEOUT, "name servers")
@@ -479,7 +484,7 @@ class NameTests(DialerTests):
         self.assertFalse(again.answered)
 
     def test_lookups_that_never_end_are_bounded(self) -> None:
-        """A lookup counts until it ends, also when nobody waits for it any longer."""
+        """A lookup counts until it ends, even if nobody waits for it any longer."""
         for _ in range(2):
             request = self.ask("db.example.org")
             assert request.cancel is not None
@@ -490,7 +495,7 @@ class NameTests(DialerTests):
         self.assertEqual(self.resolver.lookups, 2)
 
     def test_a_lookup_that_the_system_cannot_make_says_so(self) -> None:
-        """It is over, so that its place is free for others."""
+        """A lookup that the system cannot make fails with the reason, and its place is free."""
         request, other = self.ask("db.example.org"), self.ask("db.example.org")
         self.names.fail(OSError(errno.EMFILE, "Too many open files"))
         for each in (request, other):
@@ -498,7 +503,7 @@ class NameTests(DialerTests):
         self.assertEqual(self.resolver.lookups, 0)
 
     def test_a_zone_that_is_no_interface_is_unreachable(self) -> None:
-        """The reactor finds that out before anything is tried, by raising."""
+        """A zone without an interface makes the reactor raise before any attempt: unreachable."""
 
         def raises(*arguments: object) -> None:
             raise OSError(errno.ENODEV, "No such device")

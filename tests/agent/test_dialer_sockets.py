@@ -1,4 +1,4 @@
-"""The dialer on the real reactor: what the kernel says arrives as the documented code."""
+"""The dialer on the real reactor: errors of the kernel map to the documented codes."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from yurttunnel.wire.codes import Code
 
 
 class WaitingRequest(FakeRequest):
-    """A request whose failure can be waited for."""
+    """A request whose failure can be awaited."""
 
     def __init__(self, host: str, port: int, timeout: float = 10.0) -> None:
         super().__init__(host, port, timeout)
         self.failed: Deferred[tuple[Code, str]] = Deferred()
 
     def fail(self, code: Code, text: str) -> None:
-        """Answer with a failure, and tell the test."""
+        """Record a failure, and notify the test."""
         super().fail(code, text)
         self.failed.callback((code, text))
 
 
 class KernelErrors:
-    """Loopback only; nothing is ever connected."""
+    """Errors on loopback; no connection is ever established."""
 
     transports: str
     unreachable: str
 
     def setUp(self) -> None:
-        """Hold a port on which nobody listens."""
+        """Reserve a port without a listener."""
         self.held = socket.socket()
         self.addCleanup(self.held.close)
         self.held.bind(("127.0.0.1", 0))
@@ -60,20 +60,20 @@ class KernelErrors:
         self.addCleanup(self.dialer.stop)
 
     def ask(self, host: str, timeout: float = 10.0) -> Deferred[tuple[Code, str]]:
-        """Dial and give the failure."""
+        """Dial and return the failure."""
         request = WaitingRequest(host, self.port, timeout)
         self.dialer.stream_requested(request)
         return request.failed
 
     async def test_a_port_on_which_nobody_listens_refuses(self) -> None:
-        """REFUSED, with a sentence that names target, node and reason."""
+        """REFUSED, with a text that names target, node and reason."""
         self.assertEqual(
             await self.ask("127.0.0.1"),
             (Code.REFUSED, f"connect 127.0.0.1:{self.port} from edge-1: connection refused"),
         )
 
     async def test_a_target_that_does_not_answer_times_out(self) -> None:
-        """TIMEOUT, when the time of the request is over."""
+        """TIMEOUT, after the timeout of the request."""
         hole = BlackHole()
         self.addCleanup(hole.close)
         self.port = hole.port
@@ -81,7 +81,7 @@ class KernelErrors:
         self.assertEqual(code, Code.TIMEOUT)
 
     async def test_a_target_that_the_network_cannot_reach(self) -> None:
-        """UNREACHABLE at once, and not that an operation is in progress."""
+        """UNREACHABLE at once, and not "operation in progress"."""
         network = Namespace()
         self.addCleanup(network.close)
         network.run("ip", "link", "set", "lo", "up")
@@ -94,13 +94,13 @@ class KernelErrors:
         self.assertEqual(text, f"connect 127.0.0.1:{self.port} from edge-1: {self.unreachable}")
 
     async def test_a_zone_without_an_interface_is_unreachable(self) -> None:
-        """UNREACHABLE, without asking anybody."""
+        """UNREACHABLE, without a lookup."""
         code, text = await self.ask("fe80::1%no-such-if")
         self.assertEqual(code, Code.UNREACHABLE)
         self.assertIn("zone id", text)
 
     async def test_running_out_of_descriptors_is_an_overload(self) -> None:
-        """OVERLOADED: trying later may work, and does."""
+        """OVERLOADED: a later retry may succeed, and does."""
         with no_descriptor_left():
             failed = self.ask("127.0.0.1")
         code, text = await failed
@@ -111,7 +111,7 @@ class KernelErrors:
 
 
 class DirectKernelErrorTests(KernelErrors, TestCase):
-    """With the transports of the tunnel."""
+    """With the tunnel's transports."""
 
     transports = "direct"
     unreachable = "no route to host"

@@ -1,4 +1,4 @@
-"""How the agent follows where the servers are."""
+"""Discovery of the servers' addresses by the agent."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from yurttunnel.pki.directory import StateDirectory, StateError
 
 
 class DiscoveryTests(SynchronousTestCase):
-    """The service of the servers, in an API in memory."""
+    """The servers' service, in an API in memory."""
 
     def setUp(self):
-        """Have an API without the service, and an agent that has not begun."""
+        """Start an API without the service, and create an agent's discovery."""
         self.clock = Clock()
         self.clock.advance(1_700_000_000)
         self.client = FakeKubeClient(self.clock)
@@ -36,7 +36,7 @@ class DiscoveryTests(SynchronousTestCase):
         self.make()
 
     def make(self):
-        """Make an agent's informers and what it finds."""
+        """Create an agent's informers and its discovery."""
         self.informers = Informers(self.clock, self.client)
         self.found = DiscoveredAddresses(self.informers, NAMESPACE, AddressFile(self.directory))
         self.told = []
@@ -50,27 +50,27 @@ class DiscoveryTests(SynchronousTestCase):
         self.clock.advance(0)
 
     def stop(self):
-        """Stop; nothing may be left."""
+        """Stop; nothing may remain."""
         if self.found.running:
             self.found.stopService()
             self.informers.stopService()
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def hosts(self):
-        """Return what was told last, without the ports."""
+        """Return the hosts reported last, without ports."""
         return [host for host, _ in self.told[-1]] if self.told else None
 
     def kept(self):
-        """Return what is on disk."""
+        """Return the addresses on disk."""
         return json.loads((self.directory / FILE_NAME).read_bytes())
 
     def pass_time(self, seconds):
-        """Let time pass."""
+        """Advance the clock."""
         for _ in range(round(seconds)):
             self.clock.advance(1)
 
     def test_balancer(self):
-        """The addresses are told, and kept on disk."""
+        """The addresses of a load balancer are reported, and stored on disk."""
         self.client.put(SERVICES, service("LoadBalancer", ingress=[{"hostname": "lb.example"}]))
         self.start()
         self.assertEqual([(("lb.example", 10262),)], self.told)
@@ -78,7 +78,7 @@ class DiscoveryTests(SynchronousTestCase):
         self.assertIsNone(self.found.problem())
 
     def test_change(self):
-        """Changes of the service are followed, and told once each."""
+        """Changes of the service are followed, and reported once each."""
         self.client.put(SERVICES, service("LoadBalancer", ingress=[{"ip": "192.0.2.1"}]))
         self.start()
         self.client.put(SERVICES, service("LoadBalancer", ingress=[{"ip": "192.0.2.2"}]))
@@ -89,7 +89,7 @@ class DiscoveryTests(SynchronousTestCase):
         self.assertEqual(["192.0.2.2:10262"], self.kept())
 
     def test_follower_comes_late(self):
-        """Who asks later is told at once."""
+        """A late follower is notified at once."""
         self.client.put(SERVICES, service("ClusterIP", annotation="a:1"))
         self.start()
         late = []
@@ -97,7 +97,7 @@ class DiscoveryTests(SynchronousTestCase):
         self.assertEqual([(("a", 1),)], late)
 
     def test_nodes(self):
-        """Cloud nodes that come, go and change are followed; others are not asked for."""
+        """Added, removed and changed cloud nodes are followed; other nodes are not requested."""
         self.client.put(SERVICES, service("NodePort"))
         self.client.put(NODES, node("192.0.2.1", name="cloud-1"))
         self.client.put(NODES, node("192.0.2.66", name="edge-1", edge="true"))
@@ -115,7 +115,7 @@ class DiscoveryTests(SynchronousTestCase):
         self.assertEqual({"services"}, {plural for _, plural, _ in self.client.calls})
 
     def test_slices(self):
-        """Ready endpoints are followed; when there are none the ones found before stay."""
+        """Ready endpoints are followed; if there are none, the previous ones stay."""
         self.client.put(SERVICES, service("ClusterIP"))
         self.client.put(ENDPOINT_SLICES, slice_of("192.0.2.1"))
         self.client.put(ENDPOINT_SLICES, slice_of("192.0.2.9", name="x-tunnel-server-svc-2"))
@@ -134,7 +134,7 @@ class DiscoveryTests(SynchronousTestCase):
         self.assertIsNone(self.found.problem())
 
     def test_type_changes(self):
-        """Another type of the service is looked at in its own way."""
+        """Another type of the service is handled in its own way."""
         self.client.put(SERVICES, service("NodePort"))
         self.client.put(NODES, node("192.0.2.1"))
         self.client.put(ENDPOINT_SLICES, slice_of("192.0.2.5"))
@@ -143,7 +143,7 @@ class DiscoveryTests(SynchronousTestCase):
         self.assertEqual([("192.0.2.5", 10262)], list(self.told[-1]))
 
     def test_no_service(self):
-        """Without the service the sentence says what to do; it is found when it comes."""
+        """Without the service the message says what to do; it is found once it exists."""
         self.start()
         self.assertIn(f"no service {NAMESPACE}/{SERVICE}", self.found.problem())
         self.assertIn("--tunnelserver-addr", self.found.problem())
@@ -152,7 +152,7 @@ class DiscoveryTests(SynchronousTestCase):
         self.assertEqual(["a"], self.hosts())
 
     def test_service_goes(self):
-        """When the service goes, its addresses stay in use."""
+        """When the service is deleted, its addresses stay in use."""
         self.client.put(SERVICES, service("ClusterIP", annotation="a:1"))
         self.start()
         self.client.remove(SERVICES, SERVICE, NAMESPACE)
@@ -160,7 +160,7 @@ class DiscoveryTests(SynchronousTestCase):
         self.assertIn("no service", self.found.problem())
 
     def refuse(self, refused, error=None):
-        """Have the API refuse lists of a kind of objects."""
+        """Have the API reject lists of a kind of objects."""
         listed = self.client.list
         error = error or NotAllowed(403, "Forbidden", f"{refused.plural} is forbidden")
 
@@ -172,7 +172,7 @@ class DiscoveryTests(SynchronousTestCase):
         self.patch(self.client, "list", refuse)
 
     def test_what_kubelets_may_not(self):
-        """What the API refuses to kubelets is told with the ways to do without."""
+        """What the API denies to kubelets is reported, with the alternatives."""
         for kind, refused in (("NodePort", NODES), ("ClusterIP", ENDPOINT_SLICES)):
             self.refuse(refused)
             self.client.put(SERVICES, service(kind))
@@ -196,7 +196,7 @@ class DiscoveryTests(SynchronousTestCase):
             self.stop()
 
     def test_other_errors(self):
-        """Nothing is said of permissions when the API does not answer, or knows nobody."""
+        """Permissions are not mentioned if the API does not respond, or rejects the credentials."""
         self.client.put(SERVICES, service("NodePort"))
         for error in (ApiUnreachable("no answer"), NotAllowed(401, "Unauthorized", "who?")):
             self.refuse(NODES, error)
@@ -207,7 +207,7 @@ class DiscoveryTests(SynchronousTestCase):
             self.stop()
 
     def test_not_allowed(self):
-        """What the API refuses is told, and keeps nothing else from being followed."""
+        """A denied request is reported, and does not keep other objects from being followed."""
         self.refuse(NODES)
         self.client.put(SERVICES, service("NodePort"))
         self.start()
@@ -218,7 +218,7 @@ class DiscoveryTests(SynchronousTestCase):
         self.assertEqual(["a"], self.hosts())
 
     def test_start_without_api(self):
-        """An agent that starts while the API is away begins with what was known last."""
+        """An agent that starts while the API is unreachable uses the last known addresses."""
         self.client.put(SERVICES, service("ClusterIP", annotation="a:1,[fd00::1]:2"))
         self.start()
         self.stop()
@@ -235,7 +235,7 @@ class DiscoveryTests(SynchronousTestCase):
         self.assertIsNone(self.found.problem())
 
     def test_disk_that_is_full_for_a_while(self):
-        """What could not be written is written with what is told next, or else in the end."""
+        """A failed write is repeated with the next change, or else at the end."""
         self.client.put(SERVICES, service("ClusterIP", annotation="a:1"))
         self.start()
         full = StateError("no space left")
@@ -253,7 +253,7 @@ class DiscoveryTests(SynchronousTestCase):
         self.assertEqual(["c:1"], self.kept())
 
     def test_api_away(self):
-        """Losing the API for any length changes nothing; changes are seen afterwards."""
+        """An outage of the API of any length changes nothing; changes are seen afterwards."""
         self.client.put(SERVICES, service("ClusterIP", annotation="a:1"))
         self.start()
         self.client.fail(ApiUnreachable("no answer"))
@@ -265,7 +265,7 @@ class DiscoveryTests(SynchronousTestCase):
         self.assertEqual(["b"], self.hosts())
 
     def test_stop(self):
-        """After the end nothing is told."""
+        """After the end nothing is reported."""
         self.client.put(SERVICES, service("ClusterIP", annotation="a:1"))
         self.start()
         self.found.stopService()
@@ -278,7 +278,7 @@ class FixedTests(SynchronousTestCase):
     """``--tunnelserver-addr``."""
 
     def test_told_once(self):
-        """They are as they are."""
+        """The addresses are reported once, unchanged."""
         told = []
         fixed = FixedAddresses([("a", 1)])
         fixed.follow(told.append)
@@ -289,13 +289,13 @@ class AddressFileTests(SynchronousTestCase):
     """The list on disk."""
 
     def setUp(self):
-        """Have a directory."""
+        """Create a directory."""
         self.directory = Path(self.mktemp())
         self.directory.mkdir()
         self.file = AddressFile(self.directory)
 
     def test_round_trip(self):
-        """What was written is read, and the file is closed to others."""
+        """A written list is read again, and the file is readable by its owner only."""
         written = (("a", 1), ("fd00::1", 10262), ("192.0.2.1", 65535))
         self.file.write(written)
         self.assertEqual(written, self.file.read())
@@ -304,11 +304,11 @@ class AddressFileTests(SynchronousTestCase):
         self.assertEqual(1000, len(self.file.read()))
 
     def test_none(self):
-        """No file, nothing."""
+        """Without a file there are no addresses."""
         self.assertEqual((), self.file.read())
 
     def test_unusable(self):
-        """A file that says something else is not used, whatever it says."""
+        """A file with other contents is not used, whatever they are."""
         for content in (
             b"",
             b"\xff\xfe",
@@ -331,7 +331,7 @@ class AddressFileTests(SynchronousTestCase):
         self.assertEqual((), self.file.read())
 
     def test_cannot_write(self):
-        """A directory that is not there is no reason to stop, but is told."""
+        """A missing directory is reported, and is not fatal."""
         with capturedLogs() as told:
             AddressFile(self.directory / "missing").write([("a", 1)])
         self.assertIn("missing", told[0]["problem"])

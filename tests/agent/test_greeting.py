@@ -1,4 +1,4 @@
-"""What an agent without a cluster says on a terminal."""
+"""The message of an agent without a cluster on a terminal."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from yurttunnel.server.frontends.forward import parse_forward
 
 
 class GreetingTests(SynchronousTestCase):
-    """It has the command by which the node is reached, where there is one."""
+    """It has the command that reaches the node, if there is one."""
 
     def said(self, *flags: str) -> str | None:
-        """Have an agent with these flags connect; what it says, ``None`` for nothing at all."""
+        """Connect an agent with these flags; return its message, ``None`` without one."""
         options = Options({})
         options.parseOptions(
             ["--standalone", "--state-dir=A", "--node-name=edge-1", "--tunnelserver-addr=a", *flags]
@@ -34,7 +34,7 @@ class GreetingTests(SynchronousTestCase):
         return screen.getvalue()
 
     def test_command(self) -> None:
-        """It leads to an address that the agent lets be reached."""
+        """The command names an address that the agent allows."""
         for address, target in (("192.0.2.7", "192.0.2.7"), ("2001:db8::7", "2001:db8::7")):
             said = self.said("--node-ip", address)
             [line] = [each for each in said.splitlines() if "forward add" in each]
@@ -46,7 +46,7 @@ class GreetingTests(SynchronousTestCase):
             )
 
     def test_nothing(self) -> None:
-        """Who has named all that may be reached is told nothing, and nobody is without a screen."""
+        """There is no message if the user has set all destinations, or without a terminal."""
         self.assertIsNone(self.said("--node-ip=192.0.2.7", "--allow-destination=no-default"))
         options = Options({})
         options.parseOptions(

@@ -39,22 +39,22 @@ def parse(*arguments: str, environment: dict[str, str] | None = None) -> Setting
 
 
 def flags_without(*names: str) -> list[str]:
-    """Return the required flags but for ``names``."""
+    """Return the required flags without ``names``."""
     return [f"{flag}={value}" for flag, value in REQUIRED.items() if flag not in names]
 
 
 class FoundTests(SynchronousTestCase):
-    """What is found on a machine without a cluster when nobody says it."""
+    """Values that are detected on a machine without a cluster if flags are missing."""
 
     def parse(self, *missing: str, server: str = "127.0.0.1") -> Settings:
-        """Parse all flags but these."""
+        """Parse all flags except these."""
         flags = flags_without(*missing, "--tunnelserver-addr")
         options = Options({"HOME": "/home/somebody"})
         options.parseOptions(["--standalone", f"--tunnelserver-addr={server}", *flags])
         return options.settings
 
     def test_name(self) -> None:
-        """It is that of the machine, in lower case; one that no node can have is no name."""
+        """The name is the machine's, in lower case; an invalid one causes an error."""
         self.patch(socket, "gethostname", lambda: "Edge-7.example")
         self.assertEqual("edge-7.example", self.parse("--node-name").node_name)
         for name in ("localhost", "a_b"):
@@ -65,9 +65,9 @@ class FoundTests(SynchronousTestCase):
                 self.parse("--node-name")
 
     def test_address(self) -> None:
-        """It is the one that leads to the server; callers name the node by its name alone.
+        """The address is the one with the route to the server; callers use the node's name only.
 
-        So a certificate is good for the machine when it has another address tomorrow.
+        So the certificate remains valid if the machine's address changes.
         """
         settings = self.parse("--node-ip")
         self.assertEqual("127.0.0.1", str(settings.node_ip))
@@ -75,7 +75,7 @@ class FoundTests(SynchronousTestCase):
         self.assertEqual("::1", str(self.parse("--node-ip", server="[::1]").node_ip))
 
     def test_no_address(self) -> None:
-        """Without a route the only address is taken; none, or several, are told."""
+        """Without a route the only address is used; none, or several, are reported."""
         self.patch(options_module, "outgoing_address", lambda towards=None: None)
         own = {ip_address("127.0.0.1"), ip_address("::1")}
         self.patch(options_module, "own_addresses", lambda: own)
@@ -92,7 +92,7 @@ class FoundTests(SynchronousTestCase):
             self.parse("--node-ip")
 
     def test_directory(self) -> None:
-        """It is root's, as systemd has it, or in the home of the user."""
+        """The directory is that of systemd for root, otherwise in the user's home."""
         for user, expected in (
             (0, "/var/lib/yurttunnel-agent/state"),
             (1000, "/home/somebody/.local/state/yurttunnel/agent"),
@@ -102,10 +102,10 @@ class FoundTests(SynchronousTestCase):
 
 
 class ValueTests(SynchronousTestCase):
-    """What good command lines mean."""
+    """Valid command lines."""
 
     def test_the_required_flags_suffice(self) -> None:
-        """Everything else has the documented default."""
+        """All other flags have the documented default."""
         settings = parse()
         self.assertEqual(settings.node_name, "edge-1")
         self.assertEqual(settings.node_ip, ip_address("10.0.0.5"))
@@ -121,18 +121,18 @@ class ValueTests(SynchronousTestCase):
         )
 
     def test_the_metas_default_address_has_the_family_of_the_node(self) -> None:
-        """A node of IPv6 only may have no 127.0.0.1."""
+        """An IPv6-only node may have no 127.0.0.1."""
         self.assertEqual(parse("--node-ip=fd00::5").meta_host, "::1")
 
     def test_several_servers_are_separated_by_commas(self) -> None:
-        """Each once, with its own port or the default one."""
+        """Each server counts once, with its own port or the default."""
         self.assertEqual(
             parse("--tunnelserver-addr", "a:1, [fd00::1]:2,b,a:1,").servers,
             (("a", 1), ("fd00::1", 2), ("b", 10262)),
         )
 
     def test_name_and_address_come_from_the_environment_unless_given(self) -> None:
-        """As the DaemonSets of yurttunnel have it."""
+        """As in the DaemonSets of yurttunnel."""
         options = Options({"NODE_NAME": "edge-2", "NODE_IP": "10.0.0.6"})
         options.parseOptions(["--standalone", *flags_without("--node-name", "--node-ip")])
         self.assertEqual(options.settings.node_name, "edge-2")
@@ -140,11 +140,11 @@ class ValueTests(SynchronousTestCase):
         self.assertEqual(parse(environment={"NODE_NAME": "edge-2"}).node_name, "edge-1")
 
     def test_the_transports_can_be_twisteds(self) -> None:
-        """By name."""
+        """Transports are selected by name."""
         self.assertEqual(parse("--transport=twisted").transport, "twisted")
 
     def test_durations_carry_units(self) -> None:
-        """Zero is one, too."""
+        """Durations may have units; zero is valid."""
         settings = parse("--resume-window=2m", "--drain-timeout=0")
         self.assertEqual((settings.resume_window, settings.drain_timeout), (120.0, 0.0))
 
@@ -158,7 +158,7 @@ class ValueTests(SynchronousTestCase):
         self.assertFalse(settings.keep_default_destinations)
 
     def test_identifiers_give_own_names_and_addresses(self) -> None:
-        """They lead to the node as its name does."""
+        """Identifiers resolve to the node, like its name."""
         settings = parse("--agent-identifiers=host=alias.example&ipv4=10.0.0.9")
         self.assertEqual(settings.own_addresses, {ip_address("10.0.0.5"), ip_address("10.0.0.9")})
         names = settings.own_names
@@ -167,7 +167,7 @@ class ValueTests(SynchronousTestCase):
         self.assertIn(ip_address("::1"), names["localhost"])
 
     def test_the_join_token_is_read_from_its_file_when_asked_for(self) -> None:
-        """An agent that is enrolled needs neither."""
+        """The join token is read when it is needed: an enrolled agent needs none."""
         path = self.mktemp()
         Path(path).write_text(f"{TOKEN}\n")
         for arguments in (("--join-token-file", path), ("--join-token", f"{TOKEN}\n")):
@@ -176,7 +176,7 @@ class ValueTests(SynchronousTestCase):
         self.assertFalse(parse().mode.has_join_token)
 
     def test_a_file_without_a_token(self) -> None:
-        """The error names the flag, and says whether it is missing, empty or not a token."""
+        """The error names the flag, and whether the file is missing, empty or malformed."""
         binary = Path(self.mktemp())
         binary.write_bytes(b"\xff\xfe")
         empty = Path(self.mktemp())
@@ -190,14 +190,14 @@ class ValueTests(SynchronousTestCase):
                 parse("--join-token-file", path).mode.read_join_token()
 
     def test_the_version_is_ours(self) -> None:
-        """And not Twisted's."""
+        """The version is ours, not Twisted's."""
         printed = io.StringIO()
         with redirect_stdout(printed), self.assertRaises(SystemExit):
             Options({}).parseOptions(["--version"])
         self.assertEqual(printed.getvalue(), f"yurttunnel {version('yurttunnel')}\n")
 
     def test_the_help_names_every_flag(self) -> None:
-        """It is the manual."""
+        """The help lists every flag."""
         text = Options({}).help().whole()
         for flag in ("standalone", "allow-destination", "join-token-file", "no-default"):
             self.assertIn(flag, text)
@@ -207,7 +207,7 @@ class ValueTests(SynchronousTestCase):
 def parse_cluster(
     *arguments: str, environment: dict[str, str] | None = None, token: str = "/missing/token"
 ) -> Settings:
-    """Parse the flags of an agent in a cluster; ``token`` is where a pod has its token."""
+    """Parse the flags of an agent in a cluster; ``token`` is the path of a pod's token."""
     options = Options({"NODE_NAME": "edge-1", "NODE_IP": "10.0.0.5", **(environment or {})})
     options.service_account_token = Path(token)
     options.parseOptions(list(arguments))
@@ -221,19 +221,19 @@ class ClusterTests(SynchronousTestCase):
     """Command lines without ``--standalone``."""
 
     def mode(self, *arguments: str, **more: Any) -> ClusterSettings:
-        """Return what is particular to the cluster."""
+        """Return the settings of the cluster."""
         mode = parse_cluster(*arguments, **more).mode
         self.assertIsInstance(mode, ClusterSettings)
         return mode
 
     def token(self) -> str:
-        """Make a service account's token."""
+        """Create a service account's token."""
         path = self.mktemp()
         Path(path).write_text("token")
         return path
 
     def test_no_flag_is_required(self) -> None:
-        """The variables of the DaemonSet are enough."""
+        """The variables of the DaemonSet suffice."""
         settings = parse_cluster()
         self.assertEqual((settings.node_name, settings.servers), ("edge-1", ()))
         self.assertIsNone(settings.server_connections)
@@ -248,13 +248,13 @@ class ClusterTests(SynchronousTestCase):
         )
 
     def test_a_pod_with_a_service_account_asks_as_a_pod(self) -> None:
-        """Without a token, or where no pod is, the kubelet's configuration is used."""
+        """Without a token, or outside a pod, the kubelet's kubeconfig is used."""
         self.assertIsNone(self.mode(environment=IN_POD, token=self.token()).kube_config)
         self.assertEqual(self.mode(environment=IN_POD).kube_config, KUBELET_CONFIG)
         self.assertEqual(self.mode(token=self.token()).kube_config, KUBELET_CONFIG)
 
     def test_a_kube_config_wins(self) -> None:
-        """Over the service account; an address that is given beside it replaces its own."""
+        """--kube-config overrides the service account; a given address overrides its own."""
         flag = "--kube-config=/etc/agent.conf"
         for arguments, address in [
             ([flag], None),
@@ -265,7 +265,7 @@ class ClusterTests(SynchronousTestCase):
             self.assertEqual(mode.apiserver_addr, address)
 
     def test_the_address_of_the_api(self) -> None:
-        """It is for the service account, and may carry its scheme."""
+        """The API's address is for the service account, and may have a scheme."""
         for given, meant in [
             ("10.0.0.1:6443", "https://10.0.0.1:6443"),
             ("https://api.example", "https://api.example:443"),
@@ -275,7 +275,7 @@ class ClusterTests(SynchronousTestCase):
             self.assertEqual((mode.kube_config, mode.apiserver_addr), (None, meant))
 
     def test_other_values(self) -> None:
-        """As they are given."""
+        """Other values are used as given."""
         settings = parse_cluster(
             "--cert-dir=/pki", "--namespace=tunnel", "--server-connections=2",
             "--tunnelserver-addr=a:1,b",
@@ -286,25 +286,26 @@ class ClusterTests(SynchronousTestCase):
         self.assertEqual(settings.servers, (("a", 1), ("b", 10262)))
 
     def test_an_empty_server_address_means_none(self) -> None:
-        """As in manifests of yurttunnel 1.2."""
+        """An empty server address means none, as in manifests of yurttunnel 1.2."""
         self.assertEqual(parse_cluster("--tunnelserver-addr=").servers, ())
 
     def test_node_names_may_be_as_long_as_kubernetes_has_them(self) -> None:
-        """Only in a cluster: elsewhere they are the whole common name of a certificate."""
+        """Long node names are allowed in a cluster only: elsewhere they are the whole common name
+        of a certificate."""
         name = "n" * 60 + ".example"
         self.assertEqual(parse_cluster(f"--node-name={name}").node_name, name)
         with self.assertRaisesRegex(UsageError, "^--node-name: "):
             parse(f"--node-name={name}")
 
     def test_flags_of_the_other_mode_are_refused(self) -> None:
-        """With what to do."""
+        """Flags of the other mode are rejected, with what to do."""
         for flag in ("state-dir", "join-token-file", "join-token"):
             with self.assertRaisesRegex(UsageError, f"^--{flag} is for --standalone"):
                 parse_cluster(f"--{flag}=x")
         for flag in ("kube-config", "apiserver-addr", "cert-dir", "namespace"):
             with self.assertRaisesRegex(UsageError, f"^--{flag} has no effect with --standalone"):
                 parse(f"--{flag}=x")
-        # It is said before anything is missing: without a cluster that may have a default.
+        # Checked before missing flags, which may have a default without a cluster.
         with self.assertRaisesRegex(UsageError, "^--join-token-file is for --standalone: add that"):
             Options({}).parseOptions(["--tunnelserver-addr=a", "--join-token-file=x"])
 
@@ -330,7 +331,7 @@ class ClusterTests(SynchronousTestCase):
 
 
 class ErrorTests(SynchronousTestCase):
-    """What bad command lines are answered with."""
+    """Invalid command lines."""
 
     def test_bad_values_are_refused_with_the_flag_and_the_reason(self) -> None:
         """In one line."""
@@ -362,13 +363,13 @@ class ErrorTests(SynchronousTestCase):
             self.assertNotIn("\n", str(caught.exception))
 
     def test_a_bad_environment_variable_is_named(self) -> None:
-        """The operator did not write the flag."""
+        """The error names the variable, because the operator did not use the flag."""
         options = Options({"NODE_IP": "here"})
         with self.assertRaisesRegex(UsageError, r"^\$NODE_IP \(or --node-ip\): 'here'"):
             options.parseOptions(["--standalone", *flags_without("--node-ip")])
 
     def test_each_required_flag_is_missed(self) -> None:
-        """The error names it, and the variable that would do."""
+        """The error names the missing flag, and the variable that can replace it."""
         sentence = (
             "^--tunnelserver-addr is missing: give it; the server prints the whole command for a"
             " node when it is started, and so does yurttunnel token create there$"
@@ -381,7 +382,7 @@ class ErrorTests(SynchronousTestCase):
             Options({}).parseOptions(["--node-name=edge-1"])
 
     def test_without_a_cluster_there_is_another_way(self) -> None:
-        """Who has none is told of it where name and address are asked for, as by the server."""
+        """Errors for a missing name, address or server mention --standalone."""
         for flag, given in (("NAME", ()), ("IP", ("--node-name=edge-1",))):
             told = str(self.assertRaises(UsageError, Options({}).parseOptions, given))
             self.assertEqual(
@@ -391,22 +392,22 @@ class ErrorTests(SynchronousTestCase):
             )
 
     def test_two_tokens_are_refused(self) -> None:
-        """Which one is meant?"""
+        """Two tokens are ambiguous, and rejected."""
         with self.assertRaisesRegex(UsageError, "not both"):
             parse("--join-token=t", "--join-token-file=f")
 
     def test_server_connections_are_for_both_modes(self) -> None:
-        """All unless given."""
+        """The default is all servers, in both modes."""
         self.assertIsNone(parse().server_connections)
         self.assertEqual(parse("--server-connections=1").server_connections, 1)
 
     def test_arguments_of_no_flag_are_refused(self) -> None:
-        """As the flags' own typing errors are."""
+        """Arguments without a flag are rejected."""
         with self.assertRaisesRegex(UsageError, "'edge-1'"):
             parse("edge-1")
 
     def test_flags_that_mean_nothing_here_are_accepted_with_a_warning(self) -> None:
-        """So that the manifests of yurttunnel 1.2 work."""
+        """Obsolete flags are accepted with a warning, so that manifests of yurttunnel 1.2 work."""
         events = Logged(self)
         parse(
             "--vmodule=client=2",

@@ -1,4 +1,4 @@
-"""What an agent may connect to."""
+"""The destinations that an agent may connect to."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from yurttunnel.agent.policy import (
 
 
 def policy(*patterns: str, keep_default: bool = True) -> DestinationPolicy:
-    """Make the policy of a node with two addresses."""
+    """Return the policy of a node with two addresses."""
     return DestinationPolicy(
         "edge-1",
         [ip_address("10.0.0.5"), ip_address("fd00::5")],
@@ -27,17 +27,17 @@ def policy(*patterns: str, keep_default: bool = True) -> DestinationPolicy:
 
 
 def reaches(decides: DestinationPolicy, host: str, port: int) -> bool:
-    """Return whether the spelling ``host`` of an address is let through."""
+    """Return whether an address in the spelling ``host`` is allowed."""
     canonical = dialed_host(host)
     assert not isinstance(canonical, str), host
     return decides.may_connect(canonical, port)
 
 
 class CanonicalHostTests(SynchronousTestCase):
-    """What a destination stands for."""
+    """The canonical form of destinations."""
 
     def test_every_spelling_of_an_address_is_the_address_that_is_connected_to(self) -> None:
-        """Mapped, unspecified and zoned addresses are what the kernel makes of them."""
+        """Mapped, unspecified and zoned addresses become what the kernel connects to."""
         for text, address in {
             "127.0.0.1": "127.0.0.1",
             "0.0.0.0": "127.0.0.1",
@@ -53,13 +53,13 @@ class CanonicalHostTests(SynchronousTestCase):
             self.assertEqual(dialed_host(text), ip_address(address), text)
 
     def test_old_spellings_of_ipv4_are_refused(self) -> None:
-        """Nothing is left for inet_aton to read as an address."""
+        """Legacy spellings of IPv4 are rejected: inet_aton never sees one."""
         for text in ("2130706433", "0177.1", "0x7f.1", "127.1", "127.0.0.01", "0x7f000001", "1."):
             with self.assertRaisesRegex(ValueError, "four decimal numbers"):
                 dialed_host(text)
 
     def test_a_name_is_in_lower_case_and_without_final_dot(self) -> None:
-        """Names compare as name servers compare them."""
+        """Names are in lower case and without a final dot, as name servers compare them."""
         self.assertEqual(dialed_host("DB.Example.ORG."), "db.example.org")
 
     def test_what_is_neither_is_refused(self) -> None:
@@ -150,10 +150,10 @@ class PatternTests(SynchronousTestCase):
 
 
 class DefaultTests(SynchronousTestCase):
-    """What is allowed without patterns, and how patterns change it."""
+    """What is allowed without patterns, and how patterns change that."""
 
     def test_the_nodes_own_addresses_are_allowed_on_every_port(self) -> None:
-        """Whatever their spelling."""
+        """In any spelling."""
         for host in ("10.0.0.5", "::ffff:10.0.0.5", "fd00::5", "FD00:0::5"):
             self.assertTrue(reaches(policy(), host, 31337), host)
 
@@ -166,13 +166,13 @@ class DefaultTests(SynchronousTestCase):
                 self.assertFalse(reaches(policy(), host, port), (host, port))
 
     def test_the_edge_network_and_names_are_denied(self) -> None:
-        """Nothing beyond the node is reachable unless a pattern says so."""
+        """Nothing beyond the node is reachable without a pattern."""
         for host in ("10.0.0.6", "8.8.8.8", "169.254.169.254", "fd00::6", "fe80::1"):
             self.assertFalse(reaches(policy(), host, 10250), host)
         self.assertFalse(policy().may_look_up("db.internal", 10250))
 
     def test_a_node_whose_ip_is_loopback_has_every_port_of_it(self) -> None:
-        """A node ip is an own address, whichever it is."""
+        """A loopback node IP counts as an own address, too."""
         decides = DestinationPolicy("edge-1", [ip_address("127.0.0.1")])
         self.assertTrue(reaches(decides, "127.0.0.1", 8000))
         self.assertFalse(reaches(decides, "127.0.0.2", 8000))
@@ -184,7 +184,7 @@ class DefaultTests(SynchronousTestCase):
         self.assertTrue(reaches(decides, "10.0.0.5", 10250))
 
     def test_patterns_are_replaced_while_the_agent_runs(self) -> None:
-        """Neither the old ones count any more nor, if that is wanted, the default."""
+        """Replaced patterns no longer count, nor does the default if it is removed."""
         decides = policy("192.0.2.1:22")
         decides.use([parse_pattern("192.0.2.2:22")], True)
         self.assertFalse(reaches(decides, "192.0.2.1", 22))
@@ -197,19 +197,19 @@ class DefaultTests(SynchronousTestCase):
         self.assertTrue(reaches(decides, "127.0.0.1", 10250))
 
     def test_without_the_default_the_patterns_are_all_there_is(self) -> None:
-        """The own addresses and loopback need a pattern, too."""
+        """Own addresses and loopback then need a pattern, too."""
         decides = policy("192.0.2.1:22", keep_default=False)
         self.assertFalse(reaches(decides, "10.0.0.5", 10250))
         self.assertFalse(reaches(decides, "127.0.0.1", 10250))
 
 
 class MetaPortTests(SynchronousTestCase):
-    """The agent's own meta port, by which the node's kubelet sees that the agent lives."""
+    """The agent's own meta port, which the node's kubelet probes."""
 
     here = (ip_address("172.17.0.1"), ip_address("fe80::1"))
 
     def decide(self, *patterns: str, keep_default: bool = True) -> DestinationPolicy:
-        """Make the policy of an agent with port 10266, on a machine with more addresses."""
+        """Return the policy of an agent with port 10266, on a machine with more addresses."""
         return DestinationPolicy(
             "edge-1",
             [ip_address("10.0.0.5"), ip_address("fd00::5")],
@@ -220,7 +220,7 @@ class MetaPortTests(SynchronousTestCase):
         )
 
     def test_no_spelling_of_the_node_leads_to_it(self) -> None:
-        """Neither loopback nor an own address, by default and with patterns that name no port."""
+        """Neither loopback nor an own address reaches it, unless a pattern has ports."""
         hosts = (
             "127.0.0.1", "127.9.9.9", "0.0.0.0", "::", "::1", "::ffff:127.0.0.1", "10.0.0.5",
             "::ffff:10.0.0.5", "fd00::5", "172.17.0.1", "::ffff:172.17.0.1",
@@ -235,43 +235,43 @@ class MetaPortTests(SynchronousTestCase):
                 self.assertFalse(reaches(decides, host, 10266), host)
 
     def test_a_name_does_not_lead_to_it(self) -> None:
-        """Whoever answers for an allowed name cannot choose it either."""
+        """Whoever controls the DNS of an allowed name cannot reach it either."""
         decides = self.decide("*.example.org")
         for address in ("10.0.0.5", "fd00::5", "172.17.0.1"):
             self.assertFalse(decides.may_connect(ip_address(address), 10266, looked_up=True))
         self.assertTrue(decides.may_connect(ip_address("10.0.0.6"), 10266, looked_up=True))
 
     def test_a_pattern_that_names_the_port_opens_it(self) -> None:
-        """And no other address."""
+        """A pattern with the port allows it, at no other address."""
         decides = self.decide("127.0.0.1:10266", "172.17.0.0/16:10000-11000")
         self.assertTrue(reaches(decides, "127.0.0.1", 10266))
         self.assertTrue(reaches(decides, "172.17.0.1", 10266))
         self.assertFalse(reaches(decides, "10.0.0.5", 10266))
 
     def test_the_denial_has_the_flag_that_opens_it(self) -> None:
-        """What it says works."""
+        """The flag in the message works."""
         denial = self.decide().denial(ip_address("127.0.0.1"), 10266)
         self.assertIn("--allow-destination 127.0.0.1:10266 would allow it", denial)
 
     def test_the_same_port_elsewhere_and_other_ports_are_as_ever(self) -> None:
-        """Another machine's 10266, and the node's other localhost proxy port."""
+        """Another machine's 10266, and the node's other localhost proxy port, are not affected."""
         decides = self.decide("10.1.0.0/16")
         self.assertTrue(reaches(decides, "10.1.2.3", 10266))
         for host in ("127.0.0.1", "10.0.0.5"):
             self.assertTrue(reaches(decides, host, 10267))
 
     def test_only_addresses_of_this_machine_are(self) -> None:
-        """The kernel is asked; documentation addresses (RFC 5737, RFC 3849) are nobody's."""
+        """The kernel decides; documentation addresses (RFC 5737, RFC 3849) belong to no machine."""
         self.assertTrue(is_of_this_machine(ip_address("127.0.0.1")))
         for text in ("192.0.2.1", "2001:db8::1"):
             self.assertFalse(is_of_this_machine(ip_address(text)))
 
 
 class NameTests(SynchronousTestCase):
-    """Destinations that are looked up."""
+    """Destinations that are resolved."""
 
     def test_names_are_looked_up_only_when_a_pattern_names_them(self) -> None:
-        """An address pattern opens no way to carry data out in questions to name servers."""
+        """An address pattern allows no queries to name servers, which could exfiltrate data."""
         decides = policy("db.internal:5432", "*.example.org", "10.0.0.0/8")
         self.assertTrue(decides.may_look_up("db.internal", 5432))
         self.assertTrue(decides.may_look_up("a.example.org", 1))
@@ -286,7 +286,7 @@ class NameTests(SynchronousTestCase):
             self.assertFalse(decides.may_look_up(name, port), (name, port))
 
     def test_an_allowed_name_leads_anywhere_but_to_addresses_that_every_host_has(self) -> None:
-        """Whoever answers for a name does not choose what is reached on the node (rebinding)."""
+        """A name's DNS cannot choose what is reached on the node (DNS rebinding)."""
         decides = policy("*.example.org")
         for host in ("192.168.1.1", "8.8.8.8", "fd77::1"):
             self.assertTrue(decides.may_connect(ip_address(host), 80, looked_up=True), host)
@@ -306,12 +306,12 @@ class NameTests(SynchronousTestCase):
             self.assertFalse(decides.may_connect(ip_address(host), 80, looked_up=True), host)
 
     def test_such_addresses_are_reached_by_name_when_allowed_as_addresses(self) -> None:
-        """The operator who names them means them."""
+        """Loopback and the like are reached by name if the operator allows them as addresses."""
         decides = policy("*.example.org", "127.0.0.1:80")
         self.assertTrue(decides.may_connect(ip_address("127.0.0.1"), 80, looked_up=True))
 
     def test_a_denial_names_destination_node_and_flag(self) -> None:
-        """Whoever reads it knows what to do, and the flag is one that parses."""
+        """The message has a flag that parses and allows the destination."""
         sentence = policy().denial(ip_address("fd00::9"), 443)
         self.assertIn("node edge-1", sentence)
         self.assertIn("--allow-destination [fd00::9]:443 ", sentence)
@@ -324,7 +324,7 @@ ports = st.integers(1, 65535)
 
 
 def spellings(address: IPv4Address | IPv6Address) -> list[str]:
-    """Return every way to write ``address`` that some program understands."""
+    """Return every spelling of ``address`` that some program accepts."""
     if isinstance(address, IPv6Address):
         return [
             str(address),
@@ -353,13 +353,13 @@ def spellings(address: IPv4Address | IPv6Address) -> list[str]:
 
 
 class PropertyTests(SynchronousTestCase):
-    """What holds for every address and every text."""
+    """Properties of all addresses and all texts."""
 
     @given(ipv4 | ipv6, ports)
     def test_an_address_in_no_pattern_is_never_allowed_whatever_its_spelling(
         self, address: IPv4Address | IPv6Address, port: int
     ) -> None:
-        """A spelling is refused, or decided like the address."""
+        """A spelling is rejected, or decided like the address."""
         decides = policy("203.0.113.0/24", "2001:db8::/32", "*.example.org")
         for text in spellings(address):
             try:
@@ -383,7 +383,7 @@ class PropertyTests(SynchronousTestCase):
 
     @given(st.text(max_size=40), ports)
     def test_no_text_breaks_the_parsers(self, text: str, port: int) -> None:
-        """Anything is parsed, or refused with ``ValueError``."""
+        """Any text is parsed, or rejected with ``ValueError``."""
         for parse in (dialed_host, parse_pattern):
             try:
                 parse(text)

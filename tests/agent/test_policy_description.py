@@ -1,4 +1,4 @@
-"""What an agent may connect to, in words for the status page."""
+"""The description of the allowed destinations for the status page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class DescriptionTests(SynchronousTestCase):
     """The lines."""
 
     def test_patterns_are_written_as_they_are_read(self) -> None:
-        """What is shown of a pattern is a value of the flag that means the same."""
+        """A pattern is shown as a value of the flag with the same meaning."""
         for text in (
             "10.0.0.0/8", "10.0.0.0/8:443", "192.0.2.1", "192.0.2.1:8000-8100", "fd00::/8",
             "[fd00::1]:443", "fd00::1", "db.example.org:5432", "*.example.org", "*.example.org:1-9",
@@ -24,7 +24,7 @@ class DescriptionTests(SynchronousTestCase):
             self.assertEqual(pattern, parse_pattern(str(pattern)))
 
     def test_by_default(self) -> None:
-        """The node's own addresses, and loopback on some ports; then what the flag adds."""
+        """The node's own addresses, and loopback on some ports; then the flag's patterns."""
         policy = DestinationPolicy(
             "edge-1", [ip_address("10.0.0.5")], [parse_pattern("10.1.0.0/16")]
         )
@@ -38,13 +38,13 @@ class DescriptionTests(SynchronousTestCase):
         )
 
     def test_without_the_default(self) -> None:
-        """Nothing is named that is not allowed."""
+        """Only allowed destinations are listed."""
         patterns = [parse_pattern("192.0.2.1:80")]
         policy = DestinationPolicy("edge-1", [ip_address("10.0.0.5")], patterns, False)
         self.assertEqual(["192.0.2.1:80: by --allow-destination"], policy.described())
 
     def test_the_meta_port(self) -> None:
-        """It is no part of what is the node's own."""
+        """The meta port is not part of the node's own destinations."""
         policy = DestinationPolicy("edge-1", [ip_address("10.0.0.5")], meta_port=10266)
         self.assertEqual(
             [

@@ -1,4 +1,4 @@
-"""What the system's resolver says of names."""
+"""Results of the system's resolver."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from yurttunnel.agent.resolver import NodeResolver, addresses_of, system_lookups
 
 
 class AddressesTests(SynchronousTestCase):
-    """The answers of ``getaddrinfo``."""
+    """The results of ``getaddrinfo``."""
 
     def answer(self, *ends) -> None:
-        """Have the system answer with socket addresses."""
+        """Let the system return these socket addresses."""
 
         def answered(name, port, type=0):
             return [(socket.AF_UNSPEC, type, 6, "", end) for end in ends]
@@ -25,7 +25,7 @@ class AddressesTests(SynchronousTestCase):
         self.patch(resolver.socket, "getaddrinfo", answered)
 
     def refuse(self, error: Exception) -> None:
-        """Have the system raise."""
+        """Let the system raise ``error``."""
 
         def refused(name, port, type=0):
             raise error
@@ -33,7 +33,7 @@ class AddressesTests(SynchronousTestCase):
         self.patch(resolver.socket, "getaddrinfo", refused)
 
     def test_order(self) -> None:
-        """Each address once, as the system prefers them, with its zone."""
+        """Addresses are unique, in the system's order, with their zones."""
         self.answer(
             ("fe80::1", 0, 0, 3), ("fe80::2%3", 0, 0, 3), ("192.0.2.1", 0), ("192.0.2.1", 0)
         )
@@ -41,7 +41,7 @@ class AddressesTests(SynchronousTestCase):
         self.assertEqual(expected, addresses_of("x"))
 
     def test_no_address(self) -> None:
-        """A name that nobody knows has none, nor has one that cannot be."""
+        """An unknown name, and an invalid one, have no addresses."""
         for number in (socket.EAI_NONAME, socket.EAI_NODATA, socket.EAI_ADDRFAMILY):
             self.refuse(socket.gaierror(number, "Name or service not known"))
             self.assertEqual([], addresses_of("x"))
@@ -49,7 +49,7 @@ class AddressesTests(SynchronousTestCase):
         self.assertEqual([], addresses_of("a..b"))
 
     def test_the_system_cannot_look(self) -> None:
-        """That says nothing of the name."""
+        """A failed lookup says nothing about the name."""
         self.refuse(OSError(errno.EMFILE, "Too many open files"))
         self.assertRaises(OSError, addresses_of, "x")
         for number in (socket.EAI_AGAIN, socket.EAI_FAIL, socket.EAI_MEMORY, socket.EAI_SYSTEM):
@@ -62,7 +62,7 @@ class SystemTests(TestCase):
     """The system's own resolver."""
 
     async def test_lookups(self) -> None:
-        """Its answers are those that it gives; afterwards all places are free."""
+        """The results are the system's; afterwards all places are free."""
         names = NodeResolver(system_lookups(reactor), {})
         found = await names.look_up("localhost")
         self.assertTrue(all(each.is_loopback for each in found), found)

@@ -1,4 +1,4 @@
-"""Which address is dialed next."""
+"""The choice of the next address."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from yurttunnel.agent.routes import Routes
 
 
 class Client:
-    """What is seen of a client."""
+    """The attributes of a client that routes use."""
 
     location = home = None
     number = 0
@@ -18,7 +18,7 @@ class Client:
 
 
 class Answer(enum.Enum):
-    """What an attempt comes to."""
+    """The result of an attempt."""
 
     NONE = "none"
     ALREADY_CONNECTED = "already connected"
@@ -26,10 +26,10 @@ class Answer(enum.Enum):
 
 
 class RoutesTests(TestCase):
-    """Two addresses, and clients that are told of several servers."""
+    """Two addresses, and clients that know of several servers."""
 
     def setUp(self):
-        """Have a client with a session at ``b``."""
+        """Create a client with a session at ``b``."""
         self.clients = []
         self.routes = Routes(lambda host, port: host, self.clients)
         self.routes.shared = True
@@ -40,12 +40,12 @@ class RoutesTests(TestCase):
         self.seeker = self.client()
 
     def client(self):
-        """Make one more client."""
+        """Create one more client."""
         self.clients.append(Client())
         return self.clients[-1]
 
     def dial(self, client, answers):
-        """Have a client make an attempt with such answers; give where it led to."""
+        """Let a client make an attempt with these results; return the location."""
         host = self.routes.next(client)
         self.assertEqual((host, 1), client.location)
         if answers[host] is Answer.SESSION:
@@ -55,47 +55,48 @@ class RoutesTests(TestCase):
         return host
 
     def at_home(self):
-        """Return whether the first client has dialed where its session has been."""
+        """Return whether the first client has dialed the location of its session."""
         return self.routes.at_home(self.holder)
 
     def dials(self, number, **answers):
-        """Return where so many attempts of the second client lead to."""
+        """Return the locations of the second client's next attempts."""
         return [self.dial(self.seeker, answers) for _ in range(number)]
 
     def test_connected_server_is_spared(self):
-        """While nobody answers at one address, the one that is connected is dialed less and less.
+        """While one address does not respond, the one that is connected is dialed less and less
+        often.
 
-        It is not forgotten: there may be another server behind it.
+        It is still dialed: there may be another server behind it.
         """
         dialed = self.dials(200, a=Answer.NONE, b=Answer.ALREADY_CONNECTED)
         self.assertLessEqual(dialed[:60].count("b"), 8)
         self.assertGreaterEqual(dialed[100:].count("b"), 5)
 
     def test_begins_anew(self):
-        """When a server is missing what was before counts no more."""
+        """A missing server resets the history."""
         while self.routes.next(self.seeker) != "b":
             self.routes.failed(self.seeker)
         self.routes.begin_anew()
         self.assertEqual(["a"], self.dials(1, a=Answer.NONE))
 
     def test_new_address(self):
-        """A new address is no better than those that have failed before it was there."""
+        """A new address is not preferred to those that failed before it was added."""
         self.dials(50, a=Answer.NONE, b=Answer.ALREADY_CONNECTED)
         self.routes.use([("a", 1), ("b", 1), ("c", 1)])
         dialed = self.dials(3, a=Answer.NONE, b=Answer.ALREADY_CONNECTED, c=Answer.NONE)
         self.assertIn("a", dialed)
 
     def test_session_is_known_at_once(self):
-        """An address at which there is a session now has not failed for the next client."""
+        """An address with a session counts as working for the next client."""
         while self.dials(1, a=Answer.NONE, b=Answer.ALREADY_CONNECTED) != ["b"]:
-            """Fail at the one until it is the other's turn."""
+            """Fail at one address until the other's turn."""
         self.assertEqual(["a"], self.dials(1, a=Answer.SESSION))
         looker = self.client()
         answers = {"a": Answer.ALREADY_CONNECTED, "b": Answer.ALREADY_CONNECTED}
         self.assertEqual("a", self.dial(looker, answers))
 
     def test_client_that_drains(self):
-        """It looks where its session is before all else, and is in nobody's way there."""
+        """A draining client prefers the location of its session, without occupying it."""
         self.holder.draining = self.holder.resumes = True
         self.routes.use([("b", 1)])
         self.dial(self.seeker, {"b": Answer.SESSION})
@@ -104,18 +105,18 @@ class RoutesTests(TestCase):
         answers = {"a": Answer.NONE, "b": Answer.NONE}
         self.assertEqual(("b", True), (self.dial(self.holder, answers), self.at_home()))
         while self.dial(self.holder, answers) != "a":
-            """Look at both in turn."""
+            """Try both in turn."""
         self.assertFalse(self.at_home())
         self.routes.use([("a", 1)])
         self.assertEqual("a", self.dial(self.holder, {"a": Answer.SESSION}))
         self.assertTrue(self.at_home(), "there is no other place by now")
 
     def test_client_that_resumes(self):
-        """It looks where its session is before all else, whoever else is there meanwhile."""
+        """A resuming client prefers the location of its session, whoever else is there."""
         self.holder.resumes = True
         answers = {"a": Answer.NONE, "b": Answer.NONE}
         self.assertEqual("b", self.dial(self.holder, answers))
         while self.dial(self.holder, answers) != "a":
-            """Look at both in turn."""
+            """Try both in turn."""
         self.seeker.location = "b", 1
         self.assertEqual("b", self.dial(self.holder, answers))

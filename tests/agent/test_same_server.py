@@ -1,4 +1,4 @@
-"""Clients of one agent whose addresses lead to one server."""
+"""Clients of one agent whose addresses lead to the same server."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ class SameServerTests(ReplicaTests):
     expected = None
 
     def setUp(self):
-        """Have the server take the second client's session beside the first one's."""
+        """Let the server accept the second client's session in addition to the first."""
         super().setUp()
         self.replica("a", "b")
         self.use("a", "b")
         self.pass_time(2)
 
     def clients(self):
-        """Return the client that stands by, and the one that has the session."""
+        """Return the client that stands by, and the one with the session."""
         clients = sorted(self.servers._clients, key=lambda client: client.connected)
         self.assertEqual(2, len(clients))
         return clients
 
     def restart(self):
-        """Have another server in the place of the one there is; return that one."""
+        """Replace the server; return the new one."""
         self.behind.clear()
         old, _ = self.replicas[-1], self.replica("a", "b")
         return old
 
     def test_stands_by(self):
-        """One of them has the session, the other stands by, and streams live."""
+        """One client has the session, the other stands by, and streams survive."""
         near, _ = self.replicas[0].stream()
         self.pass_time(5 * LONGEST_LOOK, 5)
         self.assertEqual([True, False], [client.standing_by for client in self.clients()])
@@ -53,13 +53,13 @@ class SameServerTests(ReplicaTests):
         self.assertEqual(1, len(self.replicas[0].listener.sessions()))
 
     def test_log(self):
-        """It says so once, and warns of no other agent."""
+        """Standing by is logged once, without a warning about another agent."""
         self.pass_time(5 * LONGEST_LOOK, 5)
         self.assertEqual([], self.warnings())
         self.assertEqual(1, sum("stands by" in formatEvent(event) for event in self.events))
 
     def test_disconnected(self):
-        """While the session may still be resumed it is left alone."""
+        """While the session can be resumed, it is not replaced."""
         near, _ = self.replicas[0].stream()
         self.cut()
         self.settle()
@@ -69,7 +69,7 @@ class SameServerTests(ReplicaTests):
         self.assertEqual(["made"], near.told)
 
     def test_left(self):
-        """When the server goes away a session begins with the next one, and again only one."""
+        """When the server goes away, a session with the next one starts, and again only one."""
         self.replicas[0].stream()
         leaving = self.restart()
         leaving.listener.drain("the server is about to stop")
@@ -81,7 +81,7 @@ class SameServerTests(ReplicaTests):
         self.assertEqual([], self.warnings())
 
     def test_session_lost(self):
-        """When the session is over one of them is back soon, without a warning."""
+        """When the session ends, a client reconnects soon, without a warning."""
         self.patch(random, "uniform", lambda low, high: high)
         self.pass_time(5 * LONGEST_LOOK, 5)
         self.replicas[0].listener.close_sessions(Code.REVOKED, "for a moment")
@@ -92,7 +92,7 @@ class SameServerTests(ReplicaTests):
         self.assertEqual([], self.warnings())
 
     def test_restarted_server(self):
-        """After a restart of the server there is one session again, whichever client's it is."""
+        """After a restart of the server there is one session again, of either client."""
         self.kill(self.replicas[0])
         self.restart()
         self.pass_time(3 * LONGEST_DELAY, 1)
@@ -112,7 +112,7 @@ class HeldTests(ClientTestCase):
     """An address that leads to a server with which another client has a session."""
 
     def setUp(self):
-        """Have the server refuse the second client."""
+        """Have the server reject the second client."""
         super().setUp()
         self.connect()
         self.hellos = []
@@ -129,16 +129,16 @@ class HeldTests(ClientTestCase):
         self.network.settle()
 
     def look(self):
-        """Let the next look of the second client take place."""
+        """Make the second client's next look."""
         self.clock.advance(self.wait() + 1e-6)
         self.network.settle()
 
     def wait(self):
-        """Return the seconds until the second client looks again."""
+        """Return the seconds until the second client's next look."""
         return self.other._retry_call.getTime() - self.clock.seconds()
 
     def test_session_lives(self):
-        """The session that there is, and its streams, notice nothing."""
+        """The existing session and its streams are not affected."""
         self.assertEqual((True, False), (self.client.connected, self.other.connected))
         self.near.transport.write(b"still here")
         self.network.settle()
@@ -146,7 +146,7 @@ class HeldTests(ClientTestCase):
         self.assertEqual(1, len(self.listener.sessions()))
 
     def test_no_failure(self):
-        """The refusal is no failure: it is neither counted nor warned of, and told once."""
+        """The rejection is not a failure: not counted, without a warning, and logged once."""
         for _ in range(3):
             self.look()
         self.assertTrue(self.other.standing_by)
@@ -154,7 +154,7 @@ class HeldTests(ClientTestCase):
         self.assertEqual(1, sum("stands by" in text for text in self.logged("info")))
 
     def test_held(self):
-        """Its HELLO names the server process of the other client's session, and none else."""
+        """HELLO names the server process of the other client's session, and no other."""
         [hello] = self.hellos
         self.assertEqual(self.listener.process.hex(), hello.properties["held"])
         self.network.cut()
@@ -162,13 +162,13 @@ class HeldTests(ClientTestCase):
         self.assertNotIn("held", self.hellos[-1].properties)
 
     def test_seldom(self):
-        """As long as nothing is missing it looks every few minutes."""
+        """While no server is missing, the client looks every few minutes."""
         for _ in range(20):
             self.assertTrue(LONGEST_LOOK / 2 <= self.wait() <= LONGEST_LOOK, self.wait())
             self.look()
 
     def test_wanting(self):
-        """While servers are missing it looks soon at first, and then more and more seldom."""
+        """While servers are missing, it looks soon at first, and then less and less often."""
         self.group.wanting = True
         self.patch(random, "uniform", lambda low, high: high)
         self.other.look_soon()
@@ -184,7 +184,7 @@ class HeldTests(ClientTestCase):
             self.assertAlmostEqual(bound, delay, places=3)
 
     def test_lost(self):
-        """When the other client's session is over this one connects at once."""
+        """When the other client's session ends, this one connects at once."""
         self.client.close(Code.GOING_AWAY, "the address is gone")
         self.assertLessEqual(self.wait(), FIRST_DELAY)
         self.look()
@@ -192,7 +192,7 @@ class HeldTests(ClientTestCase):
         self.assertFalse(self.other.standing_by)
 
     def test_kept_for_resumption(self):
-        """While the other client's session may be resumed it is not replaced."""
+        """While the other client's session can be resumed, it is not replaced."""
         self.network.cut()
         self.other.look_soon(0)
         self.look()
@@ -202,7 +202,7 @@ class HeldTests(ClientTestCase):
         self.assertEqual(["made"], self.near.told)
 
     def test_draining(self):
-        """A client that drains holds nothing: the other one takes over before it has ended."""
+        """A draining client holds no server: the other one takes over before it has ended."""
         self.client.drain("the address has changed")
         self.network.settle()
         self.other.look_soon()
@@ -217,7 +217,7 @@ class HeldTests(ClientTestCase):
         )
 
     def test_lost_while_it_waits(self):
-        """So does one that waits after failures, however long that is to be."""
+        """So does one that waits after failures, however long its delay."""
         self.network.refuse()
         self.other.look_soon()
         for _ in range(6):
@@ -228,7 +228,7 @@ class HeldTests(ClientTestCase):
         self.assertLessEqual(self.wait(), FIRST_DELAY)
 
     def test_real_failure(self):
-        """A look that finds nobody is a failure like any other."""
+        """A look without a response is a failure like any other."""
         self.network.refuse()
         self.look()
         self.assertEqual((1, False), (self.other.failed_attempts, self.other.standing_by))

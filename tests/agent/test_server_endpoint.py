@@ -1,4 +1,4 @@
-"""The way to a server: TCP, in time."""
+"""The endpoint of a server: TCP, with a timeout."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from yurttunnel.agent.server_endpoint import (
 
 
 class Endpoint:
-    """Keeps the attempts, for the test to answer."""
+    """Stores the attempts, which the test completes."""
 
     def __init__(self):
         self.attempts = []
 
     def connect(self, factory):
-        """Begin an attempt."""
+        """Start an attempt."""
         self.attempts.append(Deferred())
         return self.attempts[-1]
 
 
 class DeadlineTests(SynchronousTestCase):
-    """An endpoint that gives up in time."""
+    """An endpoint with a timeout."""
 
     def setUp(self):
-        """Allow ten seconds."""
+        """Set a timeout of ten seconds."""
         self.clock = MemoryReactorClock()
 
     def connect(self, endpoint):
-        """Begin an attempt."""
+        """Start an attempt."""
         return EndpointWithDeadline(self.clock, endpoint, 10.0, "server.test:10262").connect(
             Factory.forProtocol(Protocol)
         )
 
     def test_silent_resolver(self):
-        """A lookup that never ends does not hold up the next attempt; the server is named."""
+        """A lookup that never ends does not block the next attempt; the server is named."""
         self.clock.nameResolver = names = FakeNameResolver()
         attempt = self.connect(HostnameEndpoint(self.clock, b"server.test", 10262, timeout=10.0))
         self.clock.advance(9.9)
@@ -54,7 +54,7 @@ class DeadlineTests(SynchronousTestCase):
         self.assertEqual([], self.clock.tcpClients)
 
     def test_in_time(self):
-        """What is in time is passed on, and leaves no timer."""
+        """A result within the timeout is passed on, and no timer remains."""
         endpoint = Endpoint()
         attempt = self.connect(endpoint)
         protocol = Protocol()
@@ -63,7 +63,7 @@ class DeadlineTests(SynchronousTestCase):
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def test_cancelled(self):
-        """An attempt that is given up ends as the endpoint says, without a timer."""
+        """A cancelled attempt ends with the endpoint's error, and no timer remains."""
         attempt = self.connect(Endpoint())
         attempt.cancel()
         self.failureResultOf(attempt, CancelledError)
@@ -71,10 +71,10 @@ class DeadlineTests(SynchronousTestCase):
 
 
 class ServerEndpointTests(SynchronousTestCase):
-    """The way to a server."""
+    """The endpoint of a server."""
 
     def test_a_zone_is_dialed(self):
-        """Without it a link-local address leads nowhere."""
+        """The zone is dialed: without it a link-local address has no route."""
         reactor = MemoryReactorClock()
         attempt = server_endpoint(reactor, "fe80::1%lo", 10262).connect(Factory())
         self.assertEqual(("fe80::1%lo", 10262), reactor.tcpClients[0][:2])

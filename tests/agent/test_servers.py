@@ -1,4 +1,4 @@
-"""Which servers an agent is connected to, where each has addresses of its own."""
+"""The servers that an agent connects to if each has its own addresses."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from yurttunnel.wire.codes import Code
 
 
 class FirstContactTests(ReplicaTests):
-    """What happens while nothing is known yet."""
+    """The start, while nothing is known yet."""
 
     def test_one_by_one(self):
-        """Those that share an address do not dial it at the same moment."""
+        """Clients that share an address do not dial it at the same moment."""
         self.told = 5
         self.replica("lb")
         self.servers.use([("lb", 10262)])
@@ -23,7 +23,7 @@ class FirstContactTests(ReplicaTests):
         self.assertEqual(5, self.servers.desired)
 
     def test_same_moment(self):
-        """Two that have reached one server at the same moment lose no time over it."""
+        """Two clients that reach one server at the same moment lose no time."""
         self.patch(random, "uniform", lambda low, high: high)
         self.told = 2
         self.replica("a", "b")
@@ -36,10 +36,10 @@ class FirstContactTests(ReplicaTests):
 
 
 class SeparateTests(ReplicaTests):
-    """Each server has its own address, as with EndpointSlices."""
+    """Each server has its own address, as in EndpointSlices."""
 
     def setUp(self):
-        """Have two servers."""
+        """Start two servers."""
         super().setUp()
         self.told = 2
         self.replica("a")
@@ -52,7 +52,7 @@ class SeparateTests(ReplicaTests):
         self.assertEqual(["a", "b"], sorted(self.dialed))
 
     def test_new_address(self):
-        """A server at a new address is connected within seconds, though no HELLO tells of it."""
+        """A server at a new address is connected within seconds, without a report in HELLO."""
         self.told = 3
         self.replica("c")
         self.use("a", "b", "c")
@@ -60,7 +60,7 @@ class SeparateTests(ReplicaTests):
         self.assertEqual([1, 1, 1], self.counts())
 
     def test_dead_address(self):
-        """One that is down costs attempts there, and leaves the session with the other alone."""
+        """A server that is down costs attempts at its address, and the other session stays."""
         near, far = self.replicas[1].stream()
         self.kill(self.replicas[0])
         self.pass_time(60)
@@ -74,7 +74,7 @@ class SeparateTests(ReplicaTests):
         self.assertEqual(b"still here", bytes(far.received))
 
     def test_who_is_back_is_not_told_as_missing(self):
-        """Though its last attempt but one has failed, too."""
+        """A server that is back is not reported as missing, although earlier attempts failed."""
         for replica in self.replicas:
             self.kill(replica)
         self.pass_time(10)
@@ -95,7 +95,7 @@ class SeparateTests(ReplicaTests):
                 self.assertEqual([1, 1], self.counts(), away)
 
     def test_the_other_is_spared(self):
-        """While nobody answers at one address, the server that is connected is seldom dialed."""
+        """While one address does not respond, the connected server is rarely dialed."""
         self.kill(self.replicas[0])
         self.dialed.clear()
         self.pass_time(180)
@@ -103,7 +103,7 @@ class SeparateTests(ReplicaTests):
         self.assertLess(self.dialed.count("b"), 20)
 
     def test_wakes(self):
-        """When the other session is over as well, who waits for the first tries at once."""
+        """When the other session ends, too, the client that waits for the first retries at once."""
         self.kill(self.replicas[0])
         self.pass_time(400, 1)
         self.replicas[0].up = True
@@ -113,7 +113,7 @@ class SeparateTests(ReplicaTests):
         self.assertEqual([1, 1], self.counts())
 
     def test_told_of_more(self):
-        """Who has looked in vain looks at once when a server says that there is another one."""
+        """A client that has found no server looks at once when another one is reported."""
         dead = [f"c{number}" for number in range(20)]
         self.use("a", "b", *dead)
         self.patch(random, "uniform", lambda low, high: high)
@@ -126,7 +126,7 @@ class SeparateTests(ReplicaTests):
         self.assertEqual([1, 1, 1], self.counts())
 
     def test_told_of_more_where_nobody_was(self):
-        """It looks first where there is no session, however often that was in vain before."""
+        """It first looks where there is no session, however often that failed before."""
         self.use("a", "b", "c")
         self.pass_time(20)
         self.assertIn("c", self.dialed)
@@ -139,7 +139,7 @@ class SeparateTests(ReplicaTests):
         self.assertEqual([1, 1, 1], self.counts())
 
     def test_told_of_fewer(self):
-        """A server that does not know of the other one ends no session, and hides no third."""
+        """A server that does not know of the other one ends no session, and hides no third one."""
         self.told = 1
         self.cut()
         self.pass_time(5)
@@ -151,7 +151,7 @@ class SeparateTests(ReplicaTests):
         self.assertEqual([1, 1, 1], self.counts())
 
     def test_not_told(self):
-        """A server that has begun without the API, and does not know how many, changes nothing."""
+        """A server that started without the API, and does not know the number, changes nothing."""
         self.told = None
         self.kill(self.replicas[0])
         self.replicas[0].up = True
@@ -159,7 +159,7 @@ class SeparateTests(ReplicaTests):
         self.assertEqual(([1, 1], 2), (self.counts(), self.servers.desired))
 
     def test_two_agents_of_one_node(self):
-        """They take the sessions from each other only every few minutes."""
+        """Two agents of one node take the sessions from each other only every few minutes."""
         other = self.agent()
         self.addCleanup(other.close, Code.GOING_AWAY, "the test is over")
         other.use([("a", 10262), ("b", 10262)])
@@ -174,7 +174,7 @@ class SeparateTests(ReplicaTests):
         self.assertEqual([1, 1], self.counts())
 
     def test_removed_address(self):
-        """The session there is drained, as there is another: its stream goes on to its end."""
+        """The session at a removed address is drained if there is another; its stream continues."""
         near, far = self.replicas[0].stream()
         self.use("b")
         self.pass_time(3)
@@ -198,7 +198,7 @@ class SeparateTests(ReplicaTests):
         self.assertEqual([0, 0, 1], self.counts())
 
     def test_same_server_elsewhere(self):
-        """An address that leads to a server that is connected takes its session over."""
+        """An address that leads to a connected server takes its session over."""
         near, far = self.replicas[0].stream()
         self.behind["c"] = [self.replicas[0]]
         self.behind["d"] = [self.replicas[1]]
@@ -217,7 +217,7 @@ class SeparateTests(ReplicaTests):
         self.assertEqual((["made"], b"still here"), (near.told, bytes(far.received)))
 
     def test_comes_back_elsewhere(self):
-        """A session whose address is gone when its connection breaks goes on by another one."""
+        """A session whose address is gone when its connection breaks continues at another one."""
         near, far = self.replicas[0].stream()
         self.replicas[1].up = False
         self.behind["c"] = [self.replicas[0]]
@@ -230,7 +230,7 @@ class SeparateTests(ReplicaTests):
         self.assertEqual((["made"], b"still here"), (near.told, bytes(far.received)))
 
     def test_no_address(self):
-        """Addresses that are no longer known change nothing."""
+        """An empty list of addresses changes nothing."""
         dialed = len(self.dialed)
         self.servers.use([])
         self.pass_time(5)
@@ -238,10 +238,10 @@ class SeparateTests(ReplicaTests):
 
 
 class NodePortTests(ReplicaTests):
-    """Many addresses, each leads to any of the servers."""
+    """Many addresses, each of which leads to any of the servers."""
 
     def test_no_storm(self):
-        """An agent does not dial all of them at once, and finds the servers all the same."""
+        """An agent does not dial all of them at once, and still finds the servers."""
         self.told = 2
         hosts = [f"n{number}" for number in range(20)]
         self.replica(*hosts)
@@ -253,7 +253,7 @@ class NodePortTests(ReplicaTests):
         self.assertLessEqual(len(self.dialed), 12)
 
     def test_dead_nodes(self):
-        """Those that do not answer are passed over."""
+        """Unresponsive addresses are passed over."""
         self.told = 1
         self.replica("n7")
         self.use(*(f"n{number}" for number in range(8)))
@@ -262,7 +262,7 @@ class NodePortTests(ReplicaTests):
         self.assertIsNone(self.servers.partly_connected())
 
     def test_spread(self):
-        """Different agents begin at different addresses."""
+        """Different agents start at different addresses."""
         nodes = [f"n{number}" for number in range(20)]
         self.use(*nodes)
         self.servers.close(Code.GOING_AWAY, "another one begins")
@@ -279,7 +279,7 @@ class LimitTests(ReplicaTests):
     limit = 2
 
     def test_limit(self):
-        """There are sessions with so many servers, and no looking for more."""
+        """There are this many sessions, and no search for more servers."""
         self.told = 4
         hosts = ["a", "b", "c", "d"]
         for host in hosts:
@@ -292,7 +292,7 @@ class LimitTests(ReplicaTests):
         self.assertEqual((2, dialed), (sum(self.counts()), len(self.dialed)))
 
     def test_another(self):
-        """When one of them is gone another one takes its place."""
+        """When one server is gone, another one takes its place."""
         self.told = 3
         for host in ("a", "b", "c"):
             self.replica(host)
@@ -311,7 +311,7 @@ class OneOfTwoTests(ReplicaTests):
     limit = 1
 
     def test_leaving(self):
-        """A server that drains is left for the other address at once."""
+        """The agent leaves a draining server for the other address at once."""
         self.told = 2
         self.replica("a")
         self.replica("b")
@@ -326,12 +326,12 @@ class OneOfTwoTests(ReplicaTests):
 
 
 class UncountedTests(ReplicaTests):
-    """Servers that do not say how many they are: one session for each address."""
+    """Servers that do not send their number: one session for each address."""
 
     expected = None
 
     def test_one_each(self):
-        """Each address is dialed by one client, which stays with it."""
+        """Each address is dialed by one client, which stays there."""
         self.replica("a")
         self.use("a", "b")
         self.pass_time(60)
@@ -344,7 +344,7 @@ class UncountedTests(ReplicaTests):
         self.assertIn("refused", problem)
 
     def test_same_server(self):
-        """The second address of a server stands by, which is no problem."""
+        """The client of a server's second address stands by, which is not reported as a problem."""
         self.replica("a", "b")
         self.use("a", "b")
         self.pass_time(60)
@@ -352,7 +352,7 @@ class UncountedTests(ReplicaTests):
         self.assertIsNone(self.servers.partly_connected())
 
     def test_nobody(self):
-        """While nobody answers each address is named with the reason."""
+        """While no server responds, each address is reported with the reason."""
         self.assertEqual("no address of a server is known", self.servers.not_connected())
         self.use("a", "b")
         problem = self.servers.not_connected()
@@ -362,7 +362,7 @@ class UncountedTests(ReplicaTests):
         self.assertEqual(2, self.servers.failed_attempts())
 
     def test_restarted_servers_count(self):
-        """When servers begin to say how many they are, their word is taken."""
+        """When servers start to send their number, it is used."""
         self.replica("a", "b", "c")
         self.use("a", "b", "c")
         self.pass_time(1)
@@ -374,7 +374,7 @@ class UncountedTests(ReplicaTests):
         self.assertEqual(2, len(self.servers._group.clients))
 
     def test_bad_name(self):
-        """A name that cannot be asked for is a failed attempt, not the end of attempts."""
+        """A name that cannot be resolved is a failed attempt, and attempts continue."""
         self.replica("a")
 
         def secured(host, port):
@@ -386,7 +386,7 @@ class UncountedTests(ReplicaTests):
         self.assertIn("label too long", self.servers.not_connected())
 
     def test_closed(self):
-        """Nothing begins after the end."""
+        """Nothing starts after the end."""
         self.replica("a")
         self.servers.close(Code.GOING_AWAY, "the agent has stopped")
         self.use("a")

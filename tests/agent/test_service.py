@@ -34,10 +34,10 @@ DAY = 86400
 
 
 class ServiceTests(TestCase):
-    """A server, and an agent's service that has not been started."""
+    """A server, and an agent's service that is not started."""
 
     def setUp(self):
-        """Make both."""
+        """Create both."""
         self.clock = clock_now()
         self.server_state = self.mktemp()
         trust = StandaloneServerTrust(self.clock, self.server_state, [HOST])
@@ -76,11 +76,11 @@ class ServiceTests(TestCase):
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def read_token(self):
-        """Return the server's join token, or what the test says."""
+        """Return the server's join token, or the text set by the test."""
         return JoinToken.parse(self.token or Path(self.server_state, "join-token").read_text())
 
     def make_service(self):
-        """Make the agent's service on its state directory."""
+        """Create the agent's service with its state directory."""
         self.trust = enrolled_trust(
             self.clock,
             self.state,
@@ -102,27 +102,27 @@ class ServiceTests(TestCase):
         )
 
     def secured(self, host, port):
-        """Return the way to a server, which is the one network."""
+        """Return the endpoint of a server, always on the same network."""
         return tls.TLSEndpoint(self.clock, self.trust.creator(host), self.network)
 
     def stop_dialer(self):
-        """Count it."""
+        """Count the call."""
         self.stopped_dialers += 1
 
     def start(self):
-        """Start as the command does: trust first."""
+        """Start like the command: trust first."""
         self.trust.startService()
         self.service.startService()
         self.network.settle()
 
     def stop(self):
-        """Stop; give what fires at the end."""
+        """Stop; return the ``Deferred`` of the end."""
         if self.trust.running:
             self.trust.stopService()
         return self.service.stopService() if self.service.running else succeed(None)
 
     def stream(self):
-        """Open a stream from the server; give its users."""
+        """Open a stream from the server; return the protocols of its ends."""
         return open_stream(self.network, self.registry, self.acceptor)
 
 
@@ -149,7 +149,7 @@ class BeginningTests(ServiceTests):
         self.assertIsNone(self.service.not_connected())
 
     def test_waits_for_the_server(self):
-        """While no server answers, the agent is not enrolled and goes on asking."""
+        """While no server responds, the agent is not enrolled and retries."""
         self.network.refuse()
         self.start()
         self.network.pass_time(60)
@@ -162,7 +162,7 @@ class BeginningTests(ServiceTests):
         self.assertIsNone(self.service.not_connected())
 
     def test_refused(self):
-        """A refusal that trying again would not change ends the process with the sentence."""
+        """A rejection that a retry would not change ends the process with its message."""
         good = self.read_token()
         self.token = str(JoinToken(good.token_id, "0" * len(good.secret), good.pin))
         self.start()
@@ -172,28 +172,28 @@ class BeginningTests(ServiceTests):
         self.assertNotIn("\n", sentence)
 
     def test_bad_token(self):
-        """So does a token that is none."""
+        """So does a malformed token."""
         self.token = "nonsense"
         self.start()
         self.assertEqual(1, len(self.sentences))
         self.assertIn("token", self.sentences[0])
 
     def test_no_token(self):
-        """So does a first start without a token; the sentence says which flag helps."""
+        """So does a first start without a token; the message names the flag."""
         self.token = ""
         self.make_service()
         self.start()
         self.assertIn("--join-token", self.sentences[0])
 
     def test_defect(self):
-        """So does a defect, which is logged, rather than an agent that does nothing for ever."""
+        """So does a defect, which is logged, instead of an agent that hangs forever."""
         self.patch(self.servers, "use", lambda locations: {}["missing"])
         self.start()
         self.assertEqual(1, len(self.flushLoggedErrors(KeyError)))
         self.assertEqual(1, len(self.sentences))
 
     def test_not_connected(self):
-        """Which server is not connected is told with the reason."""
+        """A server that is not connected is reported with the reason."""
         self.start()
         self.network.refuse()
         self.network.cut()
@@ -205,7 +205,7 @@ class BeginningTests(ServiceTests):
         self.assertGreater(self.servers.failed_attempts(), 0)
 
     def test_certificate_problem(self):
-        """Without a certificate that is good there is a problem; a failed renewal is a warning."""
+        """Without a valid certificate there is a problem; a failed renewal is a warning."""
         trust = self.trust
         self.assertIn("there is no certificate of node edge-1 yet", trust.problem())
         self.assertIsNone(trust.warning())
@@ -225,7 +225,7 @@ class StopTests(ServiceTests):
     """The end of the agent."""
 
     def assert_stopped(self, stopped):
-        """Check that it is over and nothing begins again."""
+        """Check that everything has ended and nothing starts again."""
         self.successResultOf(stopped)
         attempts = self.network.attempts
         self.network.hangs, self.network.problem = False, None
@@ -237,21 +237,21 @@ class StopTests(ServiceTests):
         self.assertEqual([], self.sentences)
 
     def test_before_the_connection(self):
-        """Stopping while the server is dialed for the enrolment ends that."""
+        """Stopping cancels the dial for the enrolment."""
         self.network.hangs = True
         self.start()
         self.assert_stopped(self.stop())
         self.assertEqual(1, self.network.cancelled)
 
     def test_between_attempts(self):
-        """Stopping while the agent waits to ask again ends that."""
+        """Stopping cancels the delay before the next enrolment attempt."""
         self.network.refuse()
         self.start()
         self.network.pass_time(5)
         self.assert_stopped(self.stop())
 
     def test_during_the_exchange(self):
-        """Stopping while the answer is awaited ends that."""
+        """Stopping cancels the enrolment while its response is pending."""
         self.trust.startService()
         self.service.startService()
         self.assertEqual(1, len(self.network.open_links))
@@ -261,7 +261,7 @@ class StopTests(ServiceTests):
         self.assertEqual([], self.network.open_links)
 
     def test_idle(self):
-        """Without streams stopping takes two steps of going away."""
+        """Without streams stopping takes the two steps of GOAWAY."""
         self.start()
         stopped = self.stop()
         self.assertNoResult(stopped)
@@ -271,7 +271,7 @@ class StopTests(ServiceTests):
         self.assertEqual(1, self.stopped_dialers)
 
     def test_drain(self):
-        """Streams have their time; when the last one ends, so does the agent."""
+        """Streams may complete; when the last one ends, so does the agent."""
         self.start()
         near, _ = self.stream()
         stopped = self.stop()
@@ -283,7 +283,7 @@ class StopTests(ServiceTests):
         self.assert_stopped(stopped)
 
     def test_drain_timeout(self):
-        """Streams that do not end are ended after the drain timeout; the server is told."""
+        """Streams that do not end are aborted after the drain timeout; the server is notified."""
         self.start()
         near, far = self.stream()
         stopped = self.stop()
@@ -296,7 +296,7 @@ class StopTests(ServiceTests):
         self.assertIn("the agent has stopped", near.reasons[0].value.text)
 
     def test_connection_lost_while_draining(self):
-        """Streams survive the loss of the connection as they do before the drain."""
+        """Streams survive a lost connection in the drain as before it."""
         self.start()
         near, far = self.stream()
         stopped = self.stop()
@@ -311,7 +311,7 @@ class StopTests(ServiceTests):
         self.assert_stopped(stopped)
 
     def test_connection_does_not_come_back(self):
-        """The drain timeout is the end also of streams whose connection has been lost."""
+        """The drain timeout also ends streams whose connection was lost."""
         self.start()
         _, far = self.stream()
         stopped = self.stop()
@@ -324,7 +324,7 @@ class StopTests(ServiceTests):
         self.assertEqual(Code.GOING_AWAY, far.reasons[0].value.code)
 
     def test_readiness(self):
-        """From the beginning of the drain the agent is not ready, and says why."""
+        """From the start of the drain the agent is not ready, and reports why."""
         self.start()
         self.stream()
         self.stop()

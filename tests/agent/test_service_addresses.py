@@ -1,4 +1,4 @@
-"""What services, nodes and EndpointSlices say about where the servers are."""
+"""The servers' addresses from services, nodes and EndpointSlices."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class LocationTests(SynchronousTestCase):
     """Each type of service."""
 
     def assert_missing(self, words, *objects, **more):
-        """Check that there is no address, and that the sentence says what to do."""
+        """Check that there is no address, and that the message says what to do."""
         error = self.assertRaises(NoAddresses, found, *objects, **more)
         self.assertIn(words, str(error))
         self.assertIn("kube-system/x-tunnel-server-svc", str(error))
@@ -48,22 +48,22 @@ class LocationTests(SynchronousTestCase):
         )
 
     def test_balancer_with_hostname_only(self):
-        """A host name alone is enough."""
+        """A host name alone suffices."""
         balancer = service("LoadBalancer", ingress=[{"hostname": "lb.example"}])
         self.assertEqual((("lb.example", 10262),), found(balancer))
 
     def test_bad_addresses(self):
-        """What cannot be dialed loses nothing else."""
+        """An invalid address does not affect the others."""
         ingress = [{"ip": "a b"}, {"ip": "192.0.2.1"}, {"hostname": ""}]
         self.assertEqual((("192.0.2.1", 10262),), found(service("LoadBalancer", ingress=ingress)))
         self.assert_missing("the log says why", service("LoadBalancer", ingress=ingress[:1]))
 
     def test_balancer_is_not_ready(self):
-        """Without an ingress the sentence says so."""
+        """Without an ingress the message says so."""
         self.assert_missing("load balancer", service("LoadBalancer"))
 
     def test_annotation(self):
-        """The annotation wins over nodes and endpoints; its port is honored, a list accepted."""
+        """The annotation overrides nodes and endpoints; its port is used, a list is accepted."""
         for kind in ("NodePort", "ClusterIP"):
             annotated = service(kind, annotation="tunnel.example:31000, 192.0.2.9,[fd00::2]:5")
             self.assertEqual(
@@ -74,7 +74,7 @@ class LocationTests(SynchronousTestCase):
             self.assertFalse(needs_nodes(facts) or needs_slices(facts))
 
     def test_bad_annotation(self):
-        """What is wrong in it loses nothing else; if nothing is left, the sentence says why."""
+        """An invalid entry does not affect others; if none is left, the message has the reason."""
         annotated = service("ClusterIP", annotation="http://x/,a:1,b:99999")
         self.assertEqual((("a", 1),), found(annotated))
         self.assert_missing(EXTERNAL_ADDRESS, service("ClusterIP", annotation="http://x/"))
@@ -88,7 +88,7 @@ class LocationTests(SynchronousTestCase):
         )
 
     def test_no_cloud_nodes(self):
-        """Without a cloud node the sentence names the label."""
+        """Without a cloud node the message names the label."""
         self.assert_missing("openyurt.io/is-edge-worker=false", service("NodePort"))
         self.assert_missing("openyurt.io/is-edge-worker=false", service("NodePort"), [node("")])
 
@@ -101,14 +101,14 @@ class LocationTests(SynchronousTestCase):
         )
 
     def test_endpoints_that_are_not_ready(self):
-        """They are not dialed; of those whose state is unknown the contrary is assumed."""
+        """Endpoints that are not ready are not dialed; an unknown state counts as ready."""
         slices = [slice_of("192.0.2.1", ready=False), slice_of("192.0.2.2", ready=None)]
         self.assertEqual((("192.0.2.2", 10262),), found(service("ClusterIP"), slices=slices))
         self.assert_missing("no ready endpoint", service("ClusterIP"), slices=slices[:1])
         self.assert_missing("no ready endpoint", service("ClusterIP"))
 
     def test_port(self):
-        """A service without the port ``tcp`` is told to be."""
+        """A service without the port ``tcp`` is reported."""
         without = service("LoadBalancer", ingress=[{"ip": "192.0.2.1"}])
         without["spec"]["ports"][0]["name"] = "https"
         self.assert_missing("no port named tcp with a port", without)
@@ -123,16 +123,16 @@ class LocationTests(SynchronousTestCase):
                 self.assert_missing("with a nodePort", without, [node("192.0.2.1")])
 
     def test_type(self):
-        """Other types are told to be unsuitable."""
+        """Services of other types are reported as unsuitable."""
         self.assert_missing("of type ExternalName", service("ExternalName"))
 
     def test_bound(self):
-        """However many nodes there are, only so many are dialed."""
+        """The number of dialed nodes is limited."""
         nodes = [node(f"10.0.{number // 250}.{number % 250}") for number in range(500)]
         self.assertEqual(MOST_LOCATIONS, len(found(service("NodePort"), nodes)))
 
     def test_node_with_many_addresses(self):
-        """A node that reports many addresses has few places, and takes none from the others."""
+        """A node with many addresses gets few places, and displaces no others."""
         greedy = node("10.0.0.1")
         greedy["status"]["addresses"] = [
             {"type": "ExternalIP", "address": address}
@@ -148,7 +148,7 @@ class LocationTests(SynchronousTestCase):
         self.assertEqual(MOST_OF_FAMILY, sum(":" in host for host, _ in alone))
 
     def test_node_with_many_bad_addresses(self):
-        """Only some of what a node reports is looked at, so it cannot fill the log."""
+        """Only some addresses of a node are read, so it cannot flood the log."""
         bad = node("192.0.2.1")
         bad["status"]["addresses"] = [{"type": "ExternalIP", "address": "a b"}] * 1000
         with capturedLogs() as events:
@@ -159,7 +159,7 @@ class LocationTests(SynchronousTestCase):
         self.assertLess(len(events), 20)
 
     def test_order_of_nodes(self):
-        """Which addresses are chosen does not depend on the order in which nodes are told."""
+        """The choice of addresses does not depend on the order of the nodes."""
         nodes = [node(f"10.0.{number // 250}.{number % 250}") for number in range(100)]
         self.assertEqual(
             found(service("NodePort"), nodes), found(service("NodePort"), [*reversed(nodes)])
@@ -173,11 +173,11 @@ VALUES = st.recursive(
 
 
 class MalformedTests(SynchronousTestCase):
-    """Objects that are not what their kind promises."""
+    """Malformed objects."""
 
     @given(VALUES, VALUES, VALUES, VALUES)
     def test_any_object(self, one, two, three, four):
-        """Nothing in an object of the API raises anything but :class:`NoAddresses`."""
+        """No object of the API causes any exception other than :class:`NoAddresses`."""
         for kind in ("LoadBalancer", "NodePort", "ClusterIP", one):
             broken = {
                 "metadata": {"annotations": {EXTERNAL_ADDRESS: two}},

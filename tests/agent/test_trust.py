@@ -1,4 +1,4 @@
-"""What an agent claims of what it would like to be reached by."""
+"""The identifiers that an agent claims."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from yurttunnel.pki.identity import Identifiers, parse_identifiers
 
 
 class ClaimableTests(SynchronousTestCase):
-    """A server refuses an agent that claims more than its certificate covers."""
+    """A server rejects an agent that claims more than its certificate covers."""
 
     def assert_claimed(self, expected, desired, covered):
-        """Check it, in the text form."""
+        """Check the claim in its text form."""
         claimed = claimable(parse_identifiers(desired), parse_identifiers(covered))
         self.assertEqual(parse_identifiers(expected), claimed)
 
@@ -22,7 +22,7 @@ class ClaimableTests(SynchronousTestCase):
         self.assert_claimed(text, text, text)
 
     def test_part(self):
-        """What is not is left out."""
+        """What is not covered is omitted."""
         self.assert_claimed(
             "host=a&ipv4=192.0.2.1",
             "host=a&host=b&ipv4=192.0.2.1&ipv4=192.0.2.2&cidr=10.0.0.0/8&default-route=true",
@@ -38,6 +38,6 @@ class ClaimableTests(SynchronousTestCase):
         )
 
     def test_without_certificate(self):
-        """Before there is one nothing is known to be missing."""
+        """Without a certificate everything is claimed."""
         desired = Identifiers(frozenset({"a"}))
         self.assertIs(desired, claimable(desired, None))
