@@ -1,4 +1,4 @@
-"""The pages of the programs' sockets in memory, put together as the programs do it."""
+"""The pages of the programs' admin sockets in memory, composed as in the programs."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from yurttunnel.server.process import ServerProcess
 from yurttunnel.server.standalone_trust import StandaloneServerTrust
 
 CONNECTED, LOST = "edge-1", "edge-2"
-"""The nodes that a server in memory knows of."""
+"""The nodes that a server in memory knows."""
 
 BOOTSTRAP_TOKEN = "abcdef.0123456789abcdef"
-"""With which a hub in memory would join."""
+"""The bootstrap token with which a hub in memory would join."""
 
 THREAD_SECONDS = 10.0
-"""How long a thread may take for what it has to do, some milliseconds where the disk is idle."""
+"""The timeout for a thread's work, which takes milliseconds on an idle disk."""
 
 
 class ThreadlessReactor(MemoryReactorClock):
@@ -50,18 +50,18 @@ class ThreadlessReactor(MemoryReactorClock):
         self._calls: list = []
 
     def callFromThread(self, function, *arguments):  # Twisted's name
-        """Keep the call."""
+        """Store the call."""
         self._calls.append((function, arguments))
 
     def take(self) -> bool:
-        """Make the calls there are; whether there were any."""
+        """Make the stored calls; return whether there were any."""
         calls, self._calls = self._calls, []
         for function, arguments in calls:
             function(*arguments)
         return bool(calls)
 
     def turn(self) -> None:
-        """Do what is due now, and what threads do meanwhile, until nothing is left to do."""
+        """Run everything that is due, and the work of threads, until nothing is left."""
         busy = True
         while busy:
             for thread in threading.enumerate():
@@ -73,9 +73,9 @@ class ThreadlessReactor(MemoryReactorClock):
 
 
 class SocketPages:
-    """What the socket of a program serves by ``site``; no part of the program runs.
+    """The pages of a program's admin socket, served by ``site``; no part of the program runs.
 
-    ``parts`` have the socket among them, and what ends what requests to ``/debug`` have begun.
+    ``parts`` include the socket, and what ends the work that requests to ``/debug`` have started.
     """
 
     def __init__(self, reactor: ThreadlessReactor, *parts: IService) -> None:
@@ -86,14 +86,14 @@ class SocketPages:
         self.site = AdminSite(reactor, socket._site.pages)
 
     def send(self, data: bytes) -> bytes:
-        """Send ``data`` on a connection of its own; all that is answered, however late."""
+        """Send ``data`` on a new connection; return the whole response, however late."""
         channel, transport = self.site.begin(data)
         self.reactor.turn()
         channel.connectionLost(connectionDone)
         return transport.value()
 
     def end_what_was_begun(self) -> None:
-        """Trace no memory, and log what is usual."""
+        """Stop memory tracing, and reset the log levels."""
         self._debug.stopService()
 
 
@@ -105,11 +105,11 @@ def _all(part: IService) -> Iterator[IService]:
 
 
 Make = Callable[[ThreadlessReactor, Path], SocketPages]
-"""Puts a program together, with all that it keeps in a directory."""
+"""Composes a program, with its state in a directory."""
 
 
 class ServerPages(SocketPages):
-    """Those of a server without a cluster, which has one node, and has had another one."""
+    """The pages of a server without a cluster, with one connected node and a lost one."""
 
     def __init__(self, reactor: ThreadlessReactor, directory: StateDirectory) -> None:
         options = Options({})
@@ -135,12 +135,12 @@ class ServerPages(SocketPages):
 
 
 def server_pages(reactor: ThreadlessReactor, directory: Path) -> SocketPages:
-    """Return those of a server without a cluster."""
+    """Return the pages of a server without a cluster."""
     return ServerPages(reactor, StateDirectory.open(directory / "S"))
 
 
 def agent_pages(reactor: ThreadlessReactor, directory: Path) -> SocketPages:
-    """Return those of an agent without a cluster."""
+    """Return the pages of an agent without a cluster."""
     options = AgentOptions({})
     options.parseOptions(
         [
@@ -154,7 +154,7 @@ def agent_pages(reactor: ThreadlessReactor, directory: Path) -> SocketPages:
 
 
 def hub_pages(reactor: ThreadlessReactor, directory: Path) -> SocketPages:
-    """Return those of a hub whose node has not joined yet."""
+    """Return the pages of a hub whose node has not joined yet."""
     options = HubOptions({})
     options.parseOptions(
         [
@@ -167,7 +167,7 @@ def hub_pages(reactor: ThreadlessReactor, directory: Path) -> SocketPages:
 
 
 def proxy_pages(reactor: ThreadlessReactor, directory: Path) -> SocketPages:
-    """Return those of a service proxy."""
+    """Return the pages of a service proxy."""
     options = ProxyOptions({})
     options.parseOptions(
         [

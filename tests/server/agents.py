@@ -1,4 +1,4 @@
-"""Agents at a listener of the server, for the tests of that."""
+"""Agents at a listener of the server."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ PROCESS = b"a" * 16
 
 
 class Agent:
-    """An agent's end that sends the HELLO it is told to send, and keeps what comes of it.
+    """An agent's end that sends a given HELLO, and stores the result.
 
-    ``answer`` is the server's HELLO, ``error`` why the last connection ended.
+    ``answer`` is the server's HELLO, ``error`` the reason for the end of the last connection.
     """
 
     def __init__(self, clock, issuer, node="edge-1", identifiers=None, process=PROCESS):
@@ -51,26 +51,26 @@ class Agent:
         self.ends = []
 
     def buildProtocol(self, addr):
-        """Make a connection."""
+        """Return a connection."""
         return SessionConnection(self.clock, self)
 
     def doStart(self):
-        """Be a factory."""
+        """Provide the interface of a factory."""
 
     doStop = doStart
 
     def claim(self, identifiers):
-        """Write in the HELLO what the agent is to be chosen for."""
+        """Set the claimed identifiers in HELLO."""
         properties = {**self.hello.properties, "identifiers": identifiers}
         self.hello = replace(self.hello, properties=properties)
 
     def keep(self, other):
-        """Write in the HELLO that the agent has the session of another of its clients, too."""
+        """Add the session of another of the agent's clients to HELLO."""
         properties = {**self.hello.properties, "kept": other.session.session_id.hex()}
         self.hello = replace(self.hello, properties=properties)
 
     def ask_to_resume(self):
-        """Ask in the next HELLO for the session to go on."""
+        """Request to resume the session in the next HELLO."""
         wire = self.session.wire
         self.hello = replace(self.hello, session=self.session.session_id, received=wire.received)
 
@@ -79,7 +79,7 @@ class Agent:
         connection.send_hello(self.hello)
 
     def hello_received(self, connection, hello):
-        """Begin a session, or go on with the one there is."""
+        """Start a session, or resume the existing one."""
         self.answer = hello
         if self.session is None or self.session.session_id != hello.session:
             description = PeerDescription("agent", "server", "server")
@@ -89,13 +89,13 @@ class Agent:
         connection.start(self.session, hello)
 
     def connection_ended(self, connection, reason):
-        """Note why."""
+        """Record the reason."""
         self.error = reason.value
 
 
 @implementer(INodeSession)
 class Way:
-    """A way to a node by a sibling, which leads there."""
+    """A route to a node through a sibling."""
 
     draining = False
     connected = True
@@ -105,23 +105,23 @@ class Way:
         self.identifiers = parse_identifiers(f"host={node}")
 
     def open_here(self, host, port, timeout, request_id, holder):
-        """Return what tells this way from others."""
+        """Return a marker of this route."""
         return succeed("by the sibling")
 
     open_stream = open_here
 
     def snapshot(self):
-        """Nobody asks."""
+        """Not used."""
         raise NotImplementedError
 
 
 class ListenerTests(TestCase):
-    """What the tests share."""
+    """The common test case."""
 
     grace = GRACE
 
     def setUp(self):
-        """Make a server without agents."""
+        """Create a server without agents."""
         self.clock = clock_now()
         self.issuer = Issuer.make(self, self.clock)
         self.context = context_with(self.clock, RefuseStreams())
@@ -146,7 +146,7 @@ class ListenerTests(TestCase):
         self.addCleanup(self.check_nothing_is_left)
 
     def check_nothing_is_left(self):
-        """End everything; no session, connection or timer may remain."""
+        """Stop everything; no session, connection or timer may remain."""
         self.listener.close_sessions(Code.GOING_AWAY, "the test is over")
         self.network.settle()
         self.clock.advance(CLOSE_TIMEOUT)
@@ -157,31 +157,31 @@ class ListenerTests(TestCase):
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def assert_no_sessions(self):
-        """Neither listener nor registry has one."""
+        """Check that neither listener nor registry has a session."""
         self.assertEqual([], self.listener.sessions())
         for node in ("edge-1", "edge-2"):
             self.assertRaises(NodeNotConnected, self.registry.find, node)
 
     def agent(self, node="edge-1", **more):
-        """Make an agent."""
+        """Create an agent."""
         return Agent(self.clock, self.issuer, node, **more)
 
     def dial(self, agent):
-        """Have an agent connect; give its connection."""
+        """Connect an agent; return its connection."""
         creator = ClientContexts(agent.credentials).creator("server.test")
         self.network.connect(TLSMemoryBIOFactory(creator, True, agent, self.clock))
         self.network.settle()
         return self.network.links[-1]
 
     def connected(self, node="edge-1", **more):
-        """Have a new agent connect, and give it."""
+        """Create and connect an agent; return it."""
         agent = self.agent(node, **more)
         self.dial(agent)
         self.assertIsNotNone(agent.session, agent.error)
         return agent
 
     def stream(self, agent):
-        """Open a stream to an agent; give the user of its near end."""
+        """Open a stream to an agent; return the protocol of its near end."""
         opened, user = [], HalfCloseUser()
         found = self.registry.find("edge-1")
         found.open_stream("192.0.2.80", 80, 15.0, "r").addCallback(opened.append)
@@ -193,7 +193,7 @@ class ListenerTests(TestCase):
         return user
 
     def refused(self, agent, code, *words):
-        """Check that an agent is refused, and nothing is kept of it."""
+        """Check that an agent is rejected, and leaves no state."""
         before = self.listener.sessions()
         agent.session = None
         self.dial(agent)
@@ -204,5 +204,5 @@ class ListenerTests(TestCase):
         self.assertEqual(before, self.listener.sessions())
 
     def serving(self, agent):
-        """Whether the registry leads to an agent's session."""
+        """Return whether the registry finds an agent's session."""
         return self.registry.find("edge-1").tunnel.session_id == agent.session.session_id

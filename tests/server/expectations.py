@@ -1,4 +1,4 @@
-"""Which nodes a test's server expects."""
+"""The nodes that a test's server expects."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from yurttunnel.server.expected_nodes import ClusterNodes
 
 
 def nothing_expected() -> ClusterNodes:
-    """The nodes of a cluster whose API has told nothing yet."""
+    """Return the nodes of a cluster whose cache has not synced."""
     return ClusterNodes(Nodes(FakeInformers(synced=False)))

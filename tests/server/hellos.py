@@ -1,4 +1,4 @@
-"""ClientHellos: those of OpenSSL, and those that it would not make."""
+"""ClientHellos: those of OpenSSL, and others that it would not create."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ GREASE = b"\x0a\x0a"
 
 
 def client_hello(name=None, version=None, alpn=("h2", "http/1.1")):
-    """Return what a client of OpenSSL sends first: to ``name``, in ``version`` only if given."""
+    """Return the first flight of an OpenSSL client, with the name and the version if given."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     context.set_alpn_protocols(alpn)
     if version is not None:
-        # Those before 1.2 are refused by default.
+        # Versions before 1.2 are rejected by default.
         context.set_ciphers("ALL:@SECLEVEL=0")
         context.minimum_version = ssl.TLSVersion.TLSv1
         context.maximum_version = version
@@ -38,22 +38,22 @@ def client_hello(name=None, version=None, alpn=("h2", "http/1.1")):
 
 
 def vector(size, content):
-    """Write a vector whose length has ``size`` bytes."""
+    """Return a vector whose length has ``size`` bytes."""
     return len(content).to_bytes(size) + content
 
 
 def extension(kind, content):
-    """Write an extension of a ClientHello."""
+    """Return an extension of a ClientHello."""
     return kind.to_bytes(2) + vector(2, content)
 
 
 def server_name(*names, kind=0):
-    """Write the extension ``server_name``."""
+    """Return the extension ``server_name``."""
     return extension(0, vector(2, b"".join(bytes([kind]) + vector(2, name) for name in names)))
 
 
 def message(*extensions, session_id=bytes(32), ciphers=GREASE + b"\x13\x01"):
-    """Write the handshake message ClientHello; without ``extensions`` it has no such field."""
+    """Return the handshake message ClientHello; without ``extensions`` it has no such field."""
     body = b"\x03\x03" + bytes(range(32)) + vector(1, session_id) + vector(2, ciphers)
     body += vector(1, b"\x00")
     if extensions:
@@ -62,13 +62,13 @@ def message(*extensions, session_id=bytes(32), ciphers=GREASE + b"\x13\x01"):
 
 
 def records(handshake, size=1 << 14, version=0x0301):
-    """Put a handshake message into records with ``size`` bytes of it each."""
+    """Return records with ``size`` bytes of a handshake message each."""
     pieces = [handshake[begin : begin + size] for begin in range(0, len(handshake), size)]
     return b"".join(struct.pack("!BHH", 22, version, len(piece)) + piece for piece in pieces)
 
 
 def fragmented(flight, size):
-    """Cut the message of a ``flight`` of records anew."""
+    """Fragment the message of a ``flight`` of records anew."""
     handshake = b""
     while flight:
         length = int.from_bytes(flight[3:5])

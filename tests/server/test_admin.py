@@ -1,4 +1,4 @@
-"""What a server is asked by its socket: join tokens and revocations, and that no secret leaves."""
+"""A server's admin socket: join tokens and revocations, without leaking secrets."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from yurttunnel.server.registry import SessionRegistry
 
 
 class AdminCase(SynchronousTestCase):
-    """The pages of a server with a directory of its own, and one node."""
+    """The pages of a server with its own directory, and one node."""
 
     def setUp(self) -> None:
-        """Make them."""
+        """Create them."""
         self.reactor = ThreadlessReactor()
         self.reactor.advance(1_800_000_000)
         self.directory = state_directory(self)
@@ -42,13 +42,13 @@ class AdminCase(SynchronousTestCase):
         self.tokens, self.revocations, self.site = pages.tokens, pages.revocations, pages.site
 
     def json(self, target: str, method: str = "GET"):
-        """Ask for what has to succeed."""
+        """Make a request that must succeed."""
         answer = self.site.ask(target, method)
         self.assertEqual(200, answer.status, answer.body)
         return json.loads(answer.body)
 
     def refused(self, target: str, status: int) -> str:
-        """Ask for a change that is refused; the sentence."""
+        """Request a change that is rejected; return the message."""
         answer = self.site.ask(target, "POST")
         self.assertEqual(status, answer.status, answer.body)
         return answer.body.decode()
@@ -58,7 +58,7 @@ class TokenTests(AdminCase):
     """Join tokens."""
 
     def test_created(self) -> None:
-        """A token that is made enrols nodes for as long as was asked, and comes with a command."""
+        """A created token enrolls nodes for the requested time, and comes with a command."""
         made = self.json("/v1/tokens?lifetime=90m", "POST")
         token = JoinToken.parse(made["token"])
         self.assertEqual(made["id"], self.tokens.check(token.token_id, token.secret).token_id)
@@ -69,7 +69,7 @@ class TokenTests(AdminCase):
         self.assertRaises(TokenRefused, self.tokens.check, token.token_id, token.secret)
 
     def test_listed(self) -> None:
-        """Those that are good are listed without their secrets, and which is in the file."""
+        """Valid tokens are listed without their secrets, and with whether they are in the file."""
         made = self.json("/v1/tokens", "POST")
         listed = self.json("/v1/tokens")["tokens"]
         held = JoinToken.parse(self.directory.read(JOIN_TOKEN_FILE).decode())
@@ -82,7 +82,7 @@ class TokenTests(AdminCase):
             self.assertNotIn(token.secret, text)
 
     def test_revoked(self) -> None:
-        """A revoked token enrols nobody; the one in the file is replaced at once."""
+        """A revoked token enrolls nobody; the one in the file is replaced at once."""
         held = JoinToken.parse(self.directory.read(JOIN_TOKEN_FILE).decode())
         self.json(f"/v1/tokens/revoke?id={held.token_id}", "POST")
         self.assertRaises(TokenRefused, self.tokens.check, held.token_id, held.secret)
@@ -92,7 +92,7 @@ class TokenTests(AdminCase):
         self.assertEqual(new.token_id, again.check(new.token_id, new.secret).token_id)
 
     def test_refused(self) -> None:
-        """What cannot be done is said in a sentence, and changes nothing."""
+        """Invalid requests get a message, and change nothing."""
         for target, status, expected in (
             ("tokens?lifetime=soon", 400, "lifetime: 'soon' is not a duration"),
             ("tokens?lifetime=0", 400, "one second to 365 days"),
@@ -105,21 +105,21 @@ class TokenTests(AdminCase):
         self.assertEqual(1, len(self.tokens.good()))
 
     def test_most(self) -> None:
-        """No token ends because another one is made: when there are enough, that is refused."""
+        """Creating a token revokes no other; above the limit it is rejected."""
         for _ in range(MAX_TOKENS - 1):
             self.json("/v1/tokens", "POST")
         self.assertIn("revoke one first", self.refused("/v1/tokens", 409))
         self.assertEqual(MAX_TOKENS, len(self.tokens.good()))
 
     def test_unreadable(self) -> None:
-        """A file that others could read is not taken for a secret: the sentence says what to do."""
+        """A file that others could read is not accepted as a secret: the message has the remedy."""
         (self.directory.path / JOIN_TOKEN_FILE).chmod(0o644)
         answer = self.site.ask("/v1/tokens")
         self.assertEqual(500, answer.status)
         self.assertIn(b"chmod 0600 it", answer.body)
 
     def test_revoked_while_the_file_cannot_be_replaced(self) -> None:
-        """A token is revoked all the same, and said to be; the log tells of the file."""
+        """A token is revoked and reported nevertheless; the file's problem is logged."""
         made = self.json("/v1/tokens", "POST")
         (self.directory.path / JOIN_TOKEN_FILE).chmod(0o644)
         self.assertEqual(
@@ -132,7 +132,7 @@ class ForwardPagesTests(SynchronousTestCase):
     """Forwards that are opened and closed."""
 
     def setUp(self) -> None:
-        """Make a server that listens, without a forward."""
+        """Create a server that listens, without a forward."""
         self.reactor = MemoryReactorClock()
         self.forwards: Forwards | None = None
         pages = ForwardPages(lambda: self.forwards).pages()
@@ -146,13 +146,13 @@ class ForwardPagesTests(SynchronousTestCase):
         self.ready.listen()
 
     def post(self, target: str) -> tuple[int, str]:
-        """Ask for a change; status and answer."""
+        """Request a change; return status and response."""
         data = self.site.send(f"POST /v1/{target} HTTP/1.0\r\n\r\n".encode())
         head, _, body = data.partition(b"\r\n\r\n")
         return int(head.split()[1]), body.decode()
 
     def listed(self) -> list[tuple[object, ...]]:
-        """Return what is open."""
+        """Return the open forwards."""
         told = json.loads(self.site.ask("/v1/forwards").body)["forwards"]
         return [
             (each["listen"], each["node"], each["target"], each["origin"], each["connections"])
@@ -160,7 +160,7 @@ class ForwardPagesTests(SynchronousTestCase):
         ]
 
     def test_changes(self) -> None:
-        """One is opened, is listed, gives way only if it is to be replaced, and is closed."""
+        """A forward is opened, listed, replaced only on request, and closed."""
         self.forwards = self.ready
         self.assertEqual([], self.listed())
         self.assertEqual(200, self.post("forwards?forward=9000=edge-1/127.0.0.1:80")[0])
@@ -179,7 +179,7 @@ class ForwardPagesTests(SynchronousTestCase):
         self.assertEqual(409, self.post("forwards/remove?listen=9000")[0])
 
     def test_refused(self) -> None:
-        """What cannot be understood is said, and so is a server that does not listen yet."""
+        """A malformed request is rejected, and so is one before the server listens."""
         for target in ("forwards", "forwards?forward=9000", "forwards/remove?listen=x",
                        "forwards?forward=9000=edge-1/127.0.0.1:80&replace=1"):  # fmt: skip
             self.assertEqual(400, self.post(target)[0], target)
@@ -189,16 +189,16 @@ class ForwardPagesTests(SynchronousTestCase):
 
 
 class RevocationTests(AdminCase):
-    """Nodes that may connect no more."""
+    """Revoked nodes."""
 
     def setUp(self) -> None:
-        """Note which sessions are ended."""
+        """Record which sessions are closed."""
         super().setUp()
         self.ended: list[str] = []
         self.revocations.on_revoked(self.ended.append)
 
     def revoke(self, node: str) -> tuple[int, str]:
-        """Ask for it, and wait for the thread that does it."""
+        """Request a revocation, and wait for its thread."""
         answer = self.pages.send(f"POST /v1/revocations?node={node} HTTP/1.0\r\n\r\n".encode())
         head, _, body = answer.partition(b"\r\n\r\n")
         return int(head.split()[1]), body.decode()
@@ -213,7 +213,7 @@ class RevocationTests(AdminCase):
         self.assertEqual(["edge-1"], [each["node"] for each in listed])
 
     def test_several_at_once(self) -> None:
-        """Each is revoked when those before it are."""
+        """Concurrent revocations are made one after the other."""
         begun = [
             self.site.begin(f"POST /v1/revocations?node={node} HTTP/1.0\r\n\r\n".encode())
             for node in ("edge-1", "edge-2", "edge-3")
@@ -225,7 +225,7 @@ class RevocationTests(AdminCase):
         self.assertEqual(["edge-1", "edge-2", "edge-3"], self.ended)
 
     def test_refused(self) -> None:
-        """What is no node's name is refused with a sentence."""
+        """An invalid node name is rejected with a message."""
         status, body = self.revoke("EDGE")
         self.assertEqual(400, status)
         self.assertIn("is not a node's name", body)
@@ -237,14 +237,14 @@ class MetaPagesTests(AdminCase):
     """The pages of the meta port, and of ``/debug``, are those of the server."""
 
     def get(self, target: str, method: str = "GET") -> bytes:
-        """Ask for what has to succeed."""
+        """Make a request that must succeed."""
         answer = self.pages.send(f"{method} {target} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         head, _, body = answer.partition(b"\r\n\r\n")
         self.assertEqual(b"200", head.split()[1], answer)
         return body
 
     def test_nodes(self) -> None:
-        """Each node is there, and all that is known of it."""
+        """Each node is listed, with everything known about it."""
         nodes = json.loads(self.get("/nodes"))["nodes"]
         states = {each["node"]: each["state"] for each in nodes}
         self.assertEqual({CONNECTED: "connected", LOST: "lost"}, states)
@@ -252,7 +252,7 @@ class MetaPagesTests(AdminCase):
         self.assertEqual(["silent"], [each["reason"] for each in lost["disconnections"]])
 
     def test_others(self) -> None:
-        """Figures, health and what is inside are served, and the level of the log is changed."""
+        """Metrics, health and debug pages are served, and the log level can be changed."""
         self.assertIn(b"yurttunnel_server_open_streams", self.get("/metrics"))
         self.assertEqual(b"ok\n", self.get("/healthz"))
         self.assertEqual(b"commands: ok\nready\n", self.get("/readyz"))
@@ -301,15 +301,15 @@ HEADS = st.sampled_from(
 
 
 class FuzzTests(AdminCase):
-    """Whatever is sent, nothing breaks, and no secret leaves but by the one page that gives it."""
+    """With any input nothing breaks, and no secret leaks except by the page that creates it."""
 
     def setUp(self) -> None:
-        """Note what is secret."""
+        """Record the secrets."""
         super().setUp()
         self.secrets = secrets_in(self.directory.path)
 
     def test_each_page(self) -> None:
-        """Each page is asked, and told to change something, without a parameter and with any."""
+        """Each page is read, and changed, without a parameter and with any."""
         odd = ("", "%ff", "1e9", "edge-1")
         for page in PAGES:
             for query in ("", *(f"?{name}={value}" for name in NAMES for value in odd)):
@@ -322,7 +322,7 @@ class FuzzTests(AdminCase):
     @settings(max_examples=300, deadline=None)
     @given(
         st.sampled_from(["GET", "HEAD", "POST", "PUT", "DELETE", "get", "CONNECT"]),
-        # Half of them are pages that there are.
+        # Half of them are existing pages.
         st.one_of(
             st.lists(WORDS, max_size=4),
             st.sampled_from([page.split("/") for page in PAGES]),
@@ -332,7 +332,7 @@ class FuzzTests(AdminCase):
         st.binary(max_size=40),
     )
     def test_requests(self, method, path, parameters, head, body) -> None:
-        """A request is answered with a status, or the connection waits for more or ends."""
+        """A request gets a status, or the connection waits for more data or ends."""
         query = "&".join(f"{name}={value}" for name, value in parameters)
         target = f"/{'/'.join(path)}?{query}".replace(" ", "+")
         line = f"{method} {target} HTTP/1.1\r\n".encode("utf-8", "replace")
@@ -342,11 +342,11 @@ class FuzzTests(AdminCase):
     @settings(max_examples=300, deadline=None)
     @given(st.lists(st.binary(max_size=60), max_size=5))
     def test_bytes(self, pieces) -> None:
-        """So is what is no request at all, however it is cut."""
+        """So does a malformed request, in any fragmentation."""
         self.check(self.pages.send(b"".join(pieces)), False)
 
     def check(self, answer: bytes, may_have_token: bool) -> None:
-        """See what is answered."""
+        """Check the response."""
         self.pages.end_what_was_begun()
         self.assertEqual([], self.flushLoggedErrors())
         if answer:
@@ -361,7 +361,7 @@ class FuzzTests(AdminCase):
 
 
 class JoiningTests(SynchronousTestCase):
-    """The command that is pasted on a node."""
+    """The command to paste on a node."""
 
     def command(self, *arguments: str) -> str:
         """Return it for a server with these flags."""
@@ -370,7 +370,7 @@ class JoiningTests(SynchronousTestCase):
         return agent_command(options.settings, "a file")
 
     def test_address(self) -> None:
-        """It names what the certificate names, else the address that the server listens on."""
+        """It has the name in the certificate, else the address on which the server listens."""
         for arguments, server in (
             (["--cert-dns-names=tunnel.example,other"], "tunnel.example:10262"),
             (["--cert-ips=203.0.113.10"], "203.0.113.10:10262"),
@@ -384,7 +384,7 @@ class JoiningTests(SynchronousTestCase):
             )
 
     def test_token(self) -> None:
-        """A token itself stands in a variable of the agent, before the command."""
+        """A token itself is in an environment variable of the agent, before the command."""
         options = Options({})
         options.parseOptions(["--standalone", "--state-dir=S", "--cert-ips=203.0.113.10"])
         self.assertEqual(
@@ -395,6 +395,6 @@ class JoiningTests(SynchronousTestCase):
         self.assertEqual(variable_of(JOIN_TOKEN), TOKEN_VARIABLE)
 
     def test_every_address(self) -> None:
-        """Where it listens on all of them, it is one by which this machine is known elsewhere."""
+        """With a wildcard address it has one by which other machines reach this one."""
         server = re.search(r"--tunnelserver-addr (\S+):10262 ", self.command())[1]
         self.assertNotIn(server, ("0.0.0.0", ""))

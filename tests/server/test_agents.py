@@ -1,4 +1,4 @@
-"""The agents' listener: connections that become sessions or not, its drain, and its log."""
+"""The agents' listener: accepted and rejected connections, its drain, and its log."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class NewSessionTests(ListenerTests):
     """From a certificate and a HELLO to a session."""
 
     def test_registered(self):
-        """A node is found by what its certificate says when the HELLO claims nothing."""
+        """A node is found by the identifiers in its certificate if the HELLO claims none."""
         agent = self.connected(identifiers="host=edge-1&host=camera&ipv4=192.0.2.7")
         for host in ("edge-1", "camera", "192.0.2.7"):
             found = self.registry.find(host)
@@ -38,7 +38,7 @@ class NewSessionTests(ListenerTests):
         self.assertEqual(1, len(self.listener.sessions()))
 
     def test_answer(self):
-        """The server's HELLO has its limits and version, and a session id of its own choice."""
+        """The server's HELLO has its limits and version, and a session id of its own."""
         first, second = self.connected(), self.connected("edge-2")
         self.assertEqual(self.limits, first.answer.limits)
         self.assertEqual("test 2", first.answer.properties["software"])
@@ -47,7 +47,7 @@ class NewSessionTests(ListenerTests):
         self.assertEqual(3, len(ids))
 
     def test_other_settings(self):
-        """They count for sessions that begin then; one that returns goes on with its own."""
+        """Changed settings apply to new sessions; a resumed one keeps its own."""
         agent = self.connected()
         before = agent.session
         limits = replace(self.limits, resume_window=0)
@@ -59,7 +59,7 @@ class NewSessionTests(ListenerTests):
         self.assertIs(before, agent.session)
 
     def test_snapshot(self):
-        """What is told of a session is of the certificate and the HELLO."""
+        """The snapshot of a session has values of the certificate and the HELLO."""
         agent = self.connected()
         snapshot = self.registry.find("edge-1").snapshot()
         self.assertEqual(("edge-1", "test 1", True), (snapshot.node, snapshot.version,
@@ -77,31 +77,31 @@ class NewSessionTests(ListenerTests):
             self.assertRaises(NodeNotConnected, self.registry.find, host)
 
     def test_identifiers_not_covered(self):
-        """A claim beyond the certificate is refused, and names what is not covered."""
+        """A claim beyond the certificate is rejected, with what is not covered."""
         agent = self.agent()
         agent.claim("host=edge-1&host=edge-2")
         self.refused(agent, Code.NOT_AUTHORIZED, "edge-1", "host=edge-2")
 
     def test_default_route_not_covered(self):
-        """Nor does a node become everybody's way out by saying so."""
+        """A claimed default route must be covered, too."""
         agent = self.agent()
         agent.claim("host=edge-1&default-route=true")
         self.refused(agent, Code.NOT_AUTHORIZED, "default-route")
 
     def test_identifiers_that_cannot_be_parsed(self):
-        """A claim that makes no sense is a violation of the protocol."""
+        """A malformed claim is a protocol violation."""
         agent = self.agent()
         agent.claim("host")
         self.refused(agent, Code.PROTOCOL, "edge-1", "key=value")
 
     def test_certificate_that_names_no_node(self):
-        """A certificate of the authority that is no node's is refused."""
+        """A certificate of the authority that is not a node's is rejected."""
         agent = self.agent()
         agent.credentials = self.issuer.caller()
         self.refused(agent, Code.NOT_AUTHORIZED, "not a node's")
 
     def test_identities_are_read_as_told(self):
-        """Who a node is is for the caller to read from certificates, and to find wrong."""
+        """The caller's function determines the identity in a certificate, and may reject it."""
 
         def identify(certificate):
             if "edge-2" in str(certificate.subject):
@@ -116,20 +116,20 @@ class NewSessionTests(ListenerTests):
         self.refused(self.agent("edge-2"), Code.NOT_AUTHORIZED, "this cluster has no edge-2")
 
     def test_no_certificate(self):
-        """Should TLS ever let a connection through without a certificate, the listener does not."""
+        """If TLS ever accepted a connection without a certificate, the listener would not."""
         agent = self.agent()
         with mock.patch.object(SessionConnection, "peer_certificate", None):
             self.refused(agent, Code.NOT_AUTHORIZED, "no certificate")
 
     def test_revoked(self):
-        """A node that is revoked gets no session."""
+        """A revoked node gets no session."""
         agent = self.agent()
         self.revoked.add(b"edge-1".hex())
         words = ("node edge-1 has been revoked", "is no node of the cluster any more")
         self.refused(agent, Code.REVOKED, *words)
 
     def test_agents_open_no_streams(self):
-        """An agent that wants a stream loses its session: there are none for it."""
+        """The session of an agent that opens a stream is closed."""
         agent = self.connected()
         opened = agent.session.open_stream("127.0.0.1", 22, 15.0, "r")
         self.network.settle()
@@ -139,7 +139,7 @@ class NewSessionTests(ListenerTests):
 
 
 class UnfinishedTests(ListenerTests):
-    """Connections before the end of their HELLO."""
+    """Connections without a complete HELLO."""
 
     def setUp(self):
         """Allow three of them."""
@@ -147,14 +147,14 @@ class UnfinishedTests(ListenerTests):
         super().setUp()
 
     def silent(self):
-        """Connect without a word."""
+        """Connect and stay silent."""
         agent = self.agent()
         agent.connection_ready = lambda connection: None
         self.dial(agent)
         return agent
 
     def test_the_oldest_makes_room(self):
-        """As many as MAX_UNFINISHED may be unfinished; one more ends the oldest of them."""
+        """MAX_UNFINISHED connections may be unfinished; one more evicts the oldest."""
         silent = [self.silent() for _ in range(3)]
         self.connected()
         self.assertEqual([False, True, True], [one.error is None for one in silent])
@@ -165,7 +165,7 @@ class UnfinishedTests(ListenerTests):
         self.assertEqual(4, len(self.network.open_links))
 
     def test_others_of_the_port_do_not_count(self):
-        """A connection that has been handed over is never the oldest, and ends with the server."""
+        """A connection that was handed over does not count, and ends with the server."""
         other = mock.Mock()
         self.listener.share_port(ENROLMENT_PROTOCOL, lambda: other)
         agent = self.agent()
@@ -183,7 +183,7 @@ class UnfinishedTests(ListenerTests):
         other.connectionLost.assert_called_once()
 
     def test_sessions_do_not_count(self):
-        """A connection that has become a session, or a new one's refusal, is not unfinished."""
+        """A connection with a session, or with a rejected one, is not unfinished."""
         for number in range(4):
             self.connected(f"edge-{number}")
         agent = self.agent()
@@ -200,10 +200,10 @@ class UnfinishedTests(ListenerTests):
 
 
 class ConnectionTests(ListenerTests):
-    """Who is told that a session has lost its connection, and that it has one again."""
+    """Notifications when a session has lost or regained its connection."""
 
     def setUp(self):
-        """Have an agent; keep what is told from now on."""
+        """Connect an agent; record further notifications."""
         super().setUp()
         self.connected_agent = self.connected()
         self.session = self.registry.direct("edge-1")
@@ -215,13 +215,13 @@ class ConnectionTests(ListenerTests):
         self.listener.on_sessions_drain.append(self.idle.extend)
 
     def test_lost(self):
-        """The loss is told once, and what is idle in the session is closed."""
+        """The loss is reported once, and idle connections in the session are closed."""
         self.network.cut()
         self.assertEqual([("edge-1", False)], self.changes)
         self.assertEqual([self.session], self.idle)
 
     def test_silent(self):
-        """So is the loss of a connection on which nothing comes any more."""
+        """So is the loss of a silent connection."""
         self.network.links[-1].lost = True
         while self.session.connected:
             self.clock.advance(0.25)
@@ -229,7 +229,7 @@ class ConnectionTests(ListenerTests):
         self.assertEqual([("edge-1", False)], self.changes)
 
     def test_resumed(self):
-        """The return is told, and streams that were open go on."""
+        """The return is reported, and open streams continue."""
         user = self.stream(self.connected_agent)
         self.network.cut()
         self.connected_agent.ask_to_resume()
@@ -249,7 +249,7 @@ class ConnectionTests(ListenerTests):
         self.assertEqual(([], []), (self.changes, self.idle))
 
     def test_ended(self):
-        """The end of a session is told once, and is no loss."""
+        """The end of a session is reported once, and is not a loss."""
         self.connected_agent.session.close(Code.GOING_AWAY, "the agent has stopped")
         self.network.settle()
         self.network.cut()
@@ -257,10 +257,10 @@ class ConnectionTests(ListenerTests):
 
 
 class DrainTests(ListenerTests):
-    """The end of the server."""
+    """The shutdown of the server."""
 
     def test_without_streams(self):
-        """Sessions without streams end by themselves once both steps are through."""
+        """Sessions without streams end after both steps of GOAWAY."""
         agent = self.connected()
         self.listener.drain("the server is about to stop")
         self.network.pass_time(1)
@@ -268,7 +268,7 @@ class DrainTests(ListenerTests):
         self.assert_no_sessions()
 
     def test_with_streams(self):
-        """Streams go on, those that have no other way too, and the last end is the session's."""
+        """Streams continue, also new ones without another route; the session ends with the last."""
         agent = self.connected()
         user = self.stream(agent)
         self.listener.drain("the server is about to stop")
@@ -283,7 +283,7 @@ class DrainTests(ListenerTests):
         self.assertEqual([], self.listener.sessions())
 
     def test_disconnected(self):
-        """A session without a connection ends at once: its agent could not come back."""
+        """A session without a connection ends at once: its agent could not reconnect."""
         user = self.stream(self.connected())
         self.network.cut()
         self.listener.drain("the server is about to stop")
@@ -291,7 +291,7 @@ class DrainTests(ListenerTests):
         self.assertEqual(Code.GOING_AWAY, user.reasons[0].value.code)
 
     def test_disconnected_later(self):
-        """One that loses its connection while it drains ends at once, too."""
+        """One that loses its connection in the drain ends at once, too."""
         user = self.stream(self.connected())
         self.listener.drain("the server is about to stop")
         self.network.cut()
@@ -299,12 +299,12 @@ class DrainTests(ListenerTests):
         self.assertEqual(Code.GOING_AWAY, user.reasons[0].value.code)
 
     def test_new_agents(self):
-        """Whoever connects while the server drains is told to go elsewhere."""
+        """Agents that connect during the drain are rejected with GOING_AWAY."""
         self.listener.drain("the server is about to stop")
         self.refused(self.agent(), Code.GOING_AWAY, "about to stop")
 
     def test_close_sessions(self):
-        """What has not ended by itself is ended with a reason."""
+        """The remaining sessions are closed with a reason."""
         agent = self.connected()
         user = self.stream(agent)
         self.listener.drain("the server is about to stop")
@@ -319,7 +319,7 @@ class RevocationTests(ListenerTests):
     """Nodes that are revoked while they are connected."""
 
     def test_ends(self):
-        """A revoked node's sessions end with REVOKED, those that drain and those that wait too."""
+        """A revoked node's sessions end with REVOKED, including draining and disconnected ones."""
         agent = self.connected()
         user = self.stream(agent)
         agent.session.go_away("about to stop")
@@ -335,7 +335,7 @@ class RevocationTests(ListenerTests):
         self.assertFalse(waiting.session.connected)
 
     def test_all_that_are(self):
-        """Whichever they are, as when a server has learned it after it let them in."""
+        """All of them, when the server learns of revocations after it has accepted nodes."""
         agents = {node: self.connected(node) for node in ("edge-1", "edge-2", "edge-3")}
         self.revoked.update(node.encode().hex() for node in ("edge-1", "edge-3"))
         self.listener.revoke_all()
@@ -345,7 +345,7 @@ class RevocationTests(ListenerTests):
         self.assertEqual({"edge-1": gone, "edge-2": [], "edge-3": gone}, ends)
 
     def test_others(self):
-        """Other nodes, and the node's session of a newer enrolment, go on."""
+        """Other nodes, and the node's session of a later enrolment, continue."""
         other = self.connected("edge-2")
         self.connected()
         self.revoked.add("ab")
@@ -356,19 +356,19 @@ class RevocationTests(ListenerTests):
 
 
 class LogTests(ListenerTests):
-    """What the server's operator reads."""
+    """The log for the server's operator."""
 
     def setUp(self):
-        """Keep what is logged."""
+        """Store the log."""
         super().setUp()
         self.events = Logged(self)
 
     def lines(self):
-        """Return what the listener has logged."""
+        """Return the listener's lines."""
         return self.events.texts("AgentListener")
 
     def test_came_to_nothing(self):
-        """A connection that does not become a session is told of once, with the reason."""
+        """A connection that does not become a session is logged once, with the reason."""
         agent = self.agent()
         agent.claim("host=edge-9")
         self.dial(agent)
@@ -377,7 +377,7 @@ class LogTests(ListenerTests):
         self.assertEqual({"not_authorized": 1}, self.listener.refusals)
 
     def test_came_to_nothing_again_and_again(self):
-        """Of those that come to nothing for one reason one is told of in a minute."""
+        """Connections that fail for the same reason are logged once a minute."""
         agent = self.agent()
         agent.claim("host=edge-9")
         for _ in range(5):
@@ -388,7 +388,7 @@ class LogTests(ListenerTests):
         self.assertIn("(4 more like this were not shown)", self.lines()[1])
 
     def test_strangers(self):
-        """Each thing that TLS finds wrong is told of by itself."""
+        """Different TLS errors are logged separately."""
         for problem in ("it is {old}", "it is foreign", "it is {old}", "it is foreign"):
             connection = self.listener.buildProtocol(None)
             connection.makeConnection(StringTransport())
@@ -398,7 +398,7 @@ class LogTests(ListenerTests):
         self.assertIn("session: it is foreign", second)
 
     def test_session(self):
-        """A session's beginning, return and end are told, with the node."""
+        """A session's start, resumption and end are logged, with the node."""
         agent = self.connected()
         self.network.cut()
         agent.ask_to_resume()
@@ -411,7 +411,7 @@ class LogTests(ListenerTests):
         self.assertIn("good-bye", ended)
 
     def test_enrolment(self):
-        """A connection that was for enrolment is not called one that came to nothing."""
+        """A connection for an enrolment is not logged as one that failed."""
         agent = self.agent()
         creator = ClientContexts(agent.credentials, ENROLMENT_PROTOCOL).creator("server.test")
         other = HalfCloseUser()

@@ -1,4 +1,4 @@
-"""The agents' listener: agents that come back, that are away, and that know other servers."""
+"""The agents' listener: agents that reconnect, that are away, and that know other servers."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from yurttunnel.wire.hello import NO_SESSION
 
 
 class ResumeTests(ListenerTests):
-    """Agents that come back."""
+    """Agents that reconnect."""
 
     def lose(self, agent):
-        """Cut the agent's connection, and have it ask for its session."""
+        """Cut the agent's connection, and request its session in HELLO."""
         self.network.cut()
         agent.ask_to_resume()
 
     def assert_new(self, agent, before):
-        """Check that an agent has another session than before, its node's only one."""
+        """Check that an agent has another session than before, the only one of its node."""
         self.assertNotEqual(before.session_id, agent.session.session_id)
         self.assertTrue(self.serving(agent))
 
     def test_same_agent(self):
-        """The same process of the same node gets its session, and its streams go on."""
+        """The same process of the same node resumes its session, and its streams continue."""
         agent = self.connected()
         user = self.stream(agent)
         before = agent.session
@@ -41,7 +41,7 @@ class ResumeTests(ListenerTests):
         self.assertEqual((["made"], []), (user.told, agent.ends))
 
     def test_wrong_node(self):
-        """A node that names another's session gets a new one of its own; the other's stays."""
+        """A node that requests another's session gets a new one; the other's is not affected."""
         victim = self.connected()
         thief = self.agent("edge-2")
         thief.hello = replace(thief.hello, session=victim.session.session_id)
@@ -62,7 +62,7 @@ class ResumeTests(ListenerTests):
         self.assertEqual({Code.SESSION_LOST: 1}, dict(self.context.counters.session_ends))
 
     def test_closed_session(self):
-        """A session that is over is not resumed; the new one begins on the same connection."""
+        """A closed session is not resumed; the new one starts on the same connection."""
         agent = self.connected()
         self.stream(agent)
         before = agent.session
@@ -75,7 +75,7 @@ class ResumeTests(ListenerTests):
         self.assertTrue(agent.session.connected, agent.error)
 
     def test_old_connection_seems_alive(self):
-        """A session moves to the new connection; the end of the old one does not disturb it."""
+        """A session moves to the new connection; the end of the old one does not affect it."""
         agent = self.connected()
         user = self.stream(agent)
         old = self.network.links[-1]
@@ -93,7 +93,7 @@ class ResumeTests(ListenerTests):
         self.assertEqual(["made"], user.told)
 
     def test_revoked_meanwhile(self):
-        """A node that has been revoked does not get its session back."""
+        """A revoked node does not get its session back."""
         agent = self.connected()
         self.lose(agent)
         self.revoked.add(b"edge-1".hex())
@@ -101,12 +101,12 @@ class ResumeTests(ListenerTests):
         self.assertEqual(Code.REVOKED, agent.error.code)
 
     def test_impossible_position(self):
-        """An agent that has received what was never sent loses its session, and may begin anew."""
+        """An agent that has received more than was sent loses its session, and may start anew."""
         agent = self.connected()
         self.lose(agent)
         agent.hello = replace(agent.hello, received=1 << 40)
         self.dial(agent)
-        # Found before the server has said HELLO, so CLOSE is the first thing it says.
+        # Detected before the server's HELLO, so CLOSE is its first frame.
         self.assertEqual(Code.PROTOCOL, agent.error.code)
         self.assert_no_sessions()
         agent.hello = replace(agent.hello, session=NO_SESSION, received=0)
@@ -114,7 +114,7 @@ class ResumeTests(ListenerTests):
         self.assertTrue(self.serving(agent))
 
     def test_description_follows(self):
-        """After a return the certificate and the enrolment are those that the agent shows now."""
+        """After a resumption the certificate and the enrolment are the agent's current ones."""
         agent = self.connected()
         agent.credentials = self.issuer.node(lifetime=7200.0, enrolment="cd")
         self.lose(agent)
@@ -127,7 +127,7 @@ class ResumeTests(ListenerTests):
         self.assertEqual([], self.listener.sessions())
 
     def test_told_loss(self):
-        """An agent whose machine says that it is gone has GRACE to come back."""
+        """After a reset connection the agent has GRACE to reconnect."""
         user = self.stream(self.connected())
         self.network.cut()
         self.clock.advance(GRACE - 0.1)
@@ -137,7 +137,7 @@ class ResumeTests(ListenerTests):
         self.assert_no_sessions()
 
     def test_silent_loss(self):
-        """One that falls silent has the whole resume window, from when that is noticed."""
+        """A silent one has the whole resume window, from its detection."""
         user = self.stream(self.connected())
         tunnel = self.registry.find("edge-1").tunnel
         while tunnel.connected:
@@ -154,7 +154,7 @@ class AwayTests(ListenerTests):
     """Dials to a node whose agent has lost its connection."""
 
     def setUp(self):
-        """Have an agent fall silent, which leaves its session the whole resume window."""
+        """Let an agent fall silent, which leaves its session the whole resume window."""
         super().setUp()
         self.connected_agent = self.connected()
         self.session = self.registry.direct("edge-1")
@@ -164,11 +164,11 @@ class AwayTests(ListenerTests):
         self.network.cut()
 
     def dial_node(self):
-        """Open a stream to the node; give what becomes of it."""
+        """Open a stream to the node; return the dial's result."""
         return self.registry.find("edge-1").open_stream("192.0.2.80", 80, 15.0, "r")
 
     def come_back(self):
-        """Have the agent resume its session."""
+        """Resume the agent's session."""
         self.connected_agent.ask_to_resume()
         self.dial(self.connected_agent)
 
@@ -180,12 +180,12 @@ class AwayTests(ListenerTests):
         self.assertIn(f"{seconds} s ago", error.text)
 
     def accept(self):
-        """Have the agent accept the newest of the streams that it was asked for."""
+        """Accept the latest stream at the agent."""
         self.connected_agent.acceptor.requests[-1].accept()
         self.network.settle()
 
     def test_soon_back(self):
-        """A dial waits for an agent that is back in time, and goes on."""
+        """A dial waits for an agent that is back in time, and continues."""
         dial = self.dial_node()
         self.clock.advance(RETURN_PATIENCE - 0.1)
         self.assertNoResult(dial)
@@ -194,7 +194,7 @@ class AwayTests(ListenerTests):
         self.successResultOf(dial)
 
     def test_soon_back_beside_a_way_that_drains(self):
-        """Nor does it go by another server that has lost the agent as well, or is about to."""
+        """It does not move to a server that has also lost the agent, or is draining."""
         way = Way("edge-1")
         way.draining = True
         self.registry.add_remote(way)
@@ -208,7 +208,7 @@ class AwayTests(ListenerTests):
         self.registry.remove_remote(way)
 
     def test_told_twice(self):
-        """The ends of two connections may be told in a row; its return is that of both."""
+        """The ends of two connections may be reported in a row; a resumption ends both."""
         self.session.connection_lost()
         self.come_back()
         dial = self.dial_node()
@@ -218,20 +218,20 @@ class AwayTests(ListenerTests):
         self.successResultOf(dial)
 
     def test_waited_for_too_long(self):
-        """Dials that wait fail together when the agent is not back in time."""
+        """Waiting dials fail together if the agent is not back in time."""
         dials = [self.dial_node() for _ in range(3)]
         self.clock.advance(RETURN_PATIENCE)
         for dial in dials:
             self.assert_failed(dial, 5)
 
     def test_long_away(self):
-        """Later ones fail at once, and say for how long the agent has been away."""
+        """Later ones fail at once, with how long the agent has been away."""
         self.clock.advance(12)
         self.assert_failed(self.dial_node(), 12)
         self.assertEqual(1, self.context.counters.dials[Code.SESSION_LOST])
 
     def test_back_after_long(self):
-        """When the agent is back they are served again, also after a further short loss."""
+        """When the agent is back they are served again, also after another short loss."""
         self.clock.advance(12)
         self.come_back()
         for _ in range(2):
@@ -243,7 +243,7 @@ class AwayTests(ListenerTests):
             self.come_back()
 
     def test_streams_wait_on(self):
-        """Streams that were open have nothing to do with it."""
+        """Open streams are not affected."""
         self.come_back()
         user = self.stream(self.connected_agent)
         self.network.links[-1].lost = True
@@ -258,7 +258,7 @@ class AwayTests(ListenerTests):
         self.assertEqual(b"goes on", bytes(self.connected_agent.far.received))
 
     def test_another_way(self):
-        """New dials go at once by a sibling that has the node, those that wait when it is time."""
+        """New dials go at once through a sibling with the node, waiting ones after their time."""
         waits = self.dial_node()
         way = Way("edge-1")
         self.registry.add_remote(way)
@@ -268,28 +268,28 @@ class AwayTests(ListenerTests):
         self.assertEqual("by the sibling", self.successResultOf(waits))
 
     def test_session_ends_first(self):
-        """A dial that waits ends with the session, and nobody waits for the agent any more."""
+        """A waiting dial ends with the session, and the wait for the agent ends, too."""
         dial = self.dial_node()
         self.session.tunnel.close(Code.SESSION_LOST, "the agent has been restarted")
         self.assertIn("restarted", self.failureResultOf(dial, StreamFailed).value.text)
 
     def test_as_long_as_a_living_agent_takes(self):
-        """The time is that of an agent's first four attempts, and a moment for the last one."""
+        """The time is that of an agent's first four attempts, plus a moment for the last one."""
         attempts = sum(FIRST_DELAY * 2**number for number in range(4))
         self.assertEqual(4.5, attempts)
         self.assertLess(attempts, RETURN_PATIENCE)
 
 
 class SeveralServersTests(ListenerTests):
-    """What agents say of other servers, and what they are told of them."""
+    """What agents and servers tell each other about other servers."""
 
     def holding(self, agent, *processes):
-        """Have an agent say in its next HELLO with which processes it has sessions."""
+        """Set the processes in the agent's next HELLO with which it has sessions."""
         held = ",".join(process.hex() for process in processes)
         agent.hello = replace(agent.hello, properties={**agent.hello.properties, "held": held})
 
     def test_already_connected(self):
-        """An agent that finds a server by a second address is refused, and keeps its session."""
+        """An agent that reaches a server by a second address is rejected, and keeps its session."""
         first = self.connected()
         user = self.stream(first)
         second = self.agent()
@@ -303,7 +303,7 @@ class SeveralServersTests(ListenerTests):
         self.assertTrue(self.serving(first))
 
     def test_resumption_is_not_refused(self):
-        """A session goes on over a new connection whatever its agent says it has."""
+        """A session is resumed on a new connection whatever processes its agent lists."""
         agent = self.connected()
         user = self.stream(agent)
         self.holding(agent, agent.answer.process)
@@ -314,14 +314,14 @@ class SeveralServersTests(ListenerTests):
         self.assertEqual((b"goes on", []), (bytes(agent.far.received), agent.ends))
 
     def test_other_servers(self):
-        """Sessions with other servers keep nobody out."""
+        """Sessions with other servers do not cause a rejection."""
         agent = self.agent()
         self.holding(agent, b"o" * 16)
         self.dial(agent)
         self.assertTrue(self.serving(agent))
 
     def test_another_agent_of_the_node(self):
-        """A second agent of a node replaces the first, whatever it says it has."""
+        """A second agent of a node replaces the first, whatever processes it lists."""
         first = self.connected()
         second = self.agent(process=b"b" * 16)
         self.holding(second, first.answer.process)
@@ -330,7 +330,7 @@ class SeveralServersTests(ListenerTests):
         self.assertTrue(self.serving(second))
 
     def test_session_that_the_server_does_not_have(self):
-        """An agent that takes itself for connected, and is not, is let in."""
+        """An agent that mistakenly believes to be connected is accepted."""
         first = self.connected()
         process = first.answer.process
         self.listener.close_sessions(Code.INTERNAL, "")
@@ -340,7 +340,7 @@ class SeveralServersTests(ListenerTests):
         self.assertTrue(self.serving(second))
 
     def test_draining_session(self):
-        """A session that its agent is about to end keeps no new one out."""
+        """A session that its agent is about to end does not prevent a new one."""
         first = self.connected()
         self.stream(first)
         first.session.go_away("the agent is about to stop")
@@ -351,13 +351,13 @@ class SeveralServersTests(ListenerTests):
         self.assertTrue(self.serving(second))
 
     def test_held_that_makes_no_sense(self):
-        """A list that is none is a violation of the protocol."""
+        """A malformed list is a protocol violation."""
         agent = self.agent()
         self.holding(agent, b"short")
         self.refused(agent, Code.PROTOCOL, "held")
 
     def test_number_of_servers(self):
-        """HELLO says how many servers there are at the moment, where that is known."""
+        """HELLO has the current number of servers, if it is known."""
         agent = self.connected()
         self.assertNotIn("servers", agent.answer.properties)
         self.replicas = 3

@@ -1,4 +1,4 @@
-"""The agents' listener: one agent of a node after another."""
+"""The agents' listener: successive agents of a node."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class ReplacementTests(ListenerTests):
     """Two sessions of one node."""
 
     def test_same_process(self):
-        """A process that begins a new session finishes the streams of its old one beside it.
+        """A process that starts a new session finishes the streams of its old one beside it.
 
-        Its GOAWAY for the old one, on another connection, may come later than the new HELLO.
+        Its GOAWAY for the old one, on another connection, may arrive after the new HELLO.
         """
         idle = []
         self.listener.on_sessions_drain.append(idle.extend)
@@ -40,7 +40,7 @@ class ReplacementTests(ListenerTests):
         self.assertTrue(self.serving(second))
 
     def test_same_process_without_connection(self):
-        """An old session that has no connection waits for its agent, if that still has it.
+        """An old session without a connection waits for its agent, if that still lists it.
 
         The agent's GOAWAY may have been lost with the connection.
         """
@@ -60,7 +60,7 @@ class ReplacementTests(ListenerTests):
         self.assertEqual((b"still here", []), (bytes(first.far.received), first.ends))
 
     def test_given_up(self):
-        """An old session that the agent has given up, as it was led to another server, ends."""
+        """An old session that the agent has given up, because it reached another server, ends."""
         user = self.stream(self.connected())
         self.network.links[-1].cut()
         second = self.connected()
@@ -69,7 +69,7 @@ class ReplacementTests(ListenerTests):
         self.assertTrue(self.serving(second))
 
     def test_sessions_that_are_none(self):
-        """A list of anything else is refused, and replaces nothing."""
+        """A malformed list is rejected, and replaces nothing."""
         first = self.connected()
         second = self.agent()
         second.hello = replace(second.hello, properties={"kept": "none"})
@@ -78,7 +78,7 @@ class ReplacementTests(ListenerTests):
         self.assertEqual(1, len(self.listener.sessions()))
 
     def test_second_agent(self):
-        """A second agent of a node replaces the first, which is told so, and waits."""
+        """A second agent of a node replaces the first, which gets the reason, and waits."""
         first = self.connected()
         second = self.connected(process=b"b" * 16)
         self.assertEqual([Code.REPLACED], [code for code, _ in first.ends])
@@ -94,7 +94,7 @@ class ReplacementTests(ListenerTests):
         self.assertTrue(self.serving(second))
 
     def test_end_of_the_replaced(self):
-        """What happens to a replaced session later does not concern the registry."""
+        """Later events of a replaced session do not affect the registry."""
         self.connected()
         old = self.network.links[-1]
         second = self.connected()
@@ -104,7 +104,7 @@ class ReplacementTests(ListenerTests):
         self.assertEqual(1, len(self.listener.sessions()))
 
     def test_draining_predecessor(self):
-        """An agent that drains finishes its streams beside its successor."""
+        """A draining agent finishes its streams beside its successor."""
         first = self.connected()
         user = self.stream(first)
         first.session.go_away("the agent is about to stop")
@@ -123,7 +123,7 @@ class ReplacementTests(ListenerTests):
         self.assertTrue(self.serving(second))
 
     def test_a_predecessor_serves_until_its_successor_is_there(self):
-        """What comes while an agent drains goes to it, and to the next one as soon as that is."""
+        """New streams go to a draining agent until its successor has connected."""
         first = self.connected()
         user = self.stream(first)
         first.session.go_away("the agent is about to stop")
@@ -136,9 +136,9 @@ class ReplacementTests(ListenerTests):
         self.assertEqual(["made"], user.told)
 
     def test_abandoned_while_it_drains(self):
-        """A session that is cut while it drains waits for its agent for the sake of streams only.
+        """A draining session that loses its connection waits for its agent only if it has streams.
 
-        A session that has a stream waits, and is found again.
+        A session with a stream waits, and is resumed.
         """
         for streams in (0, 1):
             agent = self.connected(process=bytes([streams]) * 16)
@@ -154,7 +154,7 @@ class ReplacementTests(ListenerTests):
         self.assertEqual([["made"]], [user.told for user in users])
 
     def test_last_words_of_a_session_that_drains(self):
-        """A session waits also for the sake of what may not have arrived of its last stream."""
+        """A session also waits if data of its last stream may not have arrived."""
         agent = self.connected()
         user = self.stream(agent)
         agent.session.go_away("the agent is about to stop")
@@ -174,7 +174,7 @@ class ReplacementTests(ListenerTests):
         self.network.pass_time(1)
 
     def test_sessions_of_one_node_are_limited(self):
-        """An agent that goes away and comes back as another one for ever replaces the oldest."""
+        """An agent that keeps returning as another process replaces the oldest session."""
         agents = []
         for number in range(MAX_SESSIONS_OF_NODE + 3):
             agents.append(self.connected(process=bytes([number]) * 16))
@@ -189,14 +189,14 @@ class ReplacementTests(ListenerTests):
         self.assertEqual(MAX_SESSIONS_OF_NODE + 1, len(self.listener.sessions()))
 
     def test_sessions_that_wait_do_not_pile_up(self):
-        """A node that connects with a new session each time has one."""
+        """A node that connects with a new session each time has only one."""
         for number in range(20):
             self.connected(process=bytes([number]) * 16)
             self.network.cut()
             self.assertEqual(1, len(self.listener.sessions()))
 
     def test_told_of_draining(self):
-        """Who wants to know learns which session an agent is about to end."""
+        """Subscribers are notified of a session that its agent is about to end."""
         drained = []
         self.listener.on_sessions_drain.append(drained.extend)
         agent = self.connected()
@@ -208,7 +208,7 @@ class ReplacementTests(ListenerTests):
         self.assertTrue(session.draining)
 
     def test_other_nodes(self):
-        """The sessions of other nodes are left alone."""
+        """The sessions of other nodes are not affected."""
         other = self.connected("edge-2")
         self.connected()
         self.connected()
@@ -218,12 +218,12 @@ class ReplacementTests(ListenerTests):
 
 
 class SuccessionTests(ListenerTests):
-    """An agent that drains, its successor, and what happens to either meanwhile."""
+    """A draining agent, its successor, and events of either."""
 
     grace = WINDOW
 
     def setUp(self):
-        """Have an agent drain with a stream."""
+        """Let an agent drain with a stream."""
         super().setUp()
         self.first = self.connected()
         self.link = self.network.links[-1]
@@ -232,7 +232,7 @@ class SuccessionTests(ListenerTests):
         self.network.settle()
 
     def test_a_predecessor_serves_when_its_successor_has_left(self):
-        """An agent that drains is found again when the next one ends before it."""
+        """A draining agent is used again when its successor ends first."""
         second = self.connected(process=b"b" * 16)
         second.session.go_away("this agent is about to stop, too")
         self.network.pass_time(1)
@@ -241,7 +241,7 @@ class SuccessionTests(ListenerTests):
         self.assertEqual((["made"], []), (self.user.told, self.first.ends))
 
     def test_a_predecessor_serves_when_its_successor_is_lost(self):
-        """Dials wait for the next one a moment, and then go by the one that drains."""
+        """Dials wait briefly for the successor, and then use the draining session."""
         second = self.connected(process=b"b" * 16)
         self.network.links[-1].cut()
         self.network.settle()
@@ -266,7 +266,7 @@ class SuccessionTests(ListenerTests):
         self.assertEqual(["made"], self.user.told)
 
     def test_a_predecessor_that_drained_is_killed_first(self):
-        """Its streams end when it could be back and its successor is there."""
+        """Its streams end once it could have been back and its successor is connected."""
         self.network.cut()
         self.clock.advance(1)
         self.connected(process=b"b" * 16)
@@ -276,7 +276,7 @@ class SuccessionTests(ListenerTests):
         self.assert_restarted()
 
     def test_a_predecessor_that_drained_is_long_away(self):
-        """Its streams end as soon as its successor comes."""
+        """Its streams end as soon as its successor connects."""
         self.network.cut()
         self.clock.advance(RETURN_PATIENCE + 1)
         self.assertEqual([], self.user.reasons)
@@ -284,7 +284,7 @@ class SuccessionTests(ListenerTests):
         self.assert_restarted()
 
     def test_a_predecessor_that_drains_is_killed_later(self):
-        """Its streams end in the same time when its successor has been there before."""
+        """Its streams end after the same time if its successor was connected before."""
         self.connected(process=b"b" * 16)
         self.network.pass_time(3)
         self.link.cut()
@@ -295,7 +295,7 @@ class SuccessionTests(ListenerTests):
         self.assert_restarted()
 
     def test_a_predecessor_that_drains_comes_back(self):
-        """An agent that lives has its streams, whoever has come meanwhile."""
+        """A live agent keeps its streams, whoever has connected meanwhile."""
         self.connected(process=b"b" * 16)
         self.link.cut()
         self.network.settle()
@@ -306,7 +306,7 @@ class SuccessionTests(ListenerTests):
         self.assertEqual([], self.user.reasons)
 
     def test_a_further_session_of_a_process_ends_none_of_its_own(self):
-        """One that drains waits for its agent beside another session of the same process."""
+        """A draining session waits for its agent beside another session of the same process."""
         self.connected()
         self.link.cut()
         self.network.settle()
@@ -314,7 +314,7 @@ class SuccessionTests(ListenerTests):
         self.assertEqual([], self.user.reasons)
 
     def test_the_successors_own_session_is_known_while_it_does_not_serve(self):
-        """Its agent is refused when it finds the server by a second address, as at other times."""
+        """Its agent is rejected at a second address of the server, as at other times."""
         second = self.connected(process=b"b" * 16)
         self.network.links[-1].cut()
         self.network.settle()
@@ -326,7 +326,7 @@ class SuccessionTests(ListenerTests):
         self.refused(again, Code.ALREADY_CONNECTED, "another of its addresses")
 
     def assert_restarted(self):
-        """Check that the stream has ended because its agent has been restarted."""
+        """Check that the stream has ended because its agent was restarted."""
         (reason,) = self.user.reasons
         self.assertEqual(Code.SESSION_LOST, reason.value.code)
         self.assertIn("has been restarted", reason.value.text)

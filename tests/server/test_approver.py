@@ -42,18 +42,18 @@ from yurttunnel.server.approver import (
 
 
 class Events:
-    """Keeps events instead of sending them."""
+    """Stores events instead of sending them."""
 
     def __init__(self):
         self.recorded = []
 
     def record(self, involved, type, reason, message):
-        """Keep one."""
+        """Store an event."""
         self.recorded.append((involved["metadata"]["name"], type, reason, message))
 
 
 class ApproverTests(SynchronousTestCase):
-    """What becomes of requests."""
+    """Results for requests."""
 
     def setUp(self):
         """Start an approver in a cluster with one node."""
@@ -76,32 +76,32 @@ class ApproverTests(SynchronousTestCase):
         self.settle()
 
     def close(self):
-        """Stop everything; no timer may be left."""
+        """Stop everything; no timer may remain."""
         if self.approver.running:
             self.stop()
         self.successResultOf(self.informers.stopService())
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def stop(self):
-        """Stop the approver, as a server does that does not lead any longer."""
+        """Stop the approver, as on a server that loses the lead."""
         stopped = self.approver.stopService()
         if stopped is not None:
             self.successResultOf(stopped)
 
     def note(self, event):
-        """Keep what is logged, without what is for developers."""
+        """Store the log, without debug messages."""
         if event["log_level"] > LogLevel.debug:
             self.lines.append(formatEvent(event))
             self.levels.add(event["log_level"])
 
     def settle(self, seconds=0.0):
-        """Let everything happen that is due, and what follows from it."""
+        """Run everything that is due, and its consequences."""
         self.clock.advance(seconds)
         for _ in range(20):
             self.clock.advance(0.05)
 
     def put(self, csr, name="csr-1"):
-        """Have the API get a request."""
+        """Create a request in the API."""
         self.client.put(CERTIFICATE_SIGNING_REQUESTS, {**csr, "metadata": {"name": name}})
         self.settle()
 
@@ -115,11 +115,11 @@ class ApproverTests(SynchronousTestCase):
         return [each["type"] for each in self.conditions(name)] == ["Approved"]
 
     def calls(self, *names):
-        """Return the calls that concern requests by these names."""
+        """Return the API calls for requests with these names."""
         return [call for call in self.client.calls if call[2] in names]
 
     def test_approves(self):
-        """An entitled request is approved as kubectl would do it, and that is logged."""
+        """An entitled request is approved like by kubectl, and logged."""
         self.put(for_agent())
         [condition] = self.conditions()
         for time in (condition.pop("lastUpdateTime"), condition.pop("lastTransitionTime")):
@@ -149,7 +149,7 @@ class ApproverTests(SynchronousTestCase):
         self.assertEqual({"serving": 1, "proxy-client": 1, "agent": 1}, self.counters.approved)
 
     def test_pod(self):
-        """The pod that a token is bound to is looked for in the tunnel's namespace."""
+        """The pod of a bound token is looked up in the tunnel's namespace."""
         self.put(for_agent(AGENT, extra=BOUND_TO_POD), "before")
         self.assertFalse(self.approved("before"))
         stored = self.client.put(
@@ -161,7 +161,7 @@ class ApproverTests(SynchronousTestCase):
         self.assertTrue(self.approved("after"))
 
     def test_waiting_at_start(self):
-        """Requests that wait when it starts are looked at."""
+        """Requests that are pending at the start are reviewed."""
         self.stop()
         self.put(for_agent(), "a")
         self.put(for_agent("system:node:edge-2"), "b")
@@ -172,7 +172,7 @@ class ApproverTests(SynchronousTestCase):
         self.assertEqual(["b"], [event[0] for event in self.events.recorded])
 
     def test_left_alone(self):
-        """One that nobody is entitled to is left alone: one event, one line, one count."""
+        """A request without entitlement is not approved: one event, one log line, one count."""
         self.put(for_agent("system:node:edge-2"))
         self.assertEqual([], self.conditions())
         [(name, kind, reason, message)] = self.events.recorded
@@ -187,7 +187,7 @@ class ApproverTests(SynchronousTestCase):
         self.assertEqual({("agent", "requester"): 1}, self.counters.left_alone)
 
     def test_told_once(self):
-        """However often it is looked at, what has not changed is not told again."""
+        """An unchanged decision is reported once, however many reviews there are."""
         self.put(for_agent(text="host=edge-1&ipv4=192.0.2.8"))
         looked = len(self.calls("csr-1"))
         for _ in range(7):
@@ -197,7 +197,7 @@ class ApproverTests(SynchronousTestCase):
         self.assertEqual({("agent", "names"): 1}, self.counters.left_alone)
 
     def test_looked_at_after_a_defect(self):
-        """A round that fails is logged, and the next one comes in its time."""
+        """A failed round is logged, and the next one comes on time."""
         self.put(for_agent(text="host=edge-1&ipv4=192.0.2.8"))
         looked = len(self.calls("csr-1"))
         with mock.patch.object(heapq, "nsmallest", side_effect=ZeroDivisionError):
@@ -207,7 +207,7 @@ class ApproverTests(SynchronousTestCase):
         self.assertEqual(looked + 1, len(self.calls("csr-1")))
 
     def test_pauses(self):
-        """It is looked at after a minute, two, four and so on, up to the longest pause."""
+        """It is reviewed again after a minute, two, four and so on, up to the longest pause."""
         self.put(for_agent(text="host=edge-1&ipv4=192.0.2.8"))
         rounds, looked = [], len(self.calls("csr-1"))
         for number in range(1, 32 + LONGEST_PAUSE):
@@ -218,7 +218,7 @@ class ApproverTests(SynchronousTestCase):
         self.assertEqual([1, 3, 7, 15, 31, 31 + LONGEST_PAUSE], rounds)
 
     def many_left_alone(self, count):
-        """Have requests that one kubelet has made for itself, with an address of others."""
+        """Create requests that one kubelet has made for itself, with an address of others."""
         csr = for_agent(text="host=edge-1&ipv4=192.0.2.8")
         for number in range(count):
             body = {**csr, "metadata": {"name": f"foreign-{number}"}}
@@ -228,14 +228,14 @@ class ApproverTests(SynchronousTestCase):
         self.client.calls.clear()
 
     def looks(self):
-        """Return the names of the requests that were read since the last time, in order."""
+        """Return the names of the requests reviewed since the last call, in order."""
         plural = CERTIFICATE_SIGNING_REQUESTS.plural
         names = [name for verb, what, name in self.client.calls if (verb, what) == ("get", plural)]
         self.client.calls.clear()
         return names
 
     def test_many_left_alone(self):
-        """Of many only so many are looked at again in a round, and each has its turn."""
+        """Of many only a limited number is reviewed in a round, and each has its turn."""
         self.many_left_alone(MOST_IN_A_ROUND + 50)
         self.settle(LOOK_AGAIN_SECONDS)
         first = self.looks()
@@ -246,7 +246,7 @@ class ApproverTests(SynchronousTestCase):
         self.assertEqual(MOST_IN_A_ROUND + 50, len({*first, *second}))
 
     def test_new_one_comes_first(self):
-        """A new request does not wait for those that are looked at again."""
+        """A new request does not wait for repeated reviews."""
         self.many_left_alone(MOST_IN_A_ROUND)
         self.client.hold()
         self.clock.advance(LOOK_AGAIN_SECONDS)
@@ -261,7 +261,7 @@ class ApproverTests(SynchronousTestCase):
         self.assertTrue(self.approved("new"))
 
     def test_name_of_other_node(self):
-        """The names that a node reports are looked up: that of another one is not given."""
+        """The names that a node reports are looked up: that of another node is not granted."""
         reported = node("edge-1", ("Hostname", "edge-2"), ("InternalDNS", "edge-1.internal"))
         self.client.put(NODES, reported)
         self.client.put(NODES, node("edge-2"))
@@ -277,7 +277,7 @@ class ApproverTests(SynchronousTestCase):
         self.assertTrue(self.approved("foreign"))
 
     def test_other_installation(self):
-        """A request of servers elsewhere is told of and counted once, and is no warning."""
+        """A request of servers in another namespace is counted and logged once, as info."""
         account = "system:serviceaccount:other:yurt-tunnel-server"
         self.put(of_template(serving_template(["x.test"]), account))
         for _ in range(3):
@@ -290,14 +290,14 @@ class ApproverTests(SynchronousTestCase):
         self.assertNotIn(LogLevel.warn, self.levels)
 
     def test_final(self):
-        """What can only be as it was is not looked at again."""
+        """A final decision is not reviewed again."""
         self.put(for_agent("system:node:edge-2"))
         looked = len(self.calls("csr-1"))
         self.settle(LOOK_AGAIN_SECONDS)
         self.assertEqual(looked, len(self.calls("csr-1")))
 
     def test_node_comes(self):
-        """A request that came before its node is approved when that is there."""
+        """A request that came before its node is approved once that exists."""
         self.put(for_agent("system:node:edge-3", "host=edge-3", "edge-3"))
         self.assertIn("no node edge-3", self.events.recorded[0][3])
         self.client.put(NODES, node("edge-3"))
@@ -305,7 +305,7 @@ class ApproverTests(SynchronousTestCase):
         self.assertTrue(self.approved())
 
     def test_others(self):
-        """Requests of others, and what nobody can read, are not even asked for."""
+        """Requests for other purposes, and malformed ones, are not even fetched."""
         pem = by_hand([("O", "system:nodes"), ("CN", "system:node:edge-1")])
         self.put(signing_request(pem, KUBELET, "kubernetes.io/kubelet-serving"), "kubelet")
         self.put(signing_request(b"nonsense", KUBELET), "nonsense")
@@ -315,14 +315,14 @@ class ApproverTests(SynchronousTestCase):
         self.assertEqual([], self.events.recorded)
 
     def test_decided(self):
-        """What somebody has decided is left as it is."""
+        """A request decided by others is left unchanged."""
         for kind in ("Approved", "Denied", "Failed"):
             status = {"conditions": [{"type": kind, "status": "True"}]}
             self.put({**for_agent(), "status": status}, kind.lower())
         self.assertEqual([], self.calls("approved", "denied", "failed"))
 
     def test_decided_meanwhile(self):
-        """So is what somebody has decided while it was looked at."""
+        """So is one that was decided during the review."""
         self.client.hold()
         self.put(for_agent())
         denied = {"conditions": [{"type": "Denied", "status": "True"}]}
@@ -333,7 +333,7 @@ class ApproverTests(SynchronousTestCase):
         self.assertEqual(0, self.counters.approved.total())
 
     def test_changed_meanwhile(self):
-        """One that has changed while it was looked at is looked at again."""
+        """One that has changed during the review is reviewed again."""
         csr = for_agent()
         self.client.hold()
         self.put(csr)
@@ -347,7 +347,7 @@ class ApproverTests(SynchronousTestCase):
         self.assertEqual(0, self.counters.failures)
 
     def test_gone_meanwhile(self):
-        """One that is gone is forgotten."""
+        """A deleted request is forgotten."""
         self.client.hold()
         self.put(for_agent())
         self.client.remove(CERTIFICATE_SIGNING_REQUESTS, "csr-1")
@@ -358,7 +358,7 @@ class ApproverTests(SynchronousTestCase):
         self.assertIsNone(self.approver.problem())
 
     def test_not_permitted(self):
-        """When the server may not approve, the rules that its role lacks are named."""
+        """If the server may not approve, the rules missing from its role are named."""
         update = self.client.update
         text = "user not permitted to approve requests with signerName"
         error = NotAllowed(403, "Forbidden", text)
@@ -379,7 +379,7 @@ class ApproverTests(SynchronousTestCase):
         self.assertIsNone(self.approver.problem())
 
     def test_unreachable(self):
-        """While the API is out of reach that is told, and afterwards it goes on."""
+        """While the API is unreachable that is reported, and afterwards it continues."""
         get = self.client.get
         self.client.get = lambda *arguments: fail(ApiUnreachable("10.96.0.1 does not answer"))
         self.put(for_agent())
@@ -391,7 +391,7 @@ class ApproverTests(SynchronousTestCase):
         self.assertIsNone(self.approver.problem())
 
     def test_stop(self):
-        """When another server leads, it does nothing, and has nothing to complain of."""
+        """When another server leads, it does nothing, and reports no problem."""
         update = self.client.update
         self.client.update = lambda *arguments: fail(ApiUnreachable("no"))
         self.put(for_agent())
@@ -405,7 +405,7 @@ class ApproverTests(SynchronousTestCase):
         self.assertFalse(self.approved("csr-2"))
 
     def test_stop_while_asking(self):
-        """What it is asking for when it stops does not outlive it."""
+        """Pending API calls end when it stops."""
         self.client.hold()
         self.put(for_agent())
         stopped = self.approver.stopService()
@@ -414,7 +414,7 @@ class ApproverTests(SynchronousTestCase):
         self.successResultOf(stopped)
 
     def test_forgets(self):
-        """Nothing is kept of requests that are gone."""
+        """Nothing is stored of deleted requests."""
         self.put(for_agent("system:node:edge-2"))
         self.client.remove(CERTIFICATE_SIGNING_REQUESTS, "csr-1")
         self.settle()
@@ -422,7 +422,7 @@ class ApproverTests(SynchronousTestCase):
         self.assertEqual(2, len(self.events.recorded))
 
     def test_made_anew_while_nothing_was_heard(self):
-        """One of the same name that a new list has in the place of the former is another one."""
+        """A request of the same name that a new list has in place of another is a new one."""
         self.put(for_agent("system:node:edge-2"))
         for watch in self.client.watches:
             watch.on_event = lambda *change: None
@@ -434,7 +434,7 @@ class ApproverTests(SynchronousTestCase):
         self.assertTrue(self.approved())
 
     def test_forgets_meanwhile(self):
-        """Nothing is kept of one that has gone while it was looked at."""
+        """Nothing is stored of a request that was deleted during its review."""
         self.client.hold()
         self.put(for_agent("system:node:edge-2"))
         self.client.remove(CERTIFICATE_SIGNING_REQUESTS, "csr-1")
@@ -445,7 +445,7 @@ class ApproverTests(SynchronousTestCase):
         self.assertEqual(1, len(self.events.recorded))
 
     def test_many(self):
-        """Many at once are all approved, at the rate of the queue."""
+        """Many concurrent requests are all approved, at the rate of the queue."""
         for number in range(150):
             self.client.put(
                 CERTIFICATE_SIGNING_REQUESTS,
@@ -456,7 +456,7 @@ class ApproverTests(SynchronousTestCase):
         self.assertEqual(150, self.counters.approved["agent"])
 
     def test_metrics(self):
-        """A scrape shows what was decided."""
+        """The metrics have the decisions."""
         self.put(for_agent(), "a")
         self.put(for_agent("system:node:edge-2"), "b")
         text = self.scraped()
@@ -468,7 +468,7 @@ class ApproverTests(SynchronousTestCase):
             self.assertIn(f"yurttunnel_server_{line}", text)
 
     def test_metrics_at_the_start(self):
-        """Each figure is there before its first request, whose increase an alert is about."""
+        """Each series exists before its first request, because alerts are on its increase."""
         text = self.scraped()
         for kind in Kind:
             self.assertIn(f'_requests_approved_total{{kind="{kind.value}"}} 0\n', text)
@@ -477,7 +477,7 @@ class ApproverTests(SynchronousTestCase):
                 self.assertIn(f"_requests_left_alone_total{{{labels}}} 0\n", text)
 
     def scraped(self) -> str:
-        """Return what a scrape shows."""
+        """Return the metrics."""
         registry = MetricRegistry()
         registry.add(METRICS, lambda: self.counters)
         return exposition(registry).decode()

@@ -1,4 +1,4 @@
-"""What the audit log says of the streams of callers."""
+"""The audit log of callers' streams."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ ALWAYS = {
 
 
 class UnixConnection(MemoryConnection):
-    """A connection over a Unix socket, from this very process."""
+    """A connection over a Unix socket, from this process."""
 
     def getPeer(self):
-        """Callers have no name."""
+        """Return the address of an unnamed socket."""
         return UNIXAddress(None)
 
     def getHandle(self):
-        """Return a socket whose other end this process has, too."""
+        """Return a socket whose other end also belongs to this process."""
         self.own, self.other = socket.socketpair()
         return self.own
 
 
 class AuditTestCase(SynchronousTestCase):
-    """A node is connected, and what would be written is kept."""
+    """A node is connected, and written lines are stored."""
 
     def setUp(self):
         """Connect edge-1, which is also 192.0.2.1."""
@@ -69,31 +69,31 @@ class AuditTestCase(SynchronousTestCase):
         self.addCleanup(self.close)
 
     def make_factory(self):
-        """Make what takes callers."""
+        """Create the factory for callers."""
         raise NotImplementedError  # each class has its own
 
     def close(self):
-        """No timer may be left."""
+        """No timer may remain."""
         self.factory.close()
         self.reactor.advance(0)
         self.assertEqual(self.reactor.getDelayedCalls(), [])
 
     def open(self, data=b"", connection_class=MemoryConnection):
-        """Open a connection on which ``data`` comes."""
+        """Open a connection that receives ``data``."""
         connection = connection_class(self.reactor).open(self.factory.buildProtocol(None))
         if data:
             connection.receive(data)
         return connection
 
     def answer(self, connection, greeting=b""):
-        """Have the node connect; give the far end of the stream."""
+        """Let the node connect; return the far end of the stream."""
         dial = self.session.dials[0]
         dial.succeed(greeting)
         connection.turns()
         return dial.far
 
     def entry(self, **expected):
-        """Check the one line that was written, and give it."""
+        """Check the only written line, and return it."""
         (line,) = self.lines
         entry = json.loads(line)
         self.assertEqual(set(entry) - {"status"}, ALWAYS)
@@ -105,14 +105,14 @@ class ForwardTests(AuditTestCase):
     """Connections of ``--forward``."""
 
     def make_factory(self):
-        """Make one forward."""
+        """Create one forward."""
         forward = parse_forward("127.0.0.1:9000=192.0.2.1/db.local:80")
         return ForwardFactory(
             self.registry, forward, DialSettings(max_pending=2, request_ids=RequestIds("test"))
         )
 
     def test_whole_line(self):
-        """It says who had what of whom, when that is over."""
+        """At the end of a stream the line has caller, target and result."""
         connection = self.open(b"question")
         far = self.answer(connection, b"hello ")
         self.reactor.advance(2.5)
@@ -143,7 +143,7 @@ class ForwardTests(AuditTestCase):
         )
 
     def test_node_breaks_off(self):
-        """The code and the text are those with which the stream ended."""
+        """The code and the text are those of the stream's end."""
         connection = self.open(b"12345")
         far = self.answer(connection)
         far.abort(Code.SESSION_LOST, "the agent did not come back")
@@ -156,7 +156,7 @@ class ForwardTests(AuditTestCase):
         self.assertTrue(connection.aborted)
 
     def test_caller_breaks_off(self):
-        """The node learns of it by a code, and so does the line."""
+        """The node and the line have the same code."""
         connection = self.open(b"12345")
         self.answer(connection, b"1")
         connection.break_off(ConnectionLost())
@@ -164,7 +164,7 @@ class ForwardTests(AuditTestCase):
         self.assertIn("the local connection broke", entry["reason"])
 
     def test_refused_by_the_node(self):
-        """A dial that failed has its code, too, and the sentence without it."""
+        """A failed dial has its code, too, and the text without it."""
         self.open()
         self.session.dials[0].fail(Code.DENIED, "the agent does not allow db.local:80")
         self.entry(
@@ -176,7 +176,7 @@ class ForwardTests(AuditTestCase):
         )
 
     def test_not_connected(self):
-        """The node is called what the caller calls it, and there is no code."""
+        """The node has the name that the caller uses, and there is no code."""
         self.registry.remove(self.session)
         self.open()
         entry = self.entry(result="refused", code=None, node="192.0.2.1", request_id="test-1")
@@ -190,21 +190,21 @@ class ForwardTests(AuditTestCase):
         self.session.dials[0].fail(Code.TIMEOUT, "no answer")
 
     def test_left_during_the_dial(self):
-        """A caller that leaves has asked all the same."""
+        """The request of a caller that leaves is still recorded."""
         connection = self.open()
         connection.break_off(ConnectionLost())
         self.assertTrue(self.session.dials[0].cancelled)
         self.entry(result="refused", code="cancelled", reason="the dial was cancelled")
 
     def test_defect(self):
-        """Even one of the server has its line."""
+        """A defect of the server has a line, too."""
         self.open()
         self.session.dials[0].opening.errback(ZeroDivisionError("oops"))
         self.flushLoggedErrors(ZeroDivisionError)
         self.entry(result="refused", code=None, reason="oops")
 
     def test_off(self):
-        """Without an audit log the stream is used as it is."""
+        """Without an audit log the stream is used directly."""
         self.factory.audit = None
         connection = self.open()
         self.answer(connection)
@@ -217,13 +217,13 @@ class ConnectTests(AuditTestCase):
     """CONNECT requests."""
 
     def make_factory(self):
-        """Make the front end."""
+        """Create the front end."""
         return ConnectFactory(
             self.reactor, self.registry, dials=DialSettings(request_ids=RequestIds("test"))
         )
 
     def test_stream(self):
-        """The id is the caller's, the status that of the answer, and neither counts as bytes."""
+        """The id is the caller's, the status that of the response, and neither counts as bytes."""
         head = connect("192.0.2.1:10250", "X-Request-Id: audit-7", "Authorization: Bearer S3CRET")
         connection = self.open(head)
         far = self.answer(connection, b"hello")
@@ -246,7 +246,7 @@ class ConnectTests(AuditTestCase):
         self.assertNotIn(b"S3CRET", self.lines[0])
 
     def test_refused_by_the_node(self):
-        """The status is that of the answer, the code why."""
+        """The status is that of the response, and the code is the reason."""
         self.open(connect())
         self.session.dials[0].fail(Code.REFUSED, "nobody listens on edge-1:10250")
         self.entry(
@@ -254,49 +254,49 @@ class ConnectTests(AuditTestCase):
         )
 
     def test_not_connected(self):
-        """What was asked for is told though there is no such node."""
+        """The target is recorded even if there is no such node."""
         self.open(connect("nobody:10250"))
         self.entry(result="refused", status=503, node="nobody", destination="nobody:10250")
 
     def test_bad_head(self):
-        """What is no destination is in the reason alone, and no password in front of it."""
+        """A malformed destination is only in the reason, without a password before it."""
         self.open(connect("user:S3CRET@edge-1:99"))
         entry = self.entry(result="refused", status=400, node="", destination="")
         self.assertIn("bad destination: ***@edge-1", entry["reason"])
 
     def test_other_methods(self):
-        """What comes to the wrong port may have words in its query that are not for the log."""
+        """A request for the wrong port may have secrets in its query, which are not logged."""
         self.open(connect().replace(b"CONNECT edge-1:10250", b"GET /run/a/b/c?cmd=S3CRET"))
         self.entry(result="refused", status=405, destination="")
         self.assertNotIn(b"S3CRET", self.lines[0])
 
     def test_query(self):
-        """Nor is a query in the reason, which quotes what cannot be read."""
+        """Nor is a query in the reason, which quotes malformed input."""
         self.open(connect("http://edge-1/run/a/b/c?cmd=S3CRET"))
         entry = self.entry(result="refused", status=400, destination="")
         self.assertIn("/run/a/b/c?***", entry["reason"])
         self.assertNotIn(b"S3CRET", self.lines[0])
 
     def test_long_destination(self):
-        """Of what is long a beginning is told."""
+        """Long destinations are truncated."""
         self.open(connect("x" * 2000 + ":1"))
         entry = self.entry(result="refused", status=400, destination="")
         self.assertRegex(entry["reason"], r"\Abad destination: 'x{100,300}\.\.\.\Z")
 
     def test_no_head(self):
-        """Who sends nothing in time asks for nothing."""
+        """A caller that sends nothing in time has no target."""
         self.open()
         self.reactor.pump([1] * 12)
         self.entry(result="refused", status=408, destination="", who=CALLER)
         self.reactor.pump([1] * 6)
 
     def test_left_during_the_dial(self):
-        """Who has got no answer has the status 0, as in lines of requests."""
+        """A caller without a response has the status 0, as in lines of requests."""
         self.open(connect()).break_off(ConnectionLost())
         self.entry(result="refused", code="cancelled", status=0)
 
     def test_left_before_the_answer(self):
-        """The stream was there, but never used, and the 200 that was for it was not sent."""
+        """The stream was open, but never used, and its 200 was not sent."""
         connection = self.open(connect())
         self.session.dials[0].succeed()
         connection.break_off(ConnectionLost())
@@ -309,7 +309,7 @@ class ConnectTests(AuditTestCase):
         )
 
     def test_unix_socket(self):
-        """The kernel knows who is at the other end."""
+        """The kernel knows the user at the other end."""
         connection = self.open(connect("nobody:1"), UnixConnection)
         who = f"unix:uid={os.getuid()},gid={os.getgid()},pid={os.getpid()}"
         self.entry(who=who, by="address", peer=who)
@@ -321,7 +321,7 @@ class PassthroughTests(AuditTestCase):
     """Connections to ``--passthrough-port``."""
 
     def make_factory(self):
-        """Make the listener."""
+        """Create the listener."""
         informers = FakeInformers(True)
         informers.put(NODES, node("edge-1", "10.0.0.1", port=12345, labels=EDGE))
         return PassthroughFactory(
@@ -339,12 +339,12 @@ class PassthroughTests(AuditTestCase):
         )
 
     def led(self, host=None, port=10250):
-        """Open a connection that the kernel has led here from ``host``."""
+        """Open a connection that the kernel has redirected here from ``host``."""
         asked = None if host is None else SocketAddress(ip_address(host), port)
         return Accepted(self.reactor, asked, "127.0.0.1").open(self.factory.buildProtocol(None))
 
     def test_stream(self):
-        """What was read to find the node counts as well: it is passed on."""
+        """The bytes that were read to find the node count, too: they are passed on."""
         connection = self.led()
         hello = client_hello("edge-1")
         connection.receive(hello)
@@ -361,13 +361,13 @@ class PassthroughTests(AuditTestCase):
         )
 
     def test_refused(self):
-        """Whether there was a dial or not, the reason is that of the log."""
+        """With and without a dial, the reason is the logged one."""
         self.led("10.0.0.1", 22)
         entry = self.entry(result="refused", destination="10.0.0.1:22", who=CALLER, code=None)
         self.assertIn("22 is not in --passthrough-ports", entry["reason"])
 
     def test_unknown_name(self):
-        """A name that callers send is within the reason."""
+        """A name from a caller is only in the reason."""
         self.led().receive(client_hello("nobody"))
         entry = self.entry(result="refused", request_id="test-1")
         self.assertIn("names nobody", entry["reason"])

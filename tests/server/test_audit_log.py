@@ -1,4 +1,4 @@
-"""The audit log: what lines look like, when they are written, and what becomes of the others."""
+"""The audit log: format, writing, and lost lines."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from yurttunnel.server.audit_sinks import AuditFile
 
 
 class LineTests(SynchronousTestCase):
-    """``format_line`` makes one line of JSON of whatever callers send."""
+    """``format_line`` returns one line of JSON for any input of callers."""
 
     def test_one_line(self):
-        """It is what was given, and ends with the only end of a line."""
+        """It has the given fields, and one line end."""
         record = {"who": "alice", "status": 200, "code": None, "upgraded": False, "duration": 0.5}
         line = format_line(record)
         self.assertEqual(json.loads(line), record)
         self.assertEqual((line[-1:], line.count(b"\n")), (b"\n", 1))
 
     def test_nothing_breaks_the_line(self):
-        """Ends of lines, control characters, quotes and other scripts are escaped."""
+        """Line ends, control characters, quotes and other scripts are escaped."""
         text = 'a\r\nb\0\x1b[31m"\\\u2028\u202e\x85 é 🙂'
         line = format_line({"path": text})
         self.assertEqual(json.loads(line), {"path": text})
@@ -46,7 +46,7 @@ class LineTests(SynchronousTestCase):
         self.assertEqual([byte for byte in line[:-1] if byte < 0x20], [])
 
     def test_length(self):
-        """A record that is too long has all its texts cut, whatever they are made of."""
+        """A record that is too long has all its texts truncated, whatever their characters."""
         for character in ("x", "\0", '"', "🙂"):
             record = {str(key): character * 5000 for key in range(14)}
             line = format_line({**record, "bytes": 7, "node": "edge-1"})
@@ -57,7 +57,7 @@ class LineTests(SynchronousTestCase):
             self.assertTrue(shown["0"].startswith(character))
 
     def test_limit(self):
-        """A line that a pipe takes at once is whole, and one byte more has its texts cut."""
+        """A line that a pipe writes atomically is complete; a longer one has truncated texts."""
         self.assertEqual(MAX_LINE + 1, select.PIPE_BUF)
         around = len(format_line({"path": ""})) - 1
         for size in (MAX_LINE - 1, MAX_LINE):
@@ -67,7 +67,7 @@ class LineTests(SynchronousTestCase):
         self.assertEqual(json.loads(line), {"path": 120 * "x" + "..."})
 
     def test_texts_that_are_short_enough(self):
-        """In a line that is too long a text of 120 characters stays, as they are escaped."""
+        """In a line that is too long a text of 120 characters, with escapes, is kept."""
         texts = {"a": 120 * "x", "b": 121 * "x", "c": 60 * '"', "d": 61 * '"', "e": 5000 * "x"}
         shown = json.loads(format_line(texts))
         self.assertEqual(shown["a"], texts["a"])
@@ -77,7 +77,7 @@ class LineTests(SynchronousTestCase):
 
 
 class LogTests(SynchronousTestCase):
-    """``AuditLog`` writes in a thread; here a test says when the thread is done."""
+    """``AuditLog`` writes in a thread, which the test completes."""
 
     def setUp(self):
         """Open a file."""
@@ -100,11 +100,11 @@ class LogTests(SynchronousTestCase):
         return waiting.addCallback(lambda _: function(lines))
 
     def written(self):
-        """Return what is in the file."""
+        """Return the contents of the file."""
         return self.path.read_bytes() if self.path.exists() else b""
 
     def texts(self):
-        """Return the lines that were logged."""
+        """Return the log lines."""
         return self.events.texts()
 
     def stop(self):
@@ -114,7 +114,7 @@ class LogTests(SynchronousTestCase):
         return stopped
 
     def test_lines_are_collected(self):
-        """They are written together after a moment, in their order."""
+        """They are written together after a moment, in order."""
         for line in (b"1\n", b"2\n"):
             self.log.write(line)
         self.assertEqual(self.written(), b"")
@@ -127,7 +127,7 @@ class LogTests(SynchronousTestCase):
         self.assertEqual(self.written(), b"1\n2\n3\n")
 
     def test_a_slow_disk(self):
-        """There is one call at a time; what comes meanwhile waits, and too much is lost."""
+        """There is one call at a time; lines wait meanwhile, and are lost above the limit."""
         self.slow = True
         self.log.write(b"first\n")
         self.clock.advance(FLUSH_DELAY)
@@ -151,7 +151,7 @@ class LogTests(SynchronousTestCase):
         self.assertEqual(self.log.stats.written, 1 + MAX_WAITING // 1024)
 
     def test_a_write_that_hangs(self):
-        """It is told before lines are lost by it, and over when it has ended."""
+        """It is reported before lines are lost because of it, and ends with the write."""
         self.slow = True
         self.log.write(b"1\n")
         self.clock.advance(FLUSH_DELAY)
@@ -184,7 +184,7 @@ class LogTests(SynchronousTestCase):
         )
 
     def test_a_defect_ends_nothing(self):
-        """What a sink raises is logged, and the next lines are written."""
+        """An exception in a sink is logged, and further lines are written."""
         self.log._in_thread = lambda function, lines: maybeDeferred(lambda: 1 / 0)
         self.log.write(b"1\n")
         self.clock.advance(FLUSH_DELAY)
@@ -196,7 +196,7 @@ class LogTests(SynchronousTestCase):
         self.assertEqual(self.written(), b"2\n")
 
     def test_stop(self):
-        """What waits is written first, and the file is closed; later lines are lost."""
+        """Waiting lines are written first, and the file is closed; later lines are lost."""
         self.log.write(b"1\n")
         stopped = self.stop()
         self.log.write(b"2\n")
@@ -211,7 +211,7 @@ class LogTests(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_stop_does_not_wait_for_ever(self):
-        """A disk that does not answer holds up the end for a limited time."""
+        """An unresponsive disk delays the shutdown for a limited time."""
         self.slow = True
         self.log.write(b"1\n")
         self.clock.advance(FLUSH_DELAY)
@@ -221,7 +221,7 @@ class LogTests(SynchronousTestCase):
         self.assertIn("were not written within 5 s", self.texts()[-1])
 
     def test_metrics(self):
-        """A scrape has both counters."""
+        """The metrics have both counters."""
         self.log.write(b"1\n")
         self.clock.advance(FLUSH_DELAY)
         registry = MetricRegistry()

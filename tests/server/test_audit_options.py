@@ -1,4 +1,4 @@
-"""The flags of the audit log, and what the server makes of them."""
+"""The flags of the audit log, and their effect on the server."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class OptionTests(SynchronousTestCase):
             self.assertEqual(parse(*arguments).audit, expected)
 
     def test_refused(self):
-        """What makes no sense is named, with what does."""
+        """Invalid values are reported, with valid ones."""
         for arguments, words in (
             (["--audit-log-path", ""], "--audit-log-path: it is empty"),
             (["--audit-log-path", "/"], "--audit-log-path: '/' is a directory"),
@@ -58,17 +58,17 @@ class ProcessTests(SynchronousTestCase):
     """``ServerProcess`` opens the log."""
 
     def process(self, *arguments):
-        """Make a process."""
+        """Create a process."""
         return ServerProcess(MemoryReactorClock(), parse(*arguments), dict, nothing_expected())
 
     def test_without(self):
-        """Nothing is there when nothing is asked for."""
+        """Without the flag there is no audit log."""
         process = self.process()
         self.assertIsNone(process.audit)
         self.assertNotIn(b"audit", exposition(process.metrics))
 
     def test_with(self):
-        """The file is there at once, and so are the metrics."""
+        """The file exists at once, and so do the metrics."""
         path = Path(self.mktemp())
         process = self.process("--audit-log-path", str(path))
         self.assertIsNotNone(process.audit)
@@ -76,7 +76,7 @@ class ProcessTests(SynchronousTestCase):
         self.assertIn(LOST, exposition(process.metrics))
 
     def test_unusable(self):
-        """The process ends with a sentence that names the flag."""
+        """The process ends with a message that names the flag."""
         path = Path(self.mktemp())
         path.symlink_to("elsewhere")
         error = self.assertRaises(SystemExit, self.process, "--audit-log-path", str(path))

@@ -1,4 +1,4 @@
-"""What the audit log says of requests to kubelets."""
+"""The audit log of requests to kubelets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Audited(World):
     """An interception with an audit log."""
 
     def setUp(self):
-        """Have it write down what becomes of requests."""
+        """Write requests into the audit log."""
         super().setUp()
         self.audited = []
         self.interception.close()
@@ -42,13 +42,13 @@ class Audited(World):
         return ()
 
     def entry(self, **expected):
-        """Check the newest line, of one for each request, and give it."""
+        """Check the latest line, of one for each request, and return it."""
         entry = json.loads(self.audited[-1])
         self.assertEqual({key: entry.get(key) for key in expected}, expected)
         return entry
 
     def upgraded(self, caller, early=b""):
-        """Have ``caller`` run a command; give the other end in the kubelet."""
+        """Run a command as ``caller``; return the other end in the kubelet."""
         far = Recorder()
         self.kubelet.answer = lambda exchange: exchange.switch(
             101, b"", [(b"Connection", b"Upgrade"), (b"Upgrade", b"SPDY/3.1")], far
@@ -60,10 +60,10 @@ class Audited(World):
 
 
 class RequestTests(Audited):
-    """Requests that reach the kubelet, and those that do not."""
+    """Requests that reach the kubelet, and others."""
 
     def test_whole_line(self):
-        """One line for each request of a connection, though the kubelet's is used again."""
+        """One line for each request of a connection, although the kubelet's is reused."""
         caller = self.dial()
         self.ask(caller, X_Request_Id="abc-1")
         self.ask(caller, "/stats/summary?only_cpu_and_memory=true", "POST", b"", Content_Length=0)
@@ -95,13 +95,13 @@ class RequestTests(Audited):
         self.assertEqual((second["path"], second["peer"]), ("stats", address))
 
     def test_insecure_port(self):
-        """There callers are known by their address only."""
+        """On that port callers are identified by their address only."""
         self.ask(self.dial_insecurely())
         entry = self.entry(by="address")
         self.assertEqual(entry["who"], entry["peer"])
 
     def test_body(self):
-        """The request's body counts, without its framing, and so does one that is asked for."""
+        """The request's body counts, without its framing, and so does one after 100 Continue."""
 
         class Sink:
             def __init__(self, exchange):
@@ -119,7 +119,7 @@ class RequestTests(Audited):
         self.entry(bytes_from_caller=5)
 
     def test_upgrade(self):
-        """Bytes are counted both ways, early ones included; the words of the command are not."""
+        """Bytes are counted both ways, including early ones; the command is not logged."""
         caller = self.dial()
         far = self.upgraded(caller, b"early")
         far.transport.write(b"from the kubelet")
@@ -146,7 +146,7 @@ class RequestTests(Audited):
         self.assertNotIn(b"mysql", self.audited[0])
 
     def test_upgrade_ends_with_the_session(self):
-        """The code is that with which the node was lost, not what the caller then sees."""
+        """The code is that of the lost node, not the end that the caller sees."""
         caller = self.dial()
         self.upgraded(caller)
         self.pair.server.close(Code.REVOKED, "the certificate is revoked")
@@ -154,7 +154,7 @@ class RequestTests(Audited):
         self.entry(result="ended", code="revoked", reason="the certificate is revoked")
 
     def test_upgrade_ends_with_the_caller(self):
-        """A caller whose connection breaks is told from one that leaves."""
+        """A broken connection of the caller is distinguished from a regular end."""
         self.serve_kubelet(None)
         self.upgraded(self.dial_insecurely())
         self.links[-1].cut()
@@ -163,7 +163,7 @@ class RequestTests(Audited):
         self.assertIn("reset by peer", entry["reason"])
 
     def test_caller_leaves(self):
-        """A request that nobody waits for any more is canceled."""
+        """A request without a caller is canceled."""
         self.kubelet.answer = lambda exchange: None
         caller = self.dial()
         self.ask(caller)
@@ -172,7 +172,7 @@ class RequestTests(Audited):
         self.entry(result="ended", code="cancelled", status=0, upgraded=False)
 
     def test_answer_breaks_off(self):
-        """What was begun and not ended is not done, whatever its status is."""
+        """An incomplete response is not DONE, whatever its status."""
 
         def half(exchange):
             exchange.send_head(200, [(b"Content-Length", b"100")])
@@ -185,7 +185,7 @@ class RequestTests(Audited):
         self.entry(status=200, code="connection_lost", bytes_to_caller=5)
 
     def test_not_connected(self):
-        """Who asked for what is told of what was refused as well."""
+        """Rejected requests are recorded with caller and target, too."""
         self.ask(self.dial(), Host="nobody:10250")
         entry = self.entry(
             result="refused",
@@ -199,19 +199,19 @@ class RequestTests(Audited):
         self.assertIn("no agent is connected for nobody", entry["reason"])
 
     def test_not_reached(self):
-        """A kubelet that cannot be reached is a refusal of this server."""
+        """An unreachable kubelet is an error of this server."""
         self.pair.acceptor.answer = lambda request: request.fail(Code.REFUSED, "nobody listens")
         self.ask(self.dial())
         entry = self.entry(result="refused", status=502, node="edge-1")
         self.assertIn("nobody listens", entry["reason"])
 
     def test_bad_destination(self):
-        """What is no destination is not one in the log; the reason has it."""
+        """A malformed destination is not logged as one; the reason has it."""
         self.ask(self.dial(), X_Tunnel_Proxy_Dest="a b")
         self.entry(result="refused", status=400, node="", destination="", path="metrics")
 
     def test_no_answer(self):
-        """A kubelet that does not answer in time."""
+        """A kubelet that does not respond in time."""
         self.kubelet.answer = lambda exchange: None
         self.ask(self.dial())
         self.pass_time(RESPONSE_TIMEOUT + 1)
@@ -219,14 +219,14 @@ class RequestTests(Audited):
         self.assertIn("no answer came within", entry["reason"])
 
     def test_no_answer_to_a_body(self):
-        """What a kubelet got that did not answer counts: it may have done something with it."""
+        """The bytes sent to a kubelet without a response count: it may have acted on them."""
         self.kubelet.answer = lambda exchange: None
         self.ask(self.dial(), "/run/a/b/c", "POST", b"12345", Content_Length=5)
         self.pass_time(RESPONSE_TIMEOUT + 1)
         self.entry(result="refused", status=504, bytes_from_caller=5, bytes_to_caller=0)
 
     def test_bodies_that_are_none(self):
-        """What the port itself has answered is refused, also behind a head that was in order."""
+        """Responses of the port itself are rejections, also after a valid head."""
         for body, status, reason in (
             (b"zz\r\n", 400, "the size of a chunk is not a plain hexadecimal number"),
             (b"1\r\n", 408, "the request body did not arrive in time"),
@@ -238,14 +238,14 @@ class RequestTests(Audited):
 
 
 class GivenUpTests(Audited):
-    """A middleware that gives up an answer that has begun."""
+    """A middleware that aborts a response that has begun."""
 
     def behind(self):
-        """Return it, which does what a relay does whose kubelet takes no more of a body."""
+        """Return it; it behaves like a relay whose kubelet stops reading a body."""
 
         class GivingUp:
             def wrap(self, handler):
-                """Begin to answer, and fail."""
+                """Begin to respond, and fail."""
 
                 def given_up(request):
                     request.exchange.send_head(200, [(b"Content-Length", b"5")])
@@ -256,7 +256,7 @@ class GivenUpTests(Audited):
         return (GivingUp(),)
 
     def test_given_up(self):
-        """It has broken off, and why is told; the caller has not left."""
+        """It has broken off, with the reason; the caller has not left."""
         self.ask(self.dial())
         self.entry(result="ended", code="connection_lost", status=200, reason="nothing was taken")
 
@@ -269,13 +269,13 @@ class DefectTests(Audited):
 
         class Raising:
             def wrap(self, handler):
-                """Handle nothing."""
+                """Raise."""
                 return lambda request: 1 / 0
 
         return (Raising(),)
 
     def test_defect(self):
-        """The request is refused, and has not ended as one that a node has answered."""
+        """The request is rejected, and not recorded as one with a node's response."""
         self.ask(self.dial())
         self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
         entry = self.entry(result="refused", code=None, status=500)
@@ -288,7 +288,7 @@ class TwistedTLSTests(RequestTests):
     direct = False
 
     def test_upgrade_ends_with_the_session(self):
-        """That keeps for itself why the stream below it has ended."""
+        """Twisted's TLS does not report why the stream below it has ended."""
         self.upgraded(self.dial())
         self.pair.server.close(Code.REVOKED, "the certificate is revoked")
         self.settle()
@@ -296,41 +296,41 @@ class TwistedTLSTests(RequestTests):
 
 
 class SameRequestsTests(Audited, test_listeners.RequestTests):
-    """With an audit log everything passes as it does without."""
+    """With an audit log everything passes as without."""
 
 
 class CallerTests(Audited, AuthorizedWorld):
-    """Who asks, in a cluster."""
+    """Identities of callers, in a cluster."""
 
     def behind(self):
-        """Ask the Kubernetes API."""
+        """Use reviews of the Kubernetes API."""
         return [self.authorization, self.passed]
 
     def setUp(self):
-        """Know one token."""
+        """Let the API know one token."""
         super().setUp()
         self.api.tokens["S3CRET-good"] = PROMETHEUS
         self.api.rules.add((PROMETHEUS, "get", "metrics", "edge-1"))
 
     def ask_with_token(self, token, target="/metrics"):
-        """Ask without a certificate."""
+        """Make a request without a certificate."""
         self.ask(self.dial_anonymously(), target, Authorization=f"Bearer {token}")
         self.assertNotIn(token.encode(), self.audited[-1])
 
     def test_token(self):
-        """The user is the one that the API has named; the token is nowhere."""
+        """The user is the one from the API; the token is nowhere."""
         self.ask_with_token("S3CRET-good")
         entry = self.entry(who=PROMETHEUS, by="token", result="ended", status=200)
         self.assertNotEqual(entry["peer"], PROMETHEUS)
 
     def test_token_that_is_denied(self):
-        """The reason is the one that the caller was given."""
+        """The reason is that of the response."""
         self.ask_with_token("S3CRET-good", "/pods")
         entry = self.entry(who=PROMETHEUS, by="token", result="refused", status=403, node="edge-1")
         self.assertIn("may not get nodes/pods of node edge-1", entry["reason"])
 
     def test_token_that_is_not_known(self):
-        """Nobody is named who was not made out."""
+        """An unauthenticated caller has no name."""
         self.ask_with_token("S3CRET-bad")
         entry = self.entry(by="address", result="refused", status=401)
         self.assertIn("does not accept the bearer token", entry["reason"])
@@ -348,14 +348,14 @@ class CallerTests(Audited, AuthorizedWorld):
 
 
 class SubjectTests(World):
-    """What is told of a path."""
+    """The recorded parts of a path."""
 
     def subject(self, target, *expected):
-        """Check the path class and what it is about."""
+        """Check the path class and the subject."""
         self.assertEqual(tuple(subject_of(target.encode("latin-1")).values()), expected)
 
     def test_paths(self):
-        """Namespace, pod and container where they are, the first segment anywhere else."""
+        """Namespace, pod and container if present, otherwise the first segment."""
         for target, *expected in (
             ("/exec/ns/pod/box?command=sh", "exec", "ns", "pod", "box"),
             ("/exec/ns/pod/7d3f-uid/box", "exec", "ns", "pod", "box"),
@@ -378,12 +378,12 @@ class SubjectTests(World):
             self.subject(target, *expected)
 
     def test_long_path(self):
-        """Not all of a path of any length is looked at, and none of it told."""
+        """Only the beginning of a long path is parsed, and none of it recorded."""
         self.subject("/" + "x" * 500_000, "other")
         self.subject(f"/exec/{'n' * 254}/{'p' * 253}/box", "exec", "other", "p" * 253, "box")
 
     def test_queries_that_are_none(self):
-        """What callers have put into the path by mistake is not told either."""
+        """What callers have mistakenly put into the path is not recorded either."""
         for target, *expected in (
             ("/%3fcommand=S3CRET", "other"),
             ("/run;cmd=S3CRET", "other"),

@@ -1,4 +1,4 @@
-"""Where the audit log is written: a real file, whatever happens to it, and standard output."""
+"""The destinations of the audit log: a real file, whatever happens to it, and standard output."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class FileTestCase(SynchronousTestCase):
     max_backups = 2
 
     def setUp(self):
-        """Make the directory and the file."""
-        # Absolute, so that links to it lead where they seem to.
+        """Set the paths of the directory and the file."""
+        # Absolute, so that links to it have the expected target.
         self.directory = Path(self.mktemp()).absolute()
         self.directory.mkdir()
         self.path = self.directory / "audit.log"
@@ -31,11 +31,11 @@ class FileTestCase(SynchronousTestCase):
         self.addCleanup(self.file.close)
 
     def append(self, *lines):
-        """Write lines; nothing may be the matter."""
+        """Write lines without a problem."""
         self.assertEqual(self.file.append(list(lines)), Written(len(lines)))
 
     def refused(self, *words):
-        """Check that a line is refused for a reason, and that the file is not left open."""
+        """Check that a line is rejected for a reason, and that the file is not left open."""
         written = self.file.append([LINE])
         self.assertEqual(written.lines, 0)
         for word in (f"{self.path} cannot be written: ", *words):
@@ -48,10 +48,10 @@ class FileTestCase(SynchronousTestCase):
 
 
 class FileTests(FileTestCase):
-    """``AuditFile`` writes to what is at its path, if that is its own."""
+    """``AuditFile`` writes to the file at its path, if that is its own."""
 
     def test_private(self):
-        """It is made with mode 0600, and one that was there is made so, and is continued."""
+        """It is created with mode 0600; an existing one gets that mode, and is continued."""
         before = os.umask(0)
         self.addCleanup(os.umask, before)
         self.append(b"1\n")
@@ -63,7 +63,7 @@ class FileTests(FileTestCase):
         self.assertEqual(self.path.read_bytes(), b"1\n2\n")
 
     def test_removed_and_renamed(self):
-        """As logrotate does it: the next lines are in a new file."""
+        """As with logrotate: further lines are in a new file."""
         self.append(b"1\n")
         self.path.unlink()
         self.append(b"2\n")
@@ -73,7 +73,7 @@ class FileTests(FileTestCase):
         self.assertEqual((self.directory / "audit.log.1").read_bytes(), b"2\n")
 
     def test_replaced_and_cut(self):
-        """A file that somebody has put there is written to, and so is one that was emptied."""
+        """A file that somebody else put there is written, and so is a truncated one."""
         self.append(b"1\n")
         other = self.directory / "other"
         other.write_bytes(b"0\n")
@@ -85,7 +85,7 @@ class FileTests(FileTestCase):
         self.assertEqual(self.path.read_bytes(), b"3\n")
 
     def test_descriptors(self):
-        """However often it was opened anew, one descriptor is in use."""
+        """However often it was reopened, one descriptor is in use."""
         self.append(b"1\n")
         before = len(os.listdir("/proc/self/fd"))
         for _ in range(5):
@@ -99,7 +99,7 @@ class FileTests(FileTestCase):
         self.assertEqual(len(os.listdir("/proc/self/fd")), before)
 
     def test_symbolic_link(self):
-        """It is not followed, neither at first nor when it takes the file's place."""
+        """It is not followed, neither at first nor when it replaces the file."""
         victim = self.directory / "victim"
         victim.write_bytes(b"")
         self.path.symlink_to(victim)
@@ -112,7 +112,7 @@ class FileTests(FileTestCase):
         self.assertEqual(victim.read_bytes(), b"")
 
     def test_symbolic_link_to_itself(self):
-        """Nor is one followed that leads to the very file that is open."""
+        """A link to the open file itself is not followed either."""
         self.append(b"1\n")
         elsewhere = self.directory / "elsewhere"
         self.path.rename(elsewhere)
@@ -121,7 +121,7 @@ class FileTests(FileTestCase):
         self.assertEqual(elsewhere.read_bytes(), b"1\n")
 
     def test_hard_link(self):
-        """A file with more than one name may be somebody else's."""
+        """A file with more than one name may belong to somebody else."""
         victim = self.directory / "victim"
         victim.write_bytes(b"secret")
         os.link(victim, self.path)
@@ -129,7 +129,7 @@ class FileTests(FileTestCase):
         self.assertEqual(victim.read_bytes(), b"secret")
 
     def test_other_kinds(self):
-        """Directories are refused, and so are FIFOs, with and without a reader."""
+        """Directories are rejected, and so are FIFOs, with and without a reader."""
         self.path.mkdir()
         self.refused()
         self.path.rmdir()
@@ -140,7 +140,7 @@ class FileTests(FileTestCase):
         self.refused("not a regular file")
 
     def test_another_user(self):
-        """Whoever owns the file could read it."""
+        """The owner of a file could read it."""
         if os.geteuid() != 0:
             self.skipTest("only root can give a file away")
         self.path.write_bytes(b"")
@@ -148,7 +148,7 @@ class FileTests(FileTestCase):
         self.refused("belongs to another user")
 
     def test_no_directory(self):
-        """It is told, and made good when the directory is there again."""
+        """It is reported, and fixed when the directory exists again."""
         self.append(b"1\n")
         self.directory.rename(f"{self.directory}-away")
         self.refused("No such file or directory")
@@ -157,7 +157,7 @@ class FileTests(FileTestCase):
         self.assertEqual(self.path.read_bytes(), b"2\n")
 
     def test_full(self):
-        """Whole lines are kept of what was written in part, and later lines follow them."""
+        """Of a partial write whole lines are kept, and later lines follow them."""
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (250, before[1]))
         try:
@@ -172,7 +172,7 @@ class FileTests(FileTestCase):
 
 
 class RotationTests(FileTestCase):
-    """Before it grows too large it is renamed, and what is too old goes."""
+    """Before it grows too large it is renamed, and old backups are removed."""
 
     def test_rotated(self):
         """The names have the time; the newest are kept, and nothing else is touched."""
@@ -199,7 +199,7 @@ class RotationTests(FileTestCase):
         self.assertLessEqual(self.path.stat().st_size, self.max_bytes)
 
     def test_within_a_millisecond(self):
-        """A name that is there already is not written over."""
+        """An existing name is not overwritten."""
         for _ in range(3):
             self.append(*10 * [LINE])
         self.assertEqual(
@@ -208,7 +208,7 @@ class RotationTests(FileTestCase):
         )
 
     def test_after_a_clock_that_was_ahead(self):
-        """What is the newest is kept, and not what has the latest time."""
+        """The newest backups are kept, not those with the latest time."""
         for number in range(6):
             self.append(*10 * [b"%d" % number + LINE[1:]])
             self.now += 86400 if number < 3 else 60
@@ -218,7 +218,7 @@ class RotationTests(FileTestCase):
         self.assertEqual((kept, self.path.read_bytes()[:1]), ([b"3", b"4"], b"5"))
 
     def test_names_that_are_no_dates(self):
-        """They are somebody else's, and nothing is put behind them."""
+        """They belong to somebody else, and do not affect the order."""
         for name in ("audit-2026-13-31T12-00-00.500.log", "audit-9999-12-31T23-59-59.999.log"):
             (self.directory / name).touch()
         strangers = self.backups()
@@ -229,7 +229,7 @@ class RotationTests(FileTestCase):
         self.assertIn("audit-2026-01-31T12-03-00.500.log", self.backups())
 
     def test_links_in_the_place_of_backups(self):
-        """A link that leads nowhere takes a name, too; those that are too old are removed."""
+        """A dangling link occupies a name, too; those that are too old are removed."""
         victim = self.directory / "victim"
         link = self.directory / "audit-2026-01-31T12-00-00.500.log"
         link.symlink_to(victim)
@@ -246,7 +246,7 @@ class RotationTests(FileTestCase):
         self.assertEqual(victim.read_bytes(), b"kept")
 
     def test_more_than_fits(self):
-        """Lines that come together are divided among as many files as they need."""
+        """A batch of lines is divided among as many files as needed."""
         self.append(LINE)
         self.append(*23 * [LINE])
         first, second = self.backups()
@@ -254,7 +254,7 @@ class RotationTests(FileTestCase):
         self.assertEqual((sizes, self.path.stat().st_size), ([1000, 1000], 400))
 
     def test_a_line_that_is_too_long(self):
-        """It has a file for itself."""
+        """It gets a file of its own."""
         long = b"y" * 1500 + b"\n"
         self.append(LINE, long, LINE)
         first, second = self.backups()
@@ -263,7 +263,7 @@ class RotationTests(FileTestCase):
         self.assertEqual(self.path.read_bytes(), LINE)
 
     def test_not_possible(self):
-        """The file is written on where it cannot be rotated; that is told."""
+        """If rotation fails, the file is written further, and that is reported."""
         self.append(*10 * [LINE])
         self.patch(os, "rename", self._refuse)
         written = self.file.append([LINE, LINE])
@@ -272,7 +272,7 @@ class RotationTests(FileTestCase):
         self.assertEqual(self.path.stat().st_size, 1200)
 
     def test_backups_that_cannot_be_removed(self):
-        """That is told, too; the files are no larger for it."""
+        """That is reported, too; the files do not grow because of it."""
         self.append(*30 * [LINE])
         self.patch(os, "unlink", self._refuse)
         written = self.file.append(20 * [LINE])
@@ -285,22 +285,22 @@ class RotationTests(FileTestCase):
 
 
 class KeepingTests(FileTestCase):
-    """With 0 nothing is removed."""
+    """With 0 backups nothing is removed."""
 
     max_backups = 0
 
     def test_all_are_kept(self):
-        """As kube-apiserver has it."""
+        """Like kube-apiserver."""
         for _ in range(5):
             self.append(*10 * [LINE])
         self.assertEqual(len(self.backups()), 4)
 
 
 class OpenTests(FileTestCase):
-    """``open_sink`` is for the start, where what is wrong is said at once."""
+    """``open_sink`` is for the start, where errors are reported at once."""
 
     def test_file(self):
-        """It is there from the beginning."""
+        """It exists from the beginning."""
         sink = open_sink(AuditSettings(self.path, 1000, 1))
         self.addCleanup(sink.close)
         self.assertTrue(self.path.exists())
@@ -316,7 +316,7 @@ class StandardOutputTests(SynchronousTestCase):
     """``StandardOutput`` writes lines one by one."""
 
     def test_lines(self):
-        """Each is one write, which a pipe takes whole."""
+        """Each line is one write, which is atomic on a pipe."""
         reader, writer = os.pipe()
         self.addCleanup(os.close, reader)
         sink = StandardOutput(writer)
@@ -326,7 +326,7 @@ class StandardOutputTests(SynchronousTestCase):
         self.assertEqual(os.read(reader, 100), b"1\n2\n")
 
     def test_nobody_reads(self):
-        """That is told, and no reason to end."""
+        """That is reported, and not fatal."""
         reader, writer = os.pipe()
         self.addCleanup(os.close, writer)
         os.close(reader)
@@ -335,5 +335,5 @@ class StandardOutputTests(SynchronousTestCase):
         self.assertIn("standard output cannot be written: Broken pipe", written.problem)
 
     def test_chosen(self):
-        """It is what there is without a path."""
+        """It is the destination without a path."""
         self.assertIsInstance(open_sink(AuditSettings(None, 0, 0)), StandardOutput)

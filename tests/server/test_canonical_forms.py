@@ -1,7 +1,7 @@
-"""One node in all its spellings, at every place where hosts come in.
+"""One node in all spellings, at every input of hosts.
 
-Each place makes of a spelling what it makes of the canonical form, or refuses it. Whatever else
-it made of it would be another node to those who compare names and addresses afterwards.
+Each input treats a spelling like the canonical form, or rejects it. Any other result would be
+another node to later comparisons of names and addresses.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ NAME_SPELLINGS = (
     "edge-2.example\0",
 )
 ALL = f"host=edge-2&host={NAME}&ipv4={ADDRESS}&ipv6={SIX}"
-"""All that edge-2 has."""
+"""All identifiers of edge-2."""
 SPELLINGS = {ADDRESS: ADDRESS_SPELLINGS, SIX: SIX_SPELLINGS, NAME: NAME_SPELLINGS}
 
 LOOPBACK = (
@@ -124,25 +124,25 @@ LOOPBACK = (
     "169.254.2.1",
     "224.0.0.1",
 )
-"""Names that each machine has for itself, or no machine has."""
+"""Names that every machine uses for itself, or no machine has."""
 
 
 def item_of(spelling: str) -> str:
-    """Write an identifier as the agent's flag takes it, of the kind that it looks like."""
+    """Return an identifier in the form of the agent's flag, of the kind that it looks like."""
     key = "ipv6" if ":" in spelling else "ipv4" if spelling[:1].isdecimal() else "host"
     return f"{key}={spelling.replace('%', '%25')}"
 
 
 def bracketed(spelling: str) -> str:
-    """Write a host as it stands before a port."""
+    """Return a host in the form before a port."""
     return f"[{spelling}]" if ":" in spelling else spelling
 
 
 class EveryEntryTests(World):
-    """The table of all spellings and all places."""
+    """The table of all spellings and all inputs."""
 
     def each(self, made_of, *refusals, canonical=SPELLINGS):
-        """Check what ``made_of`` makes of every spelling, if it does not raise a refusal."""
+        """Check the result of ``made_of`` for every spelling, unless it raises a rejection."""
         for desired in canonical:
             self.assertEqual(desired, made_of(desired), "the canonical form")
             for spelling in SPELLINGS[desired]:
@@ -191,9 +191,9 @@ class EveryEntryTests(World):
         self.each(address, ValueError, canonical=[ADDRESS, SIX])
 
     def test_flags(self):
-        """Servers that agents dial, and what the server's certificate has.
+        """Servers that agents dial, and the names in the server's certificate.
 
-        An address with a zone is dialed as it is: no other machine has it.
+        An address with a zone is dialed unchanged: no other machine has it.
         """
 
         def dialed(text):
@@ -219,7 +219,7 @@ class EveryEntryTests(World):
         self.each(certified, UsageError)
 
     def test_server_name(self):
-        """SNI, in which an address is no name, however it is written."""
+        """SNI, in which an address is not a name, in any spelling."""
 
         def read(text):
             kind, name = outcome(records(message(server_name(text.encode()))))
@@ -233,7 +233,7 @@ class EveryEntryTests(World):
             self.assertTrue(kind == "bad" or name is None, repr(spelling))
 
     def test_policy(self):
-        """What --allow-destination allows, and what is dialed."""
+        """The destinations that --allow-destination allows, and the dialed ones."""
         policies = {
             desired: DestinationPolicy("edge-1", (), [parse_pattern(desired)])
             for desired in SPELLINGS
@@ -259,7 +259,7 @@ class EveryEntryTests(World):
                     continue
 
     def test_registry(self):
-        """Who is asked for."""
+        """Lookups in the registry."""
         registry = SessionRegistry(self.clock)
         session = FakeSession("edge-2", hosts=[NAME], addresses=[ADDRESS, SIX])
         registry.add(session)
@@ -272,9 +272,9 @@ class EveryEntryTests(World):
                     self.assertRaises(BadAuthority, canonical_host, spelling)
 
     def test_host_names(self):
-        """Host of a request without TLS reaches the node of that name alone, and is asked for so.
+        """Host of a request without TLS reaches only the node of that name, in the canonical form.
 
-        Addresses are nobody's names.
+        Addresses are not names of nodes.
         """
         registry = SessionRegistry(self.clock)
         for session in (FakeSession("edge-1"), FakeSession("edge-2", hosts=[NAME])):
@@ -309,7 +309,7 @@ class EveryEntryTests(World):
         self.assertEqual([], names)
 
     def test_siblings(self):
-        """What a sibling says of a node, and the node's name."""
+        """A sibling's report of a node, and the node's name."""
 
         def said(node, identifiers):
             fields = {"number": 1, "node": node, "identifiers": identifiers, "draining": False}
@@ -324,7 +324,7 @@ class EveryEntryTests(World):
         self.each(lambda text: said(text, "").node, BadEntry, canonical=[NAME, ADDRESS])
 
     def test_enrolment(self):
-        """A token's holder gets nothing of an enrolled node by spelling it in another way."""
+        """The holder of a token gets nothing of an enrolled node by another spelling."""
         self.ask("edge-2", ALL)
         for spelling in (each for spellings in SPELLINGS.values() for each in spellings):
             with self.subTest(spelling):
@@ -335,7 +335,7 @@ class EveryEntryTests(World):
                     self.assertRaises(EnrolmentRefused, self.ask, spelling)
 
     def test_shared_addresses(self):
-        """A node that has another's address, however it is spelled, is one more that has it."""
+        """A node with another's address, in any spelling, shares it."""
         self.ask("edge-2", ALL)
         names = (f"other-{number}" for number in itertools.count())
         for desired in (ADDRESS, SIX):
@@ -350,7 +350,7 @@ class EveryEntryTests(World):
             self.assertEqual(sharing, set(self.ownership.nodes_with(ip_address(desired))))
 
     def test_records(self):
-        """What an earlier version has recorded in another form counts, too."""
+        """Records of an earlier version in another form count, too."""
         self.ask("edge-2", f"host=edge-2&ipv4={ADDRESS}")
         nodes = self.directory.subdirectory("nodes")
         content = nodes.read("edge-2").replace(b"ipv4=10.77.2.2", b"ipv6=::ffff:10.77.2.2")
@@ -361,7 +361,7 @@ class EveryEntryTests(World):
         self.assertEqual(["edge-2"], self.ownership.nodes_with(ip_address(ADDRESS)))
 
     def test_renewal(self):
-        """A node renews its certificate for what it has, in any spelling, and for no more."""
+        """A node renews its certificate for its identifiers in any spelling, and no others."""
         mine = self.ask("edge-2", ALL)
         other = self.ask("edge-1", "host=edge-1")
         for desired, spellings in SPELLINGS.items():
@@ -383,7 +383,7 @@ class EveryEntryTests(World):
                 )
 
     def test_registration(self):
-        """What a HELLO claims is covered by the certificate in any spelling, and is canonical."""
+        """The claims of a HELLO are covered in any spelling, and become canonical."""
         mine = self.identity(self.ask("edge-2", ALL))
         other = self.identity(self.ask("edge-1", "host=edge-1"))
 
@@ -399,7 +399,7 @@ class EveryEntryTests(World):
                 self.assertRaises(Violation, claim, spelling, other)
 
     def test_certificate(self):
-        """A certificate that somebody else has signed is read in the canonical form."""
+        """A certificate signed by somebody else is read in the canonical form."""
         certificate = self.issuer.authority.sign_node(
             "edge-2",
             parse_identifiers("host=edge-2"),
@@ -420,7 +420,7 @@ class EveryEntryTests(World):
         self.assertEqual({ip_address(ADDRESS)}, identity.identifiers.addresses)
 
     def test_approval(self):
-        """A request in the cluster is judged by the canonical form of what it asks for."""
+        """A request in the cluster is decided by the canonical form of its names."""
         kubelet = "system:node:edge-1"
         for own in (ADDRESS, "::ffff:10.77.2.2"):
             for asked in (ADDRESS, "::ffff:10.77.2.2", "::ffff:a4d:202"):
@@ -447,7 +447,7 @@ class EveryEntryTests(World):
                 self.assertLessEqual(set(map(str, kept.hosts())), {"edge-1", desired}, spelling)
 
     def test_revocation(self):
-        """What is revoked is the node of that very name, or nothing."""
+        """A revocation applies to the node of exactly that name, or to nothing."""
         self.ask("edge-2", "host=edge-2")
         for spelling in ("EDGE-2", "edge-2.", "edge-2 ", "\uff45dge-2"):
             self.assertRaises(
@@ -458,13 +458,13 @@ class EveryEntryTests(World):
         self.assertIsNotNone(self.revocations.revoked_at("edge-2"))
 
     def test_audit(self):
-        """A caller of a listener for both families is noted by its IPv4 address."""
+        """A caller at a listener for both families is recorded by its IPv4 address."""
         peer = IPv6Address("TCP", "::ffff:10.77.2.2", 9)
         transport = SimpleNamespace(getPeer=lambda: peer)
         self.assertEqual("10.77.2.2:9", peer_behind(transport).address)
 
     def test_audited_nodes(self):
-        """The node and the destination of a CONNECT, and of a request, that nobody serves."""
+        """The node and the destination of a CONNECT, and of a request, for an unknown node."""
         reactor = MemoryReactorClock()
         registry = SessionRegistry(reactor)
         lines = []
@@ -499,7 +499,7 @@ class EveryEntryTests(World):
             self.each(lambda text, index=index: requested(text)[index], BadAuthority)
 
     def test_networks(self):
-        """Networks have one form as well."""
+        """Networks have one form, too."""
         for text in ("10.0.0.0/8", "::ffff:10.0.0.0/104", "::FFFF:a00:0/104"):
             self.assertEqual("10.0.0.0/8", str(parse_network(text)), text)
         for text in (
@@ -525,17 +525,17 @@ class _Extensions:
         self._names = names
 
     def get_extension_for_class(self, kind):
-        """Return the names, or what the certificate has."""
+        """Return the names, or the certificate's extension."""
         if kind is x509.SubjectAlternativeName:
             return SimpleNamespace(value=self._names)
         return self._extensions.get_extension_for_class(kind)
 
 
 class LoopbackTests(World):
-    """No node is called what every machine calls itself."""
+    """No node has a name that every machine uses for itself."""
 
     def test_names(self):
-        """Such names are refused wherever a node's name comes in."""
+        """Such names are rejected at every input of node names."""
         for name in LOOPBACK:
             self.assertTrue(means_every_machine(canonical_host(name)), name)
             self.assertRaises(BadIdentity, check_node_name, name)
@@ -555,13 +555,13 @@ class LoopbackTests(World):
             self.assertEqual(name, check_node_name(name))
 
     def test_names_that_the_api_reports(self):
-        """A machine whose host name was never set does not stand for localhost."""
+        """A machine whose host name was never set does not become localhost."""
         kept = node_from(node("edge-1", ("Hostname", "localhost"), ("InternalIP", "192.0.2.7")))
         self.assertFalse(kept.is_called("localhost"))
         self.assertTrue(kept.is_called("192.0.2.7"))
 
     def test_addresses(self):
-        """An address that no machine has is nobody's; loopback is everybody's own."""
+        """An address that no machine has belongs to nobody; loopback belongs to every node."""
         for item in ("ipv4=0.0.0.0", "ipv6=::", "ipv6=::ffff:0.0.0.0", "ipv4=224.0.0.1"):
             self.assertRaises(BadIdentifiers, parse_identifiers, item)
         for node_name in ("edge-1", "edge-2"):
@@ -569,10 +569,11 @@ class LoopbackTests(World):
 
 
 class ProviderNamesTests(SynchronousTestCase):
-    """Names that only look like addresses."""
+    """Names that resemble addresses."""
 
     def test_names_that_end_in_an_address(self):
-        """Nodes of Alibaba Cloud are called cn-hangzhou.10.0.0.1, which no resolver misreads."""
+        """Nodes of Alibaba Cloud have names like cn-hangzhou.10.0.0.1, which no resolver
+        misinterprets."""
         name = "cn-hangzhou.10.0.0.1"
         self.assertEqual(name, check_node_name(name))
         self.assertEqual(name, dialed_host(name))

@@ -31,7 +31,7 @@ ECH = extension(0xFE0D, b"\x00" + bytes(200))
 
 
 def outcome(*pieces):
-    """Return what a reader says to ``pieces``: a server name, ``more`` or an error's text."""
+    """Return a reader's result for ``pieces``: a server name, ``more`` or an error's text."""
     reader = ClientHelloReader()
     for piece in pieces:
         try:
@@ -44,16 +44,16 @@ def outcome(*pieces):
 
 
 def cut(data, places):
-    """Cut ``data`` at ``places``."""
+    """Split ``data`` at ``places``."""
     edges = [0, *sorted(place % (len(data) + 1) for place in places), len(data)]
     return [data[begin:end] for begin, end in pairwise(edges)]
 
 
 class RealTests(SynchronousTestCase):
-    """What OpenSSL sends."""
+    """ClientHellos of OpenSSL."""
 
     def test_name(self):
-        """Every version of TLS carries the name in the same place."""
+        """Every version of TLS has the name in the same place."""
         for version in (None, *VERSIONS):
             self.assertEqual(outcome(client_hello(NAME, version)), ("hello", NAME))
 
@@ -62,19 +62,19 @@ class RealTests(SynchronousTestCase):
         for version in (None, *VERSIONS):
             self.assertEqual(outcome(client_hello(None, version)), ("hello", None))
         self.assertEqual(outcome(client_hello("192.0.2.1")), ("hello", None))
-        # Who sends an address all the same has sent no name, and no address of a node.
+        # A client that sends an address nevertheless has sent no name, and no address of a node.
         named = client_hello("node.test")
         self.assertEqual(outcome(named.replace(b"node.test", b"192.0.2.1")), ("hello", None))
 
     def test_over_several_records(self):
-        """The message may be cut into records as finely as can be."""
+        """The message may be fragmented into the smallest records."""
         for name in (NAME, None):
             for size in (1, 2, 3, 7, 100, 512):
                 flight = fragmented(client_hello(name), size)
                 self.assertEqual(outcome(flight), ("hello", name))
 
     def test_large(self):
-        """Much may stand before and behind the name."""
+        """Much data may precede and follow the name."""
         alpn = [f"{number:0250}" for number in range(50)]
         flight = client_hello(NAME, alpn=alpn)
         self.assertGreater(len(flight), 12_000)
@@ -89,7 +89,7 @@ class RealTests(SynchronousTestCase):
         self.assertEqual(found[-1].server_name, NAME)
 
     def test_received(self):
-        """All that was fed can be sent on, what follows the ClientHello included."""
+        """Everything that was fed can be sent on, including what follows the ClientHello."""
         flight = client_hello(NAME)
         reader = ClientHelloReader()
         reader.feed(flight[:100])
@@ -98,57 +98,57 @@ class RealTests(SynchronousTestCase):
 
 
 class CraftedTests(SynchronousTestCase):
-    """What others send, or could."""
+    """ClientHellos that other clients send, or could send."""
 
     def assert_name(self, name, *extensions):
-        """Check what the name is read as."""
+        """Check the parsed name."""
         self.assertEqual(outcome(records(message(*extensions))), ("hello", name))
 
     def assert_bad(self, words, data):
-        """Check that the data is refused with ``words``, in one line."""
+        """Check that the data is rejected with ``words``, in one line."""
         kind, text = outcome(data)
         self.assertEqual(kind, "bad", data)
         self.assertIn(words, text)
         self.assertNotIn("\n", text)
 
     def test_spelling(self):
-        """Names are in lower case and without a final dot; underscores are as in host names."""
+        """Names are in lower case and without a final dot; underscores are allowed."""
         self.assert_name("edge-1", server_name(b"Edge-1"))
         self.assert_name("edge-1.example.org", server_name(b"EDGE-1.example.org."))
         self.assert_name("edge_1", server_name(b"edge_1"))
 
     def test_unknown_things(self):
-        """Reserved values (GREASE) are passed over, and inner names (ECH) are not looked for."""
+        """Reserved values (GREASE) are ignored, and inner names (ECH) are not used."""
         grease = int.from_bytes(GREASE)
         self.assert_name("outer", extension(grease, b""), ECH, server_name(b"outer"), ECH)
         self.assert_name(None, extension(grease, b"\x00"), ECH)
 
     def test_no_extensions(self):
-        """Old clients have none."""
+        """Old clients send none."""
         self.assert_name(None)
         self.assert_name(None, b"")
 
     def test_record_version(self):
-        """That of the record says nothing (RFC 8446 section 5.1)."""
+        """The version of the record does not matter (RFC 8446 section 5.1)."""
         for version in (0x0300, 0x0301, 0x0303, 0x03FF):
             flight = records(message(server_name(b"edge-1")), version=version)
             self.assertEqual(outcome(flight), ("hello", "edge-1"))
 
     def test_no_tls(self):
-        """Other protocols are known by their first byte, so that nobody waits for more."""
+        """Other protocols are detected by their first byte, without waiting for more."""
         for data in (b"GET / HTTP/1.1\r\n", b"SSH-2.0-OpenSSH\r\n", b"\x00", b"\x80\x2e\x01"):
             self.assert_bad("does not begin with a TLS handshake", data)
             self.assertEqual(outcome(data[:1]), outcome(data))
         self.assert_bad("unknown version 2", b"\x16\x02")
 
     def test_other_messages(self):
-        """A ServerHello, or a record of nothing or too much, is not how a client begins."""
+        """A ServerHello, or an empty or oversized record, is rejected."""
         self.assert_bad("message of type 2", records(b"\x02" + vector(3, bytes(40))))
         self.assert_bad("record of 0 bytes", b"\x16\x03\x01\x00\x00")
         self.assert_bad("record of 16385 bytes", b"\x16\x03\x01\x40\x01")
 
     def test_too_long(self):
-        """The announcement alone is refused, and so are too many records."""
+        """An announced length is rejected at once, and so are too many records."""
         announced = b"\x01" + (LARGEST_HELLO + 1).to_bytes(3)
         self.assert_bad(f"{LARGEST_HELLO + 1} bytes", records(announced))
         room = 4 + LARGEST_HELLO - len(message(server_name(b"edge-1"), extension(21, b"")))
@@ -158,7 +158,7 @@ class CraftedTests(SynchronousTestCase):
         self.assert_bad(f"after {LARGEST_FLIGHT} bytes", records(largest, size=4))
 
     def test_nothing_is_kept_beyond_the_bound(self):
-        """However it is sent, a flood ends at the bound."""
+        """However it is sent, a flood is rejected at the limit."""
         reader = ClientHelloReader()
         flood = records(message(extension(21, bytes(LARGEST_HELLO - 200))), size=1)
         fed = 0
@@ -169,7 +169,7 @@ class CraftedTests(SynchronousTestCase):
         self.assertLess(fed, LARGEST_FLIGHT + 2000)
 
     def test_lengths_that_lie(self):
-        """Every length that leads beyond its surroundings is noticed."""
+        """Every length that exceeds its container is detected."""
         good = message(server_name(b"edge-1"))
         for place in (38, 38 + 33, 38 + 33 + 6):
             broken = good[:place] + b"\xff" + good[place + 1 :]
@@ -179,14 +179,14 @@ class CraftedTests(SynchronousTestCase):
         self.assert_bad("ends within a field", records(b"\x01" + vector(3, b"\x03\x03")))
 
     def test_no_single_host_name(self):
-        """One host name is there or none, as clients have it."""
+        """There is one host name or none, as clients send it."""
         self.assert_bad("more than one server_name", records(message(*[server_name(b"a")] * 2)))
         for bad in (server_name(b"a", b"b"), server_name(b"a", kind=1)):
             self.assert_bad("another server_name than one host name", records(message(bad)))
         self.assert_bad("ends within a field", records(message(server_name())))
 
     def test_no_host_names(self):
-        """What is no host name is shown, but not at any length."""
+        """An invalid host name is quoted, truncated."""
         for name in (b"", b"edge 1", b"a..b", b"\xff", b"a\nb", b"-a", b"a" * 64, b"fe80::1%lo"):
             self.assert_bad("names no host name", records(message(server_name(name))))
         _, text = outcome(records(message(server_name(b"-" * 10_000))))
@@ -208,7 +208,7 @@ FLIGHTS = st.sampled_from(
 
 
 class CuttingTests(SynchronousTestCase):
-    """It makes no difference in which pieces the bytes come."""
+    """The fragmentation does not matter."""
 
     @settings(deadline=None)
     @given(FLIGHTS, st.lists(st.integers(0, 1 << 17), max_size=20))
@@ -223,7 +223,7 @@ class CuttingTests(SynchronousTestCase):
         st.lists(st.integers(0, 700), max_size=10),
     )
     def test_damaged_flights(self, flight, damages, places):
-        """The same with wrong bytes in it; what is refused is refused for the same reason."""
+        """The same with wrong bytes in it; a rejection has the same reason."""
         damaged = bytearray(flight)
         for place, value in damages:
             damaged[place % len(damaged)] = value
@@ -233,7 +233,7 @@ class CuttingTests(SynchronousTestCase):
     @settings(deadline=None)
     @given(st.binary(max_size=300), st.lists(st.integers(0, 300), max_size=10))
     def test_garbage(self, data, places):
-        """Nothing else is raised, wherever it begins."""
+        """Nothing else is raised, whatever the beginning."""
         for begin in (b"", b"\x16\x03\x01", records(b"\x01" + vector(3, data))[:9]):
             self.assertEqual(outcome(*cut(begin + data, places)), outcome(begin + data))
         self.assertIn(outcome(records(b"\x01" + vector(3, data)))[0], ("hello", "bad"))

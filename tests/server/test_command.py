@@ -1,4 +1,4 @@
-"""The server as its command line builds it, on a reactor in memory."""
+"""A server built from its command line, on a reactor in memory."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ PROMISED = (
     "yurttunnel_server_certificate_expiry_timestamp_seconds",
     "process_resident_memory_bytes",
 )
-"""Those of yurttunnel 1.2 by their names there, and what has been promised beside that."""
+"""The metrics of yurttunnel 1.2 by their names there, and further documented ones."""
 
 
 def options(*arguments):
@@ -74,24 +74,24 @@ class StubbornSession:
         return Deferred()
 
     def go_away(self, text):
-        """Take note."""
+        """Record it."""
 
     def close(self, code, text):
-        """Be closed."""
+        """End."""
 
 
 class CommandTests(SynchronousTestCase):
     """From a command line to a server."""
 
     def setUp(self):
-        """Choose a state directory."""
+        """Set the state directory."""
         self.reactor = ProgramReactor()
-        # The name of a Unix socket in it has 107 bytes at the most.
+        # The path of a Unix socket in it has at most 107 bytes.
         self.state = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, self.state, ignore_errors=True)
         self.patch(standalone, "in_own_thread", without_thread)
         self.events = Logged(self)
-        # The real one changes the logging of the whole process.
+        # The real function changes the logging of the whole process.
         self.forwarded = []
         self.patch(command, "forward_standard_logging", lambda: self.forwarded.append(True))
 
@@ -105,14 +105,14 @@ class CommandTests(SynchronousTestCase):
         return server
 
     def stop(self, server):
-        """Stop a server; nothing may be left."""
+        """Stop a server; nothing may remain."""
         stopped = server.stopService()
         self.reactor.pass_time(3)
         self.successResultOf(stopped)
         self.assertEqual([], self.reactor.getDelayedCalls())
 
     def test_listeners(self):
-        """It listens where the flags say, the agents' port and the meta port included."""
+        """It listens where the flags say, including the agents' port and the meta port."""
         self.start(
             "--connect-endpoint", "tcp:9001", "--forward", "127.0.0.1:9002=edge-1/127.0.0.1:80",
             "--forward", "9003=edge-1/127.0.0.1:81",
@@ -129,7 +129,7 @@ class CommandTests(SynchronousTestCase):
         self.assertEqual([True], self.forwarded)
 
     def test_port_taken(self):
-        """A port that is taken ends the process with a line that names the flag."""
+        """A port in use ends the process with a message that names the flag."""
 
         def taken(port, *more):
             raise CannotListenError("127.0.0.1", port, OSError(98, "Address already in use"))
@@ -143,7 +143,7 @@ class CommandTests(SynchronousTestCase):
         server.stopService()
 
     def test_pages(self):
-        """The pages of the meta port answer."""
+        """The pages of the meta port are served."""
         self.start()
         self.assertEqual((200, "ok\n"), self.reactor.get(META, "/healthz"))
         status, body = self.reactor.get(META, "/readyz")
@@ -161,7 +161,7 @@ class CommandTests(SynchronousTestCase):
         self.assertEqual(200, self.reactor.get(META, "/")[0])
 
     def test_draining(self):
-        """While the server drains /readyz says so, and revocations take effect."""
+        """During the drain /readyz reports it, and revocations take effect."""
         server = self.start()
         [trust] = [part for part in server if isinstance(part, StandaloneServerTrust)]
         [tunnel] = [part for part in server if isinstance(part, ServerService)]
@@ -194,7 +194,7 @@ class CommandTests(SynchronousTestCase):
         self.assertEqual(503, status)
 
     def test_nodes_that_are_not_enrolled(self):
-        """A state directory that cannot be written is a warning: nodes that are there stay."""
+        """A state directory that cannot be written is a warning: existing nodes stay."""
         server = self.start()
         [trust] = [part for part in server if isinstance(part, StandaloneServerTrust)]
         trust.enrolment_factory._troubles.not_kept("192.0.2.1", StateError("the disk is full"))
@@ -203,7 +203,7 @@ class CommandTests(SynchronousTestCase):
         self.assertEqual(200, status)
 
     def test_metrics(self):
-        """All promised figures are there by name, before the first agent has come."""
+        """All documented metrics exist by name, before the first agent connects."""
         self.start()
         status, body = self.reactor.get(META, "/metrics")
         self.assertEqual(200, status)
@@ -221,7 +221,7 @@ class CommandTests(SynchronousTestCase):
             self.assertIn(name, names)
 
     def test_interception_addresses(self):
-        """Port 10263 is where agents come, 10264 where the meta pages are."""
+        """Port 10263 is on the agents' address, 10264 on that of the meta pages."""
         self.start("--bind-address", "0.0.0.0", "--insecure-bind-address", "127.0.0.2")
         listening = {port: interface for port, _, _, interface in self.reactor.tcpServers}
         self.assertEqual(
@@ -230,13 +230,13 @@ class CommandTests(SynchronousTestCase):
         self.assertEqual([], self.events.texts(level="warn"))
 
     def test_open_interception(self):
-        """That others can come to port 10264 is warned of."""
+        """A warning is logged if other machines can connect to port 10264."""
         self.start("--insecure-bind-address", "192.0.2.1")
         [warning] = self.events.texts(level="warn")
         self.assertIn("--insecure-port: everybody who can connect to 192.0.2.1 port 10264", warning)
 
     def ask_silent_kubelet(self, *arguments):
-        """Start a server, and ask a kubelet that says nothing; give the caller's connection."""
+        """Start a server, and send a request to a silent kubelet; return the connection."""
         registries = []
 
         def registry(clock):
@@ -264,7 +264,7 @@ class CommandTests(SynchronousTestCase):
         self.assertIn(b"no answer came within 7 seconds", caller.sent)
 
     def test_no_response_timeout(self):
-        """With --response-timeout 0 it has all the time there is."""
+        """With --response-timeout 0 it has unlimited time."""
         caller = self.ask_silent_kubelet("--response-timeout", "0")
         for _ in range(20):
             self.reactor.pass_time(10, step=5)
@@ -272,7 +272,7 @@ class CommandTests(SynchronousTestCase):
         self.assertEqual((b"", 0), (caller.sent, caller.disconnected))
 
     def test_kubelet_trust(self):
-        """What is wrong with the trust toward kubelets is told, and no reason not to be ready."""
+        """A problem with the trust in kubelets is reported, and does not affect readiness."""
         server = self.start()
         [trust] = [part for part in server if isinstance(part, StandaloneServerTrust)]
         trust.client._kept.problem = StateError("the disk is full")
@@ -286,21 +286,21 @@ async def _nothing(*_):
 
 
 class MakeServiceTests(SynchronousTestCase):
-    """What ends the process before it has begun."""
+    """Errors that end the process at the start."""
 
     def setUp(self):
-        """Choose a state directory."""
-        # The reactor that runs the tests keeps its clock: it would be given the programs' own.
+        """Set the state directory."""
+        # The reactor that runs the tests keeps its clock: the program would replace it by its own.
         self.patch(reactor, "seconds", reactor.seconds)
         self.state = self.mktemp()
 
     def make(self, *arguments):
-        """Make the service; give what the process ends with."""
+        """Create the service; return how the process ends."""
         parsed = options("--state-dir", self.state, *arguments)
         return self.assertRaises(SystemExit, command.makeService, parsed).code
 
     def enroll(self):
-        """Have a node enrolled in the state directory."""
+        """Enroll a node in the state directory."""
         trust = StandaloneServerTrust(clock_now(), self.state, ["127.0.0.1"])
         token = JoinToken.parse(Path(self.state, "join-token").read_text())
         request = EnrolmentRequest(
@@ -313,7 +313,7 @@ class MakeServiceTests(SynchronousTestCase):
         trust.enrolment_factory._admission.decide(request, None, "192.0.2.7")
 
     def test_state(self):
-        """A state directory that cannot be used is one line with the flag and the path."""
+        """An unusable state directory causes a one-line error with the flag and the path."""
         Path(self.state).touch()
         sentence = self.make()
         self.assertTrue(sentence.startswith("--state-dir: "), sentence)
@@ -321,21 +321,21 @@ class MakeServiceTests(SynchronousTestCase):
         self.assertNotIn("\n", sentence)
 
     def test_kubelet_ca(self):
-        """A file of authorities that cannot be used is one line with the flag and the path."""
+        """An unusable file of authorities causes a one-line error with the flag and the path."""
         sentence = self.make("--kubelet-ca", "nowhere.crt")
         self.assertTrue(sentence.startswith("--kubelet-ca: "), sentence)
         self.assertIn("nowhere.crt", sentence)
         self.assertNotIn("\n", sentence)
 
     def test_middleware(self):
-        """A middleware that is not installed is one line with the flag and the name."""
+        """A middleware that is not installed causes a one-line error with the flag and the name."""
         sentence = self.make("--middleware", "no-such-middleware")
         self.assertTrue(sentence.startswith("--middleware: "), sentence)
         self.assertIn("'no-such-middleware'", sentence)
         self.assertNotIn("\n", sentence)
 
     def test_revoke(self):
-        """--revoke-node revokes, says so, and ends with status 0."""
+        """--revoke-node revokes, reports it, and exits with status 0."""
         self.enroll()
         said = []
         with mock.patch.object(builtins, "print", said.append):
@@ -346,22 +346,22 @@ class MakeServiceTests(SynchronousTestCase):
         self.assertIn("node edge-9 was not enrolled", second)
 
     def test_revoke_nowhere(self):
-        """Without a state there is nothing to revoke in, and none is made."""
+        """Without a state directory nothing is revoked or created."""
         sentence = self.make("--revoke-node", "edge-1")
         self.assertTrue(sentence.startswith("--state-dir: "), sentence)
         self.assertFalse(Path(self.state).exists())
 
 
 class ClusterTests(SynchronousTestCase):
-    """What ends the process before it has begun, in a cluster."""
+    """Errors that end the process at the start, in a cluster."""
 
     def setUp(self):
-        """Keep what is everybody's."""
-        # The reactor that runs the tests keeps its clock: it would be given the programs' own.
+        """Protect global state."""
+        # The reactor that runs the tests keeps its clock: the program would replace it by its own.
         self.patch(reactor, "seconds", reactor.seconds)
 
     def make(self, *arguments):
-        """Make the service; give what the process ends with."""
+        """Create the service; return how the process ends."""
         parsed = Options()
         parsed.parseOptions(["--cert-dir", self.mktemp(), *arguments])
         sentence = self.assertRaises(SystemExit, command.makeService, parsed).code
@@ -369,21 +369,21 @@ class ClusterTests(SynchronousTestCase):
         return sentence
 
     def test_no_cluster(self):
-        """Outside of a pod, and without a kubeconfig, the flags are named that are missing."""
+        """Outside of a pod, and without a kubeconfig, the missing flags are named."""
         sentence = self.make()
         for word in ("the Kubernetes API: ", "--kube-config", "--standalone"):
             self.assertIn(word, sentence)
 
     def test_kubeconfig(self):
-        """A kubeconfig that cannot be read is one line with its path."""
+        """An unreadable kubeconfig causes a one-line error with its path."""
         self.assertIn("nowhere.conf", self.make("--kube-config", "nowhere.conf"))
 
 
 class SubjectTests(SynchronousTestCase):
-    """What a bundle of ``--diagnose`` is about."""
+    """The contents of a bundle of ``--diagnose``."""
 
     def test_firewall(self):
-        """Its rules are looked at where the server makes any: not where it runs standalone."""
+        """Firewall rules are included if the server creates any: not in the standalone mode."""
         self.assertIsNone(command.subject(options().settings).own_lines)
         for given, has_rules in ((), True), (("--enable-iptables=false",), False):
             in_cluster = Options()

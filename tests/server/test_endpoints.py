@@ -34,10 +34,10 @@ from yurttunnel.server.endpoints import (
 
 
 class ParseTests(SynchronousTestCase):
-    """``parse_endpoint`` reads endpoint strings as Twisted does, with safer defaults."""
+    """``parse_endpoint`` parses endpoint strings like Twisted, with safer defaults."""
 
     def test_endpoints(self):
-        """Paths, ports, addresses and files; a backslash takes a colon's meaning away."""
+        """Paths, ports, addresses and files; a backslash escapes a colon."""
         for text, expected in {
             "unix:/run/a.sock": UnixEndpoint("/run/a.sock"),
             "unix:/run/a\\:b:mode=600:backlog=7": UnixEndpoint("/run/a:b", 0o600, 7),
@@ -104,25 +104,25 @@ class ListenTests(SynchronousTestCase):
     """Each kind of endpoint listens at once."""
 
     def setUp(self):
-        """Have something that listens."""
+        """Create a factory."""
         self.reactor = MemoryReactorClock()
         self.factory = ServerFactory()
 
     def listen(self, text, credentials=None):
-        """Listen on what ``text`` describes."""
+        """Listen on the endpoint ``text``."""
         return parse_endpoint(text).listen(
             Listening(self.reactor, "--flag", self.factory, credentials)
         )
 
     def assert_cannot_listen(self, text, words):
-        """It fails with one line that has the flag and ``words``."""
+        """Check that it fails with one line that has the flag and ``words``."""
         error = self.assertRaises(CannotListen, self.listen, text)
         self.assertTrue(error.code.startswith("--flag: "), error.code)
         self.assertIn(words, error.code)
         self.assertNotIn("\n", error.code)
 
     def test_unix(self):
-        """The socket is there, with its mode."""
+        """The socket exists, with its mode."""
         path = self.mktemp()
         os.makedirs(os.path.dirname(path), exist_ok=True)
         path = os.path.relpath(path)
@@ -137,7 +137,7 @@ class ListenTests(SynchronousTestCase):
         self.assertEqual(self.reactor.tcpServers[0][3], "127.0.0.1")
 
     def test_tls_with_the_servers_own_credentials(self):
-        """``ssl:`` without files wraps the factory with what the server has."""
+        """``ssl:`` without files wraps the factory with the server's own credentials."""
         self.listen("ssl:9443", CertificateOptions())
         port, factory, _, interface = self.reactor.tcpServers[0]
         self.assertEqual((port, interface), (9443, "127.0.0.1"))
@@ -145,17 +145,17 @@ class ListenTests(SynchronousTestCase):
         self.assertIs(factory.wrappedFactory, self.factory)
 
     def test_tls_without_any_credentials(self):
-        """Write what to add."""
+        """The error says what to add."""
         self.assert_cannot_listen("ssl:9443", "add privateKey=")
 
     def test_tls_with_files(self):
-        """Key, certificate and authorities come from files."""
+        """Key, certificate and authorities are read from files."""
         pem = self.write(*make_certificate())
         self.listen(f"ssl:9443:privateKey={pem}:caCerts={pem}")
         self.assertIsInstance(self.reactor.tcpServers[0][1], TLSMemoryBIOFactory)
 
     def test_tls_with_files_keeps_nodes_out(self):
-        """Whatever authority is named, a node's certificate opens no way to other nodes."""
+        """Whatever the authorities, a node's certificate gives no access to other nodes."""
         issuer = Issuer.make(self)
         own = issuer.server()
         pem = self.write(key_to_pem(own.key), certificates_to_pem([own.certificate]))
@@ -176,7 +176,7 @@ class ListenTests(SynchronousTestCase):
                 handshake(client, server.getHandle())
 
     def test_tls_with_bad_files(self):
-        """Files that are missing, empty or do not belong together are named."""
+        """Missing, empty or mismatched files are named."""
         key, certificate = make_certificate()
         pem = self.write(key, certificate)
         other = self.write(*make_certificate())
@@ -191,7 +191,7 @@ class ListenTests(SynchronousTestCase):
             self.assert_cannot_listen(f"ssl:1:{options}", "no usable key and certificates in ")
 
     def test_networks_without_certificates(self):
-        """A port that others than this machine can reach without a certificate is warned of."""
+        """A warning is logged if other machines can connect without a certificate."""
         events = Logged(self)
         self.listen("tcp:1")
         self.listen("tcp6:2")
@@ -199,7 +199,7 @@ class ListenTests(SynchronousTestCase):
         self.listen("tcp6:3:interface=\\:\\:")
         self.listen("tcp:4:interface=0.0.0.0")
         self.assertEqual([3, 4], [event["port"] for event in events if "flag" in event])
-        # Who needs a permission for what it asks for does not reach every node.
+        # With permissions a caller does not reach every node.
         wide = parse_endpoint("tcp:5:interface=0.0.0.0")
         wide.listen(Listening(self.reactor, "--flag", self.factory, restricted=True))
         self.assertEqual([3, 4], [event["port"] for event in events if "flag" in event])
@@ -207,7 +207,7 @@ class ListenTests(SynchronousTestCase):
         self.assertEqual(bound, [interface for _, _, _, interface in self.reactor.tcpServers])
 
     def test_sockets_of_systemd(self):
-        """They are adopted; that there is none is told in one line."""
+        """They are adopted; a missing one causes a one-line error."""
         port = object()
         self.patch(endpoints, "serverFromString", lambda reactor, text: Adopting(succeed(port)))
         self.assertIs(port, self.listen("systemd:domain=UNIX:index=0"))
@@ -230,7 +230,7 @@ class ListenTests(SynchronousTestCase):
 
 
 class Adopting:
-    """An endpoint that listens with the result it is given."""
+    """An endpoint that listens with a given result."""
 
     def __init__(self, result):
         self.result = result
@@ -241,7 +241,7 @@ class Adopting:
 
 
 def make_certificate():
-    """Make a key and a certificate of its own, as PEM."""
+    """Return a key and a self-signed certificate, as PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
     now = datetime.datetime.now(datetime.UTC)

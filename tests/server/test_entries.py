@@ -1,4 +1,4 @@
-"""What the status page says of what listens, and of what its streams carry."""
+"""The listeners and their traffic on the status page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class EntryTests(SynchronousTestCase):
     """A forward, and the port for agents."""
 
     def setUp(self) -> None:
-        """Begin without streams."""
+        """Start without streams."""
         self.pair = SessionPair()
         self.counters = TunnelCounters()
         self.listed = [
@@ -28,13 +28,13 @@ class EntryTests(SynchronousTestCase):
         ]
 
     def rows(self, desired: str = "") -> list[list[str]]:
-        """The rows of the table."""
+        """Return the rows of the table."""
         entries = Entries(self.counters, lambda: [self.pair.server], lambda: self.listed)
         section = finished(entries.section(Moment(NOW, desired)))
         return ParsedPage("".join(live("entries", section.content)).encode()).rows["entries"]
 
     def test_entries(self) -> None:
-        """Each with where it listens and what it leads to; streams are counted of some."""
+        """Each has its listening address and its target; streams are counted for some."""
         forward, agents = self.rows()
         self.assertEqual(["--forward", "127.0.0.1:9000", "edge-1/127.0.0.1:80"], forward[:3])
         self.assertEqual(["0", "0", "0 B", "0 B"], forward[3:])
@@ -42,7 +42,7 @@ class EntryTests(SynchronousTestCase):
         self.assertEqual([agents], self.rows("agent-connect"))
 
     def test_traffic(self) -> None:
-        """What has ended counts, and so does what is open, by the entry by which it came."""
+        """Ended and open streams count, by their entry."""
         holder = Holder.of(Kind.FORWARD, FORWARD, "192.0.2.1")
         self.counters.carried_by(holder, 1024, 7)
         self.counters.carried_by(Holder.of(Kind.FORWARD, "another", "192.0.2.1"), 10**9, 10**9)
@@ -52,7 +52,7 @@ class EntryTests(SynchronousTestCase):
         opening.addErrback(lambda _: None)
 
     def test_addresses(self) -> None:
-        """As people write them."""
+        """Addresses are in readable form."""
         for address, text in (
             (IPv4Address("TCP", "127.0.0.1", 80), "127.0.0.1:80"),
             (IPv6Address("TCP", "::1", 80), "[::1]:80"),

@@ -1,4 +1,4 @@
-"""What a server without a cluster says when it is ready."""
+"""The message of a server without a cluster once it is ready."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ PAGE = "http://127.0.0.1:10265/"
 
 
 class GreetingTests(SynchronousTestCase):
-    """It is complete for a person, and without a secret in a log."""
+    """It is complete for a user, and has no secret in a log."""
 
     def setUp(self) -> None:
-        """Make a server with a join token."""
+        """Create a server with a join token."""
         clock, self.directory = clock_now(), state_directory(self)
         revocations = Revocations(clock, self.directory, NodeRecords(self.directory))
         tokens = TokenStore(clock, self.directory, "5" * 64)
@@ -37,20 +37,20 @@ class GreetingTests(SynchronousTestCase):
         self.settings = options.settings
 
     def find(self, address: str, *flags: str) -> None:
-        """Have this machine go to others with an address, and the server have flags."""
+        """Set the outgoing address of this machine, and the server's flags."""
         self.patch(joining, "outgoing_address", lambda: ip_address(address))
         options = Options({})
         options.parseOptions(["--standalone", "--state-dir=S", *flags])
         self.settings = options.settings
 
     def greet(self, terminal: io.StringIO | None) -> list[str]:
-        """Greet; what is logged."""
+        """Greet; return the log."""
         with capturedLogs() as events:
             greet(self.settings, self.directory.path, PAGE, self.file, terminal)
         return [formatEvent(event) for event in events]
 
     def test_terminal(self) -> None:
-        """People get the page, the file, and a command that an agent takes as it is."""
+        """Users get the page, the file, and a command that an agent accepts unchanged."""
         screen = io.StringIO()
         self.assertEqual([], self.greet(screen))
         said = screen.getvalue()
@@ -67,7 +67,7 @@ class GreetingTests(SynchronousTestCase):
         self.assertEqual(self.file.read(), given)
 
     def test_log(self) -> None:
-        """Where nobody sits there it is a message that names the file, without what it holds."""
+        """Without a terminal the message names the file, without its contents."""
         [said] = self.greet(None)
         self.assertIn(PAGE, said)
         self.assertIn(str(self.directory.path.absolute() / JOIN_TOKEN_FILE), said)
@@ -75,7 +75,7 @@ class GreetingTests(SynchronousTestCase):
         self.assertNotIn(self.file.read().secret, said)
 
     def test_private_address(self) -> None:
-        """Nodes elsewhere may know this machine by another address: that and the cure are said."""
+        """Nodes elsewhere may know this machine by another address: the message has the remedy."""
         doubt = (
             "is a private address: if nodes know this machine by another one, start the server"
             " with --cert-ips ADDRESS"
@@ -89,7 +89,7 @@ class GreetingTests(SynchronousTestCase):
             self.assertTrue(said.endswith(f"; {address} {doubt}"), said)
 
     def test_address_without_doubt(self) -> None:
-        """Nothing is said of a public address, nor of one that somebody has given."""
+        """A public or configured address needs no remark."""
         for address, *flags in (
             ("198.51.14.7",),
             ("2a00:1450::1",),
@@ -105,7 +105,7 @@ class GreetingTests(SynchronousTestCase):
             self.assertNotIn("private", screen.getvalue() + said)
 
     def test_no_token(self) -> None:
-        """A file that is not a secret any more is not shown, and what is wrong is said."""
+        """A file that others can read is not shown, and the problem is reported."""
         path = self.directory.path / JOIN_TOKEN_FILE
         path.chmod(0o644)
         screen = io.StringIO()

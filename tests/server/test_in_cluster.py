@@ -1,4 +1,4 @@
-"""A server in a cluster believes the API before the certificates of agents."""
+"""A server in a cluster trusts the API more than the certificates of agents."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ OWN_NAME = "x-tunnel-server-internal-svc.kube-system.svc"
 
 
 class PartsTestCase(SynchronousTestCase):
-    """The parts of a server as they are put together."""
+    """The parts of a server, composed as in the program."""
 
     def setUp(self):
-        """Make the parts of a server, over a cluster in memory."""
+        """Create the parts of a server, with a cluster in memory."""
         self.informers = FakeInformers()
         self.patch(in_cluster, "Informers", lambda *_: self.informers)
         processes = []
@@ -54,7 +54,7 @@ class PartsTestCase(SynchronousTestCase):
         self.registry = self.process.registry
 
     def configuration(self, directory):
-        """Write how the API is reached, which nobody does here."""
+        """Return a configuration for the API, which is not used."""
         certificate = ThrowAwayAuthority("cluster").certificate.public_bytes(Encoding.PEM)
         cluster = {
             "server": "https://192.0.2.100:6443",
@@ -75,10 +75,10 @@ class PartsTestCase(SynchronousTestCase):
 
 
 class FiguresTests(PartsTestCase):
-    """What a scrape shows from the beginning, before there are certificates."""
+    """The metrics at the start, before there are certificates."""
 
     def test_each_part_shows_its_own(self):
-        """Those that are there in a cluster only."""
+        """Metrics of the parts that exist only in a cluster."""
         self.informers.setServiceParent = lambda parent: None
         self.server.service()
         names = {family.name.removeprefix("yurttunnel_server_") for family in self.process.metrics}
@@ -91,7 +91,7 @@ class FiguresTests(PartsTestCase):
             self.assertIn(name, names)
 
     def test_readiness(self):
-        """It takes what serves; what is in use stays in use, and the rest is only told."""
+        """It requires what serves; what is in use stays in use, and the rest is only reported."""
         self.informers.setServiceParent = lambda parent: None
         self.informers.incomplete = lambda: None
         self.server.service()
@@ -101,10 +101,10 @@ class FiguresTests(PartsTestCase):
 
 
 class UnknownNodesTests(PartsTestCase):
-    """Agents that come before the API has told which nodes there are."""
+    """Agents that connect before the API has listed the nodes."""
 
     def test_a_node_that_was_deleted_before_the_start(self):
-        """It is let in, and ended once it is known that it is not there."""
+        """Its agent is accepted, and its session closed once the node is known to be missing."""
         agents = mock.Mock()
         for part in ("cloud_end", "Siblings", "StoppedInTurn", "Trust"):
             self.patch(in_cluster, part, mock.Mock())
@@ -122,10 +122,10 @@ class UnknownNodesTests(PartsTestCase):
 
 
 class ClaimsTests(PartsTestCase):
-    """Who is found by an address."""
+    """Lookups by address."""
 
     def test_an_address_that_has_become_another_nodes(self):
-        """The certificate of its former owner says it still, and counts for nothing."""
+        """The certificate of its former owner still has it, and does not count."""
         self.informers.put(NODES, node("former", "192.0.2.1", "192.0.2.2", labels=EDGE))
         former = FakeSession("former", addresses=["192.0.2.1", "192.0.2.2"])
         self.registry.add(former)
@@ -139,17 +139,17 @@ class ClaimsTests(PartsTestCase):
         self.assertIs(former, self.registry.find("192.0.2.2"))
 
     def test_a_name_of_the_server(self):
-        """No node has it, whatever its status and its certificate say."""
+        """No node has it, whatever its status and its certificate contain."""
         self.informers.put(NODES, node("evil", "192.0.2.9", ("Hostname", OWN_NAME), labels=EDGE))
         self.registry.add(FakeSession("evil", hosts=[OWN_NAME], default_route=True))
         self.assertRaises(NodeNotConnected, self.registry.find, OWN_NAME)
 
 
 class RequestsTests(PartsTestCase):
-    """What becomes of requests before anybody is asked, by all that a cluster adds."""
+    """Requests before authorization, with all middlewares of a cluster."""
 
     def setUp(self):
-        """Connect a node that serves whatever nobody else does."""
+        """Connect a node that serves unclaimed hosts."""
         super().setUp()
         self.informers.put(NODES, node("edge-1", "192.0.2.1", labels=EDGE))
         evil = node("edge-2", "192.0.2.2", "evil.node", OWN_NAME, labels=EDGE)
@@ -160,7 +160,7 @@ class RequestsTests(PartsTestCase):
         self.handler = chain(self.server.middlewares, self.passed.append)
 
     def ask(self, peer, *status, **fields):
-        """Ask without TLS from an address; assert what that is answered with, if it is."""
+        """Send a request without TLS from an address; assert its status, if there is one."""
         asked = request(head(**fields))
         asked.exchange.secure = False
         asked.exchange.transport = StringTransport(peerAddress=IPv4Address("TCP", peer, 4242))
@@ -168,7 +168,7 @@ class RequestsTests(PartsTestCase):
         self.assertEqual([each for each, _ in asked.exchange.failures], list(status), fields)
 
     def test_other_machines(self):
-        """They get nothing by what their requests say."""
+        """They reach nothing by their requests."""
         self.ask("192.0.2.99", 403, host="edge-1:8000")
         self.ask("192.0.2.99", 403, host="192.0.2.1", X_Tunnel_Proxy_Dest="edge-1:8000")
         self.ask("127.0.0.1", host="edge-1:8000")
@@ -185,10 +185,10 @@ class RequestsTests(PartsTestCase):
 
 
 class DeletedNodeTests(SynchronousTestCase):
-    """Nodes that the API no longer has."""
+    """Nodes that were deleted from the API."""
 
     def test_sessions(self):
-        """Only the session of one that has been deleted ends."""
+        """Only the session of a deleted node ends."""
         agents = FakeAgents()
         edge = Node("edge-1")
         for old, new in ((None, edge), (edge, edge), (edge, None)):
@@ -197,11 +197,11 @@ class DeletedNodeTests(SynchronousTestCase):
 
 
 class FakeAgents:
-    """Notes whose sessions are ended."""
+    """Records whose sessions are closed."""
 
     def __init__(self):
         self.revoked = []
 
     def revoke(self, node):
-        """Note it."""
+        """Record it."""
         self.revoked.append(node)

@@ -18,7 +18,7 @@ from yurttunnel.server.options import Options
 
 
 def shown(section: Section) -> str:
-    """Return what is shown."""
+    """Return the text that is shown."""
     return ParsedPage("".join(live("add", section.content)).encode()).sections["add"]
 
 
@@ -38,7 +38,7 @@ class JoiningBoxTests(SynchronousTestCase):
         self.assertNotIn("9fb2c1.77aa", text)
 
     def test_private_address(self) -> None:
-        """That nodes elsewhere may need another one is said here, too."""
+        """The box also mentions that nodes elsewhere may need another address."""
         self.patch(joining, "outgoing_address", lambda: ip_address("10.0.0.5"))
         options = Options({})
         options.parseOptions(["--standalone", "--state-dir", "S"])
@@ -49,7 +49,7 @@ class JoiningBoxTests(SynchronousTestCase):
         )
 
     def test_in_a_cluster(self) -> None:
-        """The label in the command makes an edge node."""
+        """The label in the command makes a node an edge node."""
         _, command = shown(label_section()).split("kubectl label node NODE ")
         label, value = command.split("=")
         informers = FakeInformers()

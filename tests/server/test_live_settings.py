@@ -1,4 +1,4 @@
-"""What of a server's settings changes while it runs."""
+"""Settings of a server that change while it runs."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from yurttunnel.server.process import ServerProcess
 
 
 class LiveSettingsTests(SynchronousTestCase):
-    """``LiveSettings`` gives each change to those who follow."""
+    """``LiveSettings`` passes each change to its subscribers."""
 
     def setUp(self):
-        """Follow those of a command line."""
+        """Subscribe to the settings of a command line."""
         self.first = settings()
         self.live = LiveSettings(self.first)
         self.used = []
 
     def change(self, **values):
-        """Change them."""
+        """Change the settings."""
         return Deferred.fromCoroutine(self.live.use(replace(self.live.now, **values)))
 
     def test_everybody_who_follows_is_told_in_turn(self):
-        """What is now is what was given last."""
+        """``now`` is the latest change."""
         self.assertIs(self.first, self.live.now)
         self.live.follow(lambda now: self.used.append(("first", now.drain_timeout)))
         self.live.follow(lambda now: self.used.append(("second", now.drain_timeout)))
@@ -40,7 +40,7 @@ class LiveSettingsTests(SynchronousTestCase):
         self.assertEqual(7.0, self.live.now.drain_timeout)
 
     def test_who_refuses_keeps_the_others_from_it(self):
-        """Nothing is changed then."""
+        """Then nothing changes."""
 
         async def refuse(now):
             raise ChangeRefused("the port is taken")
@@ -51,7 +51,7 @@ class LiveSettingsTests(SynchronousTestCase):
         self.assertEqual(([], self.first), (self.used, self.live.now))
 
     def test_the_last_permission_stays(self):
-        """What was restricted does not become open to everybody by a file that is cut off."""
+        """A truncated file does not open a restricted endpoint to everybody."""
         one, other = (parse_permission(f"user:{number}=*/*:*") for number in (1, 2))
         self.successResultOf(self.change(connect_permissions=(one,)))
         self.successResultOf(self.change(connect_permissions=(other,)))
@@ -62,10 +62,10 @@ class LiveSettingsTests(SynchronousTestCase):
 
 
 class BeforeTheStartTests(SynchronousTestCase):
-    """What changes while a server in a cluster waits for its certificates."""
+    """Changes while a server in a cluster waits for its certificates."""
 
     def test_times_of_sessions(self):
-        """The agents' listener, which is made later, begins with it."""
+        """The agents' listener, which is created later, starts with them."""
         process = ServerProcess(MemoryReactorClock(), settings(), dict, nothing_expected())
         changed = replace(process.live.now, resume_window=7.0, return_grace=2.0)
         self.successResultOf(Deferred.fromCoroutine(process.live.use(changed)))

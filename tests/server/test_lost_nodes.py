@@ -1,4 +1,4 @@
-"""The nodes that cannot be reached, and why."""
+"""The unreachable nodes, and the reasons."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from yurttunnel.wire.codes import Code
 
 
 def told(lost: LostNodes) -> list[LostNode]:
-    """Return the nodes that are lost, without the pauses."""
+    """Return the lost nodes, without the pauses."""
     return [each for each in lost.newest_first() if each is not None]
 
 
 class LostNodesTests(SynchronousTestCase):
-    """Sessions that come and go."""
+    """Sessions that start and end."""
 
     def setUp(self) -> None:
-        """Begin with nobody connected, and no cluster."""
+        """Start without sessions or a cluster."""
         self.clock = Clock()
         self.clock.advance(1000)
         self.registry = SessionRegistry(self.clock)
@@ -42,22 +42,22 @@ class LostNodesTests(SynchronousTestCase):
         self.lost = LostNodes(self.registry, self.history, nothing_expected())
 
     def come(self, name: str) -> FakeSession:
-        """Have a node connect."""
+        """Connect a node."""
         session = FakeSession(name)
         self.registry.add(session)
         return session
 
     def go(self, session: FakeSession, why: str) -> None:
-        """Have its session end."""
+        """End its session."""
         self.registry.remove(session)
         self.lost.ended(session.node, why)
 
     def names(self) -> list[str]:
-        """The names of the nodes that are lost."""
+        """Return the names of the lost nodes."""
         return [lost.node for lost in told(self.lost)]
 
     def test_lost(self) -> None:
-        """A node that has gone is lost, with when and why, until it is back."""
+        """A node that has gone is lost, with time and reason, until it is back."""
         session = self.come("edge-1")
         self.assertEqual([], self.names())
         self.go(session, "silent")
@@ -67,14 +67,14 @@ class LostNodesTests(SynchronousTestCase):
         self.assertEqual([], self.names())
 
     def test_replaced(self) -> None:
-        """A session that has been replaced is not missed when it ends."""
+        """The end of a replaced session does not make a node lost."""
         first = self.come("edge-1")
         self.come("edge-1")
         self.go(first, "replaced")
         self.assertEqual([], self.names())
 
     def test_at_a_sibling(self) -> None:
-        """A node that a sibling has is not lost; it is when the sibling loses it, too."""
+        """A node of a sibling is not lost until the sibling loses it, too."""
         session, remote = self.come("edge-1"), FakeSession("edge-1")
         self.registry.add_remote(remote)
         self.go(session, "silent")
@@ -86,7 +86,8 @@ class LostNodesTests(SynchronousTestCase):
         self.assertIn("by another server", lost.why)
 
     def test_here_after_a_sibling(self) -> None:
-        """What a sibling has lost is not lost as long as it is here, and then says why it went."""
+        """A node that a sibling has lost is not lost while it is here; its reason is then our
+        own."""
         session, remote = self.come("edge-1"), FakeSession("edge-1")
         self.registry.add_remote(remote)
         self.registry.remove_remote(remote)
@@ -95,7 +96,7 @@ class LostNodesTests(SynchronousTestCase):
         self.assertEqual(["silent"], [lost.why for lost in told(self.lost)])
 
     def test_at_siblings_only(self) -> None:
-        """A node that only siblings have had is lost when the last of them loses it."""
+        """A node that only siblings had is lost when the last of them loses it."""
         first, second = FakeSession("edge-1"), FakeSession("edge-1")
         self.registry.add_remote(first)
         self.registry.add_remote(second)
@@ -106,7 +107,7 @@ class LostNodesTests(SynchronousTestCase):
         self.assertEqual(1000, lost.last_seen)
 
     def test_it_is_bounded(self) -> None:
-        """The nodes that were lost last are remembered, the last of them first."""
+        """The most recently lost nodes are kept, the last one first."""
         for name in ("a", "b", "c", "d"):
             self.go(self.come(name), "silent")
         self.assertEqual(["d", "c", "b"], self.names())
@@ -115,10 +116,10 @@ class LostNodesTests(SynchronousTestCase):
 
 
 class ClusterTests(SynchronousTestCase):
-    """Where the nodes that there are to be are known."""
+    """With a list of expected nodes."""
 
     def setUp(self) -> None:
-        """Begin with three nodes, of which two are reached by the tunnel."""
+        """Start with three nodes, two of them behind the tunnel."""
         self.clock = Clock()
         self.registry = SessionRegistry(self.clock)
         self.informers = FakeInformers(synced=False)
@@ -128,7 +129,7 @@ class ClusterTests(SynchronousTestCase):
             self.informers.put(NODES, node(name, labels=labels))
 
     def test_never_seen(self) -> None:
-        """Edge nodes that have not connected yet are told, as soon as all nodes are known."""
+        """Edge nodes that have not connected yet are reported, once the cache has synced."""
         self.assertEqual([], told(self.lost))
         self.informers.complete()
         self.registry.add(FakeSession("edge-1"))
@@ -137,7 +138,7 @@ class ClusterTests(SynchronousTestCase):
         self.assertIn("no agent of it has connected", lost.why)
 
     def test_thousands_that_are_there(self) -> None:
-        """The reactor may turn while they are looked at, also when none of them is lost."""
+        """The reactor may run during the iteration, also if no node is lost."""
         for number in range(1000):
             self.informers.put(NODES, node(f"there-{number}", labels=EDGE))
             self.registry.add(FakeSession(f"there-{number}"))
@@ -148,7 +149,7 @@ class ClusterTests(SynchronousTestCase):
         self.assertNotIn("there-7", [each.node for each in told(self.lost)])
 
     def test_deleted(self) -> None:
-        """Nobody misses a node that has been deleted from the cluster."""
+        """A node that was deleted from the cluster is not lost."""
         self.informers.complete()
         session = FakeSession("edge-1")
         self.registry.add(session)
@@ -160,10 +161,10 @@ class ClusterTests(SynchronousTestCase):
 
 
 class EnrolledTests(SynchronousTestCase):
-    """Where the nodes that there are to be are those that have enrolled."""
+    """With the enrolled nodes as the expected ones."""
 
     def setUp(self) -> None:
-        """Begin with one enrolled node."""
+        """Start with one enrolled node."""
         self.clock = Clock()
         self.registry = SessionRegistry(self.clock)
         self.state = self.mktemp()
@@ -178,13 +179,13 @@ class EnrolledTests(SynchronousTestCase):
         )
 
     def enrol(self, node: str) -> None:
-        """Have a node given a certificate."""
+        """Enroll a node."""
         at = datetime.datetime(2026, 11, 23, 4, 5, 6, tzinfo=datetime.UTC)
         identifiers = Identifiers(frozenset({node}))
         self.records.put(NodeRecord(node, identifiers, f"{len(node):x}", ("key",), at))
 
     def test_never_seen(self) -> None:
-        """A node that has enrolled and has not connected is told, with when it enrolled."""
+        """An enrolled node that has not connected is reported, with the time of its enrolment."""
         self.enrol("edge-22")
         self.registry.add(FakeSession("edge-1"))
         [lost] = told(self.lost)
@@ -195,7 +196,7 @@ class EnrolledTests(SynchronousTestCase):
         self.assertIsNone(self.lost.get("nobody"))
 
     def test_revoked(self) -> None:
-        """Nobody misses a node that was revoked, whether it has ever been there or not."""
+        """A revoked node is not lost, whether it was ever connected or not."""
         session = FakeSession("edge-1")
         self.registry.add(session)
         self.enrol("edge-22")
@@ -207,7 +208,7 @@ class EnrolledTests(SynchronousTestCase):
         self.assertEqual([], told(self.lost))
 
     def test_of_another_server(self) -> None:
-        """A node that was enrolled elsewhere is missed, too, once it has been here."""
+        """A node that was enrolled at another server is lost, too, once it was connected here."""
         session = FakeSession("edge-9")
         self.registry.add(session)
         self.registry.remove(session)
@@ -216,7 +217,7 @@ class EnrolledTests(SynchronousTestCase):
 
 
 class ReasonTests(ListenerTests):
-    """What the agents' listener says of the ends of sessions."""
+    """The agents' listener's reasons for the ends of sessions."""
 
     def setUp(self) -> None:
         """Listen."""
@@ -225,7 +226,7 @@ class ReasonTests(ListenerTests):
         self.listener.on_ended.append(lambda node, why: self.told.append((node, why)))
 
     def test_an_agent_that_stops(self) -> None:
-        """A session that is drained was ended by its agent, in order."""
+        """A drained session was ended gracefully by its agent."""
         agent = self.connected()
         agent.session.go_away("the agent is about to stop")
         self.clock.pump([0.25] * 8)
@@ -238,7 +239,7 @@ class ReasonTests(ListenerTests):
         self.assertIn("GOING_AWAY", why)
 
     def test_interrupted(self) -> None:
-        """That a connection was lost is told with what broke it, though the session waits."""
+        """A lost connection is reported with its reason, although the session waits."""
         told: list[tuple[str, str]] = []
         self.listener.on_interrupted.append(lambda node, why: told.append((node, why)))
         self.connected()
@@ -249,7 +250,7 @@ class ReasonTests(ListenerTests):
         self.assertEqual([], self.told)
 
     def test_another_end(self) -> None:
-        """Otherwise it is what the session ended with."""
+        """Otherwise the reason is that of the session's end."""
         agent = self.connected()
         agent.session.close(Code.PROTOCOL, "that is no frame")
         self.network.settle()

@@ -1,4 +1,4 @@
-"""What is remembered of nodes, and what a restart leaves of it."""
+"""The history of nodes, and its state after a restart."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from yurttunnel.server.node_history import (
 
 
 def at_once(function, argument):
-    """Call the function here and now, as a thread would."""
+    """Call the function synchronously, like a thread would."""
     return maybeDeferred(function, argument)
 
 
 class NodeHistoryTests(SynchronousTestCase):
-    """Nodes that come and go."""
+    """Nodes that connect and leave."""
 
     def setUp(self) -> None:
-        """Begin with nothing."""
+        """Start without a history."""
         self.clock = Clock()
         self.clock.advance(1000)
         self.history = NodeHistory(self.clock, most=3)
@@ -36,7 +36,7 @@ class NodeHistoryTests(SynchronousTestCase):
         self.history.on_change.append(lambda: self.told.append(1))
 
     def test_a_node(self) -> None:
-        """It has an address and a version, and, once it has gone, when that was and why."""
+        """It has an address and a version, and, once it has gone, the time and the reason."""
         self.history.connected("edge-1", "192.0.2.1:1", "1.0")
         self.assertEqual(NodePast("edge-1", None, "192.0.2.1:1", "1.0"), self.history.get("edge-1"))
         self.clock.advance(5)
@@ -50,13 +50,13 @@ class NodeHistoryTests(SynchronousTestCase):
         self.assertEqual(3, len(self.told))
 
     def test_nothing_new(self) -> None:
-        """That a node is where it was is no change."""
+        """A node that is still connected is not a change."""
         for _ in range(2):
             self.history.connected("edge-1", "192.0.2.1:1", "1.0")
         self.assertEqual(1, len(self.told))
 
     def test_an_interruption(self) -> None:
-        """A lost connection is among the disconnections of a node that is not gone."""
+        """A lost connection is a disconnection of a node that is not gone."""
         self.history.connected("edge-1", "192.0.2.1:1", "1.0")
         self.history.interrupted("edge-1", "reset")
         past = self.history.get("edge-1")
@@ -65,7 +65,7 @@ class NodeHistoryTests(SynchronousTestCase):
         self.assertIsNone(self.history.get("edge-2"))
 
     def test_bounds(self) -> None:
-        """Nodes, disconnections and reasons are bounded; the newest are remembered."""
+        """Nodes, disconnections and reasons are limited; the newest are kept."""
         for number in range(MOST_DISCONNECTIONS + 2):
             self.history.gone("a", f"{number}" * (LONGEST_REASON + 9))
         kept = self.history.get("a").disconnections
@@ -80,26 +80,26 @@ class KeptHistoryTests(SynchronousTestCase):
     """The file."""
 
     def setUp(self) -> None:
-        """Begin with an empty directory."""
+        """Start with an empty directory."""
         self.clock = Clock()
         self.clock.advance(1000)
         self.directory = StateDirectory.open(self.mktemp())
         self.file = Path(self.directory.path) / FILE
 
     def start(self, in_thread=at_once) -> tuple[NodeHistory, KeptHistory]:
-        """Make what keeps a history, and start it."""
+        """Create and start a service that stores a history."""
         history = NodeHistory(self.clock)
         kept = KeptHistory(self.clock, self.directory, history, in_thread)
         kept.startService()
         return history, kept
 
     def stop(self, kept: KeptHistory) -> None:
-        """Stop it, and see that it has ended."""
+        """Stop it, and check that it has ended."""
         self.assertTrue(self.successResultOf(kept.stopService()))
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def test_a_restart(self) -> None:
-        """What was known is known again; who was connected has been lost since."""
+        """The history is restored; nodes that were connected are lost since."""
         history, kept = self.start()
         history.connected("edge-1", "192.0.2.1:1", "1.0")
         history.gone("edge-1", "silent \u2028\n<b>")
@@ -116,7 +116,7 @@ class KeptHistoryTests(SynchronousTestCase):
         self.stop(kept)
 
     def test_a_process_that_is_killed(self) -> None:
-        """It forgets no more than the last seconds."""
+        """It forgets only the last seconds."""
         history, kept = self.start()
         self.clock.advance(SPACING)
         history.gone("edge-1", "silent")
@@ -132,7 +132,7 @@ class KeptHistoryTests(SynchronousTestCase):
         self.stop(kept)
 
     def test_more_than_can_be_read(self) -> None:
-        """Of more than there is room for the latest are kept, whatever they are written in."""
+        """Above the limit the latest are kept, in any script."""
         self.patch(kept_history, "MOST_BYTES", 10_000)
         history, kept = self.start()
         for number in range(40):
@@ -147,7 +147,7 @@ class KeptHistoryTests(SynchronousTestCase):
         self.stop(kept)
 
     def test_a_file_that_is_none(self) -> None:
-        """One that cannot be understood is begun anew, whatever is in it."""
+        """A malformed file is replaced, whatever its contents."""
         good = '{"written": 1.0}\n'
         for content in (
             "",
@@ -166,7 +166,7 @@ class KeptHistoryTests(SynchronousTestCase):
             self.assertTrue(self.file.read_text().startswith('{"written": '))
 
     def test_a_full_disk(self) -> None:
-        """That nothing can be written is told, as long as it is so."""
+        """A failed write is reported while it persists."""
         history, kept = self.start()
         self.directory.path.rename(f"{self.directory.path}-away")
         history.gone("edge-1", "silent")
@@ -179,7 +179,7 @@ class KeptHistoryTests(SynchronousTestCase):
         self.stop(kept)
 
     def test_a_disk_that_hangs(self) -> None:
-        """The process ends all the same."""
+        """The process ends nevertheless."""
         _, kept = self.start(lambda function, argument: Deferred())
         stopped = kept.stopService()
         self.assertNoResult(stopped)

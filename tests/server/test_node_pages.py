@@ -1,4 +1,4 @@
-"""What ``/nodes`` tells."""
+"""The contents of ``/nodes``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class NodePageTests(SynchronousTestCase):
     """Nodes of a cluster in every state."""
 
     def setUp(self) -> None:
-        """Begin with three edge nodes, none of which is connected."""
+        """Start with three edge nodes, none of them connected."""
         self.clock = Clock()
         self.clock.advance(1000)
         self.registry = SessionRegistry(self.clock)
@@ -37,16 +37,16 @@ class NodePageTests(SynchronousTestCase):
         self.page = NodePages(self.registry, self.history, self.lost, self.failures).page()
 
     def nodes(self) -> dict[str, dict[str, object]]:
-        """What the list has of each node."""
+        """Return the list's entry of each node."""
         listed = json.loads("".join(json_pieces(self.page.show())))["nodes"]
         return {each["node"]: each for each in listed}
 
     def states(self) -> dict[str, object]:
-        """The state of each node."""
+        """Return the state of each node."""
         return {name: each["state"] for name, each in self.nodes().items()}
 
     def test_states(self) -> None:
-        """Nodes are connected, waited for, lost, or absent; each has its reason."""
+        """Nodes are connected, waiting, lost, or absent; each has its reason."""
         self.assertEqual({"a": "absent", "b": "absent", "c": "absent"}, self.states())
         first, second = FakeSession("b"), FakeSession("c")
         self.registry.add(first)
@@ -65,7 +65,7 @@ class NodePageTests(SynchronousTestCase):
         self.assertIsNone(listed["a"]["since"])
 
     def test_at_another_server(self) -> None:
-        """A node that another server has is connected, and by whom is said."""
+        """A node of another server is connected, and the entry names that server."""
         self.registry.add_remote(FakeSession("b"))
         listed = self.nodes()["b"]
         self.assertEqual("connected", listed["state"])
@@ -73,7 +73,7 @@ class NodePageTests(SynchronousTestCase):
         self.assertIsNone(listed["address"])
 
     def test_each_has_the_same_fields(self) -> None:
-        """Whatever state a node is in, what is not known of it is null."""
+        """In every state, unknown values of a node are null."""
         self.registry.add(FakeSession("a"))
         self.registry.add_remote(FakeSession("b"))
         self.history.gone("c", "silent")
@@ -81,7 +81,7 @@ class NodePageTests(SynchronousTestCase):
         self.assertEqual(1, len(fields))
 
     def test_one_node(self) -> None:
-        """A node has its identifiers, its sessions, and how former ones ended."""
+        """A node has its identifiers, its sessions, and its past disconnections."""
         session = FakeSession("b", addresses=["192.0.2.7"])
         self.registry.add(session)
         self.history.interrupted("b", "reset")
@@ -95,7 +95,7 @@ class NodePageTests(SynchronousTestCase):
         json.dumps(shown)
 
     def test_a_node_that_is_gone(self) -> None:
-        """What is known of it is told, and nothing of one that nobody knows."""
+        """Its history is reported; an unknown node has no page."""
         self.history.gone("c", "silent")
         shown = self.page.show_one("c")
         self.assertEqual(("lost", []), (shown["state"], shown["sessions"]))

@@ -20,10 +20,10 @@ HOSTILE = "<script>alert(1)</script>"
 
 
 class NodeViewTests(SynchronousTestCase):
-    """A node that comes and goes."""
+    """A node that connects and leaves."""
 
     def setUp(self) -> None:
-        """Begin with nobody."""
+        """Start without sessions."""
         self.status = PageUnderTest(one=lambda *asked: self.view.sections(*asked))
         clock = self.status.clock
         self.registry, self.history = SessionRegistry(clock), NodeHistory(clock)
@@ -34,7 +34,7 @@ class NodeViewTests(SynchronousTestCase):
         self.view = NodeView(self.registry, self.history, pages, failures, NODES)
 
     def test_nobody(self) -> None:
-        """Of a name that nobody knows the page says so, whatever it is."""
+        """For an unknown name the page says so, whatever it is."""
         page = self.status.render(one=HOSTILE)
         self.assertIn(f"Nothing is known of '{HOSTILE}'", page.sections["node"])
         self.assertEqual(1, sum(name == "script" for name, _ in page.elements))
@@ -56,7 +56,7 @@ class NodeViewTests(SynchronousTestCase):
         self.assertTrue(page.text.startswith("edge-1: yurttunnel-server on "))
 
     def test_a_node_that_is_gone(self) -> None:
-        """It is lost, with when and why."""
+        """It is lost, with time and reason."""
         self.history.gone("edge-1", "silent")
         page = self.status.render(one="edge-1")
         facts = dict(page.rows["node"])
@@ -65,7 +65,7 @@ class NodeViewTests(SynchronousTestCase):
         self.assertNotIn("sessions", page.sections)
 
     def test_readiness(self) -> None:
-        """It is the server's, and so only told when it is bad: a lost node is not ready."""
+        """The server's readiness is shown only if it is bad: a lost node is not ready."""
         self.history.gone("edge-1", "silent")
         problems: list[str | None] = [None, "port 10262 is not bound"]
         self.status.readiness.add("listeners", lambda: problems[0])
@@ -77,7 +77,7 @@ class NodeViewTests(SynchronousTestCase):
         self.assertIn("port 10262 is not bound", page.sections["readiness"])
 
     def test_links(self) -> None:
-        """The names of nodes lead to their pages."""
+        """The names of nodes link to their pages."""
         self.status.snapshots = [FakeSession("edge-1&x").snapshot()]
         links = [found.get("href") for name, found in self.status.render().elements if name == "a"]
         self.assertIn("/?node=edge-1%26x", links)

@@ -32,7 +32,7 @@ def parse(*arguments):
 
 
 class SettingsTests(SynchronousTestCase):
-    """``Options.settings`` has the command line typed."""
+    """``Options.settings`` has the typed command line."""
 
     def test_defaults(self):
         """They are those of yurttunnel 1.2 and of the design."""
@@ -129,12 +129,12 @@ class SettingsTests(SynchronousTestCase):
         self.assertEqual(parse("--bind-address=192.0.2.1").insecure_address, "127.0.0.1")
 
     def test_streams_wait_for_the_whole_resume_window(self):
-        """Whatever has ended the connection, unless another time is given for resets."""
+        """Whatever has ended the connection, unless --return-grace is set for resets."""
         self.assertEqual(parse("--resume-window=0").return_grace, 0)
         self.assertEqual(parse("--resume-window=2m").return_grace, 120.0)
 
     def test_a_cluster_needs_no_flag(self):
-        """What a pod of yurttunnel 1.2 has is enough, and the cluster has the names of that."""
+        """The flags of a pod of yurttunnel 1.2 suffice, with its names in the cluster."""
         options = Options()
         options.parseOptions(["--bind-address=192.0.2.1", "--proxy-strategy=destHost", "--v=2"])
         self.assertEqual(
@@ -209,7 +209,7 @@ class SettingsTests(SynchronousTestCase):
         )
 
     def test_steering_in_the_manner_of_go(self):
-        """Switches stand alone or with a value, and periods have the least values of 1.2."""
+        """Switches may have a value, and periods have the minimum values of 1.2."""
         options = Options()
         options.parseOptions(
             [
@@ -224,33 +224,33 @@ class SettingsTests(SynchronousTestCase):
         self.assertEqual((False, 30.0), (steering.dns, steering.dns_period))
 
     def test_pass_through_is_for_kubelets_by_default(self):
-        """Their port alone, once there is a port that takes it."""
+        """Only their port, once there is --passthrough-port."""
         options = Options()
         options.parseOptions(["--passthrough-port=10261"])
         self.assertEqual(options.settings.mode.steering.passthrough_ports, frozenset({10250}))
 
     def test_settings_need_a_command_line(self):
-        """Before it has been parsed there are none."""
+        """Before parsing there are none."""
         self.assertRaises(RuntimeError, getattr, Options(), "settings")
 
 
 class ErrorTests(SynchronousTestCase):
-    """Every mistake is one line that names the flag."""
+    """Every error is one line that names the flag."""
 
     def assert_refused(self, words, *arguments):
-        """The command line is refused with ``words`` in one line."""
+        """Check that the command line is rejected with ``words`` in one line."""
         error = self.assertRaises(UsageError, Options().parseOptions, list(arguments))
         self.assertIn(words, str(error))
         self.assertNotIn("\n", str(error))
 
     def test_the_mode(self):
-        """What is for one mode is refused in the other, with what to do."""
+        """Flags of one mode are rejected in the other, with what to do."""
         self.assert_refused("--state-dir is for --standalone: add that", "--state-dir", "S")
         self.assert_refused("--revoke-node is for --standalone", "--revoke-node", "edge-1")
         self.assert_refused("--kube-config has no effect with", *MINIMUM, "--kube-config=k")
 
     def test_steering(self):
-        """What cannot be meant is refused."""
+        """Contradictory flags are rejected."""
         for flag in (
             "--intercept-pods",
             "--intercept-match=edge-set",
@@ -270,7 +270,7 @@ class ErrorTests(SynchronousTestCase):
         )
 
     def test_the_state_directory(self):
-        """Without one it is the usual one, which takes a home where it is not root's."""
+        """The default is the usual directory, which is in the home unless for root."""
         self.patch(os, "geteuid", lambda: 1000)
         for environment, expected in (
             ({"HOME": "/home/me"}, "/home/me/.local/state/yurttunnel/server"),
@@ -284,7 +284,7 @@ class ErrorTests(SynchronousTestCase):
         self.assert_refused("--state-dir: it is empty", "--standalone", "--state-dir=")
 
     def test_values(self):
-        """Each flag refuses what it cannot use."""
+        """Each flag rejects invalid values."""
         for flag, *values in (
             ("bind-address", "", "host", "1.2.3"),
             ("insecure-bind-address", "host"),
@@ -328,7 +328,7 @@ class ErrorTests(SynchronousTestCase):
                 self.assert_refused(f"--{flag}: ", f"--{flag}={value}")
 
     def test_permissions_for_nobody(self):
-        """Without an endpoint there is nobody who could have them."""
+        """Without an endpoint no caller could use them."""
         self.assert_refused(
             "--allow-connect has no effect without --connect-endpoint: add one",
             *MINIMUM,
@@ -398,15 +398,15 @@ class CompatibilityTests(SynchronousTestCase):
     """Command lines of yurttunnel 1.2 work."""
 
     def setUp(self):
-        """Listen to the log."""
+        """Observe the log."""
         self.events = Logged(self)
 
     def warned(self):
-        """Return the flags of which the log warns."""
+        """Return the flags in the warnings."""
         return [event["flag"] for event in self.events if "flag" in event]
 
     def test_flags_without_a_meaning_are_ignored_with_a_warning(self):
-        """Each is named; switches of Go come with a value or alone."""
+        """Each is named; Go's switches come with a value or alone."""
         parse(
             "--egress-selector-enable=false",
             "--server-count=1",
@@ -425,7 +425,7 @@ class CompatibilityTests(SynchronousTestCase):
         )
 
     def test_flags_that_are_not_given_cause_no_warning(self):
-        """The minimum is silent."""
+        """The minimal command line causes none."""
         parse()
         self.assertEqual(self.warned(), [])
 
@@ -438,7 +438,7 @@ class CompatibilityTests(SynchronousTestCase):
         self.assertEqual(output.getvalue(), f"yurttunnel {version('yurttunnel')}\n")
 
     def test_help_names_every_flag(self):
-        """``--help-all`` shows the repeatable flags as well as the others."""
+        """``--help-all`` includes the repeatable flags."""
         text = Options().help().whole()
         for flag in (
             "--connect-endpoint=",
@@ -463,6 +463,6 @@ class CompatibilityTests(SynchronousTestCase):
         )
 
     def test_values_of_ignored_flags_are_ignored_too(self):
-        """Behind "=" or as the next argument; in Go one hyphen is as good as two."""
+        """After "=" or as the next argument; in Go one hyphen is equivalent to two."""
         parse("--stderrthreshold", "1", "-vmodule=a=1", "--log_dir", "x", "--logtostderr")
         self.assertEqual(self.warned(), ["stderrthreshold", "vmodule", "log_dir", "logtostderr"])

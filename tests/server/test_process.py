@@ -1,4 +1,4 @@
-"""What a server process has before anybody can connect."""
+"""The parts of a server process before anybody can connect."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from yurttunnel.server.process import ServerProcess
 
 
 def settings(*arguments):
-    """Return what a command line says."""
+    """Return the settings of a command line."""
     options = Options()
     options.parseOptions(["--standalone", "--state-dir=S", *arguments])
     return options.settings
@@ -21,11 +21,11 @@ class ProcessTests(SynchronousTestCase):
     """A process without sessions, on a reactor in memory."""
 
     def setUp(self):
-        """Make it."""
+        """Create it."""
         self.reactor = MemoryReactorClock()
 
     def test_pages(self):
-        """Each of them is there, the ones that look inside too."""
+        """All of them exist, including the debug pages."""
         process = ServerProcess(self.reactor, settings(), dict, nothing_expected())
         process.meta.startService()
         self.addCleanup(process.meta.stopService)

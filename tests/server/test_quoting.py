@@ -1,4 +1,4 @@
-"""What logs quote of what callers have sent."""
+"""Callers' input quoted in logs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from yurttunnel.server.quoting import LONGEST_QUOTED, quotable
 
 
 class QuotingTests(SynchronousTestCase):
-    """``quotable`` leaves secrets out, and most of what is very long."""
+    """``quotable`` removes secrets, and truncates long texts."""
 
     def test_as_it_is(self):
         """Sentences and destinations are quoted unchanged."""
@@ -16,7 +16,7 @@ class QuotingTests(SynchronousTestCase):
             self.assertEqual(quotable(text), text)
 
     def test_user_information(self):
-        """What stands before an ``@`` is left out, each time there is one."""
+        """Everything before an ``@`` is removed, at each of them."""
         for text, expected in (
             ("u:pw@edge-1:1", "***@edge-1:1"),
             ("http://u:p@w@edge-1/", "***@edge-1/"),
@@ -32,14 +32,14 @@ class QuotingTests(SynchronousTestCase):
         )
 
     def test_query_or_user_information(self):
-        """Where it may be either, neither is told."""
+        """If it may be either, neither is quoted."""
         for text in ("'http://edge-1/run?cmd=y@z'", "http://u:p?w@edge-1/"):
             self.assertEqual(quotable(f"look: {text} b"), "look: ***@?*** b")
 
     def test_length(self):
-        """It is cut, and that is seen; the time for a long text grows as its length does."""
+        """It is truncated visibly; the time is linear in the length of the text."""
         self.assertEqual(quotable("x" * LONGEST_QUOTED), "x" * LONGEST_QUOTED)
-        # In time that grows with the square these would take hours.
+        # In quadratic time these would take hours.
         for text in ("x" * 10_000_000, "x@" * 5_000_000, "?" * 10_000_000, "? @" * 10_000):
             self.assertLessEqual(len(quotable(text)), LONGEST_QUOTED + 3)
         self.assertEqual(quotable("x" * 1000), f"{'x' * LONGEST_QUOTED}...")

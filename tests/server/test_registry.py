@@ -1,4 +1,4 @@
-"""Which session serves a destination."""
+"""The session that serves a destination."""
 
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
@@ -17,7 +17,7 @@ class FindTests(SynchronousTestCase):
     """``SessionRegistry.find`` chooses by identifiers."""
 
     def setUp(self):
-        """Begin with nobody connected."""
+        """Start without sessions."""
         self.clock = Clock()
         self.registry = SessionRegistry(self.clock)
 
@@ -28,15 +28,15 @@ class FindTests(SynchronousTestCase):
         return session
 
     def assert_nobody_serves(self, host):
-        """Nobody does."""
+        """Check that no session serves the host."""
         return self.assertRaises(NodeNotConnected, self.registry.find, host)
 
     def test_the_fake_session_is_one(self):
-        """What these tests register provides the interface."""
+        """The fake session provides ``INodeSession``."""
         verifyObject(INodeSession, FakeSession("edge-1"))
 
     def test_names(self):
-        """A node is found by its own name and by each host, without regard to case or dot."""
+        """A node is found by its own name and by each host, regardless of case and final dot."""
         session = self.add("edge-1", hosts=["edge-1", "edge-1.example"])
         for host in ("edge-1", "EDGE-1", "edge-1.", "edge-1.example", "Edge-1.Example."):
             self.assertIs(self.registry.find(host), session)
@@ -48,7 +48,7 @@ class FindTests(SynchronousTestCase):
         self.assertIs(self.add("edge-1", hosts=["other"]), self.registry.find("edge-1"))
 
     def test_addresses_in_any_spelling(self):
-        """IPv6 may be compressed or not, in brackets, in capitals, or carry an IPv4 address."""
+        """IPv6 may be compressed or not, in brackets, in upper case, or contain an IPv4 address."""
         four = self.add("four", addresses=["192.0.2.1"])
         six = self.add("six", addresses=["2001:db8::1"])
         for host in ("192.0.2.1", "::ffff:192.0.2.1", "[::ffff:c000:201]"):
@@ -59,7 +59,7 @@ class FindTests(SynchronousTestCase):
         self.assert_nobody_serves("2001:db8::2")
 
     def test_an_address_that_is_claimed_as_host(self):
-        """``host=192.0.2.1`` is found by every spelling of the address, and before ``ipv4=``."""
+        """``host=192.0.2.1`` is found by every spelling of the address, before ``ipv4=``."""
         self.add("by-address", addresses=["192.0.2.1"])
         by_host = self.add("by-host", hosts=["192.0.2.1"])
         self.assertIs(self.registry.find("192.0.2.1"), by_host)
@@ -78,7 +78,7 @@ class FindTests(SynchronousTestCase):
         self.assert_nobody_serves("10.1.2.3")
 
     def test_networks(self):
-        """Networks match by their leading bits, each version for itself; /0 and /32 as well."""
+        """Networks match by their leading bits, for each version separately; also /0 and /32."""
         everything = self.add("everything", networks=["0.0.0.0/0"])
         single = self.add("single", networks=["192.0.2.7/32"])
         six = self.add("six", networks=["2001:db8::/33"])
@@ -89,7 +89,7 @@ class FindTests(SynchronousTestCase):
         self.assert_nobody_serves("no-address")
 
     def test_what_is_another_nodes(self):
-        """A certificate that outlives what it says counts for nothing; others go on."""
+        """An outdated identifier in a certificate does not count; others do."""
         owners = {"10.1.2.3": "owner", "camera": "owner"}
         self.registry.is_anothers = lambda node, host: owners.get(host, node) != node
         self.add("former", addresses=["10.1.2.3"], hosts=["camera"], networks=["10.0.0.0/8"])
@@ -102,7 +102,7 @@ class FindTests(SynchronousTestCase):
             self.assertIs(owner, self.registry.find(host))
 
     def test_the_default_route_serves_names(self):
-        """Whatever nobody claims goes to the default route."""
+        """Unclaimed hosts go to the default route."""
         session = self.add("gateway", default_route=True)
         self.assertIs(self.registry.find("anything.example"), session)
 
@@ -115,7 +115,7 @@ class FindTests(SynchronousTestCase):
         self.assertIs(self.registry.find("10.1.1.1"), old)
 
     def test_an_address_of_several_nodes_is_refused(self):
-        """Which of them is meant cannot be told, so the answer names them; names work."""
+        """Which of them is meant is unknown, so the error names them; names work."""
         one = self.add("site-a", addresses=["192.168.1.10"])
         other = self.add("site-b", addresses=["192.168.1.10"])
         error = self.assertRaises(AmbiguousAddress, self.registry.find, "192.168.1.10")
@@ -132,7 +132,7 @@ class FindTests(SynchronousTestCase):
         self.assertIs(self.registry.find("127.0.0.1"), other)
 
     def test_a_name_is_its_nodes(self):
-        """What else claims the name of a node does not get what is for that, whoever came last."""
+        """Other claims to a node's name do not get its connections, whichever session is newest."""
         node = self.add("edge-2")
         thief = self.add("edge-1", hosts=["edge-2"])
         self.assertIs(self.registry.find("edge-2"), node)
@@ -143,7 +143,7 @@ class FindTests(SynchronousTestCase):
         self.assertIs(self.registry.find("edge-2"), thief)
 
     def test_draining_sessions_come_last(self):
-        """Of several that claim the same, one that drains is chosen when all of them do."""
+        """Of several with the same claim, a draining one is chosen only if all are draining."""
         other = self.add("other", networks=["192.0.2.0/24"])
         session = self.add("edge-1", networks=["192.0.2.0/24"])
         session.draining = True
@@ -154,9 +154,8 @@ class FindTests(SynchronousTestCase):
         self.assertIs(self.registry.find("192.0.2.1"), other)
 
     def test_sessions_that_wait_for_their_agent_come_late(self):
-        """One that is connected answers now; one that is not may be back, and is better than none
-        and than one that drains.
-        """
+        """A connected session is preferred; a disconnected one may be back, and is preferred to
+        none and to a draining one."""
         other = self.add("other", networks=["192.0.2.0/24"])
         session = self.add("edge-1", networks=["192.0.2.0/24"])
         session.connected = False
@@ -166,7 +165,7 @@ class FindTests(SynchronousTestCase):
         self.assertIs(self.registry.find("edge-1"), session)
 
     def test_draining_sessions_are_not_replaced_by_wider_claims(self):
-        """What a draining node claims is never sent to the machine of a wider claim."""
+        """The claims of a draining node never go to the machine of a wider claim."""
         self.add("default", default_route=True)
         self.add("network", networks=["192.0.2.0/24"])
         session = self.add("edge-1", addresses=["192.0.2.1"])
@@ -176,16 +175,16 @@ class FindTests(SynchronousTestCase):
 
 
 class AddAndRemoveTests(SynchronousTestCase):
-    """``SessionRegistry`` keeps one session for each node."""
+    """``SessionRegistry`` uses one session for each node."""
 
     def setUp(self):
-        """Begin with nobody connected."""
+        """Start without sessions."""
         self.clock = Clock()
         self.clock.advance(1_000_000)
         self.registry = SessionRegistry(self.clock, max_remembered=4)
 
     def test_a_newer_session_of_a_node_replaces_the_older(self):
-        """``add`` returns the one that is replaced, and its claims are gone."""
+        """``add`` returns the replaced one, and its claims are gone."""
         old = FakeSession("edge-1", addresses=["192.0.2.1"])
         new = FakeSession("edge-1", addresses=["192.0.2.2"])
         self.registry.add(old)
@@ -194,7 +193,7 @@ class AddAndRemoveTests(SynchronousTestCase):
         self.assertRaises(NodeNotConnected, self.registry.find, "192.0.2.1")
 
     def test_removing_a_replaced_session_changes_nothing(self):
-        """The late end of the old session does not take the new one away."""
+        """The late end of the old session does not remove the new one."""
         old, new = FakeSession("edge-1"), FakeSession("edge-1")
         self.registry.add(old)
         self.registry.add(new)
@@ -205,7 +204,7 @@ class AddAndRemoveTests(SynchronousTestCase):
         self.assertRaises(NodeNotConnected, self.registry.find, "edge-1")
 
     def test_the_fittest_session_of_a_node_serves(self):
-        """An older one that drains does when the newer is lost, or leaves; it alone has claims."""
+        """An older, draining session serves if the newer is lost or leaves; one has claims."""
         old = FakeSession("edge-1", addresses=["192.0.2.1"])
         new = FakeSession("edge-1", addresses=["192.0.2.2"])
         newest = FakeSession("edge-1")
@@ -227,7 +226,7 @@ class AddAndRemoveTests(SynchronousTestCase):
         self.assertIs(self.registry.find("edge-1"), new)
 
     def test_the_error_of_a_node_that_was_never_seen(self):
-        """Its sentence says so and names the destination."""
+        """The message says so and names the destination."""
         error = self.assertRaises(NodeNotConnected, self.registry.find, "edge-9")
         self.assertEqual((error.host, error.last_seen), ("edge-9", None))
         self.assertEqual(
@@ -236,7 +235,7 @@ class AddAndRemoveTests(SynchronousTestCase):
         )
 
     def test_the_error_of_a_node_that_has_gone(self):
-        """Its sentence says when it was last seen, by whatever identifier it is asked for."""
+        """The message says when it was last seen, by whatever identifier it is requested."""
         session = FakeSession("edge-1", addresses=["2001:db8::1"])
         self.registry.add(session)
         self.registry.remove(session)
@@ -251,7 +250,7 @@ class AddAndRemoveTests(SynchronousTestCase):
             )
 
     def test_few_departures_are_remembered(self):
-        """The oldest are forgotten when there are too many."""
+        """Above the limit the oldest are forgotten."""
         for number in range(6):
             session = FakeSession(f"edge-{number}")
             self.registry.add(session)
@@ -264,28 +263,28 @@ class AddAndRemoveTests(SynchronousTestCase):
 
 
 class RemoteTests(SynchronousTestCase):
-    """Sessions that siblings have serve behind those of this server."""
+    """Sessions of siblings have lower priority than those of this server."""
 
     def setUp(self):
-        """Begin with nobody connected."""
+        """Start without sessions."""
         self.clock = Clock()
         self.clock.advance(1_000_000)
         self.registry = SessionRegistry(self.clock)
 
     def remote(self, node="edge-1", **identifiers):
-        """Have a sibling get a node."""
+        """Add a node to a sibling."""
         session = FakeSession(node, **identifiers)
         self.registry.add_remote(session)
         return session
 
     def direct(self, node="edge-1", **identifiers):
-        """Have a node connect here."""
+        """Connect a node here."""
         session = FakeSession(node, **identifiers)
         self.registry.add(session)
         return session
 
     def test_direct_ones_come_first(self):
-        """A direct session serves whenever there is one, whichever came first."""
+        """A direct session serves if there is one, whichever came first."""
         before = self.remote(addresses=["192.0.2.1"])
         direct = self.direct(addresses=["192.0.2.1"])
         after = self.remote(addresses=["192.0.2.1"])
@@ -300,20 +299,20 @@ class RemoteTests(SynchronousTestCase):
         self.assertRaises(NodeNotConnected, self.registry.find, "edge-1")
 
     def test_other_nodes_with_the_same_network(self):
-        """That is so for different nodes as well, which claim the same."""
+        """The same holds for different nodes with the same claim."""
         self.remote("site-b", networks=["192.0.2.0/24"])
         direct = self.direct("site-a", networks=["192.0.2.0/24"])
         self.remote("site-c", networks=["192.0.2.0/24"])
         self.assertIs(direct, self.registry.find("192.0.2.1"))
 
     def test_other_nodes_with_the_same_address(self):
-        """An address of two nodes is refused, be they reached directly or not."""
+        """An address of two nodes is rejected, direct or remote."""
         self.remote("site-b", addresses=["192.0.2.1"])
         self.direct("site-a", addresses=["192.0.2.1"])
         self.assertRaises(AmbiguousAddress, self.registry.find, "192.0.2.1")
 
     def test_a_name_is_that_of_a_remote_node(self):
-        """A direct session that claims the name of a node does not come before the node's own."""
+        """A direct session that claims a node's name comes after that node's remote session."""
         remote = self.remote("edge-2")
         self.direct("edge-1", hosts=["edge-2"])
         self.assertIs(remote, self.registry.find("edge-2"))
@@ -325,7 +324,7 @@ class RemoteTests(SynchronousTestCase):
         self.assertIs(remote, self.registry.find("edge-1"))
 
     def test_exact_claims_come_first(self):
-        """A remote session that claims an address serves it before a direct one's network."""
+        """A remote session that claims an address has priority over a direct one's network."""
         self.direct("gateway", networks=["10.0.0.0/8"], default_route=True)
         remote = self.remote(addresses=["10.1.2.3"])
         self.assertIs(remote, self.registry.find("10.1.2.3"))
@@ -334,7 +333,7 @@ class RemoteTests(SynchronousTestCase):
         self.assertEqual("gateway", self.registry.find("10.1.2.3").node)
 
     def test_draining(self):
-        """One that does not drain serves before those that do, be they direct or not."""
+        """A session that is not draining has priority over draining ones, direct or not."""
         first, second, direct = self.remote(), self.remote(), self.direct()
         direct.draining = True
         self.assertIs(second, self.registry.find("edge-1"))
@@ -344,7 +343,7 @@ class RemoteTests(SynchronousTestCase):
         self.assertIs(direct, self.registry.find("edge-1"))
 
     def test_twice(self):
-        """Adding or removing one twice does no harm."""
+        """Adding or removing one twice has no effect."""
         session = self.remote(networks=["10.0.0.0/8"])
         self.registry.add_remote(session)
         self.registry.remove_remote(session)
@@ -352,13 +351,13 @@ class RemoteTests(SynchronousTestCase):
         self.assertRaises(NodeNotConnected, self.registry.find, "10.0.0.1")
 
     def test_last_seen(self):
-        """When a node was seen last is known of remote ones, too."""
+        """The last contact is also stored for remote nodes."""
         self.registry.remove_remote(self.remote(addresses=["192.0.2.1"]))
         error = self.assertRaises(NodeNotConnected, self.registry.find, "192.0.2.1")
         self.assertEqual(1_000_000, error.last_seen)
 
     def test_direct_nodes(self):
-        """What is told to siblings are direct sessions, and each change of them."""
+        """Siblings get the direct sessions, and each change of them."""
         changed = []
         self.registry.on_direct_changed.append(changed.append)
         self.registry.remove_remote(self.remote("edge-2"))
@@ -374,7 +373,7 @@ class RemoteTests(SynchronousTestCase):
         self.assertEqual([], self.registry.direct_nodes())
 
     def test_number_of_remote_nodes(self):
-        """Nodes count that are reached by siblings only, each once."""
+        """Nodes that are reached only through siblings count, each once."""
         self.remote()
         self.remote()
         self.remote("edge-2")
@@ -383,7 +382,7 @@ class RemoteTests(SynchronousTestCase):
         self.assertEqual(1, self.registry.remote_nodes)
 
     def test_another_way(self):
-        """Another way to a node is one to the same node, which drains only when all do."""
+        """Another route to a node leads to the same node, and is a draining one only if all are."""
         first = self.remote(addresses=["192.0.2.1"])
         self.assertIsNone(self.registry.find_another(first))
         second = self.remote(addresses=["192.0.2.1"])

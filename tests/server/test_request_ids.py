@@ -1,4 +1,4 @@
-"""Names for requests."""
+"""Request ids."""
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -6,20 +6,20 @@ from yurttunnel.server.request_ids import RequestIds
 
 
 class RequestIdsTests(SynchronousTestCase):
-    """``RequestIds`` names requests."""
+    """``RequestIds`` creates request ids."""
 
     def test_ids_differ_within_a_process_and_between_processes(self):
-        """A counter counts, and a prefix is the process's own."""
+        """Each has a counter, and a prefix of the process."""
         ids = RequestIds()
         made = {ids.make() for _ in range(100)} | {RequestIds().make() for _ in range(100)}
         self.assertEqual(len(made), 200)
         self.assertEqual(RequestIds("abc").make(), "abc-1")
 
     def test_sane_ids_of_callers_are_taken_over(self):
-        """One id of printable characters is kept."""
+        """One id of printable characters is used."""
         self.assertEqual(RequestIds("p").taken_over([b"audit-0a:7/b"]), "audit-0a:7/b")
 
     def test_other_ids_are_replaced(self):
-        """Long, empty, strange and repeated ids are not for a log."""
+        """Long, empty, invalid and repeated ids are not fit for a log."""
         for proposed in ([], [b""], [b"a" * 129], [b"a b"], [b"a\nb"], [b"\xff"], [b"a", b"b"]):
             self.assertEqual(RequestIds("p").taken_over(proposed), "p-1")

@@ -1,4 +1,4 @@
-"""The server as a service: binding, and the order in which it stops."""
+"""The server as a service: binding, and the order of its shutdown."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DRAIN_TIMEOUT = 10.0
 
 
 class Port:
-    """A port that notes its end, which ``closed`` completes."""
+    """A port that records its close, which ``closed`` completes."""
 
     def __init__(self, happened, name):
         self.happened = happened
@@ -23,13 +23,13 @@ class Port:
         self.closed = Deferred()
 
     def stopListening(self):
-        """Begin to close."""
+        """Start to close."""
         self.happened.append(f"{self.name} closes")
         return self.closed
 
 
 class Caller:
-    """A factory for callers that notes its end."""
+    """A factory for callers that records its shutdown."""
 
     def __init__(self, happened):
         self.happened = happened
@@ -37,12 +37,12 @@ class Caller:
         self.drained = []
 
     def drain(self):
-        """Note it; whoever fills ``drained`` has the service wait."""
+        """Record it; with ``drained`` the test makes the service wait."""
         self.happened.append("callers drain")
         return DeferredList(self.drained)
 
     def close(self):
-        """Note it."""
+        """Record it."""
         self.happened.append("callers end")
 
 
@@ -53,35 +53,35 @@ class Session:
         self.gone = Deferred()
 
     def ended(self):
-        """Return what fires at the end."""
+        """Return a ``Deferred`` that fires at the end."""
         return self.gone
 
 
 class Holder:
-    """Has sessions, and notes what is asked of it."""
+    """Holds sessions, and records calls."""
 
     def __init__(self):
         self.held = []
         self.asked = []
 
     def sessions(self):
-        """Return those that the test has put in."""
+        """Return those set by the test."""
         return self.held
 
     def drain(self, text):
-        """Note it."""
+        """Record it."""
         self.asked.append(text)
 
     def close_sessions(self, code, text):
-        """Note it."""
+        """Record it."""
         self.asked.append((code, text))
 
 
 class ServiceTests(ListenerTests):
-    """A service with two ports and the listener of the agents."""
+    """A service with two ports and the agents' listener."""
 
     def setUp(self):
-        """Make the service."""
+        """Create the service."""
         super().setUp()
         self.happened = []
         self.ports = []
@@ -100,7 +100,7 @@ class ServiceTests(ListenerTests):
         )
 
     def listen(self, name):
-        """Return what binds a port."""
+        """Return a function that binds a port."""
 
         def bind():
             self.ports.append(Port(self.happened, name))
@@ -109,29 +109,29 @@ class ServiceTests(ListenerTests):
         return bind
 
     def forward(self):
-        """Bind the second port, unless it is taken."""
+        """Bind the second port, unless it is in use."""
         if self.taken:
             raise CannotListen("--forward", "another process listens there")
         return self.listen("forward")()
 
     def close_ports(self):
-        """Have the ports closed."""
+        """Let the ports close."""
         for port in self.ports:
             port.closed.callback(None)
 
     def stop(self):
-        """Begin to stop; give what fires at the end."""
+        """Start to stop; return the ``Deferred`` of the end."""
         return self.service.stopService()
 
     def test_all(self):
-        """Every listener is bound when the service has started, and not before."""
+        """All listeners are bound when the service has started, and not before."""
         self.assertEqual("not listening: --agent-port, --forward", self.service.not_accepting())
         self.service.startService()
         self.assertIsNone(self.service.not_accepting())
         self.assertTrue(self.service.running)
 
     def test_none(self):
-        """When one cannot be bound the others are closed, and the sentence goes through."""
+        """If one cannot be bound the others are closed, and the message is passed on."""
         self.taken = True
         error = self.assertRaises(SystemExit, self.service.startService)
         self.assertEqual("--forward: another process listens there", str(error))
@@ -140,13 +140,13 @@ class ServiceTests(ListenerTests):
         self.assertFalse(self.service.running)
 
     def test_defect_while_binding(self):
-        """So it is when binding fails in a way that nobody has thought of."""
+        """The same holds for an unexpected exception."""
         self.service._listeners.append(Listener("--x", lambda: {}["missing"]))
         self.assertRaises(KeyError, self.service.startService)
         self.assertEqual(["agents closes", "forward closes"], self.happened)
 
     def test_stop_idle(self):
-        """Without sessions stopping takes no longer than the ports do."""
+        """Without sessions stopping takes no longer than closing the ports."""
         self.service.startService()
         stopped = self.stop()
         self.assertNoResult(stopped)
@@ -156,14 +156,14 @@ class ServiceTests(ListenerTests):
         self.assertFalse(self.service.running)
 
     def test_port_that_does_not_close(self):
-        """A port that does not close delays the end by PORT_CLOSE_TIMEOUT at most."""
+        """A port that does not close delays the shutdown by at most PORT_CLOSE_TIMEOUT."""
         self.service.startService()
         stopped = self.stop()
         self.clock.advance(PORT_CLOSE_TIMEOUT + 0.1)
         self.successResultOf(stopped)
 
     def test_order(self):
-        """Ports close, streams have their time, and callers are cut off."""
+        """Ports close, streams may complete, and callers are aborted."""
         self.service.startService()
         user = self.stream(self.connected())
         stopped = self.stop()
@@ -178,7 +178,7 @@ class ServiceTests(ListenerTests):
         self.assertEqual("callers end", self.happened[-1])
 
     def test_every_holder_of_sessions(self):
-        """The sessions of each holder are waited for as agents' are, up to the drain timeout."""
+        """The sessions of each holder are waited for like agents', up to the drain timeout."""
         for ends in (True, False):
             self.service.startService()
             session = Session()
@@ -198,7 +198,7 @@ class ServiceTests(ListenerTests):
             self.ports.clear()
 
     def test_callers_that_drain(self):
-        """After the last stream callers have time to take their answers."""
+        """After the last stream callers have time to read their responses."""
         self.service.startService()
         user = self.stream(self.connected())
         taken = Deferred()
@@ -214,7 +214,7 @@ class ServiceTests(ListenerTests):
         self.successResultOf(stopped)
 
     def test_callers_that_do_not_drain(self):
-        """That time is what is left of the drain timeout; the log says that it was too short."""
+        """That time is the rest of the drain timeout; if it was too short, that is logged."""
         events = Logged(self)
         self.service.startService()
         user = self.stream(self.connected())
@@ -232,7 +232,7 @@ class ServiceTests(ListenerTests):
         self.assertIn("had not taken all of their answers", line)
 
     def test_not_accepting_while_draining(self):
-        """The service says that it drains as soon as it stops."""
+        """The service reports draining as soon as it stops."""
         self.service.startService()
         self.stream(self.connected())
         stopped = self.stop()
@@ -255,7 +255,7 @@ class ServiceTests(ListenerTests):
         self.successResultOf(stopped)
 
     def test_drain_timeout(self):
-        """Streams that do not end are ended after the drain timeout, both ends with a reason."""
+        """Streams that do not end are aborted after the drain timeout, with a reason."""
         self.service.startService()
         agent = self.connected()
         user = self.stream(agent)
@@ -281,7 +281,7 @@ class ServiceTests(ListenerTests):
         self.assertEqual(Code.GOING_AWAY, user.reasons[0].value.code)
 
     def test_agents_during_drain(self):
-        """An agent whose connection was accepted already is sent away while the server drains."""
+        """An agent whose connection was accepted already is rejected during the drain."""
         self.service.startService()
         self.stream(self.connected("edge-1"))
         self.stop()

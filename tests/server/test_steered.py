@@ -1,4 +1,4 @@
-"""Where connections arrive that are led to the server."""
+"""The addresses to which connections are redirected."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from yurttunnel.steering.interception import Target
 
 
 def settings(*arguments):
-    """Return what a command line says."""
+    """Return the settings of a command line."""
     options = Options()
     options.parseOptions(arguments)
     return options.settings
 
 
 def led(*arguments):
-    """Return where connections are led by a command line."""
+    """Return the targets of redirected connections for a command line."""
     parsed = settings(*arguments)
     return listeners(parsed, parsed.mode.steering)
 
 
 class ListenersTests(SynchronousTestCase):
-    """For each family there is an address at which the server listens."""
+    """For each family there is an address on which the server listens."""
 
     def test_one_address(self):
-        """The other family is led to its loopback address."""
+        """The other family is redirected to its loopback address."""
         found = led("--bind-address=192.0.2.1", "--insecure-bind-address=192.0.2.2")
         self.assertEqual(
             {
@@ -44,7 +44,7 @@ class ListenersTests(SynchronousTestCase):
         )
 
     def test_every_address(self):
-        """No address is named then (defect F6: yurttunnel 1.2 led to 0.0.0.0)."""
+        """Then no address is named (defect F6: yurttunnel 1.2 redirected to 0.0.0.0)."""
         found = led("--passthrough-port=10261")
         self.assertEqual(Target(None, 10263), found[4].secure)
         self.assertEqual(Target(None, 10261), found[4].passthrough)
@@ -53,7 +53,7 @@ class ListenersTests(SynchronousTestCase):
         self.assertEqual(Target(ip_address("::1"), 10261), found[6].passthrough)
 
     def test_every_address_of_both_families(self):
-        """One listener on :: takes both."""
+        """One listener on :: accepts both."""
         found = led("--bind-address=::")
         self.assertEqual(Target(None, 10263), found[4].secure)
         self.assertEqual(Target(None, 10263), found[6].secure)
@@ -61,7 +61,7 @@ class ListenersTests(SynchronousTestCase):
 
 
 class OtherAddressesTests(SynchronousTestCase):
-    """Where else to listen."""
+    """Additional addresses to listen on."""
 
     def test_the_other_family(self):
         """The loopback address of the family that is not bound."""
@@ -69,7 +69,7 @@ class OtherAddressesTests(SynchronousTestCase):
         self.assertEqual([], other_addresses(settings(), "::"))
 
     def test_probe(self):
-        """Whether there is the family is found out by a port that anybody may have."""
+        """Whether the family exists is tested with an unprivileged port."""
         bound = []
 
         class Probe(socket.socket):
@@ -81,7 +81,7 @@ class OtherAddressesTests(SynchronousTestCase):
         self.assertEqual([("127.0.0.1", 0)], bound)
 
     def test_nothing_is_led_here(self):
-        """Then one listener is enough."""
+        """Then one listener suffices."""
         for off in (
             settings("--enable-iptables=false"),
             settings("--standalone", "--state-dir=S"),

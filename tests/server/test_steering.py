@@ -1,4 +1,4 @@
-"""What leads callers to the server is made as the command line says."""
+"""The parts for steering, created according to the command line."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ CLUSTER_ADDRESS = "10.96.0.7"
 
 
 class PassthroughTests(SynchronousTestCase):
-    """Which addresses count for ``--passthrough-port``."""
+    """The addresses that count for ``--passthrough-port``."""
 
     def setUp(self):
-        """Have a node that claims the address of a Service besides its own."""
+        """Create a node that claims the address of a Service besides its own."""
         self.informers = FakeInformers()
         self.informers.put(NODES, node("edge-1", "192.0.2.1", CLUSTER_ADDRESS, labels=EDGE))
         self.informers.put(SERVICES, internal_service(CLUSTER_ADDRESS))
 
     def found(self, address, *arguments):
-        """Return where a connection to an address is led by a server with these arguments."""
+        """Return the destination of a connection to an address, with these arguments."""
         reactor = MemoryReactorClock()
         options = Options()
         options.parseOptions(["--passthrough-port=10270", *arguments])
@@ -50,7 +50,7 @@ class PassthroughTests(SynchronousTestCase):
         return factory.nodes.by_address(SocketAddress(ip_address(address), 10250))
 
     def test_rules(self):
-        """Those of nodes do where rules lead connections here, those of Services never do."""
+        """Those of nodes do if rules redirect connections here, those of Services never do."""
         expected = Destination("edge-1", "192.0.2.1", 10250)
         self.assertEqual(expected, self.found("192.0.2.1"))
         self.assertIsNone(self.found(CLUSTER_ADDRESS))
@@ -61,6 +61,6 @@ class PassthroughTests(SynchronousTestCase):
         self.assertIsNone(self.found("192.0.2.1"))
 
     def test_no_rules(self):
-        """None does without rules: whatever leads connections here then is not ours."""
+        """None does without rules: other redirections are not ours."""
         for address in ("192.0.2.1", CLUSTER_ADDRESS):
             self.assertIsNone(self.found(address, "--enable-iptables=false"))

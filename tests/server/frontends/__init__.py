@@ -1,1 +1,1 @@
-"""The ways in for callers."""
+"""The entries for callers."""

@@ -1,4 +1,4 @@
-"""The CONNECT front end and connections of its callers in memory, for the tests of that."""
+"""The CONNECT front end and its callers' connections in memory."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 
 
 def connect(target="edge-1:10250", *fields):
-    """Build the head of a CONNECT as kube-apiserver sends it, with more fields."""
+    """Return the head of a CONNECT as kube-apiserver sends it, with additional fields."""
     lines = [f"CONNECT {target} HTTP/1.1", "Host: 127.0.0.1", *fields, "", ""]
     return "\r\n".join(lines).encode("latin-1")
 
 
 class HalfClosingConnection(MemoryConnection):
-    """A connection whose peer, when it ends its direction, still reads."""
+    """A connection whose peer still reads after closing its sending direction."""
 
     def getHandle(self):
-        """Return a Unix socket whose peer has done what this one's has."""
+        """Return a Unix socket whose peer is in the same state."""
         self.own, self.peer = socket.socketpair()
         self.end(self.peer)
         return self.own
 
     def end(self, peer):
-        """End one direction."""
+        """Close one direction."""
         peer.shutdown(socket.SHUT_WR)
 
 
 class ConnectTestCase(SynchronousTestCase):
-    """A front end in front of one node."""
+    """A front end with one node."""
 
     limits: dict[str, object] = {}
     dials: dict[str, object] = {}
@@ -55,7 +55,7 @@ class ConnectTestCase(SynchronousTestCase):
         self.factory = ConnectFactory(self.reactor, self.registry, dials=dials, **self.limits)
 
     def tearDown(self):
-        """Nothing is left when all connections have been closed."""
+        """Check that nothing remains after all connections are closed."""
         self.factory.close()
         self.assertEqual(self.factory.connections, set())
         self.assertEqual(self.factory.pending_dials.taken, 0)
@@ -63,7 +63,7 @@ class ConnectTestCase(SynchronousTestCase):
         self.assertEqual(self.reactor.getDelayedCalls(), [])
 
     def open(self, data=b"", connection_class=MemoryConnection):
-        """Open a connection on which ``data`` comes."""
+        """Open a connection that receives ``data``."""
         protocol = self.factory.buildProtocol(None)
         connection = connection_class(self.reactor).open(protocol)
         if data:
@@ -71,7 +71,7 @@ class ConnectTestCase(SynchronousTestCase):
         return connection
 
     def join(self, data=None, **kwargs):
-        """Open a connection, have its dial succeed, and take the 200."""
+        """Open a connection, complete its dial, and receive the 200."""
         connection = self.open(data or connect(), **kwargs)
         target = self.session.dials[-1].succeed()
         connection.turns()
@@ -79,7 +79,7 @@ class ConnectTestCase(SynchronousTestCase):
         return connection, target
 
     def assert_answer(self, connection, status, text):
-        """The connection has got this error and is closing: our direction has ended."""
+        """Check that the connection has received this error and is closing."""
         connection.turns()
         self.assertTrue(connection.sent.startswith(b"HTTP/1.1 %d " % status), connection.sent)
         body = connection.sent.partition(b"\r\n\r\n")[2]
@@ -90,13 +90,13 @@ class ConnectTestCase(SynchronousTestCase):
 
 
 class PlainHalf:
-    """What is below TLS: a socket whose caller is told of by ``taken``."""
+    """The transport below TLS: a socket; ``taken`` is whether its caller has read everything."""
 
     def __init__(self):
         self.taken = True
 
     def getHandle(self):
-        """Return a socket on which something waits for the peer, or nothing."""
+        """Return a socket with pending data for the peer, or without."""
         self.own, self.peer = socket.socketpair()
         if not self.taken:
             self.own.send(b"x")
@@ -105,9 +105,9 @@ class PlainHalf:
 
 @implementer(ISSLTransport)
 class MemoryTLSConnection(MemoryConnection):
-    """A connection that, like Twisted's TLS, makes one record of what is written in one turn.
+    """A connection that, like Twisted's TLS, sends one record per iteration.
 
-    Its handshake is done unless a subclass says otherwise.
+    Its handshake is complete unless a subclass overrides that.
     """
 
     handshaken = True
@@ -119,18 +119,18 @@ class MemoryTLSConnection(MemoryConnection):
         self.transport = PlainHalf()
 
     def open(self, protocol):
-        """Connect ``protocol`` and shake hands."""
+        """Connect ``protocol`` and complete the handshake."""
         super().open(protocol)
         if self.handshaken:
             protocol.handshakeCompleted()
         return self
 
     def getPeerCertificate(self):
-        """Have none."""
+        """Return no certificate."""
         raise NotImplementedError("no part of the front end looks at certificates")
 
     def write(self, data):
-        """Collect ``data`` until the next turn."""
+        """Collect ``data`` until the next iteration."""
         if not self.connected:
             return
         if not self.collected:
@@ -144,9 +144,9 @@ class MemoryTLSConnection(MemoryConnection):
         super().write(data)
 
     def loseWriteConnection(self):
-        """Fail, as it does."""
+        """Fail, like Twisted's TLS."""
         raise AssertionError("this destroys data under TLS")
 
     def loseConnection(self):
-        """Report that nothing more will be sent, and wait for the caller to close, too."""
+        """Send close_notify, and wait for the caller to close, too."""
         self.close_notified = True

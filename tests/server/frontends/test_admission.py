@@ -1,4 +1,4 @@
-"""Who may reach what by CONNECT."""
+"""Authorization of CONNECT."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from yurttunnel.server.frontends.admission import Identity, Permissions, parse_p
 
 
 class ParseTests(SynchronousTestCase):
-    """What stands behind ``--allow-connect``."""
+    """The values of ``--allow-connect``."""
 
     def test_each_way_to_know_somebody(self):
-        """A name may have any characters, and what means the same is the same."""
+        """A name may contain any characters, and equivalent identities are equal."""
         for text, identity in (
             ("certificate:kube-apiserver", Identity("certificate", "kube-apiserver")),
             ("certificate:a=b/c:d e", Identity("certificate", "a=b/c:d e")),
@@ -36,7 +36,7 @@ class ParseTests(SynchronousTestCase):
             self.assertEqual(identity, parse_permission(f"{text}=*/*:*").identity)
 
     def test_targets(self):
-        """Nodes, hosts and ports may be any, or one."""
+        """Nodes, hosts and ports may be wildcards, or specific."""
         for text, target in (
             ("*/*:*", (None, None, None)),
             ("edge-1/*:10250", ("edge-1", None, 10250)),
@@ -47,7 +47,7 @@ class ParseTests(SynchronousTestCase):
             self.assertEqual(target, (permission.node, permission.host, permission.port))
 
     def test_what_is_none(self):
-        """Each says what is the matter, and how it is written."""
+        """Each error has the reason and the syntax."""
         for text, problem in (
             ("user:0", "is not a permission"),
             ("user:0=edge-1", "is not a permission"),
@@ -69,14 +69,14 @@ class ParseTests(SynchronousTestCase):
 
 
 class IdentifyTests(SynchronousTestCase):
-    """Who is at the other end."""
+    """The identity of the peer."""
 
     def identify(self, transport):
-        """Return who it is."""
+        """Return the identity."""
         return Permissions(()).identify(transport)
 
     def test_addresses(self):
-        """Those of IPv4 are the same on a listener of both families."""
+        """IPv4 addresses are the same on a listener of both families."""
         for address, who in (
             (IPv4Address("TCP", "192.0.2.7", 1), "192.0.2.7"),
             (IPv6Address("TCP", "::ffff:192.0.2.7", 1), "192.0.2.7"),
@@ -86,7 +86,7 @@ class IdentifyTests(SynchronousTestCase):
             self.assertEqual(Identity("address", who), self.identify(transport))
 
     def test_users(self):
-        """The kernel knows who has connected to a Unix socket."""
+        """The kernel knows the user of a Unix socket."""
         own, other = socket.socketpair()
         self.addCleanup(own.close)
         self.addCleanup(other.close)
@@ -94,7 +94,7 @@ class IdentifyTests(SynchronousTestCase):
         self.assertEqual(Identity("user", str(os.getuid())), self.identify(transport))
 
     def test_certificates(self):
-        """Their common name is who somebody is, but a node's says nothing, nor does none."""
+        """The identity is the common name, but a node's certificate, or none, gives no identity."""
         authority = Issuer.make(self).authority
         for name, organization, who in (
             ("jane", "developers", "jane"),
@@ -112,20 +112,20 @@ class AdmissionTestCase(ConnectTestCase):
     """Callers whose entry has permissions."""
 
     def allow(self, *permissions):
-        """Make the entry with these, and an audit log."""
+        """Create the entry with these, and an audit log."""
         self.factory.gates = (Permissions([parse_permission(each) for each in permissions]),)
         self.lines = []
         self.factory.audit = Audit(self.reactor, self.lines.append)
 
     def assert_let_through(self, *targets):
-        """Every one of these is dialed."""
+        """Check that all of these are dialed."""
         for target in targets:
             before = len(self.session.dials)
             self.open(connect(*target) if isinstance(target, tuple) else connect(target))
             self.assertEqual(len(self.session.dials), before + 1, target)
 
     def assert_refused(self, *targets):
-        """None of these is."""
+        """Check that none of these is."""
         before = len(self.session.dials)
         for target in targets:
             data = connect(*target) if isinstance(target, tuple) else connect(target)
@@ -134,10 +134,10 @@ class AdmissionTestCase(ConnectTestCase):
 
 
 class AdmissionTests(AdmissionTestCase):
-    """What callers by TCP, who have an address, may reach."""
+    """Permissions of callers over TCP, identified by address."""
 
     def test_only_what_is_named(self):
-        """Another port, another host, another node: each is refused."""
+        """Another port, another host, another node: each is rejected."""
         self.allow("address:127.0.0.1=edge-1/edge-1:10250")
         self.assert_let_through("edge-1:10250")
         self.assert_refused(
@@ -148,7 +148,7 @@ class AdmissionTests(AdmissionTestCase):
         )
 
     def test_others(self):
-        """A permission is for whom it names, known in the way that it names."""
+        """A permission applies to the identity that it names, of the same kind."""
         self.allow(
             "address:192.0.2.1=*/*:*",
             "certificate:127.0.0.1=*/*:*",
@@ -157,7 +157,7 @@ class AdmissionTests(AdmissionTestCase):
         self.assert_refused("edge-1:10250")
 
     def test_others_from_now_on(self):
-        """When permissions are replaced, calls that come then need one of the new ones."""
+        """Replaced permissions apply to later calls."""
         self.allow("address:127.0.0.1=edge-1/*:10250")
         self.assert_let_through("edge-1:10250")
         (gate,) = self.factory.gates
@@ -166,31 +166,31 @@ class AdmissionTests(AdmissionTestCase):
         self.assert_let_through("edge-1:22")
 
     def test_no_permission_at_all(self):
-        """Whoever can connect reaches everything."""
+        """Without permissions everyone who can connect reaches everything."""
         self.allow()
         self.assert_let_through("edge-1:10250", "edge-1:22")
 
     def test_any(self):
-        """A star is every node, host or port; one permission of several is enough."""
+        """A star matches every node, host or port; one of several permissions suffices."""
         self.allow("address:127.0.0.1=edge-2/*:*", "address:127.0.0.1=*/*:10250")
         self.assert_let_through("edge-1:10250", "192.0.2.1:10250")
         self.assert_refused("edge-1:10255")
 
     def test_a_node_by_another_name(self):
-        """The node that serves an address is the one that counts, not what it is called."""
+        """The name of the node that serves an address counts, not the address."""
         self.allow("address:127.0.0.1=edge-1/*:*")
         self.assert_let_through("192.0.2.1:80", ("10.0.0.1:80", "X-Tunnel-Proxy-Host: 192.0.2.1"))
         self.allow("address:127.0.0.1=192.0.2.1/*:*")
         self.assert_refused("192.0.2.1:80", "edge-1:80")
 
     def test_nodes_that_are_away(self):
-        """Who may have the node is told that it is away, others are not told of it."""
+        """A permitted caller learns that the node is away, others do not."""
         self.allow("address:127.0.0.1=edge-9/*:*")
         self.assert_answer(self.open(connect("edge-9:80")), 503, "no agent is connected")
         self.assert_refused("edge-8:80")
 
     def test_what_is_told_and_written(self):
-        """The caller and the audit log have who, what, and the flag."""
+        """The response and the audit log have identity, target, and flag."""
         self.allow("address:127.0.0.1=edge-1/*:80")
         connection = self.open(connect("edge-1:22"))
         connection.turns()
@@ -205,10 +205,10 @@ class AdmissionTests(AdmissionTestCase):
 
 
 class GateTests(AdmissionTestCase):
-    """Gates of others, as middlewares may be."""
+    """Gates of others, such as middlewares."""
 
     def test_order(self):
-        """Each is asked in its order, and knows who asks for what; the first refusal counts."""
+        """Gates are called in order, with identity and target; the first rejection counts."""
         seen = []
 
         def ask(call):
@@ -227,7 +227,7 @@ class GateTests(AdmissionTestCase):
         self.assertIn(b'"reason":"not from here"', self.lines[-1])
 
     def test_defects(self):
-        """What else one raises lets nobody through, and the log has it."""
+        """Any other exception rejects the call, and is logged."""
         self.factory.gates = (SimpleNamespace(admit=lambda call: 1 // 0),)
         answered = self.open(connect("edge-1:10250"))
         self.assert_answer(answered, 500, "the server has a defect")
@@ -236,10 +236,10 @@ class GateTests(AdmissionTestCase):
 
 
 class CertificateTests(AdmissionTestCase):
-    """What callers by TLS, who have a certificate, may reach."""
+    """Permissions of callers over TLS, identified by certificate."""
 
     def open(self, data=b"", connection_class=None):
-        """Open a TLS connection of jane."""
+        """Open a TLS connection as jane."""
         authority = Issuer.make(self).authority
         shown = authority.sign_client(new_key().public_key(), "jane", None)
 
@@ -251,7 +251,7 @@ class CertificateTests(AdmissionTestCase):
         return super().open(data, Known)
 
     def test_the_name_counts(self):
-        """The address of who has a certificate says nothing."""
+        """The address of a caller with a certificate does not count."""
         self.allow("certificate:jane=edge-1/*:80", "address:127.0.0.1=edge-1/*:*")
         self.assert_let_through("edge-1:80")
         connection = self.open(connect("edge-1:81"))

@@ -1,4 +1,4 @@
-"""What the listeners for callers have in common."""
+"""What the listeners for callers share."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from yurttunnel.server.registry import SessionRegistry
 
 
 class Asking(DialingConnection):
-    """A caller that asks for a stream when it sends something."""
+    """A caller that requests a stream when it sends something."""
 
     def dataReceived(self, data):
-        """Ask."""
+        """Request it."""
         self.dial("edge-1", "127.0.0.1", 80)
 
     def stream_opened(self, stream):
@@ -22,12 +22,12 @@ class Asking(DialingConnection):
         self.join(stream)
 
     def dial_failed(self, error):
-        """Go."""
+        """Leave."""
         self.transport.loseConnection()
 
 
 class DrainTests(SynchronousTestCase):
-    """``drain`` ends what is idle, and waits for the rest."""
+    """``drain`` closes idle connections, and waits for the others."""
 
     def setUp(self):
         """Connect edge-1, and two callers."""
@@ -44,7 +44,7 @@ class DrainTests(SynchronousTestCase):
         return MemoryConnection(self.reactor).open(Asking(self.factory))
 
     def test_who_has_asked_for_nothing(self):
-        """It is ended at once, and who waits for a stream is not."""
+        """A connection without a request is closed at once, one that waits for a stream is not."""
         gone = self.factory.drain()
         self.assertTrue(self.idle.aborted)
         self.assertFalse(self.asking.aborted)
@@ -53,7 +53,7 @@ class DrainTests(SynchronousTestCase):
         self.successResultOf(gone)
 
     def test_who_has_had_a_stream(self):
-        """A stream that has ended says nothing of what its caller has yet to take."""
+        """After the end of a stream its caller may still have data to read."""
         gone = self.factory.drain()
         self.session.dials[0].succeed(greeting=b"hello")
         far = self.session.dials[0].far

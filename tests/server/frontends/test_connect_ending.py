@@ -1,4 +1,4 @@
-"""How the CONNECT front end ends."""
+"""Shutdown of the CONNECT front end."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from yurttunnel.wire.codes import Code
 
 
 class CloseTests(ConnectTestCase):
-    """``ConnectFactory.close`` ends whatever there is."""
+    """``ConnectFactory.close`` aborts everything."""
 
     def test_every_connection_is_aborted(self):
-        """Those with an unread head, a pending dial, an answer under way, a stream, an error."""
+        """Those with an unread head, a pending dial, a response in progress, a stream, an error."""
         joined, target = self.join()
         established = self.open(connect())
         self.session.dials[-1].succeed()
@@ -30,10 +30,10 @@ class CloseTests(ConnectTestCase):
 
 
 class DrainTests(ConnectTestCase):
-    """``ConnectFactory.drain`` waits for what callers still have to take."""
+    """``ConnectFactory.drain`` waits for data that callers have yet to read."""
 
     def drain(self):
-        """Begin to end; give what fires in the end."""
+        """Start to drain; return its ``Deferred``."""
         return self.factory.drain()
 
     def test_idle(self):
@@ -41,7 +41,7 @@ class DrainTests(ConnectTestCase):
         self.successResultOf(self.drain())
 
     def test_a_caller_that_reads_slowly(self):
-        """The stream has ended, and the last of it waits in the transport of the caller."""
+        """The stream has ended, and its last data is in the caller's transport."""
         connection, _ = self.join()
         connection.receive_end()
         far = self.session.dials[0].far
@@ -55,7 +55,7 @@ class DrainTests(ConnectTestCase):
         self.successResultOf(gone)
 
     def test_every_wait(self):
-        """All that wait are told."""
+        """All of its waiters are notified."""
         connection, _ = self.join()
         waits = [self.drain(), self.drain()]
         connection.break_off(ConnectionLost())
@@ -63,7 +63,7 @@ class DrainTests(ConnectTestCase):
             self.successResultOf(gone)
 
     def test_callers_that_want_nothing_yet(self):
-        """Those without a byte of a head are ended, others are served until they are answered."""
+        """Connections without a byte of a head are closed, others get their response."""
         silent, begun, dialing = self.open(), self.open(connect()[:9]), self.open(connect())
         gone = self.drain()
         self.assertEqual([True, False, False], [c.aborted for c in (silent, begun, dialing)])
@@ -77,7 +77,7 @@ class DrainTests(ConnectTestCase):
         self.successResultOf(gone)
 
     def test_callers_that_are_refused(self):
-        """They have the time that is theirs to take their answer."""
+        """They have their time to read the response."""
         refused = self.open(connect("edge-9:80"))
         gone = self.drain()
         self.assertFalse(refused.aborted)

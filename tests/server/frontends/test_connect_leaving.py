@@ -10,10 +10,10 @@ from yurttunnel.wire.codes import Code
 
 
 class ClosingConnection(HalfClosingConnection):
-    """A connection whose peer ends both directions."""
+    """A connection whose peer closes both directions."""
 
     def end(self, peer):
-        """End both."""
+        """Close both."""
         peer.close()
 
 
@@ -21,7 +21,7 @@ class LeavingTests(ConnectTestCase):
     """A caller may leave at any time."""
 
     def test_while_the_head_is_read(self):
-        """Nothing happens."""
+        """Nothing else happens."""
         connection = self.open(b"CONNECT edge-1")
         connection.receive_end()
         connection.turns()
@@ -29,7 +29,7 @@ class LeavingTests(ConnectTestCase):
         self.assertEqual(len(self.factory.heads), 0)
 
     def test_while_the_dial_is_pending(self):
-        """The dial is canceled, whether the caller closes or breaks."""
+        """The dial is canceled, whether the caller closes or resets the connection."""
         connection = self.open(connect(), ClosingConnection)
         connection.receive_end()
         connection.turns()
@@ -47,7 +47,7 @@ class LeavingTests(ConnectTestCase):
         self.assertEqual(end.code, Code.CANCELLED)
 
     def test_when_the_dial_succeeds_in_spite_of_its_cancellation(self):
-        """A stream that comes too late is reset."""
+        """A stream that arrives late is reset."""
         connection = self.open(connect())
         dial = self.session.dials[0]
         dial.opening._canceller = lambda opening: dial.succeed()

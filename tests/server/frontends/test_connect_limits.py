@@ -1,4 +1,4 @@
-"""What bounds the waits and numbers of CONNECT."""
+"""Limits and timeouts of CONNECT."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from yurttunnel.wire.codes import Code
 
 
 class LimitTests(ConnectTestCase):
-    """Every wait and every number has a bound."""
+    """Every wait and every number has a limit."""
 
     limits = {
         "head_timeout": 10.0,
@@ -20,7 +20,7 @@ class LimitTests(ConnectTestCase):
     dials = {"timeout": 7.0, "max_pending": 4}
 
     def test_slow_heads(self):
-        """A caller that sends a byte now and then gets 408 after the head's time."""
+        """A caller that sends a byte occasionally gets 408 after the head's timeout."""
         connection = self.open()
         for value in connect()[:19]:
             self.reactor.advance(0.5)
@@ -38,7 +38,7 @@ class LimitTests(ConnectTestCase):
         self.assertIsNone(connection.closed_with)
 
     def test_unread_heads(self):
-        """Of more connections without a head than allowed the oldest is cut off; others go on."""
+        """Above the limit of connections without a head, the oldest is aborted; others continue."""
         dialing, silent = self.open(connect()), self.open()
         slow, caller = self.open(connect()[:9]), self.open()
         self.assertEqual((silent.aborted, silent.sent), (True, b""))
@@ -57,13 +57,13 @@ class LimitTests(ConnectTestCase):
         self.assertEqual(last.sent, b"")
 
     def test_connections_that_linger(self):
-        """Of more callers that are told of an error than that the oldest is not waited for."""
+        """Above that limit of callers with an error response, the oldest is aborted."""
         callers = [self.open(b"\0") for _ in range(3)]
         self.assertEqual([caller.aborted for caller in callers], [True, False, False])
         self.assert_answer(callers[2], 400, "")
 
     def test_pending_dials(self):
-        """More pending dials of a caller than of others' room get 503; an answer makes room."""
+        """Further dials of a caller above its share get 503; a result makes room."""
         self.open(connect())
         self.open(connect()).break_off(ConnectionLost())
         self.open(connect())
@@ -73,10 +73,10 @@ class LimitTests(ConnectTestCase):
         self.assertEqual(len(self.session.dials), 4)
 
     def test_the_dial_timeout_is_passed_on(self):
-        """The session watches it."""
+        """The session enforces it."""
         self.open(connect())
         self.assertEqual(self.session.dials[0].timeout, 7.0)
 
     def test_limits_of_the_head(self):
-        """They can be chosen."""
+        """They can be configured."""
         self.assert_answer(self.open(b"CONNECT " + b"a" * 93), 431, "100 bytes")

@@ -1,4 +1,4 @@
-"""A CONNECT that fails, and how its caller is told."""
+"""Errors of CONNECT, and their responses."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from yurttunnel.wire.codes import Code
 
 
 class RefusalTests(ConnectTestCase):
-    """A CONNECT that fails is told why."""
+    """A failed CONNECT gets a response with the reason."""
 
     def test_failed_dials(self):
-        """Each code has its status, and the sentence of the far end is the body."""
+        """Each code has its status, and the text of the far end is the body."""
         for code, status in {
             Code.REFUSED: 502,
             Code.UNREACHABLE: 502,
@@ -33,7 +33,7 @@ class RefusalTests(ConnectTestCase):
             self.assert_answer(connection, status, "a sentence from edge-1")
 
     def test_the_sentence_is_in_the_status_line(self):
-        """kube-apiserver tells its users the status line, and nothing else of the answer."""
+        """kube-apiserver shows only the status line of the response to its users."""
         refused, unknown = self.open(connect()), self.open(connect("edge-9:80"))
         self.session.dials[0].fail(Code.REFUSED, "connect 10.0.0.7:1:\r\nrefus\xe9")
         for connection, line in (
@@ -44,7 +44,7 @@ class RefusalTests(ConnectTestCase):
             self.assertTrue(connection.sent.partition(b"\r\n")[0].startswith(line))
 
     def test_half_close_before_a_refusal(self):
-        """A caller that ends its direction behind its head is told of the failure, and closed."""
+        """A caller that closes its direction after its head gets the error, and is closed."""
         connection = self.open(connect(), HalfClosingConnection)
         connection.receive_end()
         connection.turns()
@@ -72,7 +72,7 @@ class RefusalTests(ConnectTestCase):
         self.assertEqual((status["kind"], status["code"]), ("Status", 503))
 
     def test_a_defect_of_ours(self):
-        """An unforeseen exception is logged and answered, not left hanging."""
+        """An unexpected exception is logged and gets a response."""
         connection = self.open(connect())
         self.session.dials[0].opening.errback(ZeroDivisionError("boom"))
         self.assert_answer(connection, 500, "the log of the server has more, as test-1")
@@ -80,25 +80,25 @@ class RefusalTests(ConnectTestCase):
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
     def test_other_methods(self):
-        """405, with the method that is allowed."""
+        """405, with the allowed method."""
         for method in ("GET", "POST", "OPTIONS"):
             connection = self.open(f"{method} / HTTP/1.1\r\nHost: x\r\n\r\n".encode())
             self.assert_answer(connection, 405, "CONNECT")
             self.assertIn(b"\r\nAllow: CONNECT\r\n", connection.sent)
 
     def test_malformed_heads(self):
-        """400 for what is no head, at its first bad byte."""
+        """400 for a malformed head, at its first bad byte."""
         for data in (b"\x16\x03\x01\x00", b"connect a:1 HTTP/1.1\r\n", connect()[:-2] + b"a b\r\n"):
             self.assert_answer(self.open(data), 400, "malformed")
 
     def test_bad_destinations(self):
-        """400 for a target that is not host and port."""
+        """400 for a target without host and port."""
         for target in ("edge-1", "edge-1:0", "edge-1:65536", "http://edge-1:80/", "*", "a@b:1"):
             self.assert_answer(self.open(connect(target)), 400, "bad destination")
         self.assertEqual(self.session.dials, [])
 
     def test_what_is_logged_of_bad_heads(self):
-        """No password, no query, and not all of what is very long."""
+        """Without passwords and queries, and truncated."""
         events = Logged(self)
         for head in (
             connect("http://u:S3CRET@edge-1/"),
@@ -114,14 +114,14 @@ class RefusalTests(ConnectTestCase):
             self.assertLess(len(line), 800)
 
     def test_bad_nodes(self):
-        """400 for an ``X-Tunnel-Proxy-Host`` that is no host, or is given twice."""
+        """400 for an ``X-Tunnel-Proxy-Host`` that is not a host, or is given twice."""
         field = "X-Tunnel-Proxy-Host: "
         for fields in ([field + "a b"], [field + "\xe9"], [field + "edge-1", field + "edge-1"]):
             connection = self.open(connect("edge-1:80", *fields))
             self.assert_answer(connection, 400, "X-Tunnel-Proxy-Host")
 
     def test_bodies_and_expectations(self):
-        """A CONNECT has no body, and nothing to expect."""
+        """A CONNECT has neither a body nor expectations."""
         for field in ("Content-Length: 5", "Transfer-Encoding: chunked"):
             self.assert_answer(self.open(connect("edge-1:80", field)), 400, "no body")
         connection = self.open(connect("edge-1:80", "Expect: 100-continue"))
@@ -133,19 +133,19 @@ class RefusalTests(ConnectTestCase):
         self.assert_answer(self.open(connect("a:1", *["A: b"] * 100)), 431, "100 header fields")
 
     def test_nothing_of_the_caller_reaches_the_head_of_the_answer(self):
-        """A target with encoded line ends is only quoted in the body."""
+        """A target with encoded line ends is quoted only in the body."""
         connection = self.open(connect("a%0d%0aSet-Cookie:x:1"))
         connection.turns()
         self.assertNotIn(b"Cookie", connection.sent.partition(b"\r\n\r\n")[0])
 
 
 class ClosingTests(ConnectTestCase):
-    """After an error answer the connection is closed, but not on top of the answer."""
+    """After an error response the connection is closed, without losing the response."""
 
     limits = {"linger": 5.0}
 
     def test_what_the_caller_still_sends_is_read_and_dropped(self):
-        """A reset would take the answer away; so the caller is read until it closes."""
+        """A reset would discard the response, so the caller's data is read until it closes."""
         connection = self.open(connect("edge-9:80") + b"early")
         self.assert_answer(connection, 503, "edge-9")
         self.assertTrue(connection.reading)
@@ -165,13 +165,13 @@ class ClosingTests(ConnectTestCase):
         self.assertTrue(connection.aborted)
 
     def test_a_caller_that_does_not_read_is_aborted(self):
-        """An answer that cannot be sent holds nothing longer than the linger time."""
+        """A response that cannot be sent is dropped after the linger time."""
         connection = self.open(connect("edge-9:80"))
         self.reactor.advance(5)
         self.assertTrue(connection.aborted)
 
     def test_an_early_caller_whose_dial_fails(self):
-        """A caller that was paused is read again, so that its end is seen."""
+        """A paused caller is read again, so that its end is seen."""
         connection = self.open(connect() + b"early")
         self.session.dials[0].fail(Code.REFUSED, "refused")
         self.assert_answer(connection, 502, "refused")

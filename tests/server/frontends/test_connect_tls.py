@@ -25,14 +25,14 @@ class TLSTests(ConnectTestCase):
         return super().open(data, connection_class)
 
     def test_no_byte_of_the_target_is_in_the_record_of_the_200(self):
-        """A target that speaks at once is heard in a later record."""
+        """Data that a target sends at once arrives in a later record."""
         connection = self.open(connect())
         self.session.dials[0].succeed(greeting=b"hello")
         connection.turns()
         self.assertEqual(connection.records, [ESTABLISHED, b"hello"])
 
     def test_the_target_ends_its_direction(self):
-        """The caller is told by close_notify, and has limited time to close."""
+        """The caller gets close_notify, and has limited time to close."""
         connection, _ = self.join()
         far = self.session.dials[0].far
         far.write(b"last")
@@ -44,7 +44,7 @@ class TLSTests(ConnectTestCase):
         self.assertTrue(connection.aborted)
 
     def test_a_caller_that_reads_slowly(self):
-        """It has longer to take the last of the stream, but not for ever."""
+        """It has longer to read the end of the stream, but not unlimited time."""
         connection, _ = self.join()
         connection.transport.taken = False
         self.session.dials[0].far.loseWriteConnection()
@@ -56,7 +56,7 @@ class TLSTests(ConnectTestCase):
         self.assertTrue(connection.aborted)
 
     def test_a_slow_caller_that_closes(self):
-        """Nobody waits for it any longer."""
+        """It is no longer waited for."""
         connection, _ = self.join()
         connection.transport.taken = False
         self.session.dials[0].far.loseWriteConnection()
@@ -66,7 +66,7 @@ class TLSTests(ConnectTestCase):
         self.assertEqual(len(self.factory.stalled), 0)
 
     def test_an_error_answer_that_is_not_taken(self):
-        """For the few bytes of an error nobody waits longer."""
+        """An unread error response, which is short, gets no additional time."""
         connection = self.open(connect("edge-9:80"))
         connection.transport.taken = False
         connection.turns()
@@ -74,16 +74,16 @@ class TLSTests(ConnectTestCase):
         self.assertTrue(connection.aborted)
 
     def test_a_target_that_ends_after_the_caller_has_left(self):
-        """Nobody is waited for any longer."""
+        """The caller is no longer waited for."""
         connection, _ = self.join()
-        # A stream may tell of the end of its target after it has been let go of.
+        # A stream may report the end of its target after it was released.
         side = self.session.dials[0].near._protocol
         connection.connectionLost(Failure(ConnectionDone()))
         side.readConnectionLost()
         self.assertEqual(len(self.factory.lingering), 0)
 
     def test_an_error_answer(self):
-        """It is sent, the connection is closed softly, and a caller that stays is aborted."""
+        """It is sent, the connection is closed gracefully, and a caller that stays is aborted."""
         connection = self.open(connect("edge-9:80"))
         connection.turns()
         self.assertIn(b"503", connection.sent)
@@ -92,7 +92,7 @@ class TLSTests(ConnectTestCase):
         self.assertTrue(connection.aborted)
 
     def test_callers_that_tls_refuses(self):
-        """The log tells of each reason once in a minute, with the address."""
+        """Each reason is logged once a minute, with the address."""
         events = Logged(self)
         for problem in ("it is one", "it is another", "it is one"):
             self.open(connection_class=UnfinishedTLSConnection).break_off(refusal(problem))
@@ -102,7 +102,7 @@ class TLSTests(ConnectTestCase):
         self.assertEqual(said, lines)
 
     def test_a_caller_that_leaves_while_the_200_goes_out(self):
-        """The stream is reset and nothing is left."""
+        """The stream is reset and nothing remains."""
         connection = self.open(connect())
         target = self.session.dials[0].succeed()
         connection.break_off(ConnectionLost())
@@ -110,25 +110,25 @@ class TLSTests(ConnectTestCase):
 
 
 class UnfinishedTLSConnection(MemoryTLSConnection):
-    """A TLS connection whose handshake is done when the test says so."""
+    """A TLS connection whose handshake the test completes."""
 
     handshaken = False
 
     def getPeerCertificate(self):
-        """Have none, which the audit log puts up with."""
+        """Return none, which the audit log accepts."""
 
     def finish(self):
-        """End the handshake."""
+        """Complete the handshake."""
         self.protocol.handshakeCompleted()
 
 
 class HandshakeTests(ConnectTestCase):
-    """Who has not ended its TLS handshake may be anybody."""
+    """Callers are unauthenticated until their TLS handshake is complete."""
 
     limits = {"head_timeout": 10.0, "max_unread_heads": 2, "max_handshakes": 3}
 
     def setUp(self):
-        """Keep what is logged and audited."""
+        """Store log and audit lines."""
         super().setUp()
         self.lines = []
         self.factory.audit = Audit(self.reactor, self.lines.append)
@@ -139,11 +139,11 @@ class HandshakeTests(ConnectTestCase):
         return super().open(data, connection_class)
 
     def logged(self, word):
-        """Return the lines of the log with ``word``."""
+        """Return the log lines with ``word``."""
         return [line for line in map(formatEvent, self.events) if line and word in line]
 
     def test_strangers_keep_nobody_out(self):
-        """Of more handshakes than may be under way the oldest is disconnected without an answer."""
+        """Above the limit of handshakes the oldest is disconnected, without a response."""
         strangers = [self.open() for _ in range(6)]
         caller = self.open()
         caller.finish()
@@ -153,7 +153,7 @@ class HandshakeTests(ConnectTestCase):
         self.assertEqual({b""}, {each.sent for each in strangers})
 
     def test_one_line_for_all_of_them(self):
-        """The log has one in a minute, with what can be done; the audit log has none."""
+        """The log has one line a minute, with the remedy; the audit log has none."""
         for _ in range(10):
             self.open()
         (line,) = self.logged("is disconnected")
@@ -161,7 +161,7 @@ class HandshakeTests(ConnectTestCase):
         self.assertEqual(self.lines, [])
 
     def test_heads_count_apart(self):
-        """Handshakes take no room of callers that are known, nor the other way round."""
+        """Handshakes use no room of authenticated callers, nor the other way round."""
         for _ in range(3):
             self.open()
         callers = [self.open() for _ in range(3)]
@@ -174,7 +174,7 @@ class HandshakeTests(ConnectTestCase):
         self.assertFalse(self.open().aborted)
 
     def test_time(self):
-        """Handshake and head have ten seconds together; who is known by then is told."""
+        """Handshake and head have ten seconds together; then an authenticated caller gets 408."""
         stranger, other, caller = self.open(), self.open(), self.open()
         self.reactor.advance(6)
         caller.finish()
@@ -189,12 +189,12 @@ class HandshakeTests(ConnectTestCase):
         self.assertEqual(len(self.logged("answered 408")), 1)
 
     def assert_told(self, connection, status_line):
-        """The connection has got an answer."""
+        """Check that the connection has a response."""
         connection.turns()
         self.assertTrue(connection.sent.startswith(status_line), connection.sent)
 
     def test_handshakes_that_end(self):
-        """They make room, whether the caller goes on or leaves."""
+        """They make room, whether the caller continues or leaves."""
         first, second, third = (self.open() for _ in range(3))
         first.finish()
         second.break_off(ConnectionLost())

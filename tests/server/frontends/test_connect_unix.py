@@ -28,11 +28,11 @@ class UnixConnection(MemoryConnection):
         return UNIXAddress(b"/run/yurttunnel/connect.sock")
 
     def getPeer(self):
-        """Return the address of a Unix socket that has none."""
+        """Return the address of an unnamed Unix socket."""
         return UNIXAddress(b"")
 
     def writeSomeData(self, data):
-        """Send, to the caller's socket too."""
+        """Send, also to the caller's socket."""
         self.own.sendall(data)
         return super().writeSomeData(data)
 
@@ -43,39 +43,39 @@ class UnixConnection(MemoryConnection):
         self.caller.close()
 
     def read(self):
-        """Return what one read of the caller gives."""
+        """Return the result of one read of the caller."""
         return self.caller.recv(4096, socket.MSG_DONTWAIT)
 
 
 class SlowToEndConnection(UnixConnection):
-    """One that ends some turns after it has been aborted."""
+    """A connection that ends some iterations after it was aborted."""
 
     def abortConnection(self):
-        """Abort it soon."""
+        """Abort it later."""
         self.reactor.callLater(1, super().abortConnection)
 
 
 class UnixTests(ConnectTestCase):
     """On a Unix socket nothing follows the 200 until the caller has read it.
 
-    What has been written to a Unix socket by several writes comes out by one read.
+    The data of several writes to a Unix socket may be returned by one read.
     """
 
     def tearDown(self):
-        """No timer is left, either."""
+        """No timer may remain, either."""
         self.factory.heads.stop()
         self.assertEqual(self.reactor.getDelayedCalls(), [])
         super().tearDown()
 
     def establish(self, greeting=b""):
-        """Open a connection, and have the 200 sent to a caller that does not read."""
+        """Open a connection, and send the 200 to a caller that does not read."""
         connection = self.open(connect(), UnixConnection)
         target = self.session.dials[-1].succeed(greeting=greeting)
         connection.turns()
         return connection, target
 
     def test_a_target_that_speaks_at_once(self):
-        """Its bytes wait while the caller does not read, and then come by themselves."""
+        """Its data waits while the caller does not read, and is then sent automatically."""
         connection, _ = self.establish(greeting=b"SSH-2.0-edge\r\n")
         for _ in range(20):
             self.reactor.advance(0.1)
@@ -86,7 +86,7 @@ class UnixTests(ConnectTestCase):
         self.assertEqual(connection.read(), b"SSH-2.0-edge\r\n")
 
     def test_a_caller_that_reads_at_once_is_not_held_up(self):
-        """A millisecond later the target is heard."""
+        """A millisecond later the target's data arrives."""
         connection, _ = self.establish(greeting=b"hello")
         self.assertEqual(connection.read(), ESTABLISHED)
         self.reactor.advance(0.001)
@@ -94,7 +94,7 @@ class UnixTests(ConnectTestCase):
         self.assertEqual(connection.read(), b"hello")
 
     def test_a_caller_that_speaks_first(self):
-        """What it sends reaches the target with no delay."""
+        """Its data reaches the target without delay."""
         connection, target = self.establish()
         self.assertEqual(connection.read(), ESTABLISHED)
         connection.receive(b"question")
@@ -102,7 +102,7 @@ class UnixTests(ConnectTestCase):
         self.assertTrue(connection.reading)
 
     def test_a_caller_that_sends_without_reading(self):
-        """That it sends says nothing; its bytes are kept for the target, and it is paused."""
+        """Sending does not imply reading; the data is kept, and the caller is paused."""
         connection, target = self.establish(greeting=b"hello")
         connection.receive(b"one ")
         self.assertFalse(connection.reading)
@@ -112,7 +112,7 @@ class UnixTests(ConnectTestCase):
         self.assertEqual((target.received, connection.read()), (b"one ", b"hello"))
 
     def test_a_caller_that_never_reads(self):
-        """After 4 s the stream is joined all the same: nobody watches the caller for ever."""
+        """After 4 s the stream is joined anyway: callers are not watched forever."""
         connection, _ = self.establish(greeting=b"hello")
         self.assertEqual(connection.segments, [ESTABLISHED])
         for _ in range(60):
@@ -121,14 +121,14 @@ class UnixTests(ConnectTestCase):
         self.assertEqual(connection.read(), ESTABLISHED + b"hello")
 
     def test_a_caller_that_leaves_without_reading(self):
-        """The stream is reset, and nobody waits for the caller any longer."""
+        """The stream is reset, and the caller is no longer waited for."""
         connection, target = self.establish(greeting=b"hello")
         connection.break_off(ConnectionLost())
         (end,) = target.ended_with
         self.assertEqual(end.code, Code.CANCELLED)
 
     def test_a_caller_that_has_left_is_looked_at_no_more(self):
-        """It is not taken for one that has read its answer while its connection still ends."""
+        """While its connection ends it does not count as having read its response."""
         connection = self.open(connect(), SlowToEndConnection)
         target = self.session.dials[-1].succeed()
         connection.turns()

@@ -21,7 +21,7 @@ FORWARD = "127.0.0.1:9000=edge-1/127.0.0.1:80"
 
 
 class ParseTests(SynchronousTestCase):
-    """``parse_forward`` reads the value of ``--forward``."""
+    """``parse_forward`` parses the value of ``--forward``."""
 
     def test_forwards(self):
         """LISTEN, NODE and the target, with IPv6 in brackets on every side."""
@@ -35,13 +35,13 @@ class ParseTests(SynchronousTestCase):
             self.assertEqual(parse_forward(text), Forward(text, *expected))
 
     def test_a_port_alone_is_one_of_the_loopback_address(self):
-        """Nothing is opened to others unless an address says so."""
+        """A port is exposed to other machines only if an address says so."""
         for listen in ("9000", ":9000"):
             forward = parse_forward(f"{listen}=edge-1/a:80")
             self.assertEqual((forward.listen_host, forward.listen_port), ("127.0.0.1", 9000))
 
     def test_anything_else_is_refused_in_one_line(self):
-        """The message quotes the text and shows the form."""
+        """The message quotes the text and shows the syntax."""
         for text in (
             "",
             "9000",
@@ -72,10 +72,10 @@ class ParseTests(SynchronousTestCase):
 
 
 class HolderTests(SynchronousTestCase):
-    """Whose share of the streams the connections are of."""
+    """The shares of connections in the streams."""
 
     def test_each_entry_and_each_caller(self):
-        """Connections of one address by one flag are of one share, all others of others."""
+        """Connections from one address through one flag have one share, all others other shares."""
         reactor = MemoryReactorClock()
         registry, session = SessionRegistry(reactor), FakeSession("edge-1")
         registry.add(session)
@@ -110,7 +110,7 @@ class ForwardTests(SynchronousTestCase):
         self.events = Logged(self)
 
     def tearDown(self):
-        """Nothing is left when all connections have been closed."""
+        """Check that nothing remains after all connections are closed."""
         self.factory.close()
         self.assertEqual((self.factory.connections, self.factory.pending_dials.taken), (set(), 0))
 
@@ -122,7 +122,7 @@ class ForwardTests(SynchronousTestCase):
         return connection.open(self.factory.buildProtocol(None))
 
     def warnings(self):
-        """Return the texts of the warnings that were logged."""
+        """Return the texts of the warnings."""
         return self.events.texts()
 
     def test_a_stream_is_asked_for_at_once(self):
@@ -134,7 +134,7 @@ class ForwardTests(SynchronousTestCase):
         self.assertFalse(connection.reading)
 
     def test_bytes_and_ends_go_both_ways(self):
-        """A caller that sends and ends at once, as ``nc -N`` does, gets its answer."""
+        """A caller that sends and half-closes at once, like ``nc -N``, gets its response."""
         connection = self.open()
         connection.receive(b"x")
         connection.receive_end()
@@ -150,7 +150,7 @@ class ForwardTests(SynchronousTestCase):
         self.assertEqual(self.warnings(), [])
 
     def test_a_drain_waits_for_a_caller_that_reads_slowly(self):
-        """The stream has ended when the transport of the caller has its last bytes."""
+        """The stream has ended when the caller's transport has its last data."""
         connection = self.open()
         connection.receive_end()
         self.session.dials[0].succeed()
@@ -166,7 +166,7 @@ class ForwardTests(SynchronousTestCase):
         self.successResultOf(gone)
 
     def test_a_failed_dial_is_on_the_page(self):
-        """Who asked for what, and why it was not had; not when the caller has left before."""
+        """It shows caller, target and reason, unless the caller left before."""
         failures = self.factory.failures = Failures(self.reactor)
         self.open("192.0.2.9")
         self.session.dials[0].fail(Code.REFUSED, "127.0.0.1:80 refused the connection")
@@ -180,7 +180,7 @@ class ForwardTests(SynchronousTestCase):
         self.assertIn("refused the connection", failure.text)
 
     def test_a_failed_dial_resets_the_caller(self):
-        """One line in the log says which forward and connection, and why."""
+        """One log line has the forward, the connection and the reason."""
         connection = self.open()
         self.session.dials[0].fail(Code.REFUSED, "127.0.0.1:80 refused the connection")
         self.assertTrue(connection.aborted)
@@ -216,7 +216,7 @@ class ForwardTests(SynchronousTestCase):
         self.assertEqual(self.warnings(), [])
 
     def test_a_stream_that_breaks_resets_the_caller(self):
-        """The caller must not take it for the end."""
+        """The caller must not mistake it for a regular end."""
         connection = self.open()
         self.session.dials[0].succeed()
         self.session.dials[0].far.abort(Code.CONNECTION_LOST, "reset by target")

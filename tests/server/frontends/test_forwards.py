@@ -27,7 +27,7 @@ DEADLINE = 10.0
 def sockets_at(port):
     """Return the names of this process's sockets that are bound to a port."""
     found = []
-    # All other descriptors come and go as threads of earlier tests have it.
+    # Other descriptors may change because of threads of earlier tests.
     for descriptor in map(int, os.listdir("/proc/self/fd")):
         with contextlib.suppress(OSError):
             if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
@@ -37,12 +37,12 @@ def sockets_at(port):
 
 
 class ForwardsTests(TestCase):
-    """``Forwards`` has the ports open that the last word is for."""
+    """``Forwards`` has the ports open that the most recent change defines."""
 
     timeout = 30
 
     def setUp(self):
-        """Connect edge-1, and find ports that nobody has."""
+        """Connect edge-1, and find free ports."""
         self.session = FakeSession("edge-1")
         registry = SessionRegistry(reactor)
         registry.add(self.session)
@@ -51,13 +51,13 @@ class ForwardsTests(TestCase):
         self.clients = []
 
     def forwards(self, *texts):
-        """Make those with a configuration, and listen."""
+        """Create forwards with a configuration, and listen."""
         forwards = self.prepared(*texts)
         forwards.listen()
         return forwards
 
     def prepared(self, *texts):
-        """Make those with a configuration; at the end of the test everything is closed."""
+        """Create forwards with a configuration; close everything after the test."""
         forwards = Forwards(
             lambda forward: ForwardFactory(self.registry, forward),
             lambda *where: listen_tcp(reactor, *where),
@@ -67,7 +67,7 @@ class ForwardsTests(TestCase):
         return forwards
 
     def ended(self, forwards):
-        """Stop as a server does, and see that no connection is left."""
+        """Stop like a server, and check that no connection remains."""
         return Deferred.fromCoroutine(self._ended(forwards))
 
     async def _ended(self, forwards):
@@ -80,7 +80,7 @@ class ForwardsTests(TestCase):
             await client.lost
 
     async def connect(self, port, host="127.0.0.1"):
-        """Connect a client, and wait until its target has been asked for."""
+        """Connect a client, and wait until its target was requested."""
         asked = len(self.session.dials)
         endpoint = TCP4ClientEndpoint(reactor, host, port)
         client = await endpoint.connect(Factory.forProtocol(Client))
@@ -92,7 +92,7 @@ class ForwardsTests(TestCase):
         return f"{dial.host}:{dial.port}"
 
     def listens(self, port, host="127.0.0.1"):
-        """Return whether somebody listens there."""
+        """Return whether a port is open."""
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -102,15 +102,15 @@ class ForwardsTests(TestCase):
         return False
 
     def texts(self, forwards):
-        """Return what is open, and for whom."""
+        """Return the open forwards and their origins."""
         return {state.forward.text: state.origin for state in forwards.states()}
 
     async def refused(self, change):
-        """Return the sentence by which a change is refused."""
+        """Return the message of a rejected change."""
         return str(await self.assertFailure(change, ForwardRefused))
 
     async def test_those_of_the_configuration_are_opened_first(self):
-        """All of them, or the server does not begin, and the ones before are closed."""
+        """All of them, or the server does not start, and those opened are closed."""
         one, two = f"{self.first}=edge-1/a:1", f"{self.second}=edge-1/b:2"
         forwards = self.forwards(one, two)
         self.assertEqual(dict.fromkeys((one, two), Origin.CONFIGURATION), self.texts(forwards))
@@ -121,7 +121,7 @@ class ForwardsTests(TestCase):
         self.assertFalse(self.listens(self.third))
 
     async def test_a_command_opens_and_closes_one(self):
-        """Whoever connects reaches its target until it is closed; then nobody listens."""
+        """Connections reach its target until it is closed; then the port is closed."""
         forwards = self.forwards()
         text = f"{self.first}=edge-1/a:80"
         await forwards.add(parse_forward(text))
@@ -133,7 +133,7 @@ class ForwardsTests(TestCase):
         self.assertFalse(self.listens(self.first))
 
     async def test_connections_outlive_their_forward(self):
-        """They go on when it is closed; the end of the server waits for them, then aborts them."""
+        """They continue when it is closed; a stopping server waits for them, then aborts them."""
         forwards = self.forwards(f"{self.first}=edge-1/a:80")
         await self.connect(self.first)
         (state,) = forwards.states()
@@ -147,7 +147,7 @@ class ForwardsTests(TestCase):
         await self.clients[0].lost
 
     async def test_an_address_that_is_taken(self):
-        """It is said by whom; only a replacement takes it, and the port stays open for that."""
+        """The message has its origin; only a replacement takes it, and the port stays open."""
         old, new = f"{self.first}=edge-1/a:80", f"{self.first}=edge-1/b:81"
         forwards = self.forwards(old)
         self.assertEqual("a:80", await self.connect(self.first))
@@ -165,7 +165,7 @@ class ForwardsTests(TestCase):
         self.assertFalse(self.clients[0].lost.called)
 
     async def test_what_cannot_be_done_is_refused_with_a_sentence(self):
-        """A port that somebody has, a forward that is not there, a server that does not listen."""
+        """A port in use, an unknown forward, a server that does not listen."""
         taken = free_ports.take()
         with socket.create_server(("127.0.0.1", taken)):
             forwards = self.prepared()
@@ -185,7 +185,7 @@ class ForwardsTests(TestCase):
         self.assertIn("accepts no calls now", await self.refused(forwards.add(forward)))
 
     async def test_a_change_of_the_configuration(self):
-        """New ones are opened, others lead elsewhere, and what it has no longer is closed."""
+        """New forwards are opened, changed ones redirected, and removed ones closed."""
         kept, old, moved = (
             f"{port}=edge-1/{host}:1"
             for port, host in zip((self.first, self.second, self.third), "abc", strict=True)
@@ -200,7 +200,7 @@ class ForwardsTests(TestCase):
         self.assertEqual("e:1", await self.connect(self.third))
 
     async def test_a_configuration_that_cannot_be_had_changes_nothing(self):
-        """Neither is anything opened of it, nor anything closed."""
+        """No forward is opened or closed."""
         old = f"{self.first}=edge-1/a:1"
         forwards = self.forwards(old)
         with socket.create_server(("127.0.0.1", self.second)):
@@ -219,13 +219,13 @@ class ForwardsTests(TestCase):
         self.assertEqual(set(desired), set(self.texts(forwards)))
 
     async def test_an_address_in_the_way_of_its_successor(self):
-        """Every address of the machine is wanted where one was, and the other way round."""
+        """All addresses of the machine replace one of them, and the other way round."""
         one, every = f"127.0.0.2:{self.first}=edge-1/a:1", f"0.0.0.0:{self.first}=edge-1/b:1"
         forwards = self.forwards(one)
         for text, target in ((every, "b:1"), (one, "a:1"), (every, "b:1")):
             await forwards.configure([parse_forward(text)])
             self.assertEqual(target, await self.connect(self.first, "127.0.0.2"))
-        # In vain: what was closed for it is opened again.
+        # The change fails: what was closed for it is opened again.
         with socket.create_server(("127.0.0.1", self.second)):
             unlucky = [one, f"{self.second}=edge-1/c:1"]
             await self.refused(forwards.configure(list(map(parse_forward, unlucky))))
@@ -233,27 +233,27 @@ class ForwardsTests(TestCase):
         self.assertEqual("b:1", await self.connect(self.first, "127.0.0.2"))
 
     async def test_the_last_word_about_an_address_counts(self):
-        """The configuration leaves alone what a command did, until it says something else."""
+        """The configuration does not touch a command's change, until its own entry changes."""
         one, two = f"{self.first}=edge-1/a:1", f"{self.second}=edge-1/b:1"
         forwards = self.forwards(one, two)
-        # A command takes one away, and leads the other elsewhere.
+        # A command closes one, and changes the target of the other.
         await forwards.remove(("127.0.0.1", self.first))
         elsewhere = f"{self.second}=edge-1/x:1"
         await forwards.add(parse_forward(elsewhere), replace=True)
-        # A change that has both as before, and one where neither is any more.
+        # A configuration with both unchanged, and one with neither.
         third = f"{self.third}=edge-1/c:1"
         await forwards.configure([parse_forward(each) for each in (one, two, third)])
         self.assertEqual({elsewhere, third}, set(self.texts(forwards)))
         await forwards.configure([])
         self.assertEqual({elsewhere: Origin.COMMAND}, self.texts(forwards))
-        # Now it names that address again, which is then its own.
+        # The configuration names that address again, and then owns it.
         await forwards.configure([parse_forward(two)])
         self.assertEqual({two: Origin.CONFIGURATION}, self.texts(forwards))
         await forwards.configure([])
         self.assertEqual({}, self.texts(forwards))
 
     async def test_changes_are_made_one_after_the_other(self):
-        """A hundred at once leave what the last one says, and no descriptor."""
+        """After a hundred concurrent changes the last one applies, and no descriptor leaks."""
         forwards = self.forwards()
         every, one = (
             parse_forward(f"{host}:{self.first}=edge-1/a:1") for host in ("0.0.0.0", "127.0.0.1")
@@ -267,7 +267,7 @@ class ForwardsTests(TestCase):
         self.assertEqual([], sockets_at(self.first))
 
     async def test_a_stop_amid_a_change(self):
-        """Nothing is open behind it."""
+        """Nothing remains open."""
         forwards = self.forwards(f"127.0.0.2:{self.first}=edge-1/a:1")
         change = forwards.configure([parse_forward(f"0.0.0.0:{self.first}=edge-1/b:1")])
         self.assertNoResult(change)
@@ -276,7 +276,7 @@ class ForwardsTests(TestCase):
         self.assertFalse(self.listens(self.first, "0.0.0.0"))
 
     async def test_a_configuration_that_changes_before_the_server_listens(self):
-        """Its last one is opened."""
+        """The last one is opened."""
         forwards = self.prepared(f"{self.first}=edge-1/a:1")
         new = f"{self.second}=edge-1/b:1"
         await forwards.configure([parse_forward(new)])
@@ -291,5 +291,5 @@ class Client(Protocol):
         self.lost = Deferred()
 
     def connectionLost(self, reason):
-        """Tell."""
+        """Notify the test."""
         self.lost.callback(None)

@@ -1,4 +1,4 @@
-"""Siblings that are lost, and siblings that stop, over TLS in memory."""
+"""Lost and stopping siblings, over TLS in memory."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ WINDOW = SIBLING_LIMITS.resume_window / 1000
 
 
 class LossTests(TwoServersTests):
-    """Siblings that are lost, for a moment or for good."""
+    """Siblings that are lost, temporarily or permanently."""
 
     def test_short_loss(self):
-        """Streams outlive the loss of a connection between servers, and nodes come back."""
+        """Streams survive a lost connection between servers, and nodes come back."""
         agent = self.joined()
         near, far = self.stream(self.first, agent)
         for link in self.network.open_links:
@@ -33,7 +33,7 @@ class LossTests(TwoServersTests):
         self.network.settle()
 
     def test_session_that_ends_while_it_is_resumed(self):
-        """A session that is over when the sibling agrees to go on with it is begun anew."""
+        """A session that ends while the sibling agrees to resume it is replaced by a new one."""
         self.joined()
         ready = SiblingClient.connection_ready
 
@@ -60,14 +60,14 @@ class LossTests(TwoServersTests):
         error = self.failureResultOf(waiting, StreamFailed).value
         self.assertEqual(Code.SESSION_LOST, error.code)
         self.assertIn("server-2", error.text)
-        # Whatever its machine says: something in between may have been started again.
+        # Whatever its machine reports: a device in between may have restarted.
         self.network.pass_time(WINDOW - 0.1)
         self.assertEqual([], near.reasons)
         self.network.pass_time(0.2)
         self.assertEqual(Code.SESSION_LOST, near.reasons[0].value.code)
 
     def test_killed_with_another_way(self):
-        """A dial that waits for a sibling that dies goes on by another one."""
+        """A dial that waits for a dead sibling takes another route."""
         third = self.server(3)
         self.network.pass_time(1)
         agent = self.agent(third)
@@ -83,7 +83,7 @@ class LossTests(TwoServersTests):
         self.network.settle()
 
     def test_silent(self):
-        """A sibling that falls silent has no nodes, and holds up no dial, after two seconds."""
+        """A silent sibling has no nodes, and delays no dial, after two seconds."""
         agent = self.joined()
         waiting = self.dial(self.first, agent)
         self.network.dark.add(self.second.host)
@@ -98,7 +98,7 @@ class LossTests(TwoServersTests):
                 link.cut()
 
     def test_silent_for_good(self):
-        """Streams by a sibling that hangs end within seven seconds, so that callers ask again."""
+        """Streams through a hanging sibling end within seven seconds, so that callers retry."""
         agent = self.joined()
         near, _ = self.stream(self.first, agent)
         self.second.stop_listening()
@@ -113,9 +113,9 @@ class LossTests(TwoServersTests):
                 link.cut()
 
     def test_lost_for_now(self):
-        """While a sibling may be back its nodes are its own: who asks learns which server it is.
+        """While a sibling may come back its nodes remain its own: the error names the server.
 
-        What is idle on the way to them is closed.
+        Idle connections on the way to them are closed.
         """
         agent = self.joined()
         other = self.agent(self.first, "edge-2", identifiers="host=edge-2&default-route=true")
@@ -135,7 +135,7 @@ class LossTests(TwoServersTests):
         self.assertIn("cannot be reached", error.text)
 
     def test_back_after_silence(self):
-        """Streams go on when a sibling is heard of again within the resume window."""
+        """Streams continue when a sibling is back within the resume window."""
         agent = self.joined()
         near, far = self.stream(self.first, agent)
         self.second.stop_listening()
@@ -156,10 +156,10 @@ class LossTests(TwoServersTests):
 
 
 class DrainTests(TwoServersTests):
-    """Replicas that stop in good order."""
+    """Replicas that stop gracefully."""
 
     def test_drain_with_a_stream(self):
-        """A stream by a sibling that drains goes on to its end, for which the sibling waits."""
+        """A stream through a draining sibling continues to its end, for which the sibling waits."""
         agent = self.joined()
         near, far = self.stream(self.first, agent)
         drained = []
@@ -168,7 +168,7 @@ class DrainTests(TwoServersTests):
         self.network.pass_time(1)
         self.assertTrue(self.first.registry.found("edge-1").draining)
         self.assertEqual([self.first.registry.found("edge-1")], drained)
-        # The agent has a session with nobody else.
+        # The agent has no other session.
         late, _ = self.stream(self.first, agent)
         late.transport.abortConnection()
         near.transport.write(b"question")
@@ -183,11 +183,11 @@ class DrainTests(TwoServersTests):
         self.assertFalse(self.first.knows("edge-1"))
 
     def test_stopping_with_a_stream(self):
-        """A server that stops gives a stream by a sibling its drain timeout, as any other."""
+        """A stopping server gives a stream through a sibling its drain timeout, like any other."""
         self.check_stopping(self.first)
 
     def test_stopping_with_a_stream_of_a_sibling(self):
-        """So it does with a stream that a sibling has opened by it."""
+        """The same holds for a stream that a sibling has opened through it."""
         self.check_stopping(self.second)
 
     def check_stopping(self, stopping):
@@ -222,7 +222,7 @@ class DrainTests(TwoServersTests):
         self.assertEqual(Code.GOING_AWAY, far.reasons[0].value.code)
 
     def test_others_are_preferred(self):
-        """A node that a draining sibling and another one have is reached by the other."""
+        """A node of a draining and another sibling is reached through the other."""
         third = self.server(3)
         self.network.pass_time(1)
         agent = self.agent(third)
@@ -240,7 +240,7 @@ class DrainTests(TwoServersTests):
         self.network.pass_time(1)
 
     def test_own_drain(self):
-        """A replica that drains lets streams end that go by others, and comes back no more."""
+        """A draining replica lets its streams through others end, and does not reconnect."""
         agent = self.joined()
         near, far = self.stream(self.first, agent)
         gone = self.first.drain()
@@ -257,7 +257,7 @@ class DrainTests(TwoServersTests):
         self.assertNotIn(self.second.host, dialed)
 
     def test_drained_without_streams(self):
-        """Without streams sessions between servers end by themselves at once."""
+        """Without streams sessions between servers end at once."""
         self.joined()
         gone = self.second.drain()
         self.network.pass_time(1)
@@ -265,7 +265,7 @@ class DrainTests(TwoServersTests):
         self.assertEqual([], self.second.siblings._acceptor.sessions())
 
     def test_new_siblings_are_refused(self):
-        """A replica that drains takes no sibling."""
+        """A draining replica rejects siblings."""
         self.second.drain()
         third = self.server(3)
         self.network.pass_time(3)
@@ -288,7 +288,7 @@ class DrainTests(TwoServersTests):
         self.second.stop_listening()
 
     def test_stopped(self):
-        """A service that is stopped by itself leaves nothing open."""
+        """A service that is stopped alone leaves nothing open."""
         self.joined()
         self.second.siblings.stopService()
         self.assertEqual([], self.second.siblings.sessions())

@@ -1,4 +1,4 @@
-"""The list of nodes: what is written, and what is read."""
+"""The list of nodes: writing and reading."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class LineTests(SynchronousTestCase):
     """One line."""
 
     def test_both_ways(self):
-        """What is written is read."""
+        """A written line is read again."""
         text = "host=edge-1&ipv4=192.0.2.7&ipv6=2001:db8::1&cidr=10.0.0.0/8&default-route=true"
         for entry in (
             NodeEntry(1, "edge-1", parse_identifiers(text), False),
@@ -42,7 +42,7 @@ class LineTests(SynchronousTestCase):
         self.assertEqual(7, decode_line(encode_gone(7)[:-1]))
 
     def test_as_specified(self):
-        """A line is as docs/protocol.md has it, and unknown fields are ignored."""
+        """A line is as specified in docs/protocol.md, and unknown fields are ignored."""
         line = (
             b'{"number":7,"node":"edge-1","identifiers":"host=edge-1&ipv4=192.0.2.7",'
             b'"draining":false}\n'
@@ -53,7 +53,7 @@ class LineTests(SynchronousTestCase):
         self.assertEqual(b'{"number":7}\n', encode_gone(7))
 
     def test_bad_lines(self):
-        """Anything else is refused with a reason."""
+        """Other lines are rejected with a reason."""
         good = {"number": 1, "node": "edge-1", "identifiers": "host=edge-1", "draining": False}
         bad = [{**good, "number": number} for number in (0, -1, 2**32, "1", True, None, 1.0)]
         bad += [{**good, "node": node} for node in ("", "Edge", "a b", "x" * 254, 7, None)]
@@ -67,10 +67,10 @@ def _encoded(fields):
 
 
 class WriterTests(SynchronousTestCase):
-    """The side that tells."""
+    """The writing side."""
 
     def setUp(self):
-        """Begin with two nodes."""
+        """Start with two nodes."""
         self.registry = SessionRegistry(Clock())
         self.sessions = [FakeSession(f"edge-{number}", hosts=[]) for number in (1, 2)]
         for session in self.sessions:
@@ -85,7 +85,7 @@ class WriterTests(SynchronousTestCase):
         self.far.attach(self.reader)
 
     def told(self):
-        """Return what was told since the last time."""
+        """Return the lines since the last call."""
         lines, self.reader.received = self.reader.received.split(b"\n"), b""
         self.assertEqual(b"", lines.pop())
         entries = [decode_line(line) for line in lines]
@@ -95,7 +95,7 @@ class WriterTests(SynchronousTestCase):
         ]
 
     def test_changes(self):
-        """First it tells of all nodes, then of each change; a number is never used again."""
+        """First all nodes are reported, then each change; a number is never reused."""
         self.open()
         self.assertEqual([(1, "edge-1", False), (2, "edge-2", False)], self.told())
         self.registry.remove(self.sessions[0])
@@ -108,7 +108,7 @@ class WriterTests(SynchronousTestCase):
         self.assertEqual([None, "edge-2", "edge-1"], list(map(self.writer.node, (1, 2, 3))))
 
     def test_agent_that_is_away(self):
-        """A node whose agent has no connection is told of as one that takes no new streams."""
+        """A node whose agent has no connection is reported as draining."""
         self.open()
         self.told()
         for connected in (False, True):
@@ -117,7 +117,7 @@ class WriterTests(SynchronousTestCase):
             self.assertEqual([(1, "edge-1", not connected)], self.told())
 
     def test_reader_that_has_gone(self):
-        """What changes before the stream has ended is not written to it any more."""
+        """Changes before the end of the stream are no longer written to it."""
         self.open()
         self.told()
         self.writer.stopProducing()
@@ -125,14 +125,14 @@ class WriterTests(SynchronousTestCase):
         self.assertEqual([], self.told())
 
     def test_remote_nodes(self):
-        """It does not tell of what siblings have."""
+        """Nodes of siblings are not reported."""
         self.open()
         self.told()
         self.registry.add_remote(FakeSession("edge-9"))
         self.assertEqual([], self.told())
 
     def test_slow_reader(self):
-        """While nobody reads it keeps names only, and then tells what is true at that time."""
+        """For a slow reader only names are stored, and later the current state is written."""
         for number in range(3, 3000):
             self.registry.add(FakeSession(f"edge-{number}", hosts=[]))
         self.near.attach(self.writer)
@@ -157,20 +157,20 @@ class WriterTests(SynchronousTestCase):
         self.assertEqual(2998, len(there))
 
     def test_more_nodes_than_may_be_told(self):
-        """Those beyond the bound are left out, with a warning."""
+        """Nodes above the limit are omitted, with a warning."""
         self.patch(feed, "MAX_NODES", 1)
         self.open()
         self.assertEqual([(1, "edge-1", False)], self.told())
 
     def test_reader_that_writes(self):
-        """Whoever writes to the list loses it."""
+        """A reader that writes to the list loses it."""
         self.open()
         self.far.write(b"x")
         self.assertEqual(Code.PROTOCOL, self.reader.ended_with[0].code)
         self.assertEqual([], self.registry.on_direct_changed)
 
     def test_end(self):
-        """When the reader has enough, nothing is followed any longer."""
+        """When the reader has left, changes are no longer followed."""
         self.open()
         self.far.abort(Code.CANCELLED, "enough")
         self.assertEqual([], self.registry.on_direct_changed)
@@ -178,7 +178,7 @@ class WriterTests(SynchronousTestCase):
 
 
 class ReaderTests(SynchronousTestCase):
-    """The side that learns."""
+    """The reading side."""
 
     def setUp(self):
         """Open a stream."""
@@ -190,39 +190,39 @@ class ReaderTests(SynchronousTestCase):
         self.far.attach(self.writer)
 
     def test_cut_anywhere(self):
-        """Lines are read however they are cut."""
+        """Lines are read in any fragmentation."""
         entry = NodeEntry(1, "edge-1", parse_identifiers("host=edge-1"), False)
         for byte in encode_entry(entry) + encode_gone(1):
             self.far.write(bytes([byte]))
         self.assertEqual(([entry, 1], []), (self.entries, self.failures))
 
     def test_malformed(self):
-        """The first bad line ends the reading, with a reason."""
+        """The first malformed line ends the reading, with a reason."""
         self.far.write(encode_gone(1) + b"nonsense\n" + encode_gone(2))
         self.assertEqual(([1], 1), (self.entries, len(self.failures)))
         self.far.write(b"more\n")
         self.assertEqual(1, len(self.failures))
 
     def test_long_line(self):
-        """A line beyond the bound is refused before it ends."""
+        """A line above the limit is rejected before its end."""
         self.far.write(b"x" * MAX_LINE)
         self.assertEqual([], self.failures)
         self.far.write(b"x")
         self.assertIn(str(MAX_LINE), self.failures[0])
 
     def test_end_by_the_sibling(self):
-        """An end that was not asked for is a failure."""
+        """An unexpected end is a failure."""
         self.far.loseConnection()
         self.assertEqual(["it has ended"], self.failures)
 
     def test_end(self):
-        """One that was asked for is none."""
+        """An expected end is not."""
         self.reader.end()
         self.assertEqual([], self.failures)
         self.assertIsInstance(self.writer.ended_with[0], StreamFailed)
 
     def test_end_before_the_beginning(self):
-        """A list that has not begun is not read."""
+        """A list that has not started is not read."""
         reader = FeedReader(self.entries.append, self.failures.append)
         reader.end()
         self.assertEqual([], self.failures)

@@ -1,4 +1,4 @@
-"""Replicas that find each other, over TLS in memory."""
+"""Discovery of replicas, over TLS in memory."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ WINDOW = SIBLING_LIMITS.resume_window / 1000
 
 
 class FindingTests(WorldTests):
-    """How replicas find each other."""
+    """Discovery of replicas."""
 
     def test_three_replicas(self):
-        """Each has one session with each other one and none with itself, and counts three."""
+        """Each has one session with each other and none with itself, and counts three."""
         servers = self.cluster(3)
         for server in servers:
             self.assertEqual(2, len(server.siblings._acceptor.sessions()))
@@ -36,7 +36,7 @@ class FindingTests(WorldTests):
             self.assertIsNone(server.siblings.problem())
 
     def test_any_order(self):
-        """They are all connected within a second of the last one's start, whatever the order."""
+        """They are all connected within a second of the last one's start, in any order."""
         for order in itertools.permutations((1, 2, 3)):
             servers = [self.made(number) for number in (1, 2, 3)]
             self.network.pass_time(1)
@@ -52,14 +52,14 @@ class FindingTests(WorldTests):
             self.network.pass_time(1)
 
     def made(self, number):
-        """Make a replica that is listed, and not started."""
+        """Create a replica that is listed, and not started."""
         server = Server(self, number)
         self.servers.append(server)
         self.list(server)
         return server
 
     def test_new_replica(self):
-        """A replica that is added is connected, both ways, within a second."""
+        """An added replica is connected, both ways, within a second."""
         first, second = self.cluster(2)
         third = self.server(3)
         self.network.pass_time(1)
@@ -68,7 +68,7 @@ class FindingTests(WorldTests):
             self.assertEqual(3, server.siblings.replicas())
 
     def test_restarted_in_place(self):
-        """A replica that is restarted is connected at once when it comes, with its new nodes."""
+        """A restarted replica is connected at once, with its new nodes."""
         first, second = self.cluster(2)
         self.agent(second)
         self.network.pass_time(0.1)
@@ -85,7 +85,7 @@ class FindingTests(WorldTests):
         self.assertIsNone(first.siblings.problem())
 
     def test_own_address(self):
-        """A server that finds itself does not dial itself again, until its address changes."""
+        """A server that has dialed itself does not repeat that, until its address changes."""
         server = self.server(1)
         self.network.pass_time(30)
         self.assertEqual(["10.0.0.1"], self.network.attempts)
@@ -99,7 +99,7 @@ class FindingTests(WorldTests):
         self.assertEqual(["10.0.0.1", "10.0.0.9"], self.network.attempts)
 
     def test_new_address(self):
-        """A sibling whose address changes is tried there at once, however often it has failed."""
+        """A sibling's new address is tried at once, however many attempts failed."""
         self.patch(random, "uniform", lambda least, most: most)
         first = self.server(1)
         second = Server(self, 2)
@@ -118,7 +118,7 @@ class FindingTests(WorldTests):
         self.assertEqual((1, 1), first.stats)
 
     def test_not_serving(self):
-        """A replica that does not serve is not dialed; one that does not say so is."""
+        """A replica that is not serving is not dialed; one without the condition is."""
         first = self.server(1)
         second = self.server(2, listed=False)
         self.list(second, serving=False, ready=False)
@@ -129,7 +129,7 @@ class FindingTests(WorldTests):
         self.assertEqual((1, 1), first.stats)
 
     def test_number_of_replicas(self):
-        """It counts who is listed, and this server where it is not; there is at least one."""
+        """It counts the listed replicas, and this server if it is not listed; at least one."""
         first = self.server(1, listed=False)
         self.network.pass_time(LISTED_SECONDS, step=1)
         self.assertEqual(1, first.siblings.replicas())
@@ -147,7 +147,7 @@ class FindingTests(WorldTests):
         self.assertEqual(1, first.siblings.replicas())
 
     def test_number_that_is_not_known(self):
-        """While the API has told nothing the number of replicas is not known, nor told."""
+        """While the API has not responded, the number of replicas is unknown, and not sent."""
         self.api.fail(ApiUnreachable("away"))
         server = self.server(1)
         self.network.pass_time(1)
@@ -158,7 +158,7 @@ class FindingTests(WorldTests):
         self.assertEqual(1, server.siblings.replicas())
 
     def test_servers_that_start_together(self):
-        """Who is not listed yet does not say how many there are; when that is known it is told."""
+        """A server that is not listed yet sends no number; it sends it once it is known."""
         first, second = self.server(1, listed=False), self.server(2, listed=False)
         agents = [self.agent(server) for server in (first, second)]
         told = [[], []]
@@ -173,11 +173,11 @@ class FindingTests(WorldTests):
         self.assertEqual([[2], [1, 2]], told)
         self.unlist(second)
         self.network.pass_time(1)
-        # The one that is listed no longer counts itself.
+        # The listed one no longer counts itself separately.
         self.assertEqual([[2, 1], [1, 2]], told)
 
     def test_server_that_is_never_listed(self):
-        """One in no pod waits for that so long, then it counts itself, and tells its agents."""
+        """A server in no pod waits for a while, then counts itself, and notifies its agents."""
         server = self.server(1, listed=False)
         told = []
         self.agent(server).session.on_servers_told.append(told.append)
@@ -187,7 +187,7 @@ class FindingTests(WorldTests):
         self.assertEqual([1], told)
 
     def test_agents_are_told_the_number(self):
-        """An agent learns how many servers there are from each of them."""
+        """An agent receives the number of servers from each of them."""
         first, _ = self.cluster(2)
         self.assertEqual("2", self.agent(first).answer.properties["servers"])
 
@@ -210,7 +210,7 @@ class FindingTests(WorldTests):
         del self.network.listening["2001:db8::2"]
 
     def test_unlisted(self):
-        """The session with a replica that is listed no longer ends, and its nodes go."""
+        """The session with an unlisted replica ends, and its nodes are removed."""
         first, second = self.cluster(2)
         self.agent(second)
         self.network.pass_time(0.1)
@@ -222,7 +222,7 @@ class FindingTests(WorldTests):
         self.assertEqual([], second.siblings._acceptor.sessions())
 
     def test_unlisted_with_a_stream(self):
-        """A stream by a replica that is listed no longer goes on until its end."""
+        """A stream through an unlisted replica continues until its end."""
         first, second = self.cluster(2)
         agent = self.agent(second)
         self.network.pass_time(0.1)
@@ -239,7 +239,7 @@ class FindingTests(WorldTests):
         self.assertEqual([], first.siblings._leaving)
 
     def test_unreachable(self):
-        """A sibling that does not answer is tried again and again, and told of once."""
+        """An unresponsive sibling is retried, and logged once."""
         self.network.dark.add("10.0.0.2")
         first = self.server(1)
         second = self.server(2)
@@ -247,12 +247,12 @@ class FindingTests(WorldTests):
         attempts = self.network.attempts.count("10.0.0.2")
         self.assertGreaterEqual(attempts, 3)
         self.assertEqual((1, 0), first.stats)
-        # It cannot be known that the other one of the two is the second itself.
+        # It is unknown that the other one of the two is the second itself.
         self.assertEqual((2, 1), second.stats)
         self.assertIn("server-2", first.siblings.problem())
         failed = [server.siblings.stats().failed_attempts for server in (first, second)]
         self.assertGreaterEqual(failed[0], 3)
-        # The last one of each may still be under way.
+        # The last attempt of each may still be in progress.
         self.assertIn(attempts - sum(failed), (0, 1, 2))
         lines = [line for line in self.warnings() if line.startswith("sibling server-2")]
         # One by each of the two servers.
@@ -260,10 +260,10 @@ class FindingTests(WorldTests):
 
 
 class AdmissionTests(WorldTests):
-    """Who is taken for a sibling."""
+    """Admission of siblings."""
 
     class Peer:
-        """Sends HELLO as a sibling would, and keeps the answer."""
+        """Sends HELLO like a sibling, and stores the response."""
 
         def __init__(self, clock, process):
             self.clock = clock
@@ -272,11 +272,11 @@ class AdmissionTests(WorldTests):
             self.error = None
 
         def buildProtocol(self, addr):
-            """Make a connection."""
+            """Return a connection."""
             return SessionConnection(self.clock, self, alpn=SIBLING_ALPN)
 
         def doStart(self):
-            """Be a factory."""
+            """Provide the interface of a factory."""
 
         doStop = doStart
 
@@ -285,16 +285,16 @@ class AdmissionTests(WorldTests):
             connection.send_hello(Hello(Limits(), NO_SESSION, self.process))
 
         def hello_received(self, connection, hello):
-            """Keep it."""
+            """Store it."""
             self.answer = hello
             connection.transport.loseConnection()
 
         def connection_ended(self, connection, reason):
-            """Note why."""
+            """Record the reason."""
             self.error = reason.value
 
     def knock(self, server, credentials, process=OTHER_PROCESS):
-        """Connect as a sibling with some credentials; give what came of it."""
+        """Connect as a sibling with these credentials; return the result."""
         peer = self.Peer(self.network, process)
         creator = ClientContexts(credentials, SIBLING_ALPN).creator(server_name("kube-system"))
         factory = TLSMemoryBIOFactory(creator, True, peer, self.network)
@@ -303,13 +303,13 @@ class AdmissionTests(WorldTests):
         return peer
 
     def test_server(self):
-        """A certificate tunnel-proxy-client of the project lets in."""
+        """The project's certificate tunnel-proxy-client is accepted."""
         peer = self.knock(self.server(1), sibling_credentials(self.issuer))
         self.assertIsNotNone(peer.answer)
         self.network.pass_time(WINDOW + 1)
 
     def test_sessions_are_limited(self):
-        """As many are taken as there may be, those included that wait, and not one more."""
+        """The number of sessions is limited, including those without a connection."""
         self.patch(acceptor, "MAX_SESSIONS", 3)
         server, credentials = self.server(1), sibling_credentials(self.issuer)
         for number in range(1, 4):
@@ -324,7 +324,7 @@ class AdmissionTests(WorldTests):
         self.network.pass_time(WINDOW + 1)
 
     def test_unfinished_connections_are_limited(self):
-        """Of those that have not said HELLO the oldest makes room."""
+        """Of the connections without HELLO the oldest is evicted."""
         self.patch(acceptor, "MAX_UNFINISHED", 3)
         server = self.server(1)
         transports = [StringTransport() for _ in range(4)]
@@ -333,12 +333,12 @@ class AdmissionTests(WorldTests):
         self.assertEqual([True, False, False, False], [each.disconnected for each in transports])
         for _ in range(3):
             self.assertIsNotNone(self.knock(server, sibling_credentials(self.issuer)).answer)
-        # One of them needed room, and gave it back to the others.
+        # One of them needed room, and returned it.
         self.assertEqual([True, True, False, False], [each.disconnected for each in transports])
         self.network.pass_time(HELLO_TIMEOUT + WINDOW + 1)
 
     def test_others(self):
-        """No other certificate does, whoever has signed it; the operator is told once."""
+        """No other certificate is accepted, whoever has signed it; that is logged once."""
         server = self.server(1)
         for credentials in (
             self.issuer.node(),
@@ -356,7 +356,7 @@ class AdmissionTests(WorldTests):
         self.assertIn("not a server's", lines[0])
 
     def test_agents_port_for_siblings(self):
-        """A server's certificate makes nobody an agent."""
+        """A server's certificate is not accepted as an agent's."""
         server = self.server(1)
         credentials = sibling_credentials(self.issuer)
         peer = self.Peer(self.network, OTHER_PROCESS)

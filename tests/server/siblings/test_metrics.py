@@ -1,4 +1,4 @@
-"""What a scrape shows of siblings."""
+"""The metrics of siblings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class SiblingFamiliesTests(SynchronousTestCase):
     """The families by their names and samples."""
 
     def setUp(self):
-        """Count."""
+        """Set the counts."""
         outgoing, incoming = TunnelCounters(), TunnelCounters()
         outgoing.dials.update({Code.DONE: 7, Code.REFUSED: 2})
         incoming.dials[Code.TIMEOUT] = 1
@@ -38,7 +38,7 @@ class SiblingFamiliesTests(SynchronousTestCase):
         }
 
     def test_samples(self):
-        """Each figure is in the family that speaks of it."""
+        """Each value is in its family."""
         for labels, value in {
             ("siblings", "known"): 3,
             ("siblings", "connected"): 2,

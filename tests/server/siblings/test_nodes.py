@@ -1,4 +1,4 @@
-"""Nodes that are reached by a sibling, over TLS in memory."""
+"""Nodes that are reached through a sibling, over TLS in memory."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ OTHER_PROCESS = b"b" * 16
 
 
 def fake_session(node):
-    """Make a direct session whose dials the test answers."""
+    """Return a direct session whose dials the test completes."""
     return FakeSession(node, hosts=[node])
 
 
 class NodeTests(TwoServersTests):
-    """Nodes that a sibling has."""
+    """Nodes of a sibling."""
 
     def test_found(self):
-        """A node is found where its agent is not, by all its identifiers, at once."""
+        """A node is found where its agent is not connected, by all its identifiers, at once."""
         self.joined(identifiers="host=edge-1&host=camera&ipv4=192.0.2.7&cidr=10.1.0.0/16")
         for host in ("edge-1", "camera", "192.0.2.7", "10.1.2.3"):
             self.assertEqual("edge-1", self.first.registry.found(host).node)
@@ -41,7 +41,7 @@ class NodeTests(TwoServersTests):
         self.assertEqual([], self.first.listener.sessions())
 
     def test_there_before(self):
-        """Nodes that were there before the siblings met are known, however many."""
+        """Nodes that were connected before the siblings are known, however many."""
         for number in range(300):
             self.second.registry.add(fake_session(f"node-{number}"))
         third = self.server(3)
@@ -50,14 +50,14 @@ class NodeTests(TwoServersTests):
         self.assertTrue(self.first.knows("node-299"))
 
     def test_gone(self):
-        """A node that leaves the sibling is gone here; when it was seen last is remembered."""
+        """A node that leaves the sibling is removed here; its last contact is stored."""
         agent = self.joined()
         agent.session.close(Code.GOING_AWAY, "stopped")
         self.network.pass_time(0.1)
         self.assertFalse(self.first.knows("edge-1"))
 
     def test_other_identifiers(self):
-        """A node whose agent claims something else is reached all the time."""
+        """A node whose agent's identifiers change stays reachable throughout."""
         first = self.joined(identifiers="host=edge-1&ipv4=192.0.2.7")
         reached = []
         registry = self.first.registry
@@ -67,7 +67,7 @@ class NodeTests(TwoServersTests):
         self.assertEqual([True], reached)
 
     def test_gone_while_a_session_ends_its_streams(self):
-        """What has gone from a sibling whose list has ended is not believed for long."""
+        """Nodes of a sibling whose list has ended are forgotten soon."""
         stays = self.joined()
         goes = self.joined("edge-2")
         near, far = self.stream(self.first, stays, "edge-1", 80)
@@ -84,7 +84,7 @@ class NodeTests(TwoServersTests):
         self.assertEqual(b"still there", far.received)
 
     def test_stream(self):
-        """A stream goes by the sibling, bytes both ways, each direction ended by itself."""
+        """A stream through the sibling carries data both ways, and supports half-close."""
         agent = self.joined()
         near, far = self.stream(self.first, agent, "192.0.2.80", 8080)
         request = agent.acceptor.requests[-1]
@@ -105,7 +105,7 @@ class NodeTests(TwoServersTests):
         self.assertIsNone(far.reasons[0].check(StreamFailed))
 
     def test_much(self):
-        """Megabytes arrive whole both ways, and a reader that stops holds up its writer only."""
+        """Megabytes arrive intact both ways, and a reader that stops delays only its writer."""
         agent = self.joined()
         near, far = self.stream(self.first, agent)
         data = bytes(range(256)) * 4096 * 4
@@ -128,7 +128,7 @@ class NodeTests(TwoServersTests):
         self.network.settle()
 
     def test_long_names(self):
-        """A node whose name has 253 characters is reached, at a host with 240."""
+        """A node with a name of 253 characters is reached, at a host of 240."""
         node = ".".join(["n" * 63] * 4)[:253]
         session = fake_session(node)
         self.second.registry.add(session)
@@ -143,7 +143,7 @@ class NodeTests(TwoServersTests):
         self.failureResultOf(opened, StreamFailed)
 
     def test_whose_share_it_is(self):
-        """The caller's who has come to the first server, and not the first server's."""
+        """The share of the first server's caller is charged, not that of the first server."""
         session = fake_session("edge-1")
         self.second.registry.add(session)
         self.network.pass_time(0.1)
@@ -167,7 +167,7 @@ class NodeTests(TwoServersTests):
         self.assertEqual(Code.BAD_DESTINATION, error.code)
 
     def test_failures(self):
-        """Why a target is not reached is told in the words of the agent, with its code."""
+        """Errors for an unreachable target have the agent's text and code."""
         agent = self.joined()
         for code in (Code.REFUSED, Code.DENIED, Code.NAME_NOT_RESOLVED, Code.OVERLOADED):
             opened = self.dial(self.first, agent)
@@ -180,7 +180,7 @@ class NodeTests(TwoServersTests):
         self.assertEqual((1, 1), (outgoing[Code.REFUSED], incoming[Code.REFUSED]))
 
     def test_timeout(self):
-        """A target that does not answer is given up in time."""
+        """A dial to an unresponsive target times out."""
         agent = self.joined()
         opened = self.dial(self.first, agent, timeout=3.0)
         self.assertEqual(3.0, agent.acceptor.requests[-1].timeout)
@@ -199,7 +199,7 @@ class NodeTests(TwoServersTests):
         self.assertEqual([True], cancelled)
 
     def test_resets(self):
-        """A stream that breaks at one end does so at the other for the same reason."""
+        """A stream that is reset at one end is reset at the other with the same reason."""
         agent = self.joined()
         near, far = self.stream(self.first, agent)
         far.transport.abort(Code.CONNECTION_LOST, "the kubelet has died")
@@ -213,7 +213,7 @@ class NodeTests(TwoServersTests):
         self.assertEqual((Code.CANCELLED, "kubectl has left"), (error.code, error.text))
 
     def test_direct_sessions_come_first(self):
-        """A node that is here is not reached by a sibling, in whichever order they came."""
+        """A node with a direct session is not reached through a sibling, whichever came first."""
         self.joined()
         self.agent(self.first)
         self.assertIs(self.first.registry.direct("edge-1"), self.first.registry.found("edge-1"))
@@ -222,7 +222,7 @@ class NodeTests(TwoServersTests):
         self.assertEqual(0, self.first.siblings.stats().remote_nodes)
 
     def test_direct_session_that_ends(self):
-        """When the agent leaves this server its node is reached by the sibling."""
+        """When the agent leaves this server, its node is reached through the sibling."""
         agent = self.joined()
         here = self.agent(self.first)
         here.session.close(Code.GOING_AWAY, "elsewhere")
@@ -235,7 +235,7 @@ class NodeTests(TwoServersTests):
         self.network.settle()
 
     def test_no_circles(self):
-        """What a sibling reaches by others only is not told to anybody."""
+        """Nodes that a sibling reaches only through others are not reported."""
         third = self.server(3)
         self.network.pass_time(1)
         self.joined()
@@ -244,7 +244,7 @@ class NodeTests(TwoServersTests):
         self.assertEqual(1, len(claims))
 
     def test_agent_that_drains(self):
-        """A node whose agent is about to stop is chosen last, and idle connections are told."""
+        """A node whose agent is draining is chosen last, and its idle connections are closed."""
         drained = []
         self.first.listener.on_sessions_drain.append(drained.extend)
         agent = self.joined()
@@ -260,7 +260,7 @@ class NodeTests(TwoServersTests):
         self.network.pass_time(0.5)
 
     def test_node_that_has_just_gone(self):
-        """A dial for a node that leaves its sibling meanwhile says so."""
+        """A dial for a node that leaves its sibling meanwhile fails with that reason."""
         agent = self.joined()
         way = self.first.registry.found("edge-1")
         opened = self.dial(self.first, agent)
@@ -272,7 +272,7 @@ class NodeTests(TwoServersTests):
         self.assertEqual(Code.SESSION_LOST, self.failureResultOf(again, StreamFailed).value.code)
 
     def test_another_way(self):
-        """A dial that is lost on the way to its node goes by another sibling that has it."""
+        """A dial that is lost on the way to its node takes the route through another sibling."""
         third = self.server(3)
         self.network.pass_time(1)
         agent = self.agent(third)
@@ -288,13 +288,13 @@ class NodeTests(TwoServersTests):
         self.network.settle()
 
     def both(self):
-        """Have the agents of a node connect to both replicas; give them, the first one's first."""
+        """Connect agents of a node to both replicas; return them, the first one's first."""
         near = self.agent(self.first)
         far = self.joined("edge-1", process=OTHER_PROCESS)
         return near, far
 
     def test_direct_session_without_a_connection(self):
-        """A node whose agent is away for the moment is reached by the sibling that has it."""
+        """A node whose agent is temporarily away is reached through the sibling that has it."""
         near, far = self.both()
         near.link.cut()
         used, _ = self.stream(self.first, far)
@@ -302,7 +302,7 @@ class NodeTests(TwoServersTests):
         self.network.settle()
 
     def test_dial_that_waits_for_a_connection(self):
-        """A dial under way when the agent's connection is lost goes by the sibling at once."""
+        """A pending dial is moved to the sibling at once when the agent's connection is lost."""
         near, far = self.both()
         opened = self.dial(self.first, near)
         near.link.cut()
@@ -313,7 +313,7 @@ class NodeTests(TwoServersTests):
         self.network.settle()
 
     def test_dial_that_has_no_other_way(self):
-        """Where there is no other way it waits for the agent to be back."""
+        """Without another route it waits for the agent to be back."""
         agent = self.agent(self.first)
         opened = self.dial(self.first, agent)
         agent.link.cut()
@@ -323,9 +323,8 @@ class NodeTests(TwoServersTests):
         self.assertEqual(Code.CANCELLED, self.failureResultOf(opened, StreamFailed).value.code)
 
     def test_agent_that_comes_back_to_a_sibling_only(self):
-        """What is dialed goes there at once, also what waited for it here; streams here wait for
-        the resume window, as nobody can tell that its process is another one.
-        """
+        """Dials go there at once, also those that waited for it here; streams here wait for the
+        resume window, as it is unknown whether its process is a new one."""
         window = 30.0
         listener = self.first.listener
         listener.settings = replace(listener.settings, return_grace=window)
@@ -349,7 +348,7 @@ class NodeTests(TwoServersTests):
         self.assertEqual(Code.SESSION_LOST, near.reasons[0].value.code)
 
     def test_dial_that_waits_while_a_sibling_waits_too(self):
-        """It goes by the sibling once the agent is back there, which had lost it as well."""
+        """It moves to the sibling once the agent is back there, which had lost it, too."""
         near, far = self.both()
         for agent in (far, near):
             agent.link.cut()
@@ -365,7 +364,7 @@ class NodeTests(TwoServersTests):
         self.network.settle()
 
     def test_dial_that_waits_while_the_way_to_a_sibling_is_lost_too(self):
-        """It goes by the sibling once that is back, which has had the agent all the time."""
+        """It moves to the sibling once that is back, which has had the agent all the time."""
         listener = self.first.listener
         listener.settings = replace(listener.settings, return_grace=30.0)
         _, far = self.both()
@@ -383,7 +382,7 @@ class NodeTests(TwoServersTests):
         self.network.settle()
 
     def test_direct_session_that_is_lost(self):
-        """A dial that is lost in a session with the agent goes by a sibling that has it."""
+        """A dial that is lost in a session with the agent takes the route through a sibling."""
         near, far = self.both()
         opened = self.dial(self.first, near)
         self.assertEqual([], far.acceptor.requests)
@@ -396,7 +395,7 @@ class NodeTests(TwoServersTests):
         self.network.settle()
 
     def test_answer_of_the_agent(self):
-        """A dial that the agent has answered is not made a second time."""
+        """A dial with a result from the agent is not repeated."""
         near, far = self.both()
         opened = self.dial(self.first, near)
         near.acceptor.requests[-1].fail(Code.REFUSED, "refused")
@@ -405,7 +404,7 @@ class NodeTests(TwoServersTests):
         self.assertEqual([], far.acceptor.requests)
 
     def test_lost_in_both(self):
-        """A dial that is lost in a sibling's session with the agent does not come back by us."""
+        """A dial that is lost in a sibling's session with the agent does not return through us."""
         near, far = self.both()
         way = self.first.registry.find_another(self.first.registry.found("edge-1"))
         opened = way.open_here("192.0.2.80", 80, 15.0, "r")
@@ -416,7 +415,7 @@ class NodeTests(TwoServersTests):
         self.assertEqual([], near.acceptor.requests)
 
     def test_agent_that_is_away(self):
-        """A node whose agent has lost its connection to a sibling is asked of another first."""
+        """A node whose agent is disconnected from a sibling is first tried through another."""
         third = self.server(3)
         self.network.pass_time(1)
         away = self.agent(third)
@@ -435,7 +434,7 @@ class NodeTests(TwoServersTests):
             self.network.pass_time(0.1)
 
     def test_malformed_list(self):
-        """A sibling whose list makes no sense is left, and tried again, but not all the time."""
+        """A sibling with a malformed list is disconnected, and retried with a backoff."""
         self.patch(feed, "encode_entry", lambda entry: b"nonsense\n")
         attempts = len(self.network.attempts)
         self.joined()
@@ -450,18 +449,18 @@ class NodeTests(TwoServersTests):
         self.assertLess(len(self.network.attempts) - attempts, 60)
 
     def test_too_many_nodes(self):
-        """A sibling that has more nodes than may be is left, too."""
+        """A sibling with too many nodes is disconnected, too."""
         self.patch(sibling_session, "MAX_NODES", 1)
         self.joined()
         self.assertTrue(self.first.knows("edge-1"))
         self.second.registry.add(fake_session("edge-2"))
         self.network.pass_time(0.1)
         ends = self.first.siblings.stats().outgoing.session_ends
-        # It may be back, and left again, at once.
+        # It may be back, and disconnected again, at once.
         self.assertGreaterEqual(ends[Code.PROTOCOL], 1)
 
     def test_unknown_targets(self):
-        """A sibling asks by numbers that it was told; all else is refused by a code."""
+        """A sibling uses the numbers that were reported to it; others are rejected with a code."""
         self.joined()
         self.network.pass_time(0.1)
         (tunnel,) = self.first.siblings._outgoing()
@@ -482,14 +481,14 @@ class NodeTests(TwoServersTests):
             self.assertEqual(code, self.failureResultOf(opened, StreamFailed).value.code, host)
 
     def test_siblings_are_asked_for_nothing(self):
-        """The side that was dialed cannot ask for anything by the same session."""
+        """The dialed side cannot open streams in the same session."""
         (tunnel,) = self.second.siblings._acceptor.sessions()
         opened = tunnel.open_stream("1/192.0.2.80", 80, 15.0, "r")
         self.network.settle()
         self.assertEqual(Code.PROTOCOL, self.failureResultOf(opened, StreamFailed).value.code)
 
     def test_snapshot(self):
-        """The way to a node describes itself by the node's name and the sibling's session."""
+        """The snapshot of a route has the node's name and the sibling's session."""
         self.joined()
         way = self.first.registry.found("edge-1")
         verifyObject(INodeSession, way)
@@ -498,7 +497,7 @@ class NodeTests(TwoServersTests):
 
 
 class _Producer:
-    """Writes pieces of data while it may."""
+    """Writes pieces of data while it is not paused."""
 
     def __init__(self, consumer, data):
         self.consumer = consumer
@@ -519,5 +518,5 @@ class _Producer:
             self.consumer.write(piece)
 
     def stopProducing(self):
-        """Write no more."""
+        """Stop writing."""
         self.paused = True

@@ -1,4 +1,4 @@
-"""Which replicas EndpointSlices speak of."""
+"""The replicas in EndpointSlices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from yurttunnel.server.siblings.replicas import (
 
 
 def endpoint(*addresses, pod=None, **conditions):
-    """Make an endpoint."""
+    """Return an endpoint."""
     made = {"addresses": list(addresses), "conditions": conditions}
     if pod is not None:
         made["targetRef"] = {"kind": "Pod", "name": pod}
@@ -23,7 +23,7 @@ def endpoint(*addresses, pod=None, **conditions):
 
 
 def slice_of(*endpoints, ports=({"name": "tcp", "port": 10262, "protocol": "TCP"},)):
-    """Make an EndpointSlice."""
+    """Return an EndpointSlice."""
     return {"metadata": {"name": "s"}, "ports": list(ports), "endpoints": list(endpoints)}
 
 
@@ -31,13 +31,13 @@ class ReplicaTests(SynchronousTestCase):
     """From the API's objects to addresses."""
 
     def test_addresses(self):
-        """Each endpoint is an address with the port that is called tcp."""
+        """Each endpoint is an address with the port named tcp."""
         ports = [{"name": "https", "port": 10263}, {"name": "tcp", "port": 20262}]
         found = endpoints_in(slice_of(endpoint("10.0.0.1", pod="a"), ports=ports))
         self.assertEqual((Endpoint("a", ("10.0.0.1", 20262)),), found)
 
     def test_serving(self):
-        """Those that do not serve are left out; those that do not say so are taken."""
+        """Endpoints that are not serving are omitted; those without the condition are included."""
         found = endpoints_in(
             slice_of(
                 endpoint("10.0.0.1", serving=True, terminating=True, ready=False),
@@ -50,7 +50,7 @@ class ReplicaTests(SynchronousTestCase):
         self.assertEqual(["10.0.0.1", "10.0.0.3", "10.0.0.4"], hosts)
 
     def test_replicas(self):
-        """The addresses of a pod in slices of both families are those of one replica."""
+        """The addresses of a pod in slices of both families belong to one replica."""
         four = endpoints_in(slice_of(endpoint("10.0.0.1", pod="a"), endpoint("10.0.0.2", pod="b")))
         six = endpoints_in(slice_of(endpoint("2001:DB8::1", pod="a")))
         self.assertEqual(
@@ -62,12 +62,12 @@ class ReplicaTests(SynchronousTestCase):
         )
 
     def test_without_pods(self):
-        """Endpoints that somebody wrote by hand are each a replica."""
+        """Manually written endpoints are each a replica."""
         found = by_replica([endpoints_in(slice_of(endpoint("10.0.0.1"), endpoint("10.0.0.2")))])
         self.assertEqual(["10.0.0.1", "10.0.0.2"], list(found))
 
     def test_malformed(self):
-        """What is not as it should be is left out, and what is beside it is taken."""
+        """Malformed parts are ignored, and the others are used."""
         events = Logged(self)
         found = endpoints_in(
             slice_of(
@@ -88,7 +88,7 @@ class ReplicaTests(SynchronousTestCase):
             self.assertEqual((), endpoints_in(slice_of(endpoint("10.0.0.1"), ports=ports)))
 
     def test_what_is_followed(self):
-        """Only the slices of the server's Service are, in its namespace."""
+        """Only slices of the server's Service are followed, in its namespace."""
         spec = replica_slices("kube-system")
         self.assertEqual(
             ("kube-system", "kubernetes.io/service-name=x-tunnel-server-svc"),

@@ -38,7 +38,7 @@ PORT = 10262
 
 
 class _Connector:
-    """An attempt to connect that is under way."""
+    """A connection attempt in progress."""
 
     def __init__(self, network, factory, call):
         self.network = network
@@ -46,18 +46,18 @@ class _Connector:
         self.call = call
 
     def stopConnecting(self):
-        """Give up."""
+        """Cancel it."""
         if self.call.active():
             self.call.cancel()
 
     def getDestination(self):
-        """Nobody asks for more."""
+        """Not used."""
 
 
 class Network(Links, Clock):
     """A clock with ``connectTCP``: ``listening`` are the factories by host.
 
-    Hosts in ``dark`` do not answer. ``attempts`` are the hosts that were dialed.
+    Hosts in ``dark`` do not respond. ``attempts`` are the hosts that were dialed.
     """
 
     step = 0.05
@@ -72,7 +72,7 @@ class Network(Links, Clock):
         self.links = []
 
     def connectTCP(self, host, port, factory, timeout=30, bindAddress=None):
-        """Connect in the next turn, or fail."""
+        """Connect in the next iteration, or fail."""
         self.attempts.append(host)
         connector = _Connector(self, factory, None)
         factory.doStart()
@@ -101,7 +101,7 @@ class Network(Links, Clock):
         return link
 
     def turn(self, link):
-        """See ``Links``; an end that gives up a connection that does not move loses it alone."""
+        """See ``Links``; an end that aborts a silent connection loses it, and its peer does not."""
         moved = link.turn()
         for io in (link.client_io, link.server_io):
             if link.lost and io.disconnecting and not io.disconnected:
@@ -111,7 +111,7 @@ class Network(Links, Clock):
 
 
 def sibling_credentials(issuer, name=KUBELET_CLIENT_NAME, organization=NODE_ORGANIZATION):
-    """Make the credentials by which servers know each other."""
+    """Return the credentials by which servers authenticate to each other."""
     key = new_key()
     certificate = issuer.authority.sign_client(key.public_key(), name, organization)
     return issuer.authority.credentials(key, certificate)
@@ -147,12 +147,12 @@ class Server:
         )
 
     def start(self):
-        """Listen and look for siblings."""
+        """Listen, and discover siblings."""
         self.listen()
         self.siblings.startService()
 
     def listen(self):
-        """Take connections."""
+        """Accept connections."""
         contexts = ServerContexts(
             self.world.issuer.server(server_name(NAMESPACE)), required=(ALPN, SIBLING_ALPN)
         )
@@ -160,17 +160,17 @@ class Server:
         self.world.network.listening[self.host] = factory
 
     def stop_listening(self):
-        """Take no connections."""
+        """Reject connections."""
         self.world.network.listening.pop(self.host, None)
 
     def drain(self):
-        """Let the sessions with siblings end; give what fires when each has."""
+        """Let the sessions with siblings end; return a ``Deferred`` for that."""
         gone = [session.ended() for session in self.siblings.sessions()]
         self.siblings.drain("the server is about to stop")
         return gone
 
     def kill(self):
-        """End as by ``kill -9``: connections are reset, and nothing more is heard of it."""
+        """End like ``kill -9``: connections are reset, and it stays silent."""
         self.stop_listening()
         network = self.world.network
         for link in network.open_links:
@@ -181,7 +181,7 @@ class Server:
         self.listener.close_sessions(Code.INTERNAL, "")
 
     def owns(self, link):
-        """Whether this server has dialed a connection."""
+        """Return whether this server has dialed a connection."""
         return any(
             getattr(client, "_connection", None) is not None
             and client._connection.transport is link.client_io.protocol
@@ -189,22 +189,22 @@ class Server:
         )
 
     def knows(self, *hosts):
-        """Whether all hosts are served here, now."""
+        """Return whether all hosts are served here now."""
         found = [self.registry.found(host) for host in hosts]
         return all(session is not None and session.connected for session in found)
 
     @property
     def stats(self):
-        """Return the numbers of siblings known and connected."""
+        """Return the numbers of known and connected siblings."""
         stats = self.siblings.stats()
         return stats.known, stats.connected
 
 
 class WorldTests(TestCase):
-    """What the tests share: a network, an API, an authority."""
+    """The common test case: a network, an API, an authority."""
 
     def setUp(self):
-        """Begin with nobody."""
+        """Start without servers."""
         self.network = Network()
         self.clock = self.network
         self.issuer = Issuer.make(self, self.network)
@@ -218,7 +218,7 @@ class WorldTests(TestCase):
         self.addCleanup(self.check_nothing_is_left)
 
     def check_nothing_is_left(self):
-        """End everything; no connection or timer may remain."""
+        """Stop everything; no connection or timer may remain."""
         for server in self.servers:
             server.stop_listening()
             server.siblings.stopService()
@@ -231,11 +231,11 @@ class WorldTests(TestCase):
         self.assertEqual([], self.network.getDelayedCalls())
 
     def warnings(self):
-        """Return the warnings that were logged."""
+        """Return the logged warnings."""
         return self.events.texts(level="warn")
 
     def server(self, number, listed=True):
-        """Make a replica; the API lists it, and it is started."""
+        """Create and start a replica, which the API lists."""
         server = Server(self, number)
         self.servers.append(server)
         if listed:
@@ -244,7 +244,7 @@ class WorldTests(TestCase):
         return server
 
     def cluster(self, count):
-        """Make as many replicas, and wait until they are connected."""
+        """Create replicas, and wait until they are connected."""
         servers = [self.server(number) for number in range(1, count + 1)]
         self.network.pass_time(1)
         for server in servers:
@@ -252,7 +252,7 @@ class WorldTests(TestCase):
         return servers
 
     def list(self, server, **conditions):
-        """Have the API list a server."""
+        """List a server in the API."""
         self.listed[server.pod] = {
             "addresses": [server.host],
             "conditions": conditions,
@@ -261,7 +261,7 @@ class WorldTests(TestCase):
         self.put_slice()
 
     def unlist(self, server):
-        """Have the API list a server no longer."""
+        """Remove a server from the list in the API."""
         del self.listed[server.pod]
         self.put_slice()
 
@@ -282,7 +282,7 @@ class WorldTests(TestCase):
         )
 
     def agent(self, server, node="edge-1", **more):
-        """Have an agent connect to one server; its acceptor keeps what is asked of it."""
+        """Connect an agent to one server; its acceptor stores its requests."""
         agent = Agent(self.network, self.issuer, node, **more)
         creator = ClientContexts(agent.credentials).creator(server_name(NAMESPACE))
         factory = TLSMemoryBIOFactory(creator, True, agent, self.network)
@@ -292,7 +292,7 @@ class WorldTests(TestCase):
         return agent
 
     def stream(self, server, agent, host="192.0.2.80", port=80):
-        """Open a stream from a server to an agent's node; give the users of both ends."""
+        """Open a stream from a server to an agent's node; return the protocols of both ends."""
         opened = self.dial(server, agent, host, port)
         request = agent.acceptor.requests[-1]
         near, far = HalfCloseUser(), HalfCloseUser()
@@ -303,7 +303,7 @@ class WorldTests(TestCase):
         return near, far
 
     def dial(self, server, agent, host="192.0.2.80", port=80, timeout=15.0):
-        """Ask for a stream, and let the question arrive."""
+        """Request a stream, and deliver the request."""
         node = agent if isinstance(agent, str) else "edge-1"
         opened = server.registry.find(node).open_stream(host, port, timeout, "request-1")
         self.network.settle()
@@ -311,15 +311,15 @@ class WorldTests(TestCase):
 
 
 class TwoServersTests(WorldTests):
-    """What the tests of two replicas share."""
+    """The common test case of two replicas."""
 
     def setUp(self):
-        """Make two replicas."""
+        """Create two replicas."""
         super().setUp()
         self.first, self.second = self.cluster(2)
 
     def joined(self, node="edge-1", **more):
-        """Have an agent connect to the second replica, and give it."""
+        """Connect an agent to the second replica, and return it."""
         agent = self.agent(self.second, node, **more)
         self.network.pass_time(0.1)
         return agent

@@ -1,10 +1,10 @@
-"""A server in a cluster, and callers that speak for others or themselves, for the tests of that.
+"""A server in a cluster, and callers that act for others or for themselves.
 
-kube-apiserver is imitated as it is: ``UpgradeAwareHandler`` passes on its client's ``Host``, path
-and fields and adds ``X-Forwarded-For`` (``ServeHTTP`` and ``tryUpgrade`` of k8s.io/apimachinery
-pkg/util/proxy/upgradeaware.go, ``UseLocationHost`` unset). Its requests name the node in TLS, as
-Go's ``http.Transport`` does with every name that it dials; its upgrades do not, unless it verifies
-kubelets (``DialURL`` of pkg/util/proxy/dial.go gives ``ServerName`` only without
+kube-apiserver is simulated accurately: ``UpgradeAwareHandler`` passes on its client's ``Host``,
+path and fields and adds ``X-Forwarded-For`` (``ServeHTTP`` and ``tryUpgrade`` of
+k8s.io/apimachinery pkg/util/proxy/upgradeaware.go, ``UseLocationHost`` unset). Its requests name
+the node in TLS, as Go's ``http.Transport`` does with every name that it dials; its upgrades do not,
+unless it verifies kubelets (``DialURL`` of pkg/util/proxy/dial.go sets ``ServerName`` only without
 ``InsecureSkipVerify``).
 """
 
@@ -41,26 +41,26 @@ SERVICE = "10.96.0.7"
 EXTERNAL = "192.0.2.200"
 OWN_NAMES = ("x-tunnel-server-internal-svc.kube-system.svc", "tunnel.example")
 API_HOSTS = ("10.0.0.100:6443", "kubernetes.default", "[2001:db8::100]:6443", "api.example:443")
-"""What ``Host`` has when the API is asked: the API's own name."""
+"""The values of ``Host`` in requests to the API: the API's own names."""
 
 UPGRADE = {"Connection": "Upgrade", "Upgrade": "SPDY/3.1", "X_Forwarded_For": "192.0.2.50"}
 
 
 class OtherNode(Session):
-    """Another node, which refuses what it is asked for, and remembers it."""
+    """Another node, which rejects and records all streams."""
 
     def __init__(self, name):
         super().__init__(name)
         self.dials = []
 
     def open_stream(self, host, port, timeout, request_id, holder=OTHER):
-        """Refuse."""
+        """Reject."""
         self.dials.append((host, port))
         return fail(StreamFailed(Code.REFUSED, "nobody listens"))
 
 
 class ToldAims(Aims):
-    """What connections were for; the test says where the kernel has led them from, and who asks."""
+    """Destinations of connections, whose redirection and source address the test sets."""
 
     led_from: SocketAddress | None = None
     from_here = True
@@ -79,7 +79,7 @@ class DeputiesWorld(AuthorizedWorld):
 
     @property
     def middlewares(self):
-        """Make them in their order."""
+        """Return the middlewares in order."""
         authorization, passed = super().middlewares
         self.assertIsInstance(authorization, Authorization)
         self.informers = informers = FakeInformers(self.synced)
@@ -123,11 +123,11 @@ class DeputiesWorld(AuthorizedWorld):
         ]
 
     def put_node(self, name, *addresses, labels=EDGE, **kwargs):
-        """Create a node, or change it."""
+        """Create or change a node."""
         self.informers.put(NODES, node(name, *addresses, labels=labels, **kwargs))
 
     def lead(self, address, port=10250):
-        """Have connections from now on be led here from an address and port."""
+        """Redirect further connections here from an address and port."""
         self.aims.led_from = SocketAddress(ip_address(address), port)
 
     def apiserver(self, server_name=None):
@@ -135,13 +135,13 @@ class DeputiesWorld(AuthorizedWorld):
         return self.connect(self.issuer.caller(), server_name)
 
     def jane(self, server_name=None, name="jane"):
-        """Connect as somebody who speaks for herself, or so it looks."""
+        """Connect as a caller that acts for itself, or appears to."""
         key = new_key()
         certificate = self.issuer.authority.sign_client(key.public_key(), name, None)
         return self.connect(self.issuer.authority.credentials(key, certificate), server_name)
 
     def reaches(self, caller, *connected, target="/metrics", **fields):
-        """Assert where a request goes: what the agent of the first node connects to."""
+        """Assert the target of a request: what the agent of the first node connects to."""
         self.connected.clear()
         self.interception.sessions_drain(frozenset({self.session}))
         self.settle()
@@ -149,7 +149,7 @@ class DeputiesWorld(AuthorizedWorld):
         self.assertEqual((self.connected, self.other.dials), (list(connected), []))
 
     def refuses(self, caller, status, *words, **fields):
-        """Assert that a request reaches nobody, and is refused in one line."""
+        """Assert that a request reaches no node, and is rejected with a one-line text."""
         self.connected.clear()
         self.ask(caller, **fields)
         self.answered(caller, status, *words)

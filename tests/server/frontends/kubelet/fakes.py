@@ -13,7 +13,7 @@ from yurttunnel.server.frontends.kubelet.request import InterceptedRequest
 
 
 def head(method="GET", target="/metrics", host="edge-1:10250", **fields):
-    """Make the head of a request; underscores in names of fields stand for hyphens."""
+    """Return the head of a request; underscores in names of fields stand for hyphens."""
     pairs = [] if host is None else [(b"Host", host.encode())]
     for name, values in fields.items():
         values = [values] if isinstance(values, str) else values
@@ -22,7 +22,7 @@ def head(method="GET", target="/metrics", host="edge-1:10250", **fields):
 
 
 class SecureTransport(StringTransport):
-    """What a caller is behind, with a certificate or without."""
+    """A caller's transport, with or without a certificate."""
 
     looks = 0
 
@@ -38,7 +38,7 @@ class SecureTransport(StringTransport):
 
 @implementer(IExchange)
 class FakeExchange:
-    """An exchange that a test ends; only what middlewares use."""
+    """An exchange that the test ends, with the methods that middlewares use."""
 
     secure = True
     head_sent = False
@@ -53,17 +53,17 @@ class FakeExchange:
         self._callbacks = []
 
     def on_end(self, callback):
-        """Keep ``callback``."""
+        """Store ``callback``."""
         self._callbacks.append(callback)
 
     def fail(self, status, text):
-        """Note the answer, and end."""
+        """Record the response, and end."""
         self.failures.append((status, text))
         self.failure = text
         self.end(status)
 
     def end(self, status, sent=0, error=None):
-        """End with an answer of ``status``."""
+        """End with a response of ``status``."""
         self.status = status
         self.bytes_sent = sent
         for callback in self._callbacks:
@@ -71,5 +71,5 @@ class FakeExchange:
 
 
 def request(request_head=None, request_id="r-1"):
-    """Make a request."""
+    """Return a request."""
     return InterceptedRequest(FakeExchange(request_head), request_id)

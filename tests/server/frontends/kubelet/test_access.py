@@ -1,4 +1,4 @@
-"""What requests to kubelets need permission for."""
+"""The permissions that requests to kubelets need."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ class AccessTests(SynchronousTestCase):
     """The rules of kubelets."""
 
     def needs(self, target, *subresources, is_kubelet=True, verb="get"):
-        """Assert which subresources allow a request, each by itself."""
+        """Assert the subresources of which each allows a request."""
         desired = accesses(head(target=target), "edge-1", is_kubelet)
         self.assertEqual([Access(verb, each, "edge-1") for each in subresources], desired, target)
 
     def test_verbs(self):
-        """The method becomes a verb of the API; those that have none need every verb."""
+        """The method maps to a verb of the API; other methods need every verb."""
         for method, verb in (
             ("GET", "get"),
             ("POST", "create"),
@@ -33,7 +33,7 @@ class AccessTests(SynchronousTestCase):
             )
 
     def test_running(self):
-        """What runs something needs ``create``, since a WebSocket begins with GET."""
+        """Requests that run something need ``create``, since a WebSocket begins with GET."""
         for target in (
             "/exec/default/web/web?command=sh",
             "/exec",
@@ -53,7 +53,7 @@ class AccessTests(SynchronousTestCase):
             self.assertEqual("", accesses(head("HEAD", target), "edge-1", True)[0].verb)
 
     def test_checkpoint(self):
-        """A checkpoint has a subresource of its own, and the verb of its method."""
+        """A checkpoint has its own subresource, and the verb of its method."""
         for method, verb in (("POST", "create"), ("GET", "get")):
             self.assertEqual(
                 [Access(verb, "checkpoint", "edge-1")],
@@ -61,7 +61,7 @@ class AccessTests(SynchronousTestCase):
             )
 
     def test_paths(self):
-        """Some paths have a subresource of their own, and some of these have another one, too."""
+        """Some paths have their own subresource, and some of these also another one."""
         self.needs("/stats/summary", "stats")
         self.needs("/metrics", "metrics")
         self.needs("/metrics/cadvisor?x=/exec", "metrics")
@@ -81,7 +81,7 @@ class AccessTests(SynchronousTestCase):
             self.needs(target, "proxy")
 
     def test_hidden_paths(self):
-        """A path that may be read as another one needs what running something needs."""
+        """An ambiguous path needs the permission to run something."""
         for target in (
             "/metrics/../exec/a/b/c",
             "/metrics/%2e%2e/exec/a/b/c",
@@ -96,11 +96,11 @@ class AccessTests(SynchronousTestCase):
             self.needs(target, "proxy", verb="create")
 
     def test_other_ports(self):
-        """What is not a kubelet has paths of its own, which need nodes/proxy."""
+        """A destination that is not a kubelet has its own paths, which need nodes/proxy."""
         self.needs("/metrics", "proxy", is_kubelet=False)
 
     def test_text(self):
-        """It is told in the words of RBAC."""
+        """The text has the terms of RBAC."""
         self.assertEqual(
             "get nodes/metrics of node edge-1", str(Access("get", "metrics", "edge-1"))
         )

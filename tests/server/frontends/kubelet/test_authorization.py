@@ -1,4 +1,4 @@
-"""Who gets through the port with TLS in a cluster, with real TLS and HTTP in memory."""
+"""Authorization on the port with TLS in a cluster, with real TLS and HTTP in memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ALLOWED = "kube-apiserver-kubelet-client"
 
 
 class Api:
-    """Answers reviews: ``tokens`` are users by token, ``rules`` tell who may do what."""
+    """Responds to reviews: ``tokens`` are users by token, ``rules`` are the permissions."""
 
     def __init__(self, client):
         self.tokens = {}
@@ -40,7 +40,7 @@ class Api:
         client.answers["create", "subjectaccessreviews"] = self.review_access
 
     def review_token(self, body):
-        """Answer as the API does."""
+        """Respond like the API."""
         self.asked.append("token")
         name = self.tokens.get(body["spec"]["token"])
         if name is None:
@@ -49,7 +49,7 @@ class Api:
         return {"status": {"authenticated": True, "user": user}}
 
     def review_access(self, body):
-        """Answer as the API does."""
+        """Respond like the API."""
         spec = body["spec"]
         what = spec["resourceAttributes"]
         rule = (spec["user"], what["verb"], what["subresource"], what["name"])
@@ -59,14 +59,14 @@ class Api:
 
 @implementer(IOpenSSLClientConnectionCreator)
 class Careless:
-    """The TLS of a caller that verifies nobody; it may have no certificate, and name no server."""
+    """The TLS of a caller that does not verify, with or without certificate and server name."""
 
     def __init__(self, credentials, server_name):
         self._credentials = credentials
         self._server_name = server_name
 
     def clientConnectionForTLS(self, tlsProtocol):
-        """Make the TLS state of a connection."""
+        """Return the TLS state of a connection."""
         connection = SSL.Connection(client_context(self._credentials, [HTTP_PROTOCOL]), None)
         if self._server_name is not None:
             connection.set_tlsext_host_name(self._server_name.encode())
@@ -75,7 +75,7 @@ class Careless:
 
 @implementer(IMiddleware)
 class Passed:
-    """A middleware that counts what comes to it."""
+    """A middleware that counts requests."""
 
     count = 0
 
@@ -91,7 +91,7 @@ class Passed:
 
 @implementer(IMiddleware)
 class Breaks:
-    """A middleware that has a defect."""
+    """A middleware with a defect."""
 
     def wrap(self, handler):
         """See ``IMiddleware``."""
@@ -105,7 +105,7 @@ class AuthorizedWorld(World):
 
     @property
     def middlewares(self):
-        """Make the middleware when the world has a clock."""
+        """Create the middleware once there is a clock."""
         self.client = FakeKubeClient(self.clock)
         self.api = Api(self.client)
         self.decided = AuthorizationCounters()
@@ -120,22 +120,22 @@ class AuthorizedWorld(World):
         return [self.authorization, self.passed]
 
     def secured(self):
-        """Make the far end of a connection to the port with TLS."""
+        """Return the far end of a connection to the port with TLS."""
         factory = self.interception.secure
         return tls.server_side(self.reactor, self.serving, factory).buildProtocol(None)
 
     def user(self, name, organization=None):
-        """Make a user's certificate, and connect with it."""
+        """Create a user's certificate, and connect with it."""
         key = new_key()
         certificate = self.issuer.authority.sign_client(key.public_key(), name, organization)
         return self.dial(self.issuer.authority.credentials(key, certificate))
 
     def dial_anonymously(self, credentials=None):
-        """Connect without a certificate, or with one that is not of the authority."""
+        """Connect without a certificate, or with one of another authority."""
         return self.connect(credentials)
 
     def connect(self, credentials, server_name=None):
-        """Connect over TLS that verifies nobody."""
+        """Connect over TLS without verification."""
         caller = Recorder()
         creator = Careless(credentials, server_name)
         near = tls.client_side(self.reactor, creator, Factory.forProtocol(lambda: caller))
@@ -143,26 +143,26 @@ class AuthorizedWorld(World):
         return caller
 
     def decisions(self, **expected):
-        """Assert what was decided, by result and proof."""
+        """Assert the counted decisions, by result and proof."""
         found = {"__".join(labels): count for labels, count in self.decided.decisions.items()}
         self.assertEqual(expected, found)
 
 
 class CertificateTests(AuthorizedWorld):
-    """Callers that are known by a certificate."""
+    """Callers with a certificate."""
 
     def test_allowed_name(self):
-        """kube-apiserver gets through by its name, and nothing is asked."""
+        """kube-apiserver is admitted by its name, without a review."""
         caller = self.dial()
         self.ask(caller, Authorization="Basic abc")
         self.answered(caller, 200, "metric 1\n")
         self.assertEqual([], self.api.asked)
         self.decisions(allowed__allowed_name=1)
-        # It was not for the server, so it is for whoever is asked.
+        # Not used by the server, so it is passed on to the kubelet.
         self.assertEqual([b"Basic abc"], self.kubelet.head.values(b"authorization"))
 
     def test_nodes(self):
-        """A node that is called like an allowed caller is not taken for it."""
+        """A node with the name of an allowed caller is not accepted as that."""
         node = self.issuer.node(ALLOWED, parse_identifiers(f"host={ALLOWED}"))
         caller = self.dial(node)
         self.ask(caller)
@@ -173,7 +173,7 @@ class CertificateTests(AuthorizedWorld):
         self.decisions(denied__certificate=2)
 
     def test_user(self):
-        """Somebody else gets through when the API allows it."""
+        """Another caller is admitted if the API allows it."""
         self.api.rules.add(("jane", "get", "metrics", "edge-1"))
         caller = self.user("jane")
         self.ask(caller)
@@ -185,7 +185,7 @@ class CertificateTests(AuthorizedWorld):
         self.assertTrue(any("'jane' may not" in line for line in self.lines), self.lines)
 
     def test_either(self):
-        """Where kubelets take one of two permissions, either is enough."""
+        """If kubelets accept one of two permissions, either suffices."""
         self.api.rules.update(
             {("jane", "get", "pods", "edge-1"), ("joe", "get", "proxy", "edge-1")}
         )
@@ -198,14 +198,14 @@ class CertificateTests(AuthorizedWorld):
         self.answered(eve, 403, "get nodes/pods of node edge-1 or get nodes/proxy of node edge-1")
 
     def test_other_ports(self):
-        """The permission for the kubelet's metrics is not one for those of other programs."""
+        """The permission for the kubelet's metrics does not cover those of other programs."""
         self.api.rules.add(("jane", "get", "metrics", "edge-1"))
         caller = self.user("jane")
         self.ask(caller, Host="edge-1:9100")
         self.answered(caller, 403, "get nodes/proxy of node edge-1")
 
     def test_certificate_before_token(self):
-        """Who has both is who the certificate says, and the token goes along."""
+        """A certificate has priority over a token, which is passed on."""
         self.api.tokens["good"] = "joe"
         self.api.rules.add(("jane", "get", "metrics", "edge-1"))
         caller = self.user("jane")
@@ -215,7 +215,7 @@ class CertificateTests(AuthorizedWorld):
         self.assertEqual([b"Bearer good"], self.kubelet.head.values(b"authorization"))
 
     def test_foreign(self):
-        """A certificate of another authority does not get through TLS, and the log says so."""
+        """A certificate of another authority is rejected in TLS, and that is logged."""
         caller = self.dial_anonymously(Issuer.make(self).caller())
         self.ask(caller, Authorization="Bearer good")
         self.assertEqual((b"", []), (caller.received, self.api.asked))
@@ -224,7 +224,7 @@ class CertificateTests(AuthorizedWorld):
         self.decisions()
 
     def test_caller_is_told(self):
-        """The line of the log names the caller."""
+        """The log line has the caller's name."""
         self.ask(self.user("jane"))
         self.assertTrue(any(" by 'jane' from " in line for line in self.lines), self.lines)
 
@@ -233,13 +233,13 @@ class TokenTests(AuthorizedWorld):
     """Callers without a certificate."""
 
     def setUp(self):
-        """Know one token."""
+        """Let the API know one token."""
         super().setUp()
         self.api.tokens["good"] = "system:serviceaccount:monitoring:prometheus"
         self.rule = ("system:serviceaccount:monitoring:prometheus", "get", "metrics", "edge-1")
 
     def test_allowed(self):
-        """A token that the API knows and allows gets through, but does not reach the kubelet."""
+        """A valid token with permission is admitted, but not passed on to the kubelet."""
         self.api.rules.add(self.rule)
         caller = self.dial_anonymously()
         self.ask(caller, Authorization="Bearer good", X_Other="kept")
@@ -251,7 +251,7 @@ class TokenTests(AuthorizedWorld):
         self.decisions(allowed__token=1)
 
     def test_remembered(self):
-        """The next requests ask nothing of the API, which may be out of reach then."""
+        """Further requests need no review, even if the API is unreachable."""
         self.api.rules.add(self.rule)
         caller = self.dial_anonymously()
         for _ in range(3):
@@ -264,7 +264,7 @@ class TokenTests(AuthorizedWorld):
         self.decisions(allowed__token=3, unavailable__none=1)
 
     def test_denied(self):
-        """A token that the API knows, but that may not, is told who it is and what it lacks."""
+        """For a valid token without permission the response has user and missing permission."""
         caller = self.dial_anonymously()
         self.ask(caller, Authorization="Bearer good", Accept="application/json, */*")
         self.answered(caller, 403)
@@ -275,7 +275,7 @@ class TokenTests(AuthorizedWorld):
         self.assertEqual([], self.connected)
 
     def test_unknown_token(self):
-        """A token that the API does not know is nobody's."""
+        """A token that the API does not know is rejected."""
         caller = self.dial_anonymously()
         self.ask(caller, Authorization="Bearer bad", Accept="application/json")
         self.answered(caller, 401)
@@ -285,7 +285,7 @@ class TokenTests(AuthorizedWorld):
         self.decisions(unauthenticated__none=1)
 
     def test_nothing(self):
-        """Who proves nothing is told what is taken, and so is who proves something else."""
+        """Without credentials, or with unsupported ones, the response says what is accepted."""
         caller = self.dial_anonymously()
         self.ask(caller)
         self.answered(caller, 401, "a client certificate", "or a bearer token")
@@ -297,7 +297,7 @@ class TokenTests(AuthorizedWorld):
         self.decisions(unauthenticated__none=2)
 
     def test_unreachable(self):
-        """While the API does not answer, new callers are told so."""
+        """While the API does not respond, new callers get an error."""
         self.client.fail(ApiUnreachable("https://10.96.0.1 does not answer"))
         caller = self.dial_anonymously()
         self.ask(caller, Authorization="Bearer good")
@@ -305,7 +305,7 @@ class TokenTests(AuthorizedWorld):
         self.decisions(unavailable__none=1)
 
     def test_body(self):
-        """What has come of a body while its request was reviewed is not lost."""
+        """The part of a body that arrived during the review is not lost."""
         bodies = []
 
         class Sink:
@@ -335,12 +335,12 @@ class TokenTests(AuthorizedWorld):
         self.assertEqual([sent], bodies)
 
     def release(self):
-        """Return the answers of both reviews."""
+        """Return the results of both reviews."""
         self.client.release()
         self.settle()
 
     def test_leaves(self):
-        """Nothing is made for a caller that has left, but the answer is remembered."""
+        """Nothing is dialed for a caller that has left, but the result is cached."""
         self.api.rules.add(self.rule)
         self.client.hold()
         caller = self.dial_anonymously()
@@ -355,7 +355,7 @@ class TokenTests(AuthorizedWorld):
         self.answered(caller, 200)
 
     def test_shared(self):
-        """However many ask with the same token at once, it is reviewed once."""
+        """Concurrent requests with the same token share one review."""
         self.api.rules.add(self.rule)
         self.client.hold()
         callers = [self.dial_anonymously() for _ in range(5)]
@@ -367,7 +367,7 @@ class TokenTests(AuthorizedWorld):
         self.assertEqual(["token", self.rule], self.api.asked)
 
     def test_follows(self):
-        """What has begun goes on when the permission has ended."""
+        """A running request continues when the permission has ended."""
         self.api.rules.add((self.rule[0], "get", "proxy", "edge-1"))
         self.kubelet.answer = lambda exchange: None
         caller = self.dial_anonymously()
@@ -379,7 +379,7 @@ class TokenTests(AuthorizedWorld):
         self.answered(caller, 200, "at last")
 
     def test_unknown_node(self):
-        """Where the node is not known, one has to be allowed to reach every node."""
+        """If the node is unknown, permission for every node is needed."""
         caller = self.dial_anonymously()
         self.ask(caller, Authorization="Bearer good", Host="edge-9:10250")
         self.answered(caller, 403, "get nodes/metrics of every node")
@@ -390,7 +390,7 @@ class TokenTests(AuthorizedWorld):
         self.answered(caller, 503, "edge-9")
 
     def test_node_changes(self):
-        """When an address becomes another node's meanwhile, that one was not reviewed."""
+        """If an address changes to another node during the review, the request is rejected."""
         self.api.rules.add((*self.rule[:2], "stats", "edge-1"))
         caller = self.dial_anonymously()
         self.ask(caller, Authorization="Bearer good")
@@ -404,17 +404,17 @@ class TokenTests(AuthorizedWorld):
         self.assertEqual([], self.connected)
 
     def test_bad_destination(self):
-        """A request that names no destination is told what to write."""
+        """A request without a destination is rejected with the correct form."""
         caller = self.dial_anonymously()
         self.ask(caller, Authorization="Bearer good", Host="edge-1:nonsense")
         self.answered(caller, 400)
 
 
 class PortTests(AuthorizedWorld):
-    """The other port, and the rest."""
+    """The other port, and miscellaneous tests."""
 
     def test_insecure(self):
-        """Without TLS nobody is asked: that port is for this machine."""
+        """Without TLS nobody is authenticated: that port is for this machine."""
         self.serve_kubelet(None)
         caller = self.dial_insecurely()
         self.ask(caller, Authorization="Bearer for-the-kubelet")
@@ -424,11 +424,11 @@ class PortTests(AuthorizedWorld):
         self.assertEqual([b"Bearer for-the-kubelet"], self.kubelet.head.values(b"authorization"))
 
     def test_interface(self):
-        """It is a middleware."""
+        """It provides ``IMiddleware``."""
         verifyObject(IMiddleware, self.authorization)
 
     def test_metrics(self):
-        """A scrape shows decisions, lookups and failures."""
+        """The metrics have decisions, lookups and failures."""
         self.ask(self.dial())
         self.ask(self.user("eve"))
         self.client.fail(ApiUnreachable("no"))
@@ -448,15 +448,15 @@ class PortTests(AuthorizedWorld):
 
 
 class DefectTests(AuthorizedWorld):
-    """What should not happen."""
+    """Defects."""
 
     @property
     def middlewares(self):
-        """Put one behind it that breaks."""
+        """Add a broken middleware after it."""
         return [*super().middlewares, Breaks()]
 
     def test_defect(self):
-        """An error in what comes behind it is logged and answered, after a review, too."""
+        """An exception after it is logged and answered, including after a review."""
         self.api.rules.add(("jane", "get", "metrics", "edge-1"))
         caller = self.user("jane")
         self.ask(caller)

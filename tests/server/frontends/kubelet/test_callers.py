@@ -1,4 +1,4 @@
-"""Who callers are."""
+"""The identities of callers."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from yurttunnel.server.frontends.kubelet.reviews import User
 
 
 class CertificateTests(SynchronousTestCase):
-    """What certificates say."""
+    """Identities from certificates."""
 
     def setUp(self):
-        """Make an authority."""
+        """Create an authority."""
         self.authority = Issuer.make(self).authority
         self.users = CertificateUsers()
 
     def behind(self, name, organization=None):
-        """Read a certificate."""
+        """Return the user of a certificate."""
         certificate = self.authority.sign_client(new_key().public_key(), name, organization)
         return self.users.behind(SecureTransport(certificate))
 
     def test_user(self):
-        """The common name is the user, and the organization a group."""
+        """The user is the common name, and the group the organization."""
         user = self.behind("jane", "developers")
         self.assertEqual(User("jane", ("developers", "system:authenticated")), user.user)
         self.assertFalse(user.is_node)
 
     def test_nodes(self):
-        """Nodes, be they of kubelets or of agents, are told by name and by group."""
+        """Nodes, whether kubelets or agents, are recognized by name and by group."""
         for name, organization in (
             ("system:node:edge-1", None),
             ("kube-apiserver-kubelet-client", "system:nodes"),
@@ -46,17 +46,17 @@ class CertificateTests(SynchronousTestCase):
             self.assertTrue(self.behind(name, organization).is_node)
 
     def test_agents(self):
-        """A certificate of an agent is one of a node."""
+        """A certificate of an agent is that of a node."""
         identifiers = parse_identifiers("host=edge-1")
         certificate = self.authority.sign_node("edge-1", identifiers, new_key().public_key(), "ab")
         self.assertTrue(self.users.behind(SecureTransport(certificate)).is_node)
 
     def test_nobody(self):
-        """Without a certificate, or a name in it, nobody is known."""
+        """Without a certificate, or without a name in it, there is no user."""
         self.assertIsNone(self.users.behind(SecureTransport(None)))
 
     def test_once(self):
-        """A certificate is read once for each connection, and nothing is kept of one that ended."""
+        """A certificate is read once per connection, and forgotten after the end of that."""
         transport = SecureTransport(self.authority.certificate)
         for _ in range(3):
             self.users.behind(transport)
@@ -70,11 +70,11 @@ class ClientTests(SynchronousTestCase):
     """The field ``X-Forwarded-For``."""
 
     def client(self, *values):
-        """Return for whom a request with these fields is."""
+        """Return the client of a request with these fields."""
         return client_of(head(**{"X-Forwarded-For": list(values)}))
 
     def test_the_last_counts(self):
-        """kube-apiserver adds it behind whatever its client has sent, in one field or more."""
+        """kube-apiserver appends it to whatever its client has sent, in one field or several."""
         for values in (
             ["192.0.2.1"],
             ["198.51.100.1, 192.0.2.1"],
@@ -86,12 +86,12 @@ class ClientTests(SynchronousTestCase):
             self.assertEqual("192.0.2.1", self.client(*values))
 
     def test_networks(self):
-        """All of an IPv6 /64 are one, however they are written."""
+        """All addresses of an IPv6 /64 are one client, in any spelling."""
         for value in ("2001:db8::1", "2001:DB8:0:0:ffff::2", "2001:db8:0000::0003"):
             self.assertEqual("2001:db8::/64", self.client(value))
 
     def test_no_address(self):
-        """What is none tells nothing."""
+        """A malformed address means no client."""
         self.assertEqual("", client_of(head()))
         for value in (
             "",

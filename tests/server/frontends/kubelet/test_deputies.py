@@ -1,4 +1,4 @@
-"""The middleware for those who speak for others, as the front end has it."""
+"""The middleware ``deputies``: its interface."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from yurttunnel.server.frontends.kubelet.middleware import IMiddleware
 
 
 class MiddlewareTests(SynchronousTestCase):
-    """What it is to the others."""
+    """The interface to other parts."""
 
     def test_interface(self):
-        """It is a middleware."""
+        """It provides ``IMiddleware``."""
         informers = FakeInformers()
         cluster = KnownCluster(
             Nodes(informers),
@@ -35,5 +35,5 @@ class MiddlewareTests(SynchronousTestCase):
         verifyObject(IMiddleware, Deputies(None, None, cluster, CertificateUsers(), Aims()))
 
     def test_aim_without_a_socket(self):
-        """A transport that has no socket says nothing, and who is at its end comes from afar."""
+        """A transport without a socket has no original destination, and its peer is not local."""
         self.assertEqual(Aim(None, None), Aims().of(StringTransport()))

@@ -1,4 +1,4 @@
-"""kube-apiserver, whose connections firewall rules have led here, reaches no other node."""
+"""kube-apiserver, with connections redirected here by firewall rules, reaches no other node."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ from yurttunnel.server.frontends.passthrough.original_destination import SocketA
 
 
 class LedTests(DeputiesWorld):
-    """kube-apiserver, whose connections our firewall rules have led here."""
+    """kube-apiserver, with connections redirected here by our firewall rules."""
 
     def test_ordinary(self):
         """``kubectl get --raw /api/v1/nodes/edge-1/proxy/metrics`` reaches the node, in both
-        families, though ``Host`` is the API's own name.
-        """
+        families, although ``Host`` is the API's own name."""
         for address in EDGE_1:
             self.lead(address)
             for host in API_HOSTS:
@@ -41,7 +40,7 @@ class LedTests(DeputiesWorld):
                 self.reaches(self.apiserver(), (address, 10250), Host=host)
 
     def test_fields_for_the_server(self):
-        """``X-Tunnel-Proxy-Dest`` and ``X-Tunnel-Proxy-Host`` are refused, whatever they say."""
+        """``X-Tunnel-Proxy-Dest`` and ``X-Tunnel-Proxy-Host`` are always rejected."""
         self.lead(EDGE_1[0])
         for fields in (
             {"X_Tunnel_Proxy_Dest": "edge-2:10250"},
@@ -55,7 +54,7 @@ class LedTests(DeputiesWorld):
             )
 
     def test_pods_of_another_node(self):
-        """Paths of a pod on edge-2 through edge-1 are refused, also when they are encoded."""
+        """Paths of a pod on edge-2 through edge-1 are rejected, even if they are encoded."""
         self.lead(EDGE_1[0])
         for first in (
             "run",
@@ -79,21 +78,21 @@ class LedTests(DeputiesWorld):
         self.assertTrue(any("is on the node edge-2" in line for line in self.lines), self.lines)
 
     def test_pods(self):
-        """A pod of the node is reached, and so is one that no cache knows yet."""
+        """A pod of the node is reached, and so is one that is not in the cache yet."""
         self.lead(EDGE_1[0])
         for name in ("here", "new"):
             target = f"/containerLogs/default/{name}/web"
             self.reaches(self.apiserver(), (EDGE_1[0], 10250), target=target, Host=API_HOSTS[0])
 
     def test_other_ports(self):
-        """The port counts as well, and paths of what is no kubelet are about no pods."""
+        """The original port counts, too, and paths on ports of others are not about pods."""
         self.lead(EDGE_1[0], 9443)
         self.reaches(
             self.apiserver(), (EDGE_1[0], 9443), target="/run/default/there", Host="edge-2:10250"
         )
 
     def test_two_nodes_with_one_address(self):
-        """The name in TLS tells which, or the pod; else nothing does."""
+        """The name in TLS, or the pod, selects the node; otherwise the request is rejected."""
         self.put_node("edge-2", EDGE_1[0])
         self.lead(EDGE_1[0])
         self.refuses(
@@ -104,14 +103,14 @@ class LedTests(DeputiesWorld):
         self.refuses(self.apiserver("edge-1"), 403, target="/exec/default/there/web")
 
     def test_unknown_addresses(self):
-        """What is no node's is not reached, nor a cloud node without an agent."""
+        """An address of no node is not reached, nor is a cloud node without an agent."""
         self.put_node("cloud-1", "10.0.0.3", labels=CLOUD)
         for address in ("192.0.2.77", "10.0.0.3"):
             self.lead(address)
             self.refuses(self.apiserver("edge-1"), 503, f"{address}:10250", Host="edge-1:10250")
 
     def test_node_that_claims_what_another_has(self):
-        """An address is of all who say that they have it, whatever types they say it is of."""
+        """An address belongs to all nodes that claim it, whatever its type."""
         external = node("edge-1", *EDGE_1, labels=EDGE)
         external["status"]["addresses"].append({"type": "ExternalIP", "address": "203.0.113.9"})
         self.informers.put(NODES, external)
@@ -121,7 +120,7 @@ class LedTests(DeputiesWorld):
         self.refuses(self.apiserver(), 400, "2 nodes: edge-1, edge-2")
 
     def test_many_nodes_with_one_address(self):
-        """Some of them are named; a client that reads 1,024 bytes of a refusal reads it all."""
+        """Some of them are named; all of the response is in the 1,024 bytes that a client reads."""
         for number in range(40):
             self.put_node(f"edge-with-a-rather-long-name-{number:02}", EDGE_1[0])
         self.lead(EDGE_1[0])
@@ -133,7 +132,7 @@ class LedTests(DeputiesWorld):
         self.assertEqual(400, json.loads(body[:1024])["code"])
 
     def test_upgrades_that_were_not_led(self):
-        """Where rules alone lead here no upgrade is for a node that no rule has led."""
+        """If only rules lead here, an upgrade that no rule redirected is for no node."""
         self.refuses(
             self.apiserver(),
             403,
@@ -143,7 +142,7 @@ class LedTests(DeputiesWorld):
         )
 
     def test_unlisted_kube_apiserver_at_unknown_addresses(self):
-        """One that --allowed-callers does not have chooses nothing by its clients' fields."""
+        """A kube-apiserver not in --allowed-callers chooses nothing by its clients' fields."""
         self.put_node("cloud-1", "10.0.0.3", labels=CLOUD)
         for verb in ("get", "create"):
             for what in ("proxy", "metrics"):
@@ -163,7 +162,7 @@ class LedTests(DeputiesWorld):
                     self.refuses(caller, 503, f"{address}:10250", **fields, **proof)
 
     def test_ways_of_the_service(self):
-        """Who speaks for himself may come by a node port or an external address of the Service."""
+        """A caller that acts for itself may use a node port or external address of the Service."""
         self.api.rules.add(("jane", "get", "metrics", "edge-1"))
         for address, port in ((SERVICE, 10250), (EXTERNAL, 10250), ("192.0.2.77", 31250)):
             self.lead(address, port)
@@ -173,14 +172,14 @@ class LedTests(DeputiesWorld):
             self.refuses(self.jane(), 503, f"{address}:{port}", Host="edge-1:10250")
 
     def test_lying_node(self):
-        """A node that claims the Service's address gets nothing of who comes by that."""
+        """A node that claims the Service's address gets no connections to that."""
         self.put_node("edge-2", *EDGE_2, SERVICE)
         self.lead(SERVICE)
         self.reaches(self.apiserver("edge-1"), (EDGE_1[0], 10250), Host=f"{SERVICE}:10250")
         self.refuses(self.apiserver(), 403, "no node can be determined", Host=f"{SERVICE}:10250")
 
     def test_kubelets_of_other_ports(self):
-        """The pod in a path counts on a kubelet's own port, wherever that is, and on the usual."""
+        """The pod in a path counts on the node's actual kubelet port, and on the usual ones."""
         self.put_node("edge-1", *EDGE_1, port=10350)
         for port in (10250, 10255, 10350):
             self.lead(EDGE_1[0], port)
@@ -193,9 +192,8 @@ class LedTests(DeputiesWorld):
         self.refuses(self.apiserver("edge-1"), 503, "not the address of a known node")
 
     def test_unlabelled_node(self):
-        """A node with an agent is behind the tunnel, whatever its labels, and so is one with the
-        label that is cut off.
-        """
+        """A node with an agent is behind the tunnel, whatever its labels, and so is a labelled one
+        that is cut off."""
         self.put_node("edge-1", *EDGE_1, labels={})
         self.lead(EDGE_1[0])
         self.reaches(self.apiserver(), (EDGE_1[0], 10250))
@@ -204,7 +202,7 @@ class LedTests(DeputiesWorld):
         self.refuses(self.apiserver(), 503, "no agent is connected for edge-1")
 
     def test_kept_connection(self):
-        """Each request of a connection goes where that was for, and the kernel is asked once."""
+        """Each request goes to its connection's destination; the kernel is queried once."""
         self.lead(EDGE_1[0])
         caller = self.apiserver()
         self.ask(caller, Host=API_HOSTS[0])

@@ -16,20 +16,20 @@ from yurttunnel.kube.resources import NODES
 
 
 class NamedTests(DeputiesWorld):
-    """kube-apiserver, which has dialed a node's name that leads to the Service."""
+    """kube-apiserver, which has dialed a node's name that resolves to the Service."""
 
     iptables = False
     dns = True
 
     def test_rules_of_others(self):
-        """What was led here by rules that are not ours reaches nothing, whoever asks."""
+        """Connections redirected by rules that are not ours reach nothing, for any caller."""
         self.lead(EDGE_2[0])
         self.api.rules.add(("jane", "get", "metrics", "edge-1"))
         for caller in (self.apiserver("edge-1"), self.jane(), self.jane("edge-1")):
             self.refuses(caller, 503, "not by rules that this server knows", Host="edge-1:10250")
 
     def test_upgrades_that_name_no_node(self):
-        """The pod tells the node only where TLS names nothing at all."""
+        """The pod determines the node only if TLS has no name at all."""
         for name in ("edge-9", *OWN_NAMES, "api.example", "10.0.0.3"):
             self.refuses(
                 self.apiserver(name),
@@ -41,7 +41,7 @@ class NamedTests(DeputiesWorld):
             )
 
     def test_node_that_claims_a_name_of_the_server(self):
-        """It gets nothing that comes by that name, and keeps nobody from the server."""
+        """A node that claims a name of the server gets no connections to that, and blocks none."""
         self.api.rules.add(("jane", "get", "metrics", "edge-1"))
         self.put_node("edge-2", *EDGE_2, *OWN_NAMES)
         for name in OWN_NAMES:
@@ -51,7 +51,7 @@ class NamedTests(DeputiesWorld):
             )
 
     def test_node_that_is_called_as_the_server(self):
-        """Neither the API's word nor the certificate of its agent gives it what comes so."""
+        """A node with the server's name, by the API or its certificate, gets none either."""
         self.api.rules.add(("jane", "get", "metrics", "edge-1"))
         called = OtherNode(OWN_NAMES[1])
         self.registry.add(called)
@@ -64,31 +64,31 @@ class NamedTests(DeputiesWorld):
         self.assertEqual([], called.dials)
 
     def test_ordinary(self):
-        """The name in TLS tells the node, though ``Host`` is the API's own."""
+        """The name in TLS determines the node, although ``Host`` is the API's own."""
         for host in (*API_HOSTS, "edge-2:10250", "127.0.0.1:10266"):
             caller = self.apiserver("edge-1")
             self.reaches(caller, (EDGE_1[0], 10250), Host=host)
             self.answered(caller, 200)
 
     def test_port_of_the_service(self):
-        """Where kube-proxy is on the same machine, the port is known, too."""
+        """If kube-proxy is on the same machine, the port is known, too."""
         self.lead(SERVICE, 9443)
         self.reaches(self.apiserver("edge-1"), (EDGE_1[0], 9443), Host="edge-1:10250")
 
     def test_node_port(self):
-        """It stands for the port of the Service, which is the node's."""
+        """A node port means the port of the Service, which is the node's."""
         self.put_node("edge-1", *EDGE_1, port=10350)
         self.lead("192.0.2.77", 31250)
         self.reaches(self.apiserver("edge-1"), (EDGE_1[0], 10250), Host="edge-1:31250")
 
     def test_pods_of_another_node(self):
-        """The pod has to be on the node that TLS names."""
+        """The pod must be on the node that TLS names."""
         self.refuses(
             self.apiserver("edge-1"), 403, "is on the node edge-2", target="/run/default/there/web"
         )
 
     def test_upgrades_without_a_name(self):
-        """``kubectl exec`` works where kube-apiserver does not verify kubelets: by the pod."""
+        """``kubectl exec`` works if kube-apiserver does not verify kubelets: by the pod."""
         for first in ("exec", "attach", "portForward", "%65xec"):
             for host in API_HOSTS:
                 target = f"/{first}/default/here/web?command=sh"
@@ -96,7 +96,7 @@ class NamedTests(DeputiesWorld):
                 self.reaches(caller, (EDGE_1[0], 10250), target=target, Host=host, **UPGRADE)
 
     def test_nothing_tells(self):
-        """All else without a name is refused, and told what to set where."""
+        """All other requests without a name are rejected, with the settings to change."""
         for target, fields in (
             ("/metrics", {}),
             ("/metrics", UPGRADE),
@@ -118,17 +118,17 @@ class NamedTests(DeputiesWorld):
                 )
 
     def test_node_of_which_the_api_has_not_told(self):
-        """An agent that has proven the name is enough."""
+        """An agent that has proven the name suffices."""
         self.informers.delete(NODES, "edge-1")
         self.reaches(self.apiserver("edge-1"), ("edge-1", 10250), Host="edge-2:10250")
 
     def test_dials_are_seen(self):
-        """What reaches the other node is noticed by these tests."""
+        """These tests detect requests that reach the other node."""
         self.ask(self.apiserver("edge-2"))
         self.assertEqual(self.other.dials, [(EDGE_2[0], 10250)])
 
     def test_unknown_pod(self):
-        """An upgrade for a pod that no cache knows yet may be tried again."""
+        """An upgrade for a pod that is not in the cache yet is rejected with 503, for a retry."""
         self.refuses(self.apiserver(), 503, "(yet)", target="/exec/default/new/web", **UPGRADE)
 
 
@@ -140,14 +140,14 @@ class NamedUpgradesTests(DeputiesWorld):
     upgrades = (
         UPGRADE,
         {"Connection": "Upgrade", "Upgrade": "websocket"},
-        # What kube-apiserver takes for an upgrade, and this server does not.
+        # An upgrade to kube-apiserver, but not to this server.
         {"Connection": "Upgrade"},
         {"Connection": "keep-alive, not-an-UPGRADE"},
         {"Connection": "Upgrade", "Upgrade": "h2c"},
     )
 
     def test_kube_apiserver(self):
-        """Neither the pod nor anything else makes up for a name."""
+        """Neither the pod nor anything else replaces a name."""
         self.lead(SERVICE)
         for name in (None, "10.0.0.1", "elsewhere"):
             for first in ("exec", "attach", "portForward", "run"):
@@ -164,7 +164,7 @@ class NamedUpgradesTests(DeputiesWorld):
                     )
 
     def test_unlisted_kube_apiserver(self):
-        """One that --allowed-callers does not have chooses no node by its clients' fields."""
+        """A kube-apiserver not in --allowed-callers chooses no node by its clients' fields."""
         for verb in ("get", "proxy", "metrics", "exec"):
             self.api.rules.add(("system:apiserver", "get", verb, "edge-1"))
         self.api.tokens["secret"] = "system:apiserver"
@@ -188,7 +188,7 @@ class NamedUpgradesTests(DeputiesWorld):
                         )
 
     def test_named(self):
-        """Names count as ever: a node's, and for who speaks for himself the server's own."""
+        """Names still count: a node's, and for callers that act for themselves the server's own."""
         for target in ("/exec/default/here/web", "/metrics"):
             self.reaches(self.apiserver("edge-1"), (EDGE_1[0], 10250), target=target, **UPGRADE)
         self.api.rules.add(("jane", "get", "metrics", "edge-1"))
@@ -200,7 +200,7 @@ class NamedUpgradesTests(DeputiesWorld):
         )
 
     def test_led(self):
-        """Where our rules have led a connection here its address tells the node."""
+        """For redirected connections the address determines the node."""
         self.lead(EDGE_1[0])
         self.reaches(
             self.apiserver(), (EDGE_1[0], 10250), target="/exec/default/here/web", **UPGRADE
@@ -209,7 +209,7 @@ class NamedUpgradesTests(DeputiesWorld):
         self.reaches(self.jane(), (EDGE_1[0], 10250), **UPGRADE)
 
     def test_ordinary(self):
-        """What is no upgrade is as without the flag."""
+        """Other requests are handled as without the flag."""
         self.refuses(self.apiserver(), 403, "no node can be determined", Host="edge-1:10250")
         self.api.rules.add(("jane", "get", "metrics", "edge-1"))
         self.reaches(self.jane(), ("edge-1", 10250), Host="edge-1:10250")

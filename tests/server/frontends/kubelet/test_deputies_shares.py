@@ -1,4 +1,4 @@
-"""What each client of kube-apiserver has of a node's connections."""
+"""The shares of kube-apiserver's clients in a node's connections."""
 
 from __future__ import annotations
 
@@ -8,21 +8,19 @@ from yurttunnel.http.request_body import read_body
 
 
 class ShareTests(DeputiesWorld):
-    """No client of kube-apiserver shuts a node for its other clients, or for those who ask
-    themselves.
-    """
+    """No client of kube-apiserver blocks a node for its other clients, or for other callers."""
 
     run_target = "/run/default/here/web?cmd=sleep+3600"
     mallory, joan = "192.0.2.66", "192.0.2.50"
 
     def setUp(self):
-        """Have kube-apiserver's connections led here, and a kubelet that answers what it can."""
+        """Redirect kube-apiserver's connections here, and start a kubelet."""
         super().setUp()
         self.lead(EDGE_1[0])
         self.kubelet.answer = self.answer
 
     def answer(self, exchange):
-        """Answer neither what runs for ever nor what is not complete."""
+        """Respond to neither endless nor incomplete requests."""
         target = exchange.head.target
         if exchange.has_body:
             read_body(exchange, 1 << 20).addCallbacks(
@@ -34,18 +32,18 @@ class ShareTests(DeputiesWorld):
             exchange.respond(200, [], b"metric 1\n")
 
     def by(self, address, *given):
-        """Return the fields by which kube-apiserver tells for whom it asks."""
+        """Return the fields by which kube-apiserver identifies its client."""
         return {"X_Forwarded_For": ", ".join([*given, address])}
 
     def flood(self, *spelled, count=20, **fields):
-        """Have requests without an answer made for one client, which may say it is others."""
+        """Send requests without a response for one client, which may pretend to be others."""
         for number in range(count):
             given = [each.format(number) for each in spelled]
             client = self.by(self.mallory, *given)
             self.ask(self.apiserver(), self.run_target, "POST", **client, **fields)
 
     def test_answers_that_never_begin(self):
-        """Who waits for them, whatever it says, has half; others are answered at once."""
+        """A client that waits for them, whatever it pretends, has half; others are served."""
         self.flood()
         self.flood("198.51.100.{}")
         self.assertEqual(16, self.pooled()["in_use"])
@@ -65,7 +63,7 @@ class ShareTests(DeputiesWorld):
         self.answered(own, 200, "metric 1\n")
 
     def test_upgrades_come_first_whoever_asks(self):
-        """An exec begins while others, and requests of unknown clients, wait for answers."""
+        """An exec starts while others, including unknown clients, wait for responses."""
         for number in range(5):
             self.mallory = f"192.0.2.{100 + number}"
             self.flood()
@@ -78,7 +76,7 @@ class ShareTests(DeputiesWorld):
             self.answered(caller, 101)
 
     def test_dripping_bodies(self):
-        """600 bytes a second, or one in 10 s, refuse nobody else's upload."""
+        """600 bytes a second, or one in 10 s, block nobody else's upload."""
         begun = []
         for seconds, size in ((10, 6000), (10, 1)):
             for _ in range(20):
@@ -99,7 +97,8 @@ class ShareTests(DeputiesWorld):
                 self.answered(uploading, 200, "50000 bytes\n")
 
     def test_only_kube_apiserver_is_believed(self):
-        """Who speaks for himself, or is led to the port that asks nobody, counts as what he is."""
+        """A caller that acts for itself, or is redirected to the port without authentication, is
+        counted as itself."""
         for verb in ("proxy", "metrics"):
             self.api.rules.add(("jane", "create", verb, "edge-1"))
         for number in range(20):

@@ -1,4 +1,4 @@
-"""What rules of others have led here, or comes before the cluster is known, reaches nothing."""
+"""Connections redirected by others' rules, or before the cluster is known, reach nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class OthersRulesTests(DeputiesWorld):
     iptables = False
 
     def test_led_by_others(self):
-        """Rules that are not ours, as those that another server has left, choose nothing."""
+        """Rules that are not ours, such as those left by another server, choose nothing."""
         self.lead(EDGE_1[0], 10255)
         self.refuses(
             self.dial_insecurely(), 503, "10.0.0.1:10255", "/steering", Host="edge-2:10266"
@@ -19,12 +19,12 @@ class OthersRulesTests(DeputiesWorld):
 
 
 class EarlyTests(DeputiesWorld):
-    """A server that does not know the cluster yet."""
+    """A server whose caches have not synced."""
 
     synced = False
 
     def test_led(self):
-        """What rules lead here that a server before has left waits until more is known."""
+        """Connections redirected by an earlier server's rules are rejected before the sync."""
         self.lead(EDGE_1[0], 10255)
         self.refuses(self.dial_insecurely(), 503, "(yet)", Host="edge-2:10266")
         for caller in (self.apiserver("edge-1"), self.jane()):

@@ -1,4 +1,4 @@
-"""Which node a request means, and which address there."""
+"""The node that a request names, and the address there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from yurttunnel.server.frontends.kubelet.destination import Destination, destina
 
 
 class DestinationTests(SynchronousTestCase):
-    """The fields that name it."""
+    """The fields of the destination."""
 
     def found(self, **fields):
         """Return node, host and port of a request with these fields."""
@@ -18,7 +18,7 @@ class DestinationTests(SynchronousTestCase):
         return destination.node, destination.host, destination.port
 
     def refused(self, request_head, *words):
-        """Assert that a request is refused, with ``words`` in one line."""
+        """Assert that a request is rejected with ``words`` in one line."""
         error = self.assertRaises(HeadError, destination_of, request_head)
         self.assertEqual(400, error.status)
         for each in words:
@@ -26,7 +26,7 @@ class DestinationTests(SynchronousTestCase):
         self.assertNotIn("\n", error.text)
 
     def test_host(self):
-        """A caller that believes it dials the kubelet names both by Host."""
+        """A caller that believes it has dialed the kubelet names both by Host."""
         for host, name in (
             ("edge-1:10250", "edge-1"),
             ("EDGE-1:10250", "edge-1"),
@@ -36,7 +36,7 @@ class DestinationTests(SynchronousTestCase):
             self.assertEqual((name, name, 10250), self.found(host=host))
 
     def test_destination_field(self):
-        """X-Tunnel-Proxy-Dest counts before Host, which then needs no port."""
+        """X-Tunnel-Proxy-Dest has priority over Host, which then needs no port."""
         self.assertEqual(
             ("192.0.2.7", "192.0.2.7", 10255),
             self.found(host="tunnel.example", x_tunnel_proxy_dest="192.0.2.7:10255"),
@@ -46,7 +46,7 @@ class DestinationTests(SynchronousTestCase):
         )
 
     def test_node_field(self):
-        """X-Tunnel-Proxy-Host names the node alone, in every form that yurttunnel 1.2 took."""
+        """X-Tunnel-Proxy-Host names the node only, in every form that yurttunnel 1.2 accepted."""
         for text, node in (
             ("edge-2", "edge-2"),
             ("edge-2:10250", "edge-2"),
@@ -61,7 +61,7 @@ class DestinationTests(SynchronousTestCase):
             )
 
     def test_all_fields(self):
-        """All three together: the node, the destination, and a Host that does not count."""
+        """All three together: the node, the destination, and an ignored Host."""
         self.assertEqual(
             ("edge-2", "127.0.0.1", 9100),
             self.found(
@@ -72,19 +72,19 @@ class DestinationTests(SynchronousTestCase):
         )
 
     def test_empty_fields(self):
-        """Empty fields of the tunnel are as good as none."""
+        """Empty fields of the tunnel count as absent."""
         self.assertEqual(
             ("edge-1", "edge-1", 10250),
             self.found(x_tunnel_proxy_host="", x_tunnel_proxy_dest=""),
         )
 
     def test_authority(self):
-        """The kubelet is told its host and port as Host has them."""
+        """The kubelet gets its host and port in the form of Host."""
         self.assertEqual("edge-1:10250", Destination("n", "edge-1", 10250).authority)
         self.assertEqual("[2001:db8::7]:1", Destination("n", "2001:db8::7", 1).authority)
 
     def test_no_port(self):
-        """A port is mandatory, and the answer says what to write."""
+        """A port is mandatory, and the response has the correct form."""
         for host in ("edge-1", "192.0.2.7", "[2001:db8::7]", "2001:db8::7"):
             self.refused(
                 head(host=host), "Host is not a destination, as edge-1:10250 is one", "no port"
@@ -97,7 +97,7 @@ class DestinationTests(SynchronousTestCase):
         self.refused(head(host=""), "the request has no Host")
 
     def test_nonsense(self):
-        """What is neither a name nor an address, and what is no port, is quoted."""
+        """Malformed hosts and ports are quoted."""
         for host in ("edge 1:80", "a@b:80", "edge-1:0", "edge-1:65536", "edge-1:+80", "a/b:1"):
             self.refused(head(host=host), "Host is not a destination", "10250")
         self.refused(head(host="[fe80::1%eth0]:1"), "zone")
@@ -108,13 +108,13 @@ class DestinationTests(SynchronousTestCase):
         )
 
     def test_not_ascii(self):
-        """Bytes that are no text do no harm."""
+        """Bytes that are not text are handled."""
         for name in (b"Host", b"X-Tunnel-Proxy-Dest", b"X-Tunnel-Proxy-Host"):
             fields = [(b"Host", b"edge-1:1")] if name != b"Host" else []
             self.refused(RequestHead(b"GET", b"/", "1.1", [*fields, (name, b"\xe4:1")]), "\\xe4")
 
     def test_twice(self):
-        """Each field is given once at most."""
+        """Each field may occur once."""
         for name in ("x_tunnel_proxy_host", "x_tunnel_proxy_dest"):
             self.refused(head(**{name: ["a:1", "a:1"]}), "is given more than once")
         self.refused(head(Host=["edge-2:1"]), "Host is given more than once")

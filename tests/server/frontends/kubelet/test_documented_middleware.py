@@ -23,13 +23,13 @@ from yurttunnel.server.frontends.kubelet.middleware import (
 
 
 class Example(World):
-    """An example that is saved where the text says, and asked for by its name."""
+    """An example that is saved where the text says, and requested by its name."""
 
     number: int
     cluster = None
 
     def setUp(self):
-        """Save it, and have it made."""
+        """Save and load it."""
         text = install_example(self, "middlewares.md", self.number)
         name = re.findall(r"--middleware ([a-z-]+)", text)[self.number]
         made = find_middlewares(None, [name], installed_makers(), self.cluster)
@@ -38,12 +38,12 @@ class Example(World):
 
 
 class ReadOnlyTests(Example):
-    """What the text says of the first example."""
+    """The documented behavior of the first example."""
 
     number = 0
 
     def test_reading(self):
-        """What reads goes on to the kubelet."""
+        """Reading requests are passed on to the kubelet."""
         caller = self.dial()
         for target in ("/metrics", "/containerLogs/default/web/web?follow=true", "/stats/summary"):
             self.ask(caller, target)
@@ -51,7 +51,7 @@ class ReadOnlyTests(Example):
         self.assertEqual(3, len(self.kubelet.exchanges))
 
     def test_others(self):
-        """What does not is refused with the id of the request, however it is spelled."""
+        """Others are rejected with the id of the request, in any spelling."""
         caller = self.dial()
         for method, target in (
             ("GET", "/exec/default/web/web"),
@@ -66,12 +66,12 @@ class ReadOnlyTests(Example):
 
 
 class MaintenanceTests(Example):
-    """What the text says of the example with an informer, behind the server's own resolution."""
+    """The documented behavior of the example with an informer, after the resolution."""
 
     number = 1
 
     def setUp(self):
-        """Have a cluster of one node."""
+        """Create a cluster of one node."""
         self.informers = FakeInformers(synced=False)
         self.cluster = ClusterInformers(self.informers, "kube-system")
         self.middlewares = [Late(self)]
@@ -81,7 +81,7 @@ class MaintenanceTests(Example):
         self.caller = self.dial()
 
     def test_maintenance(self):
-        """A node with the label gets no requests, however it is asked for, until it is gone."""
+        """A node with the label gets no requests, however it is named."""
         for host in ("edge-1:10250", "192.0.2.7:10250"):
             self.ask(self.caller, Host=host)
             self.answered(self.caller, 200)
@@ -94,7 +94,7 @@ class MaintenanceTests(Example):
         self.assertEqual(2, len(self.kubelet.exchanges))
 
     def test_calls(self):
-        """It gets no calls either, by its name or by what it is called besides."""
+        """It gets no calls either, by its name or by another of its identifiers."""
         gate = self.middlewares[-1]
         verifyObject(IGate, gate)
         call = SimpleNamespace(node="192.0.2.7", serving_node="edge-1", request_id="abc-7")
@@ -108,13 +108,13 @@ class MaintenanceTests(Example):
             self.assertEqual((503, "edge-1 is in maintenance (abc-7)"), (error.status, error.text))
 
     def test_not_known(self):
-        """A node that is not known is no reason to refuse anything."""
+        """Requests for an unknown node are not rejected."""
         self.informers.delete(NODES, "edge-1")
         self.ask(self.caller)
         self.answered(self.caller, 200)
 
     def test_standalone(self):
-        """Without a cluster it is refused."""
+        """Without a cluster the example is rejected."""
         self.assertRaises(
             BadMiddleware, find_middlewares, None, ["maintenance"], installed_makers()
         )

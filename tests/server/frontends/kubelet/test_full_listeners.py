@@ -1,4 +1,4 @@
-"""The ports for requests to kubelets: callers beyond their bounds, and the end."""
+"""The ports for requests to kubelets: callers above their limits, and the shutdown."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from yurttunnel.server.frontends.kubelet.middleware import IMiddleware
 
 @implementer(IMiddleware)
 class Clients:
-    """Believes the field ``X-Client`` for whom a request is made."""
+    """Takes the client of a request from the field ``X-Client``."""
 
     def wrap(self, handler):
         """See ``IMiddleware``."""
@@ -25,18 +25,18 @@ class Clients:
 
 
 class UnderWayTests(World):
-    """Requests that kubelets do not answer, and that nobody ends."""
+    """Requests to which kubelets do not respond, and that nobody ends."""
 
     settings = ServerSettings(max_connections=4)
     middlewares = (Clients(),)
 
     def setUp(self):
-        """Have the kubelet answer nothing."""
+        """Let the kubelet never respond."""
         super().setUp()
         self.kubelet.answer = lambda exchange: None
 
     def test_shared(self):
-        """Of the requests at either port a caller may have as many as it leaves free."""
+        """Of the requests at either port one caller may have as many as remain free."""
         for dial, credentials in (
             (self.dial, self.issuer.server("edge-1")),
             (self.dial_insecurely, None),
@@ -63,7 +63,7 @@ class UnderWayTests(World):
             self.assertEqual(b"", refused.received)
 
     def test_answered(self):
-        """What has been answered, and what was refused, counts no more."""
+        """Completed and rejected requests no longer count."""
         self.kubelet.answer = lambda exchange: exchange.respond(200, [], b"metric 1\n")
         caller = self.dial()
         for _ in range(5):
@@ -74,7 +74,7 @@ class UnderWayTests(World):
 
 
 class FullTests(World):
-    """Ports with as many connections as they take."""
+    """Ports with as many connections as they accept."""
 
     settings = ServerSettings(max_connections=2, max_handshakes=1)
     middlewares = (Clients(),)
@@ -84,7 +84,7 @@ class FullTests(World):
         return [line for line in self.lines if "rejects callers" in line]
 
     def test_warned(self):
-        """Callers beyond the bound are counted; the log says on which port, once in a while."""
+        """Callers above the limit are counted; the log names the port, at a limited rate."""
         self.kubelet.answer = lambda exchange: None
         for dial, flag, credentials in (
             (self.dial, "--secure-port", self.issuer.server("edge-1")),
@@ -107,7 +107,7 @@ class FullTests(World):
         self.assertIn("1 more like this", line)
 
     def test_idle(self):
-        """Callers that are idle make room, and the log says that, too."""
+        """Idle callers are evicted, which is also logged."""
         for _ in range(4):
             caller = self.dial()
             self.ask(caller)
@@ -116,7 +116,7 @@ class FullTests(World):
         self.assertEqual(0, self.stats().refusals[503])
 
     def test_handshakes(self):
-        """So it is with handshakes that do not end; whoever means it gets through."""
+        """So are incomplete handshakes; genuine callers get through."""
         for _ in range(3):
             self.link(Recorder(), self.secured())
         self.assertIn("1 unfinished TLS handshakes (1 at most)", self.full()[0])
@@ -126,7 +126,7 @@ class FullTests(World):
 
 
 class DrainTests(World):
-    """The end."""
+    """The shutdown."""
 
     def test_idle(self):
         """Idle connections close on both sides at once."""
@@ -140,7 +140,7 @@ class DrainTests(World):
         self.assertEqual(0, self.pair.server.snapshot().streams)
 
     def test_running(self):
-        """A request that runs gets its answer, the last on its connections."""
+        """A running request gets its response, the last on its connections."""
         self.kubelet.answer = lambda exchange: None
         caller = self.dial()
         self.ask(caller)
@@ -155,7 +155,7 @@ class DrainTests(World):
         self.assertEqual(0, self.pair.server.snapshot().streams)
 
     def test_close(self):
-        """What has not ended by then is aborted on both sides."""
+        """Remaining connections are aborted on both sides."""
         self.kubelet.answer = lambda exchange: None
         caller = self.dial()
         self.ask(caller)

@@ -1,4 +1,4 @@
-"""Names that a web page makes lead to the port without TLS."""
+"""Names that a web page resolves to the port without TLS."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from yurttunnel.server.registry import SessionRegistry
 FOREIGN = ("evil.example:10264", "edge-1.evil.example:80", "127.0.0.1.evil.example", "evil.example")
 
 CALLED = {"edge-1": {"edge-1"}, "edge-9": {"edge-9"}, "evil.node": {"edge-9", "edge-8"}}
-"""What the cluster knows; edge-9 has chosen a name."""
+"""The names known to the cluster; edge-9 has chosen one."""
 
 
 class HostNamesTests(SynchronousTestCase):
-    """Requests without TLS, whose destination may be known already."""
+    """Requests without TLS, some with a known destination."""
 
     def setUp(self):
-        """Connect edge-1, which also serves what nobody else does, and a machine beside it."""
+        """Connect edge-1, which also serves unclaimed hosts, and a machine behind it."""
         self.registry = SessionRegistry(Clock())
         self.registry.add(Session("edge-1", "host=printer.site&default-route=true"))
         self.middleware = HostNames(self.registry, lambda host: CALLED.get(host, ()))
         self.passed = []
 
     def ask(self, request_head, *words, **known):
-        """Send a request through it; give how it was refused, ``None`` if it was not.
+        """Send a request through it; return the status of a rejection, ``None`` without one.
 
-        The refusal has ``words``.
+        The text of the rejection must have ``words``.
         """
         asked = request(request_head)
         asked.exchange.secure = False
@@ -54,11 +54,11 @@ class HostNamesTests(SynchronousTestCase):
         return status
 
     def test_interface(self):
-        """It is a middleware."""
+        """It provides ``IMiddleware``."""
         verifyObject(IMiddleware, self.middleware)
 
     def test_pages(self):
-        """A page's own name reaches nobody, whatever else the page sends."""
+        """A page's own name reaches no node, whatever else the page sends."""
         for host in FOREIGN:
             for fields in (
                 {"X_Tunnel_Proxy_Dest": "edge-1:10250"},
@@ -70,11 +70,11 @@ class HostNamesTests(SynchronousTestCase):
                 self.assertEqual(421, self.ask(asked, "an IP address or localhost"), (host, fields))
             destination = Destination("edge-1", "10.0.0.1", 10250)
             self.assertEqual(421, self.ask(head(host=host), destination=destination), host)
-        # The agent serves hosts that nobody else does.
+        # The agent serves unclaimed hosts.
         self.assertEqual(421, self.ask(head(host="evil.example:10264")))
 
     def test_own_names(self):
-        """Addresses, names of this machine and those of nodes say where they want to."""
+        """Addresses, names of this machine and names of nodes may choose the destination."""
         own = ("127.0.0.1:10264", "[::1]:10264", "192.0.2.7:1", "localhost:10264", "LOCALHOST")
         nodes = ("edge-1:10250", "Edge-1.:80", "printer.site:9100")
         for host in (*own, f"{socket.gethostname()}:10264", *nodes):
@@ -82,7 +82,7 @@ class HostNamesTests(SynchronousTestCase):
                 self.assertIsNone(self.ask(head(host=host, **fields)), host)
 
     def test_names_that_nodes_have_chosen(self):
-        """A name of a node reaches that node, whatever fields and the path of a pod say."""
+        """A node's name reaches that node, whatever fields and the pod in the path contain."""
         self.registry.add(Session("edge-9"))
         for host, node in (("edge-9:10250", "edge-9"), ("evil.node:10264", "edge-9")):
             destination = Destination(node, "10.0.0.9", 10255)
@@ -94,12 +94,12 @@ class HostNamesTests(SynchronousTestCase):
             ):
                 asked = head(host=host, **field)
                 self.assertEqual(421, self.ask(asked, "and the request is for edge-1"), host)
-            # The pod in the path has decided.
+            # Determined by the pod in the path.
             there = Destination("edge-1", "10.0.0.1", 10255)
             self.assertEqual(421, self.ask(head(host=host), destination=there), host)
 
     def test_node_that_is_cut_off(self):
-        """The cluster knows its name, so the proxy says what is the matter."""
+        """The cluster knows its name, so the proxy reports the error."""
         for fields in ({}, {"X_Tunnel_Proxy_Dest": "edge-9:10250"}):
             destination = Destination("edge-9", "edge-9", 10250)
             self.registry.is_anothers = lambda node, host: host == "edge-9" != node
@@ -107,7 +107,7 @@ class HostNamesTests(SynchronousTestCase):
             self.assertIsNone(self.ask(asked, destination=destination))
 
     def test_pages_of_other_sites(self):
-        """What a browser sends for a page of somebody else is refused, whatever it asks for."""
+        """A browser's requests for pages of other sites are rejected, whatever they request."""
         for host in ("localhost:10264", "127.0.0.1:10264", "edge-1:10255"):
             for fields in (
                 {"Sec_Fetch_Site": "cross-site"},
@@ -125,7 +125,7 @@ class HostNamesTests(SynchronousTestCase):
                 self.assertIsNone(self.ask(asked), (host, fields))
 
     def test_port_of_this_listener(self):
-        """Who names only this port means no port of a node."""
+        """The port of this listener in Host is not a port of a node."""
         here = StringTransport().getHost().port
         destination = Destination("edge-1", "10.0.0.1", here)
         for host in (f"localhost:{here}", f"127.0.0.1:{here}", f"edge-1:{here}"):
@@ -136,14 +136,15 @@ class HostNamesTests(SynchronousTestCase):
             self.assertIsNone(self.ask(asked), host)
 
     def test_nobody_there(self):
-        """Who reaches nobody is told that by the proxy, and of bad fields as well."""
+        """The proxy reports unreachable destinations, and bad fields."""
         self.registry.remove(self.registry.direct("edge-1"))
         self.assertIsNone(self.ask(head(host="edge-1:10250")))
         self.assertIsNone(self.ask(head(host=None)))
         self.assertIsNone(self.ask(head(host="edge 1")))
 
     def test_proven(self):
-        """Where the connection has decided, Host says nothing; over TLS it is the caller's."""
+        """If the connection has determined the destination, Host does not count; over TLS the
+        caller chooses it."""
         destination = Destination("edge-1", "10.0.0.1", 10250)
         asked = head(host="evil.example:10264")
         self.assertIsNone(self.ask(asked, destination=destination, proven=True))

@@ -1,4 +1,4 @@
-"""Connections to kubelets: whom TLS trusts, their further use, and answers that do not come."""
+"""Connections to kubelets: verification in TLS, reuse, and missing responses."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from yurttunnel.wire.codes import Code
 
 
 class TrustTests(World):
-    """Kubelets that TLS does not like, or that do not like TLS."""
+    """Kubelets whose TLS is rejected, or that reject the server's."""
 
     def handshakes(self, **expected):
-        """Assert how handshakes have ended."""
+        """Assert the results of handshakes."""
         self.assertEqual(expected, {k: n for k, n in self.counters.handshakes.items() if n})
 
     def test_verified(self):
-        """A kubelet of the authority is verified, and counted."""
+        """A kubelet with a certificate of the authority is verified, and counted."""
         self.ask(self.dial())
         self.handshakes(done=1)
         self.assertEqual({"verified": 1}, self.counters.verdicts)
 
     def test_unverified(self):
-        """One of another authority is served with a warning, and counted."""
+        """One of another authority is accepted with a warning, and counted."""
         self.serve_kubelet(Issuer.make(self).server("edge-1"))
         caller = self.dial()
         self.ask(caller)
@@ -39,7 +39,7 @@ class TrustTests(World):
         self.assertTrue(any("edge-1" in line and "not verified" in line for line in self.lines))
 
     def test_not_trusted(self):
-        """One of the authority with another name is refused: node, address, reason and flag."""
+        """One with another name is rejected, with node, address, reason and flag."""
         self.serve_kubelet(self.issuer.server("edge-2"))
         caller = self.dial()
         self.ask(caller)
@@ -48,7 +48,7 @@ class TrustTests(World):
         self.assertEqual([], self.kubelet.exchanges)
 
     def test_no_tls(self):
-        """One that does not speak TLS is told so."""
+        """A port without TLS is reported."""
         self.serve_kubelet(None)
         caller = self.dial()
         self.ask(caller)
@@ -56,7 +56,7 @@ class TrustTests(World):
         self.handshakes(failed=1)
 
     def test_refuses_us(self):
-        """One that does not know this server's certificate is told so, with the way out."""
+        """A kubelet that does not know this server's certificate is reported, with the remedy."""
         self.serve_kubelet(Issuer.make(self).server("edge-1"), trusting=False)
         caller = self.dial()
         self.ask(caller)
@@ -65,7 +65,7 @@ class TrustTests(World):
         )
 
     def test_broken_off(self):
-        """One that closes the connection in the handshake is told so."""
+        """A connection closed in the handshake is reported."""
 
         class Closing(Recorder):
             def connectionMade(self):
@@ -78,7 +78,7 @@ class TrustTests(World):
         self.handshakes(failed=1)
 
     def test_silent(self):
-        """One that does not go on with the handshake is given up in time."""
+        """A silent handshake times out."""
         silent = Recorder()
         self.listen(Factory.forProtocol(lambda: silent))
         caller = self.dial()
@@ -91,7 +91,7 @@ class TrustTests(World):
         self.assertEqual(1, len(silent.ended_with))
 
     def test_impatient_caller(self):
-        """A caller that leaves meanwhile ends the attempt, which counts as no result."""
+        """A caller that leaves meanwhile cancels the attempt, which counts as no result."""
         silent = Recorder()
         self.listen(Factory.forProtocol(lambda: silent))
         caller = self.dial()
@@ -103,7 +103,7 @@ class TrustTests(World):
         self.handshakes()
 
     def test_stopping(self):
-        """A handshake that is under way when the server stops is no defect."""
+        """A handshake in progress when the server stops is not a defect."""
         silent = Recorder()
         self.listen(Factory.forProtocol(lambda: silent))
         self.ask(self.dial())
@@ -114,7 +114,7 @@ class TrustTests(World):
         self.assertIn(": 503, ", self.lines[-1])
 
     def test_lost_node(self):
-        """A node that is lost in the handshake is not the kubelet's fault."""
+        """A node that is lost in the handshake is reported as such."""
         self.listen(Factory.forProtocol(Recorder))
         caller = self.dial()
         self.ask(caller)
@@ -129,7 +129,7 @@ class DemandingTests(World):
     mode = KubeletVerification.CA
 
     def test_refused(self):
-        """A kubelet of another authority is refused, with the way out."""
+        """A kubelet of another authority is rejected, with the remedy."""
         self.serve_kubelet(Issuer.make(self).server("edge-1"))
         caller = self.dial()
         self.ask(caller)
@@ -138,10 +138,10 @@ class DemandingTests(World):
 
 
 class PoolTests(World):
-    """Connections to kubelets are used again."""
+    """Reuse of connections to kubelets."""
 
     def test_reused(self):
-        """Requests of all callers share connections; one handshake is enough."""
+        """Requests of all callers share connections; one handshake suffices."""
         for _ in range(3):
             caller = self.dial()
             for _ in range(3):
@@ -152,7 +152,7 @@ class PoolTests(World):
         self.assertEqual({"in_use": 0, "idle": 1}, self.pooled())
 
     def test_kinds(self):
-        """Other destinations and other ports of the server have connections of their own."""
+        """Other destinations, and the server's other port, have separate connections."""
         secure = self.dial()
         self.ask(secure)
         self.ask(secure, X_Tunnel_Proxy_Dest="127.0.0.1:10250", X_Tunnel_Proxy_Host="edge-1")
@@ -171,7 +171,7 @@ class PoolTests(World):
         self.assertEqual({"in_use": 0, "idle": 0}, self.pooled())
 
     def test_draining_session(self):
-        """A session that wants to end is not held up by what is idle, nor by what becomes idle."""
+        """A draining session is not delayed by connections that are or become idle."""
         self.ask(self.dial())
         answer = self.kubelet.answer
         self.kubelet.answer = lambda exchange: None
@@ -192,7 +192,7 @@ class PoolTests(World):
         self.assertEqual({"in_use": 0, "idle": 0}, self.pooled())
 
     def test_new_session(self):
-        """Connections of a session are not used for the one that has replaced it."""
+        """Connections of a session are not used for its replacement."""
         caller = self.dial()
         self.ask(caller)
         self.registry.add(Session(self.pair.server))
@@ -201,7 +201,7 @@ class PoolTests(World):
         self.assertEqual(2, len(self.connected))
 
     def test_new_trust(self):
-        """Connections of before are not used when the authorities of kubelets have changed."""
+        """Older connections are not reused when the authorities of kubelets have changed."""
         caller = self.dial()
         self.ask(caller)
         self.assertEqual({"verified": 1}, self.counters.verdicts)
@@ -212,7 +212,7 @@ class PoolTests(World):
         self.assertEqual({"verified": 1, "unverified": 1}, self.counters.verdicts)
 
     def test_followed(self):
-        """However many have something followed, without a line so far, others get their turn."""
+        """However many requests follow something, even without a line so far, others are served."""
         self.serve_kubelet(None)
         answer = self.kubelet.answer
         self.kubelet.answer = lambda exchange: None
@@ -229,7 +229,7 @@ class PoolTests(World):
         self.assertNotIn(FOR_KUBELETS, followed)
 
     def test_bounded(self):
-        """However many one caller asks at once, its connections to one kubelet are bounded."""
+        """One caller's connections to one kubelet are limited, however many requests it sends."""
         self.kubelet.answer = lambda exchange: None
         callers = [self.dial_insecurely() for _ in range(40)]
         self.serve_kubelet(None)
@@ -245,7 +245,7 @@ class PoolTests(World):
         self.assertEqual(16, len(self.connected))
 
     def test_lost_session_for_which_some_wait(self):
-        """Who waits for a connection through a session that ends is refused at once."""
+        """Waiters for a connection through a session that ends are rejected at once."""
         self.serve_kubelet(None)
         self.kubelet.answer = lambda exchange: None
         callers = [self.dial_insecurely() for _ in range(20)]
@@ -262,15 +262,15 @@ class PoolTests(World):
 
 
 class TimeTests(World):
-    """Answers that do not come."""
+    """Missing responses."""
 
     def setUp(self):
-        """Have the kubelet keep quiet."""
+        """Let the kubelet stay silent."""
         super().setUp()
         self.kubelet.answer = lambda exchange: None
 
     def test_overdue(self):
-        """A kubelet that does not answer is given up after --response-timeout."""
+        """A kubelet that does not respond times out after --response-timeout."""
         caller = self.dial()
         self.ask(caller)
         self.pass_time(RESPONSE_TIMEOUT - 1)
@@ -279,7 +279,7 @@ class TimeTests(World):
         self.answered(caller, 504, "edge-1", "no answer came within 60 seconds")
 
     def test_another_response_timeout_from_now_on(self):
-        """A request that is under way keeps its own; later ones have the new one."""
+        """A request in flight keeps its timeout; later ones have the new one."""
         before, after = self.dial(), self.dial()
         self.ask(before)
         self.interception.use_response_timeout(5.0)
@@ -292,7 +292,7 @@ class TimeTests(World):
         self.answered(before, 504, "no answer came within 60 seconds")
 
     def test_follow(self):
-        """One that has something followed has time."""
+        """A request that follows something has no timeout."""
         caller = self.dial()
         self.ask(caller, "/containerLogs/a/b/c?follow=true")
         self.pass_time(2 * RESPONSE_TIMEOUT, step=5)
@@ -301,7 +301,7 @@ class TimeTests(World):
         self.answered(caller, 200, "at last")
 
     def test_upgrade(self):
-        """An upgrade has to be answered in time."""
+        """The response to an upgrade has the timeout."""
         caller = self.dial()
         self.ask(caller, "/exec/a/b/c", Connection="Upgrade", Upgrade="SPDY/3.1")
         self.pass_time(RESPONSE_TIMEOUT + 1)

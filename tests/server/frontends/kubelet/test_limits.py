@@ -168,7 +168,7 @@ VALUES = {
     "time for which nodes of a server": [BELIEVED],
     "description of a node": [MAX_LINE / KIB],
 }
-"""What each row of the tables has in its second column, by how the row begins."""
+"""The expected second column of each row of the tables, by the beginning of the row."""
 
 DIALS = DialLimits()
 
@@ -186,17 +186,16 @@ CONNECT_VALUES = {
     "time to close after": [LINGER, STALL_TIMEOUT],
     "time to take the last": [],
 }
-"""The same of the section on CONNECT and forwards, which has rows that begin as others do."""
+"""The same for the section on CONNECT and forwards, whose rows begin like others."""
 
 
 class LimitsTests(SynchronousTestCase):
-    """What the text says is what is in force."""
+    """The documented limits are those of the code."""
 
     def rows(self, of_connect=False):
         """Return the rows of the tables, without the heads.
 
-        What steering, the meta ports and the companions are bound by is compared by
-        ``tests.deploy``.
+        ``tests.deploy`` compares the limits of steering, the meta ports and the other programs.
         """
         sections = DOCUMENT.read_text("utf-8").split("\n## ")
         own = [
@@ -210,7 +209,7 @@ class LimitsTests(SynchronousTestCase):
                 yield [cell.strip() for cell in line.strip("|").split("|")]
 
     def test_values(self):
-        """Each row has the numbers of the program, and each number of those has a row."""
+        """Each row has the numbers of the code, and each of these has a row."""
         for of_connect, values in ((False, VALUES), (True, CONNECT_VALUES)):
             shown = {}
             for bound, value, *_ in (row for row in self.rows(of_connect) if len(row) == 3):
@@ -219,13 +218,13 @@ class LimitsTests(SynchronousTestCase):
             self.assertEqual(values, shown)
 
     def test_trailers(self):
-        """The fields that are passed on behind a body are named."""
+        """The trailer fields that are passed on are named."""
         [row] = [row for row in self.rows() if row[0].startswith("around the data")]
         named = {name.lower().encode() for name in re.findall("`(.+?)`", row[2])}
         self.assertEqual(SENT_IN_TRAILERS, named)
 
     def test_metrics(self):
-        """The metrics that it sends people to are there."""
+        """The metrics that it refers to exist."""
         names = {f"`{metric.name.removeprefix('yurttunnel_server_')}`" for metric in METRICS}
         told = {row[0] for row in self.rows() if len(row) == 2}
         self.assertEqual(5, len(told))

@@ -1,4 +1,4 @@
-"""The ports for requests to kubelets: what gets through, and what is refused."""
+"""The ports for requests to kubelets: forwarded and rejected requests."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from yurttunnel.wire.codes import Code
 
 
 class RequestTests(World):
-    """What reaches the kubelet, and what comes back."""
+    """The request at the kubelet, and the response."""
 
     def test_secure(self):
-        """A request that has come by TLS goes to the kubelet by TLS."""
+        """A request over TLS is forwarded over TLS."""
         caller = self.dial()
         self.ask(caller, "/metrics?x=y", Authorization="Bearer t", Accept="*/*")
         self.answered(caller, 200, "metric 1\n")
@@ -32,7 +32,7 @@ class RequestTests(World):
         self.assertIn("CN=tunnel-proxy-client", peer.subject.rfc4514_string())
 
     def test_defect(self):
-        """A defect on the way to the kubelet is logged, and told to the caller as one."""
+        """A defect on the way to the kubelet is logged, and reported to the caller as such."""
         self.session.open_stream = lambda *asked: 1 / 0
         caller = self.dial()
         self.ask(caller)
@@ -40,7 +40,7 @@ class RequestTests(World):
         self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
 
     def test_insecure(self):
-        """One that has come without TLS goes without."""
+        """A request without TLS is forwarded without."""
         self.serve_kubelet(None)
         caller = self.dial_insecurely()
         self.ask(caller, Host="edge-1:10255")
@@ -68,7 +68,7 @@ class RequestTests(World):
         self.assertEqual([b"127.0.0.1:10250"], self.kubelet.head.values(b"host"))
 
     def test_request_id(self):
-        """The id of the caller is taken over, another one made, and the kubelet gets either."""
+        """The caller's id is used, otherwise a new one; the kubelet gets either."""
         caller = self.dial()
         self.ask(caller, X_Request_Id="abc-7")
         self.assertEqual([b"abc-7"], self.kubelet.head.values(b"x-request-id"))
@@ -78,7 +78,7 @@ class RequestTests(World):
         self.assertRegex(made, rb"\A[0-9a-f]{8}-\d+\Z")
 
     def test_traced(self):
-        """The line of the log says who has asked, by name and address."""
+        """The log line has the caller's name and address."""
         self.ask(self.dial())
         self.assertTrue(
             any("by 'kube-apiserver-kubelet-client' from " in line for line in self.lines),
@@ -86,7 +86,7 @@ class RequestTests(World):
         )
 
     def test_long_head(self):
-        """A command of many long words gets through, and so do many fields."""
+        """A command of many long words passes, and so do many fields."""
         caller = self.dial()
         target = "/exec/default/web/web?command=" + "%C3%BC" * 80_000
         self.ask(caller, target, **{f"X_{number}": "y" for number in range(150)})
@@ -94,7 +94,7 @@ class RequestTests(World):
         self.assertEqual(target.encode(), self.kubelet.head.target)
 
     def test_body(self):
-        """Bodies pass, with a length and in chunks."""
+        """Bodies pass, with a length and chunked."""
         bodies = []
 
         class Sink:
@@ -118,7 +118,7 @@ class RequestTests(World):
         self.assertEqual([b"12345", b"abc"], bodies)
 
     def test_answers_of_kubelets(self):
-        """Whatever the kubelet answers passes, refusals too."""
+        """Any response of the kubelet passes, including errors."""
         caller = self.dial()
         for status in (204, 302, 401, 403, 404, 500, 503):
             self.kubelet.answer = lambda exchange, status=status: exchange.respond(
@@ -130,7 +130,7 @@ class RequestTests(World):
             self.assertEqual(status != 204, caller.received.endswith(b"its own words"))
 
     def test_upgrade(self):
-        """After a 101 bytes pass both ways, those before the answer included."""
+        """After a 101 data passes in both directions, including early data."""
         for method in ("GET", "POST"):
             far = Recorder()
             self.kubelet.answer = lambda exchange, far=far: exchange.switch(
@@ -166,7 +166,7 @@ class RequestTests(World):
             self.assertEqual(0, self.counters.durations.total_seconds)
 
     def test_refused_upgrade(self):
-        """A refusal of an upgrade passes with its body."""
+        """A rejected upgrade passes with its body."""
         self.kubelet.answer = lambda exchange: exchange.respond(403, [], b"you may not")
         caller = self.dial()
         self.ask(caller, "/exec/a/b/c", "POST", Connection="Upgrade", Upgrade="SPDY/3.1")
@@ -180,24 +180,24 @@ class TwistedTLSRequestTests(RequestTests):
 
 
 class RefusalTests(World):
-    """Requests and callers that do not get to a kubelet."""
+    """Rejected requests and callers."""
 
     def test_destinations(self):
-        """A request that names no destination is told what to write."""
+        """A request without a destination is rejected with the correct form."""
         caller = self.dial_insecurely()
         self.ask(caller, Host="edge-1")
         self.answered(caller, 400, "edge-1:10250", "no port")
         self.assertEqual([], self.connected)
 
     def test_connect(self):
-        """CONNECT is served elsewhere."""
+        """CONNECT is rejected."""
         caller = self.dial_insecurely()
         self.ask(caller, "edge-1:10250", "CONNECT")
         self.answered(caller, 405, "--connect-endpoint")
         self.assertEqual([], self.connected)
 
     def test_no_agent(self):
-        """For a node without an agent the answer says since when."""
+        """For a node without an agent the response says when it was last seen."""
         caller = self.dial()
         self.ask(caller, Host="edge-9:10250")
         self.answered(caller, 503, "no agent is connected for edge-9")
@@ -207,13 +207,13 @@ class RefusalTests(World):
         self.answered(caller, 503, "no agent is connected for edge-1", "last seen 5 s ago")
 
     def test_for_machines(self):
-        """A caller that takes JSON gets the Status of Kubernetes."""
+        """A caller that accepts JSON gets a Kubernetes Status."""
         caller = self.dial()
         self.ask(caller, Host="edge-9:10250", Accept="application/json")
         self.answered(caller, 503, '"kind": "Status"', '"reason": "ServiceUnavailable"')
 
     def test_callers(self):
-        """Who is no caller does not get through, and the operator is told why."""
+        """Unknown callers are rejected, and the operator gets the reason."""
         node = self.issuer.node(CALLER_NAME)
         for credentials in (node, Issuer.make(self).caller()):
             caller = self.dial(
@@ -229,7 +229,7 @@ class RefusalTests(World):
         self.assertEqual([], self.connected)
 
     def test_broken_record(self):
-        """Nonsense on a connection that has been let in is no refusal of a caller."""
+        """A malformed record on an accepted connection is not reported as a rejected caller."""
         caller = self.dial()
         self.ask(caller)
         self.links[-1].server_io.protocol.dataReceived(b"\x17\x03\x03\x00\x20" + bytes(32))
@@ -238,7 +238,7 @@ class RefusalTests(World):
         self.assertEqual([], [line for line in self.lines if "is refused" in line])
 
     def test_heads(self):
-        """What is no proper request is counted by status, on either port."""
+        """Malformed requests are counted by status, on either port."""
         for caller in (self.dial(), self.dial_insecurely()):
             self.ask(caller, "nowhere")
             self.answered(caller, 400)
@@ -248,7 +248,7 @@ class RefusalTests(World):
         self.assertEqual({400: 2, 417: 1}, self.stats().refusals)
 
     def test_unreachable(self):
-        """What the agent says of the kubelet gets to the caller, with a status."""
+        """An error of the agent reaches the caller, with a status."""
         caller = self.dial()
         for code, status in (
             (Code.REFUSED, 502),
@@ -269,7 +269,7 @@ class TwistedTLSRefusalTests(RefusalTests):
 
 @implementer(IMiddleware)
 class Gate:
-    """Turns away who asks for the wrong thing, and sends the others elsewhere."""
+    """Rejects some requests, and redirects the others."""
 
     def wrap(self, handler):
         """See ``IMiddleware``."""
@@ -285,12 +285,12 @@ class Gate:
 
 
 class MiddlewareTests(World):
-    """A middleware that was added."""
+    """An additional middleware."""
 
     middlewares = (Gate(),)
 
     def test_answers(self):
-        """It can answer itself; that is traced and counted as all others are."""
+        """It can respond itself; that is traced and counted like all others."""
         caller = self.dial()
         self.ask(caller, "/secret", X_Request_Id="abc-7")
         self.answered(caller, 403, "not for you, abc-7")
@@ -299,7 +299,7 @@ class MiddlewareTests(World):
         self.assertEqual(1, self.counters.answered["GET", "other", "403"])
 
     def test_redirects(self):
-        """It can choose another destination, of which the kubelet is told."""
+        """It can choose another destination, which the kubelet gets as Host."""
         self.serve_kubelet(None)
         caller = self.dial_insecurely()
         self.ask(caller, Host="nonsense")

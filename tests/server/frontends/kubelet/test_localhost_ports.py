@@ -1,4 +1,4 @@
-"""Ports of a node that mean its loopback address."""
+"""Ports of a node that refer to its loopback address."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from yurttunnel.server.frontends.kubelet.middleware import IMiddleware, chain
 
 
 class LocalhostPortsTests(Cluster):
-    """Behind the resolution."""
+    """After the resolution."""
 
     def setUp(self):
-        """Have the default ports."""
+        """Use the default ports."""
         super().setUp()
         self.ports("10266, 10267")
         ports = ProxyPorts(self.informers, "kube-system", 10264, lambda config_map, text: None)
@@ -30,17 +30,17 @@ class LocalhostPortsTests(Cluster):
         self.informers.put(CONFIG_MAPS, config_map(localhost_proxy_ports=text))
 
     def led(self, host, **fields):
-        """Return node, host and port to which a request goes in the end."""
+        """Return node, host and port of a request after the middleware."""
         self.handler(request(head(host=host, **fields)))
         destination = self.handled.pop().destination
         return destination.node, destination.host, destination.port
 
     def test_interface(self):
-        """It is a middleware."""
+        """It provides ``IMiddleware``."""
         verifyObject(IMiddleware, self.middleware)
 
     def test_led(self):
-        """A node's own name or address becomes its loopback address on these ports alone."""
+        """A node's own name or address becomes its loopback address on these ports only."""
         self.node("edge-1", "192.0.2.7", ("Hostname", "box"))
         self.connect("edge-1")
         for host in ("edge-1", "192.0.2.7", "box"):
@@ -48,7 +48,7 @@ class LocalhostPortsTests(Cluster):
         self.assertEqual(("edge-1", "192.0.2.7", 9100), self.led("192.0.2.7:9100"))
 
     def test_live(self):
-        """The ports are those of the ConfigMap at the time, and none when it is deleted."""
+        """The ports are those currently in the ConfigMap, and none after its deletion."""
         self.node("edge-1", "192.0.2.7")
         self.connect("edge-1")
         self.ports("9100")
@@ -58,7 +58,7 @@ class LocalhostPortsTests(Cluster):
         self.assertEqual("192.0.2.7", self.led("192.0.2.7:9100")[1])
 
     def test_family(self):
-        """The loopback address is IPv6 where the node has no IPv4, whatever the server has."""
+        """The loopback address is IPv6 if the node has no IPv4, whatever the server has."""
         self.node("six", "2001:db8::7")
         self.node("dual", "2001:db8::8", "192.0.2.8")
         for name in ("six", "dual"):
@@ -67,7 +67,7 @@ class LocalhostPortsTests(Cluster):
         self.assertEqual(("dual", "127.0.0.1", 10266), self.led("[2001:DB8:0::8]:10266"))
 
     def test_ambiguous(self):
-        """An address of two nodes is refused; with a name beside it, it is not."""
+        """An address of two nodes is rejected, unless a name selects one."""
         for name in ("edge-1", "edge-2"):
             self.node(name, "192.168.1.10")
             self.connect(name)
@@ -80,7 +80,7 @@ class LocalhostPortsTests(Cluster):
         self.assertEqual(("edge-2", "127.0.0.1", 10266), found)
 
     def test_other_hosts(self):
-        """A host behind a node has another loopback address, so nothing is changed."""
+        """A host behind a node has another loopback address, so nothing changes."""
         self.node("edge-1", "192.0.2.7")
         self.connect("edge-1", "cidr=10.0.0.0/8&host=camera")
         for host in ("10.1.2.3", "camera"):
@@ -89,19 +89,19 @@ class LocalhostPortsTests(Cluster):
         self.assertEqual(("edge-1", "10.1.2.3", 10266), found)
 
     def test_other_agent(self):
-        """Neither is it for a node that another one's agent serves."""
+        """Nor does it for a node that another node's agent serves."""
         self.node("edge-1", "192.0.2.7")
         self.node("gateway", "192.0.2.1")
         self.connect("gateway", "host=edge-1")
         self.assertEqual(("edge-1", "192.0.2.7", 10266), self.led("192.0.2.7:10266"))
 
     def test_not_connected(self):
-        """A node that is not connected is left for the proxy to tell of."""
+        """For a node that is not connected the proxy reports the error."""
         self.node("edge-1", "192.0.2.7")
         self.assertEqual(("edge-1", "192.0.2.7", 10266), self.led("192.0.2.7:10266"))
 
     def test_unknown_to_api(self):
-        """Of a node that the API does not know, what its certificate proves counts."""
+        """For a node unknown to the API, the identifiers in its certificate count."""
         self.connect("edge-1", "ipv6=2001:db8::7")
         for host in ("edge-1", "[2001:db8::7]"):
             self.assertEqual("::1", self.led(f"{host}:10266")[1])

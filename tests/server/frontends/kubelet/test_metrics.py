@@ -11,10 +11,10 @@ from yurttunnel.server.frontends.kubelet.metrics import InterceptionCounters, Re
 
 
 class RequestMetricsTests(SynchronousTestCase):
-    """What is counted, and under which labels."""
+    """Counters and their labels."""
 
     def setUp(self):
-        """Make the middleware."""
+        """Create the middleware."""
         self.clock = Clock()
         self.counters = InterceptionCounters()
         self.failures = Failures(self.clock)
@@ -22,13 +22,13 @@ class RequestMetricsTests(SynchronousTestCase):
         self.handle = middleware.wrap(lambda intercepted: None)
 
     def begin(self, *arguments, **fields):
-        """Begin a request; give its exchange."""
+        """Start a request; return its exchange."""
         intercepted = request(head(*arguments, **fields))
         self.handle(intercepted)
         return intercepted.exchange
 
     def test_in_hand(self):
-        """Requests are counted by verb and path while they last."""
+        """Requests in flight are counted by verb and path."""
         first, second = self.begin("GET", "/pods"), self.begin("GET", "/pods?x=y")
         other = self.begin("BREW", "/coffee")
         self.assertEqual(2, self.counters.in_hand["GET", "/pods"])
@@ -38,14 +38,14 @@ class RequestMetricsTests(SynchronousTestCase):
         self.assertEqual(0, self.counters.in_hand.total())
 
     def test_answered(self):
-        """Those that have ended are counted by the status, too."""
+        """Completed requests are also counted by status."""
         for status in (200, 200, 503, 0, 299, 599):
             self.begin("GET", "/pods").end(status)
         counts = {code: n for (_, _, code), n in self.counters.answered.items()}
         self.assertEqual({"200": 2, "503": 1, "none": 1, "2xx": 1, "5xx": 1}, counts)
 
     def test_failures(self):
-        """What the server has answered itself with an error is kept, and nothing of kubelets."""
+        """The server's own errors are recorded, those of kubelets are not."""
         self.begin("GET", "/pods").end(404)
         self.begin("GET", "/pods").fail(503, "no agent is connected for edge-1")
         [failure] = self.failures.newest_first()
@@ -55,7 +55,7 @@ class RequestMetricsTests(SynchronousTestCase):
         )
 
     def test_callers_that_are_not_known(self):
-        """A 401 is the server's own, too; who has left before it was told nothing."""
+        """A 401 is the server's own, too; without a response nothing is recorded."""
         for status in (401, 0):
             intercepted = request(head("GET", "/pods"))
             self.handle(intercepted)
@@ -65,7 +65,7 @@ class RequestMetricsTests(SynchronousTestCase):
         self.assertEqual((401, intercepted.refusal), (failure.status, failure.text))
 
     def test_durations(self):
-        """Durations are counted, without upgrades and without those that follow."""
+        """Durations are recorded, except those of upgrades and of requests that follow."""
         exchange = self.begin("GET", "/pods")
         self.clock.advance(0.05)
         exchange.end(200)

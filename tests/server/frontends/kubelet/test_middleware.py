@@ -27,14 +27,14 @@ from yurttunnel.server.frontends.kubelet.trace import Trace
 
 @implementer(IMiddleware)
 class Noting:
-    """A middleware that notes its turn."""
+    """A middleware that records its turn."""
 
     def __init__(self, name, notes):
         self.name = name
         self.notes = notes
 
     def wrap(self, handler):
-        """Note, then go on."""
+        """Record the turn, then continue."""
 
         def noted(intercepted):
             self.notes.append(self.name)
@@ -52,7 +52,7 @@ class Maker:
         self.informers = informers
 
     def make(self, clock, informers):
-        """Make a middleware."""
+        """Return a middleware."""
         self.clock = clock
         self.given = informers
         return Noting(self.name, [])
@@ -62,7 +62,7 @@ class ChainTests(SynchronousTestCase):
     """The order of middlewares."""
 
     def test_order(self):
-        """The first is the outermost, and the handler comes last."""
+        """The first is the outermost, and the handler is last."""
         notes = []
         handler = chain(
             [Noting("a", notes), Noting("b", notes)], lambda request: notes.append(request)
@@ -72,12 +72,12 @@ class ChainTests(SynchronousTestCase):
         self.assertEqual(["a", "b", intercepted], notes)
 
     def test_defect_behind_one_that_waits(self):
-        """What raises is answered also when it is called later, where nobody else would do it."""
+        """An exception in a delayed call is answered, too, where nothing else would respond."""
         clock = Clock()
 
         class Waiting:
             def wrap(self, handler):
-                """Handle a request in a second."""
+                """Handle a request after a second."""
                 return lambda request: clock.callLater(1, handler, request)
 
         intercepted = request()
@@ -88,7 +88,7 @@ class ChainTests(SynchronousTestCase):
         self.assertEqual((500, "the server has a defect; its log has more"), (status, text))
 
     def test_own_ones(self):
-        """The server's own keep to the interface."""
+        """The server's own middlewares provide the interface."""
         for own in (Trace(Clock()), RequestMetrics(Clock(), InterceptionCounters())):
             verifyObject(IMiddleware, own)
 
@@ -97,14 +97,14 @@ class FindingTests(SynchronousTestCase):
     """Middlewares by name."""
 
     def refused(self, names, makers, *words, cluster=None):
-        """Assert that names are refused with ``words`` in one line."""
+        """Assert that names are rejected with ``words`` in one line."""
         error = self.assertRaises(BadMiddleware, find_middlewares, Clock(), names, makers, cluster)
         for each in words:
             self.assertIn(each, str(error))
         self.assertNotIn("\n", str(error))
 
     def test_found(self):
-        """They are made in the order of the names, with the clock."""
+        """They are created in the order of the names, with the clock."""
         clock = Clock()
         makers = [Maker("audit"), Maker("quota"), Maker("unused", ["Node"])]
         found = find_middlewares(clock, ["quota", "audit"], makers)
@@ -113,16 +113,16 @@ class FindingTests(SynchronousTestCase):
         self.assertEqual({}, makers[0].given)
 
     def test_unknown(self):
-        """A name that nothing has is refused, and those that are there are listed."""
+        """An unknown name is rejected, with a list of the installed ones."""
         self.refused(["audit"], [], "'audit'", "installed are: none")
         self.refused(["x"], [Maker("b"), Maker("a")], "'x'", "installed are: a, b")
 
     def test_twice(self):
-        """A name that two have is refused."""
+        """A name of two plugins is rejected."""
         self.refused(["a"], [Maker("a"), Maker("a")], "2 plugins are called 'a'")
 
     def test_informers(self):
-        """One that has to know Kubernetes objects is refused where there are none."""
+        """One that needs Kubernetes objects is rejected without a cluster."""
         self.refused(
             ["policy"],
             [Maker("policy", ["Node", "Pod"])],
@@ -131,7 +131,7 @@ class FindingTests(SynchronousTestCase):
         )
 
     def test_kinds(self):
-        """In a cluster it is given an informer for each kind, for whole objects."""
+        """In a cluster it gets an informer of whole objects for each kind."""
         informers = FakeInformers(synced=False)
         kinds = ["Node", "Pod", "Service", "ConfigMap", "EndpointSlice"]
         maker = Maker("policy", kinds)
@@ -144,14 +144,14 @@ class FindingTests(SynchronousTestCase):
         self.assertEqual([None, None, "tunnel", "tunnel", "tunnel"], namespaces)
 
     def test_shared(self):
-        """Two that want the same kind share an informer."""
+        """Two that need the same kind share an informer."""
         makers = [Maker("a", ["Node"]), Maker("b", ["Node"])]
         cluster = ClusterInformers(FakeInformers(), "tunnel")
         find_middlewares(Clock(), ["a", "b"], makers, cluster)
         self.assertIs(makers[0].given["Node"], makers[1].given["Node"])
 
     def test_unknown_kind(self):
-        """A kind that the server does not have is refused, before anything is made."""
+        """A kind that the server does not have is rejected, before anything is created."""
         informers = FakeInformers()
         makers = [Maker("fine", ["Node"]), Maker("policy", ["Pod", "Secret"])]
         self.refused(
@@ -164,7 +164,7 @@ class FindingTests(SynchronousTestCase):
         self.assertFalse(hasattr(makers[0], "clock"))
 
     def test_plugins(self):
-        """They are looked for among Twisted's plugins."""
+        """They are searched for among Twisted's plugins."""
         asked = []
 
         def plugins(interface):

@@ -1,4 +1,4 @@
-"""Who speaks for itself reaches no node but the one that its connection is for."""
+"""A caller that acts for itself reaches only the node that its connection is for."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from tests.server.frontends.kubelet.deputies import API_HOSTS, EDGE_1, SERVICE, 
 
 
 class OwnTests(DeputiesWorld):
-    """Callers that speak for themselves, or whom --allowed-callers has forgotten."""
+    """Callers that act for themselves, or are missing from --allowed-callers."""
 
     def test_authorized_for_what_is_named(self):
-        """At the server's own address what they name decides, and they are asked whether they may
-        do that there.
-        """
+        """At the server's own address their fields choose, and their permission is reviewed."""
         for name in (None, "x-tunnel-server-internal-svc", "cloud-1"):
             self.put_node("cloud-1", "10.0.0.3", labels=CLOUD)
             self.lead(SERVICE, 10263)
@@ -26,7 +24,7 @@ class OwnTests(DeputiesWorld):
             self.reaches(self.jane(name), ("edge-1", 10250), Host="edge-1:10250")
 
     def test_connections_for_nodes(self):
-        """What was for a node goes there or nowhere: ``Host``, fields and pods name no other."""
+        """A connection for a node reaches that or nothing, whatever the request contains."""
         for verb in ("get", "create"):
             for what in ("proxy", "metrics"):
                 for each in ("edge-1", "edge-2"):
@@ -68,9 +66,8 @@ class OwnTests(DeputiesWorld):
                     )
 
     def test_ordinary(self):
-        """A kube-apiserver that is not on the list reaches the node by its packets, if it may do
-        that itself, and the log says where its name is to go.
-        """
+        """A kube-apiserver that is not in the list reaches the node of its packets, if it has
+        permission itself, and the log names the flag."""
         self.lead(EDGE_1[0])
         for number, host in enumerate((*API_HOSTS, "127.0.0.1:10266", "edge-1:10266")):
             name = f"apiserver-{number}"
@@ -92,7 +89,7 @@ class OwnTests(DeputiesWorld):
         self.assertEqual(len(warned), 1 + len(API_HOSTS) + 2)
 
     def test_named(self):
-        """Where the name in TLS tells the node, ``Host`` tells the port if it is of that node."""
+        """If the name in TLS determines the node, ``Host`` of that node determines the port."""
         self.api.rules.add(("prometheus", "get", "proxy", "edge-1"))
         self.api.rules.add(("prometheus", "get", "metrics", "edge-1"))
         for host, dialed in (
@@ -103,11 +100,11 @@ class OwnTests(DeputiesWorld):
 
 
 class EarlyOwnTests(DeputiesWorld):
-    """The same, at a server that does not know the cluster yet."""
+    """The same at a server whose caches have not synced."""
 
     synced = False
 
     def test_led(self):
-        """What rules lead here that a server before has left waits until more is known."""
+        """Connections redirected by an earlier server's rules are rejected before the sync."""
         self.lead(EDGE_1[0])
         self.refuses(self.jane(), 503, "(yet)", Host="edge-2:10250")

@@ -1,4 +1,4 @@
-"""Callers without TLS reach no node but the one that their connection is for."""
+"""Callers without TLS reach only the node that their connection is for."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from tests.server.frontends.kubelet.deputies import API_HOSTS, EDGE_1, SERVICE, 
 
 
 class PlainTests(DeputiesWorld):
-    """Callers without TLS, whom nobody asks who they are."""
+    """Callers without TLS, who are not authenticated."""
 
     def test_led(self):
-        """What is led here goes to the port of the node that it was for, and nowhere else."""
+        """A redirected connection reaches its original node and port, and nothing else."""
         self.serve_kubelet(None)
         for address in EDGE_1:
             for port in (10255, 9100):
@@ -21,7 +21,7 @@ class PlainTests(DeputiesWorld):
                     self.answered(caller, 200, "metric 1\n")
 
     def test_fields_for_the_server(self):
-        """They choose neither another node nor another port."""
+        """Fields choose neither another node nor another port."""
         self.serve_kubelet(None)
         self.lead(EDGE_1[0], 10255)
         for fields in (
@@ -39,12 +39,12 @@ class PlainTests(DeputiesWorld):
             self.refuses(self.dial_insecurely(), 403, "edge-2", target=target)
 
     def test_unknown_addresses(self):
-        """What is no node's goes nowhere."""
+        """An address of no node reaches nothing."""
         self.lead("192.0.2.77", 9100)
         self.refuses(self.dial_insecurely(), 503, "192.0.2.77:9100", Host="edge-1:9100")
 
     def test_programs_of_this_machine(self):
-        """They say where to."""
+        """Programs of this machine choose the destination."""
         self.serve_kubelet(None)
         self.reaches(
             self.dial_insecurely(),
@@ -54,7 +54,7 @@ class PlainTests(DeputiesWorld):
         )
 
     def test_other_machines(self):
-        """Without records of names nobody else has anything to say."""
+        """Without DNS records other machines reach nothing."""
         self.aims.from_here = False
         for fields in (
             {"Host": "edge-1:9100"},
@@ -66,13 +66,13 @@ class PlainTests(DeputiesWorld):
 
 
 class PlainNamedTests(DeputiesWorld):
-    """Callers without TLS from other machines, whom records of names lead here."""
+    """Callers without TLS from other machines, which connect by DNS records."""
 
     iptables = False
     dns = True
 
     def led(self):
-        """Lead connections here by the Service, seen or unseen, and directly from afar."""
+        """Send connections here through the Service, with and without conntrack, and directly."""
         node_port = ("192.0.2.77", 31910)
         for led_from in (None, (SERVICE, 9100), node_port):
             for from_here in (False,) if led_from is None else (False, True):
@@ -83,7 +83,7 @@ class PlainNamedTests(DeputiesWorld):
                 yield led_from
 
     def test_names(self):
-        """A node's name leads to the ports of it that lead here."""
+        """A node's name reaches the ports of it that are redirected here."""
         self.serve_kubelet(None)
         for _ in self.led():
             self.reaches(self.dial_insecurely(), (EDGE_1[0], 9100), Host="edge-1:9100")

@@ -1,4 +1,4 @@
-"""What labels and logs say of a request, and which requests follow."""
+"""Labels of requests, and requests that follow."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class LabelTests(SynchronousTestCase):
     """Labels have few values, whatever callers send."""
 
     def test_verbs(self):
-        """A method that kubelets know is itself, any other one is ``other``."""
+        """A method that kubelets know is itself, any other is ``other``."""
         self.assertEqual("GET", verb_of(head("GET")))
         self.assertEqual("DELETE", verb_of(head("DELETE")))
         self.assertEqual("other", verb_of(head("PROPFIND")))
 
     def test_paths(self):
-        """A path is its first segment, if a kubelet serves that."""
+        """A path is represented by its first segment, if kubelets serve that."""
         for target, expected in (
             ("/metrics", "/metrics"),
             ("/metrics/cadvisor?x=y", "/metrics"),
@@ -40,10 +40,10 @@ class LabelTests(SynchronousTestCase):
 
 
 class FollowTests(SynchronousTestCase):
-    """Requests whose answers begin or end when they like."""
+    """Requests whose responses may begin or end at any time."""
 
     def test_follow_and_watch(self):
-        """Those that follow or watch, in each spelling that a kubelet takes for true."""
+        """Requests that follow or watch, in each spelling that kubelets treat as true."""
         for query in (
             "follow=true",
             "follow=1",
@@ -58,7 +58,7 @@ class FollowTests(SynchronousTestCase):
             self.assertTrue(follows(head(target=f"/containerLogs/a/b/c?{query}")), query)
 
     def test_others(self):
-        """No others, also such as only look like them."""
+        """No others, including those with similar parameters."""
         for target in (
             "/containerLogs/a/b/c",
             "/containerLogs/a/b/c?follow=false",
@@ -73,13 +73,13 @@ class FollowTests(SynchronousTestCase):
             self.assertFalse(follows(head(target=target)), target)
 
     def test_not_ascii(self):
-        """Text in other languages beside them does no harm."""
+        """Other parameters that are not ASCII are handled."""
         query = "command=%C3%BCber&command=%FF"
         self.assertTrue(follows(head(target=f"/exec/a/b/c?{query}&follow=true")))
         self.assertFalse(follows(head(target=f"/exec/a/b/c?{query}&command=watch%C3")))
 
     def test_once(self):
-        """A query is looked through once for each request, since it can be long."""
+        """A query is parsed once per request, since it can be long."""
         looked = []
         self.patch(request_module, "follows", lambda head: looked.append(head) or True)
         intercepted = request(head(target="/pods?watch=true"))
@@ -91,7 +91,7 @@ class FollowTests(SynchronousTestCase):
         self.assertEqual([0] * 8, counters.durations.buckets)
 
     def test_long(self):
-        """The longest query that is taken in is judged as a short one is."""
+        """The longest accepted query is handled like a short one."""
         for part in ("follow&", "follow=0&", "watch=false&", "a=b&", "&", "%C3", "follow"):
             target = f"/pods?{part * (480_000 // len(part))}"
             self.assertEqual(part == "follow&", follows(head(target=target)), part)

@@ -1,4 +1,4 @@
-"""From what a request says to the node that it means, in a cluster."""
+"""The node of a request, in a cluster."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LOGS = "/containerLogs/default/web/web?follow=true"
 
 @implementer(INodeSession)
 class Session:
-    """A connected node, as far as it is looked for."""
+    """A connected node, with the attributes that the lookup uses."""
 
     draining = False
     connected = True
@@ -37,12 +37,12 @@ class Session:
 
 
 class Cluster(SynchronousTestCase):
-    """A cluster, whose caches are complete unless a test says otherwise, and who is connected."""
+    """A cluster, whose caches are synced unless a test says otherwise, and its connected nodes."""
 
     synced = True
 
     def setUp(self):
-        """Begin with an empty one."""
+        """Start with an empty one."""
         self.informers = FakeInformers(self.synced)
         self.nodes = Nodes(self.informers)
         self.pods = Pods(self.informers)
@@ -64,13 +64,13 @@ class Cluster(SynchronousTestCase):
         self.registry.add(Session(name, identifiers))
 
     def found(self, target="/metrics", host="edge-1:10250", secure=True, **fields):
-        """Return where a request goes: the node that serves it, and what is dialed there."""
+        """Return the destination of a request: the serving node, and what is dialed there."""
         destination = self.resolution.resolve(head(target=target, host=host, **fields), secure)
         session = self.registry.find(destination.node)
         return session.node, destination.host, destination.port
 
     def refused(self, *words, **fields):
-        """Assert that a request is refused with ``words``."""
+        """Assert that a request is rejected with ``words``."""
         error = self.assertRaises(HeadError, self.resolution.resolve, head(**fields), True)
         self.assertEqual(400, error.status)
         for each in words:
@@ -79,7 +79,7 @@ class Cluster(SynchronousTestCase):
 
 
 class PodPathTests(SynchronousTestCase):
-    """What paths say of pods."""
+    """The pods in paths."""
 
     def test_pods(self):
         """These paths of a kubelet are about a pod."""
@@ -90,7 +90,7 @@ class PodPathTests(SynchronousTestCase):
                 )
 
     def test_no_pods(self):
-        """Other paths are not, nor are these when too much is missing, or in another case."""
+        """Other paths are not, nor are incomplete ones or those in another case."""
         for target in (
             "/",
             "*",
@@ -110,7 +110,7 @@ class PodPathTests(SynchronousTestCase):
             self.assertIsNone(pod_in(target.encode()), target)
 
     def test_decoded(self):
-        """Percent signs hide nothing that the kubelet sees."""
+        """Percent-encoding hides nothing that the kubelet sees."""
         for target in (
             b"/%65xec/d%65fault/w%65b/web",
             b"/exec%2Fdefault/web/web",
@@ -121,10 +121,10 @@ class PodPathTests(SynchronousTestCase):
 
 
 class ByPodTests(Cluster):
-    """The pod in the path tells the node."""
+    """The pod in the path determines the node."""
 
     def setUp(self):
-        """Have two sites with the same addresses."""
+        """Create two sites with the same addresses."""
         super().setUp()
         for name in ("edge-1", "edge-2"):
             self.node(name, "192.168.1.10", port=10350)
@@ -132,47 +132,47 @@ class ByPodTests(Cluster):
         self.pod("web", "edge-2")
 
     def test_node(self):
-        """The node of the pod is dialed at its address and the port of its kubelet."""
+        """The node of the pod is dialed at its address and its kubelet's port."""
         for host in ("192.168.1.10:10250", "edge-1:10250", "tunnel.example:10263", "tunnel"):
             self.assertEqual(("edge-2", "192.168.1.10", 10350), self.found(LOGS, host))
 
     def test_insecure(self):
-        """Without TLS the port is the one asked for: that in the status is for TLS."""
+        """Without TLS the requested port counts: that in the status is for TLS."""
         self.assertEqual(
             ("edge-2", "192.168.1.10", 10255), self.found(LOGS, "edge-1:10255", secure=False)
         )
 
     def test_unknown_pod(self):
-        """A pod that is not known says nothing: Host counts."""
+        """A pod that is not known is ignored: Host counts."""
         self.assertEqual(
             ("edge-1", "edge-1", 10250), self.found("/exec/default/new/web", "edge-1:10250")
         )
         self.refused("edge-1, edge-2", target="/exec/default/new/web", host="192.168.1.10:10250")
 
     def test_gone(self):
-        """A pod that is gone and came back elsewhere is found there."""
+        """A pod that was recreated on another node is found there."""
         self.informers.delete(PODS, "web", "default")
         self.pod("web", "edge-1")
         self.assertEqual("edge-1", self.found(LOGS, "edge-2:10250")[0])
 
     def test_node_field(self):
-        """A caller that names another node is taken at his word."""
+        """A caller that names another node reaches that."""
         found = self.found(LOGS, "127.0.0.1:10250", X_Tunnel_Proxy_Host="edge-1")
         self.assertEqual(("edge-1", "127.0.0.1", 10250), found)
 
     def test_same_node_field(self):
-        """One that names the pod's node, also by an address it shares, gets there as without."""
+        """One that names the pod's node, also by a shared address, reaches it as without."""
         for named in ("edge-2", "EDGE-2:10250", "192.168.1.10", "192.168.1.10:10250"):
             found = self.found(LOGS, "tunnel.example", X_Tunnel_Proxy_Host=named)
             self.assertEqual(("edge-2", "192.168.1.10", 10350), found)
 
     def test_destination_field(self):
-        """A caller that names the destination is taken at his word."""
+        """A caller that names the destination reaches that."""
         found = self.found(LOGS, X_Tunnel_Proxy_Dest="edge-1:10250")
         self.assertEqual(("edge-1", "edge-1", 10250), found)
 
     def test_unknown_node(self):
-        """A pod's node that is not known yet is dialed by its name, which it knows itself."""
+        """A pod's node that is not cached yet is dialed by its name, which its agent knows."""
         self.connect("edge-9")
         self.pod("fresh", "edge-9")
         found = self.found("/exec/default/fresh/web", "192.168.1.10:10250")
@@ -186,7 +186,7 @@ class ByPodTests(Cluster):
         self.assertEqual("edge-9", self.found("/exec/default/fresh/web")[1])
 
     def test_family(self):
-        """Of several addresses the one that the agent has, too, is dialed; else the first."""
+        """Of several addresses the one that the agent also has is dialed; else the first."""
         self.node("dual", "192.0.2.9", "2001:db8::9")
         self.pod("six", "dual")
         self.connect("dual", "ipv6=2001:db8::9")
@@ -199,22 +199,22 @@ class ByNameTests(Cluster):
     """Host, or X-Tunnel-Proxy-Host, names the node."""
 
     def setUp(self):
-        """Have a node."""
+        """Create a node."""
         super().setUp()
         self.node("edge-1", "192.0.2.7", ("Hostname", "box.site-7"))
 
     def test_own_name(self):
-        """The node's name is dialed as it was asked for, with the port: the agent knows it."""
+        """The node's own name is dialed as requested, with the port: the agent knows it."""
         self.connect("edge-1")
         self.assertEqual(("edge-1", "edge-1", 9100), self.found(host="Edge-1:9100"))
 
     def test_other_name(self):
-        """For a name by which only the API knows the node, the address is dialed."""
+        """For a name that only the API knows, the address is dialed."""
         self.connect("edge-1")
         self.assertEqual(("edge-1", "192.0.2.7", 10250), self.found(host="box.site-7:10250"))
 
     def test_other_agents(self):
-        """A node is served by its own agent alone, whatever the certificates of others say."""
+        """A node is served by its own agent only, whatever the certificates of others contain."""
         self.node("edge-2", "192.0.2.1")
         for identifiers in (
             "host=edge-1",
@@ -231,27 +231,27 @@ class ByNameTests(Cluster):
         self.assertEqual("edge-1", self.found(host="192.0.2.7:10250")[0])
 
     def test_not_connected(self):
-        """The answer for a node that is not connected names it, whatever was asked for."""
+        """The error for a node that is not connected names it, whatever the request named."""
         destination = self.resolution.resolve(head(host="192.0.2.7:10250"), True)
         self.assertEqual(Destination("edge-1", "192.0.2.7", 10250), destination)
 
     def test_not_the_same_address(self):
-        """Never is one node taken for another that has the same address."""
+        """A node is never confused with another that has the same address."""
         self.node("edge-2", "192.0.2.7")
         self.connect("edge-2", "ipv4=192.0.2.7")
         self.assertEqual("edge-1", self.resolution.resolve(head(), True).node)
-        # One of which the API knows nothing is no better.
+        # The same for a node that the API does not know.
         self.informers.delete(NODES, "edge-2")
         self.assertEqual("edge-1", self.resolution.resolve(head(), True).node)
 
     def test_unknown(self):
-        """A name that is no node's goes where an agent serves it, without any change."""
+        """A name of no node goes unchanged to the agent that serves it."""
         self.connect("edge-1", "host=camera.site-7&cidr=10.0.0.0/8")
         for host in ("camera.site-7", "10.1.2.3"):
             self.assertEqual(("edge-1", host, 554), self.found(host=f"{host}:554"))
 
     def test_node_field(self):
-        """The node is named beside whatever is to be dialed there."""
+        """The node is named separately from what is dialed there."""
         self.connect("edge-1")
         for named in ("edge-1", "box.site-7", "192.0.2.7:1"):
             for dialed in ("127.0.0.1", "other.site-7", "10.1.2.3"):
@@ -259,7 +259,7 @@ class ByNameTests(Cluster):
                 self.assertEqual(("edge-1", dialed, 80), found)
 
     def test_node_field_of_other_agent(self):
-        """What is dialed does not tell who serves the node that is named."""
+        """What is dialed does not determine who serves the named node."""
         self.node("gateway", "192.0.2.1")
         self.connect("gateway", "ipv4=127.0.0.1")
         destination = self.resolution.resolve(
@@ -268,7 +268,7 @@ class ByNameTests(Cluster):
         self.assertEqual(Destination("edge-1", "127.0.0.1", 80), destination)
 
     def test_bad_fields(self):
-        """What is no destination is refused as it is without a cluster."""
+        """Malformed destinations are rejected as without a cluster."""
         self.refused("no port", host="edge-1")
         self.refused("X-Tunnel-Proxy-Host is not a node", X_Tunnel_Proxy_Host="a b")
         self.refused("more than once", X_Tunnel_Proxy_Dest=["a:1", "a:1"])
@@ -277,17 +277,17 @@ class ByNameTests(Cluster):
 
 
 class ByAddressTests(Cluster):
-    """Host has an address."""
+    """Host is an address."""
 
     def test_address(self):
-        """The node that has it is found, and the address dialed as it was asked for."""
+        """The node with the address is found, and the address dialed as requested."""
         self.node("edge-1", "192.0.2.7", ("ExternalIP", "198.51.100.1"))
         self.connect("edge-1")
         for host in ("192.0.2.7", "198.51.100.1"):
             self.assertEqual(("edge-1", host, 9100), self.found(host=f"{host}:9100"))
 
     def test_ambiguous(self):
-        """An address of several edge nodes is refused, with their names and what to write."""
+        """An address of several edge nodes is rejected, with their names and the correct form."""
         for number in range(8):
             self.node(f"edge-{number}", "192.168.1.10")
         self.connect("edge-3", "ipv4=192.168.1.10")
@@ -301,7 +301,7 @@ class ByAddressTests(Cluster):
         self.assertEqual(("edge-3", "192.168.1.10", 10250), found)
 
     def test_not_edge(self):
-        """A node that has neither the label nor an agent is not meant."""
+        """A node with neither the label nor an agent is excluded."""
         self.node("edge-1", "192.168.1.10")
         self.node("cloud-1", "192.168.1.10", labels=CLOUD)
         self.connect("edge-1")
@@ -310,7 +310,7 @@ class ByAddressTests(Cluster):
         self.refused("cloud-1, edge-1", host="192.168.1.10:10250")
 
     def test_no_labels(self):
-        """Where no node has the label, the connected one is meant, and none if there are none."""
+        """If no node has the label, the connected one is meant, otherwise none."""
         for name in ("a", "b"):
             self.node(name, "192.168.1.10", labels=())
         self.refused("a, b", host="192.168.1.10:10250")
@@ -318,7 +318,7 @@ class ByAddressTests(Cluster):
         self.assertEqual("b", self.found(host="192.168.1.10:10250")[0])
 
     def test_gone(self):
-        """A node that is gone is not meant."""
+        """A deleted node is excluded."""
         for name in ("edge-1", "edge-2"):
             self.node(name, "192.168.1.10")
         self.connect("edge-2", "ipv4=192.168.1.10")
@@ -327,18 +327,18 @@ class ByAddressTests(Cluster):
 
 
 class NotSyncedTests(Cluster):
-    """The API has not told everything yet."""
+    """The caches have not synced."""
 
     synced = False
 
     def test_fields(self):
-        """Everything goes where the fields say, and nothing waits."""
+        """Everything goes where the fields say, without waiting."""
         self.connect("edge-1", "ipv4=192.0.2.7")
         self.assertEqual(("edge-1", "192.0.2.7", 10250), self.found(LOGS, "192.0.2.7:10250"))
         self.assertEqual(("edge-1", "edge-1", 10250), self.found(LOGS, "edge-1:10250"))
 
     def test_address(self):
-        """An address of a node that is known may be another's that is not: it tells nothing."""
+        """An address of a known node may also be that of an unknown one, so it is not used."""
         self.node("edge-2", "192.0.2.7")
         self.connect("edge-1", "ipv4=192.0.2.7")
         self.assertEqual("edge-1", self.found(host="192.0.2.7:10250")[0])
@@ -348,17 +348,17 @@ class MiddlewareTests(Cluster):
     """Resolution as a middleware."""
 
     def setUp(self):
-        """Wrap a handler that notes what comes."""
+        """Wrap a handler that records requests."""
         super().setUp()
         self.handled = []
         self.handler = self.resolution.wrap(self.handled.append)
 
     def test_interface(self):
-        """It is one."""
+        """It provides ``IMiddleware``."""
         verifyObject(IMiddleware, self.resolution)
 
     def test_sets(self):
-        """It sets the destination and has the rest done."""
+        """It sets the destination and calls the handler."""
         self.node("edge-1", "192.0.2.7")
         intercepted = request(head(host="192.0.2.7:10250"))
         self.handler(intercepted)
@@ -366,7 +366,7 @@ class MiddlewareTests(Cluster):
         self.assertEqual(Destination("edge-1", "192.0.2.7", 10250), intercepted.destination)
 
     def test_refuses(self):
-        """It answers what it cannot resolve."""
+        """It responds with an error if it cannot resolve a request."""
         intercepted = request(head(host="edge-1"))
         self.handler(intercepted)
         self.assertEqual([], self.handled)
@@ -375,7 +375,7 @@ class MiddlewareTests(Cluster):
         self.assertIn("no port", text)
 
     def test_leaves(self):
-        """It leaves a destination that is set already."""
+        """It keeps a destination that is set already."""
         intercepted = request(head(host="edge-1"))
         intercepted.destination = Destination("edge-1", "camera", 554)
         self.handler(intercepted)
@@ -385,24 +385,24 @@ class MiddlewareTests(Cluster):
 
 @implementer(IMiddleware)
 class Late:
-    """The resolution, made when the registry of the world is there."""
+    """The resolution, created once the world has a registry."""
 
     def __init__(self, world):
         self.world = world
 
     def wrap(self, handler):
-        """Make it."""
+        """Create it."""
         informers = self.world.informers
         return Resolution(self.world.registry, Nodes(informers), Pods(informers)).wrap(handler)
 
 
 class ThroughTests(World):
-    """The whole way to a kubelet, whose certificate has to be right."""
+    """The whole way to a kubelet, whose certificate must match."""
 
     mode = KubeletVerification.CA
 
     def setUp(self):
-        """Have a cluster of one node."""
+        """Create a cluster of one node."""
         informers = FakeInformers()
         informers.put(NODES, node("edge-1", "192.0.2.7", port=10350, labels=EDGE))
         informers.put(PODS, pod("default", "web", "edge-1"))
@@ -420,14 +420,14 @@ class ThroughTests(World):
         self.assertEqual({"verified": 1}, dict(self.counters.verdicts))
 
     def test_wrong_kubelet(self):
-        """A kubelet that is neither the node nor has its address is not trusted."""
+        """A kubelet with neither the node's name nor its address is not trusted."""
         self.serve_kubelet(self.issuer.server("edge-2"))
         caller = self.dial()
         self.ask(caller, LOGS)
         self.answered(caller, 502, "for edge-2 and for neither 192.0.2.7 nor edge-1")
 
     def test_not_connected(self):
-        """The answer for a node that is not connected names it."""
+        """The error for a node that is not connected names it."""
         self.registry.remove(self.session)
         caller = self.dial()
         self.ask(caller, LOGS, Host="192.0.2.7:10250")

@@ -1,4 +1,4 @@
-"""What a scrape shows of the authorization of callers."""
+"""The metrics of the authorization of callers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class FamilyTests(SynchronousTestCase):
     """The families."""
 
     def test_samples(self) -> None:
-        """Each count is where its labels say, and reviews that nobody needed are zero."""
+        """Each count has its labels, and unused reviews are zero."""
         counters = AuthorizationCounters(
             decisions=Counter({("allowed", "token"): 5, ("denied", "certificate"): 1}),
             lookups={"token": LookupCounters(2, 3, 4), "access": LookupCounters()},

@@ -1,4 +1,4 @@
-"""What the API is asked about callers."""
+"""Reviews of callers by the API."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ METRICS = Access("get", "metrics", "edge-1")
 
 
 class ReviewsTests(SynchronousTestCase):
-    """Questions, answers, and what becomes of them."""
+    """Requests for reviews, and their results."""
 
     def setUp(self):
-        """Have an API that knows one token, and allows metrics."""
+        """Start an API that knows one token, and allows metrics."""
         self.clock = Clock()
         self.client = FakeKubeClient(self.clock)
         self.counters = AuthorizationCounters()
@@ -53,49 +53,49 @@ class ReviewsTests(SynchronousTestCase):
         self.events = Logged(self)
 
     def stop(self):
-        """Stop; no timer may be left."""
+        """Stop; no timer may remain."""
         self.successResultOf(self.reviews.stopService())
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def review_token(self, body):
-        """Answer as the API does."""
+        """Respond like the API."""
         self.asked.append(body)
         if body["spec"]["token"] == "good":
             return {**body, "status": {"authenticated": True, "user": SCRAPER}}
         return {**body, "status": {"error": "invalid bearer token"}}
 
     def review_access(self, body):
-        """Answer as the API does."""
+        """Respond like the API."""
         self.asked.append(body)
         return {**body, "status": self.status}
 
     def user_of(self, token):
-        """Ask whose a token is."""
+        """Request the user of a token."""
         return Deferred.fromCoroutine(self.reviews.user_of(token))
 
     def is_allowed(self, access=METRICS, user=USER):
-        """Ask whether somebody may do something."""
+        """Request whether a user has permission."""
         return Deferred.fromCoroutine(self.reviews.is_allowed(user, access))
 
     def fails(self, asked, *words):
-        """Assert that the API does not say, and that this is told."""
+        """Assert that a review fails, with ``words`` in the reason."""
         text = str(self.failureResultOf(asked, ReviewFailed).value)
         for each in words:
             self.assertIn(each, text)
         self.assertIn(text, self.reviews.problem())
 
     def test_token(self):
-        """A token is somebody's, with groups and all that an authorizer may look at."""
+        """A token has a user, with groups and everything else that an authorizer may use."""
         self.assertEqual(USER, self.successResultOf(self.user_of("good")))
         self.assertEqual([{"spec": {"token": "good"}}], self.asked)
 
     def test_unknown_token(self):
-        """A token that the API does not know is nobody's."""
+        """A token that the API does not know has no user."""
         self.assertIsNone(self.successResultOf(self.user_of("bad")))
         self.assertIsNone(self.reviews.problem())
 
     def test_access(self):
-        """The API is asked what a kubelet asks."""
+        """The API gets the same request as from a kubelet."""
         self.assertTrue(self.successResultOf(self.is_allowed()))
         [review] = self.asked
         self.assertEqual(
@@ -116,7 +116,7 @@ class ReviewsTests(SynchronousTestCase):
         )
 
     def test_denied(self):
-        """What is not allowed is not, nor what is denied all the same."""
+        """A permission that is not allowed is denied, as is one that is both allowed and denied."""
         for status in ({}, {"allowed": False}, {"allowed": "true"}):
             self.status = status
             self.assertFalse(self.successResultOf(self.is_allowed(user=User(repr(status)))))
@@ -124,7 +124,7 @@ class ReviewsTests(SynchronousTestCase):
         self.assertFalse(self.successResultOf(self.is_allowed()))
 
     def test_times(self):
-        """Answers are remembered as long as kubelets do, and not asked for meanwhile."""
+        """Results are cached as long as by kubelets, and not requested meanwhile."""
         for ask, seconds in (
             (lambda: self.user_of("good"), 120),
             (lambda: self.user_of("bad"), 30),
@@ -142,7 +142,7 @@ class ReviewsTests(SynchronousTestCase):
             self.assertEqual(2, len(self.asked), seconds)
 
     def test_keys(self):
-        """An answer is for one user with all its groups, and for one access."""
+        """A result is for one user with all its groups, and for one access."""
         self.assertTrue(self.successResultOf(self.is_allowed()))
         self.status = {"allowed": False}
         for user, access in (
@@ -156,7 +156,7 @@ class ReviewsTests(SynchronousTestCase):
             self.assertFalse(self.successResultOf(self.is_allowed(access, user)))
 
     def test_unreachable(self):
-        """While the API is out of reach, what is known is good, and what is not fails."""
+        """While the API is unreachable, cached results are valid, and other reviews fail."""
         self.successResultOf(self.user_of("good"))
         self.successResultOf(self.is_allowed())
         self.client.fail(ApiUnreachable("https://10.96.0.1 does not answer"))
@@ -171,7 +171,7 @@ class ReviewsTests(SynchronousTestCase):
         self.assertIn("callers cannot be reviewed: no TokenReview", line)
 
     def test_not_permitted(self):
-        """When this server may not ask, the role is named that it lacks."""
+        """If this server may not request reviews, the missing role is named."""
         self.client.fail(NotAllowed(403, "Forbidden", "tokenreviews is forbidden"))
         self.fails(
             self.user_of("x"),
@@ -185,7 +185,7 @@ class ReviewsTests(SynchronousTestCase):
         self.assertIn("subjectaccessreviews", self.reviews.problem())
 
     def test_errors(self):
-        """Other errors of the API, and answers that are none, are failures, too."""
+        """Other errors of the API, and malformed responses, are failures, too."""
         for error in (
             NotAllowed(401, "Unauthorized", "Unauthorized"),
             ApiError(500, "InternalError", "etcd is gone"),
@@ -198,7 +198,7 @@ class ReviewsTests(SynchronousTestCase):
             self.fails(self.is_allowed(), "SubjectAccessReview without a status")
 
     def test_malformed_users(self):
-        """Users without a name are nobody, and what else is malformed is left out."""
+        """A user without a name counts as none, and other malformed parts are ignored."""
         for user in (None, [], {}, {"username": ""}, {"username": 5}):
             self.client.answers["create", "tokenreviews"] = lambda body, user=user: {
                 "status": {"authenticated": True, "user": user}
@@ -213,7 +213,7 @@ class ReviewsTests(SynchronousTestCase):
         )
 
     def test_deadline(self):
-        """A review that is not answered in time fails."""
+        """A review without a response times out."""
         self.client.hold()
         asked = self.user_of("good")
         self.clock.advance(REVIEW_TIMEOUT - 0.1)
@@ -224,7 +224,7 @@ class ReviewsTests(SynchronousTestCase):
         self.assertEqual(USER, self.successResultOf(self.user_of("good")))
 
     def test_turns(self):
-        """So many are asked at a time; the others wait for their turn, as long as they may."""
+        """Concurrent reviews are limited; others are queued, within their timeout."""
         self.client.hold()
         asked = [self.user_of(f"token-{number}") for number in range(MAX_REVIEWS + 5)]
         self.assertEqual(MAX_REVIEWS, len(self.asked))
@@ -234,7 +234,7 @@ class ReviewsTests(SynchronousTestCase):
         self.successResultOf(gatherResults(asked))
 
     def test_too_many(self):
-        """Who comes when too many wait is told at once; that is no defect of the API."""
+        """If the queue is full, a review fails at once, which is no failure of the API."""
         self.patch(reviews, "MAX_WAITING_REVIEWS", 5)
         self.client.hold()
         asked = [self.user_of(f"token-{number}") for number in range(MAX_REVIEWS + 5)]
@@ -247,7 +247,7 @@ class ReviewsTests(SynchronousTestCase):
         self.assertEqual(USER, self.successResultOf(self.user_of("good")))
 
     def test_too_many_for_one_token(self):
-        """Those who share one review are as many; another token has its own."""
+        """Waiters for one shared review have the same limit; another token has its own."""
         self.patch(reviews, "MAX_WAITING_REVIEWS", 5)
         self.client.hold()
         asked = [self.user_of("good") for _ in range(5)]
@@ -259,7 +259,7 @@ class ReviewsTests(SynchronousTestCase):
         self.assertEqual(USER, self.successResultOf(self.user_of("good")))
 
     def test_stop(self):
-        """When the server stops, whoever waits is told."""
+        """When the server stops, waiters fail."""
         self.client.hold()
         asked = [self.user_of(f"token-{number}") for number in range(MAX_REVIEWS + 5)]
         self.successResultOf(self.reviews.stopService())
@@ -268,7 +268,7 @@ class ReviewsTests(SynchronousTestCase):
             self.assertIn("is stopping", str(error))
 
     def test_secrets(self):
-        """Tokens get neither into the log nor into what is told."""
+        """Tokens appear neither in the log nor in errors."""
         self.client.fail(ApiUnreachable("no"))
         error = self.failureResultOf(self.user_of("very-secret"), ReviewFailed).value
         self.assertNotIn("very-secret", str(error))

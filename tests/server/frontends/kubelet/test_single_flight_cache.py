@@ -1,4 +1,4 @@
-"""Answers that are kept, and asked for once."""
+"""A cache whose concurrent lookups share one request."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from yurttunnel.server.frontends.kubelet.single_flight_cache import (
 
 
 class SingleFlightCacheTests(SynchronousTestCase):
-    """What is asked, and what is known."""
+    """Requests and cached results."""
 
     def setUp(self):
-        """Make room for two answers of either kind."""
+        """Set a limit of two results of either kind."""
         self.clock = Clock()
         self.counters = LookupCounters()
         self.answers = SingleFlightCache(self.clock, self.counters, max_entries=2)
         self.asked = []
 
     def get(self, key, answer="yes", seconds=10):
-        """Ask for something that is answered at once."""
+        """Look a key up, with an immediate result."""
 
         async def ask():
             self.asked.append(key)
@@ -32,7 +32,7 @@ class SingleFlightCacheTests(SynchronousTestCase):
         return self.successResultOf(self.answers.get(key, ask))
 
     def get_late(self, key):
-        """Ask for something; gives what waits for it, and what answers it."""
+        """Look a key up; return the waiter, and the ``Deferred`` of its request."""
         answer = Deferred()
 
         async def ask():
@@ -42,11 +42,11 @@ class SingleFlightCacheTests(SynchronousTestCase):
         return self.answers.get(key, ask), answer
 
     def counts(self, **expected):
-        """Assert what was counted."""
+        """Assert the counts."""
         self.assertEqual(LookupCounters(**expected), self.counters)
 
     def test_kept(self):
-        """An answer is given again for its time, and not longer."""
+        """A result is reused for its lifetime, and not longer."""
         self.assertEqual("yes", self.get(b"a"))
         self.clock.advance(9.9)
         self.assertEqual("yes", self.get(b"a", "other"))
@@ -56,7 +56,7 @@ class SingleFlightCacheTests(SynchronousTestCase):
         self.counts(asked=2, kept=1)
 
     def test_changed(self):
-        """An answer that was no and is yes, or the other way round, is the newest one."""
+        """A result that changes from no to yes, or back, is the latest one."""
         self.assertIsNone(self.get(b"a", None, 10))
         self.clock.advance(10)
         self.assertEqual("yes", self.get(b"a", "yes", 10))
@@ -65,7 +65,7 @@ class SingleFlightCacheTests(SynchronousTestCase):
         self.assertIsNone(self.get(b"a"))
 
     def test_bounded(self):
-        """When there are too many, those that were used least recently go."""
+        """Above the limit the least recently used results are evicted."""
         self.get(b"a")
         self.get(b"b")
         self.get(b"a")
@@ -76,7 +76,7 @@ class SingleFlightCacheTests(SynchronousTestCase):
         self.assertEqual([b"b"], self.asked)
 
     def test_rooms(self):
-        """Much that is answered by no displaces nothing that is answered by yes."""
+        """Many negative results evict no positive ones."""
         self.get(b"a")
         for number in range(100):
             self.get(b"%d" % number, None)
@@ -88,7 +88,7 @@ class SingleFlightCacheTests(SynchronousTestCase):
         self.assertEqual([b"97"], self.asked)
 
     def test_shared(self):
-        """However many wait for the same, it is asked once."""
+        """Concurrent lookups of one key share one request."""
         first, answer = self.get_late(b"a")
         others = [self.get_late(b"a")[0] for _ in range(3)]
         self.assertEqual([b"a"], self.asked)
@@ -99,7 +99,7 @@ class SingleFlightCacheTests(SynchronousTestCase):
         self.counts(asked=1, shared=3)
 
     def test_failed(self):
-        """A failure is told to all who wait, and the next one asks again."""
+        """A failure is reported to all waiters, and the next lookup makes a new request."""
         first, answer = self.get_late(b"a")
         second, _ = self.get_late(b"a")
         answer.errback(RuntimeError("no"))
@@ -109,7 +109,7 @@ class SingleFlightCacheTests(SynchronousTestCase):
         self.assertEqual([b"a", b"a"], self.asked)
 
     def test_left(self):
-        """Who does not wait any longer does not end it for others."""
+        """Cancelling one waiter does not affect the others."""
         first, answer = self.get_late(b"a")
         second, _ = self.get_late(b"a")
         first.cancel()
@@ -118,7 +118,7 @@ class SingleFlightCacheTests(SynchronousTestCase):
         self.assertEqual("yes", self.successResultOf(second))
 
     def test_stop(self):
-        """When it is stopped, all who wait are told, and what asks is ended."""
+        """Stopping fails all waiters, and cancels the requests."""
         first, answer = self.get_late(b"a")
         second, _ = self.get_late(b"b")
         self.successResultOf(self.answers.stop())

@@ -22,21 +22,21 @@ class TraceTests(SynchronousTestCase):
     """One line for each request."""
 
     def setUp(self):
-        """Listen to the log."""
+        """Observe the log."""
         self.clock = Clock()
         self.events = Logged(self)
 
     @property
     def lines(self):
-        """The lines of the middleware."""
+        """Return the middleware's lines."""
         return self.events.texts(REQUESTS)
 
     def handle(self, intercepted, handler=lambda intercepted: None):
-        """Have a request handled."""
+        """Handle a request."""
         Trace(self.clock).wrap(handler)(intercepted)
 
     def test_line(self):
-        """When a request has ended, what was asked of whom and what has become of it."""
+        """A completed request is logged with its caller, destination and result."""
 
         def find(intercepted):
             intercepted.destination = Destination("192.0.2.7", "192.0.2.7", 10250)
@@ -56,7 +56,7 @@ class TraceTests(SynchronousTestCase):
         )
 
     def test_failed(self):
-        """A request that failed before anything was found out has a line, too, and says why."""
+        """A request that failed early has a line, too, with the reason."""
         intercepted = request()
         self.handle(intercepted)
         intercepted.exchange.end(0, error=ExchangeFailed("the client has left"))
@@ -69,9 +69,9 @@ class TraceTests(SynchronousTestCase):
         )
 
     def test_caller(self):
-        """Over TLS the line has the name in the caller's certificate, too.
+        """Over TLS the line also has the name in the caller's certificate.
 
-        The certificate is looked at once for all requests of a connection.
+        The certificate is read once for all requests of a connection.
         """
         transport = SecureTransport(Issuer.make(self).caller().certificate)
         trace = Trace(self.clock).wrap(lambda intercepted: None)
@@ -87,7 +87,7 @@ class TraceTests(SynchronousTestCase):
         self.assertEqual((2, 1), (len(self.lines), transport.looks))
 
     def test_authorized(self):
-        """A caller that was authorized goes by that name, with a certificate or without."""
+        """An authorized caller is logged by that name, with or without a certificate."""
 
         def authorize(intercepted):
             intercepted.caller = "system:serviceaccount:monitoring:prometheus"
@@ -101,7 +101,7 @@ class TraceTests(SynchronousTestCase):
         )
 
     def test_unknown_caller(self):
-        """Over TLS one without a certificate is told by its address."""
+        """Over TLS a caller without a certificate is logged by its address."""
         intercepted = request()
         intercepted.exchange.transport = SecureTransport(None)
         self.handle(intercepted)
@@ -109,7 +109,7 @@ class TraceTests(SynchronousTestCase):
         self.assertIn(" on no node from [2001:db8::9]:4242 (r-1): 401", self.lines[0])
 
     def test_mapped_address(self):
-        """A listener for both families has callers by IPv4, who are known as such."""
+        """At a listener for both families, IPv4 callers are logged as such."""
         intercepted = request()
         mapped = IPv6Address("TCP", "::ffff:192.0.2.7", 4242)
         intercepted.exchange.transport = StringTransport(peerAddress=mapped)
@@ -118,7 +118,7 @@ class TraceTests(SynchronousTestCase):
         self.assertIn(" from 192.0.2.7:4242 (r-1): 200", self.lines[0])
 
     def test_caller_has_left(self):
-        """Nothing is kept of a connection that has ended."""
+        """Nothing is stored after the end of a connection."""
         trace = Trace(self.clock)
         for _ in range(3):
             intercepted = request()
@@ -129,7 +129,7 @@ class TraceTests(SynchronousTestCase):
         self.assertEqual(0, len(trace._callers))
 
     def test_hostile_names(self):
-        """Whoever chose the name of a caller, the line stays one, of bounded length."""
+        """With any caller's name it is one line, of limited length."""
         name = "\n2026 [-] forged \x1b[2J" + "x" * 5000
 
         def authorize(intercepted):
@@ -144,7 +144,7 @@ class TraceTests(SynchronousTestCase):
         self.assertTrue(self.lines[0].isprintable(), self.lines[0])
 
     def test_secrets(self):
-        """Nothing of the path but its class, and nothing of the query, gets into the log."""
+        """Only the class of the path, and nothing of the query, is logged."""
         intercepted = request(head("POST", "/exec/default/web/web?command=secret"))
         self.handle(intercepted)
         intercepted.exchange.end(101)

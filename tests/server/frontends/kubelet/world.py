@@ -29,25 +29,25 @@ from yurttunnel.tunnel.shares import OTHER
 RESPONSE_TIMEOUT = 60.0
 
 KUBELET_SETTINGS = ServerSettings(limits=HeadLimits(max_bytes=1 << 20, max_fields=1000))
-"""Kubelets take heads of 1 MiB (``DefaultMaxHeaderBytes`` of Go's net/http)."""
+"""Kubelets accept heads of 1 MiB (``DefaultMaxHeaderBytes`` of Go's net/http)."""
 
 
 @implementer(IRequestHandler)
 class Kubelet:
-    """Keeps requests; ``answer`` is called with each."""
+    """Stores requests; ``answer`` is called with each."""
 
     def __init__(self):
         self.exchanges = []
         self.answer = lambda exchange: exchange.respond(200, [], b"metric 1\n")
 
     def request_received(self, exchange):
-        """Keep and answer."""
+        """Store and respond."""
         self.exchanges.append(exchange)
         self.answer(exchange)
 
     @property
     def head(self):
-        """The head of the newest."""
+        """The head of the latest request."""
         return self.exchanges[-1].head
 
 
@@ -73,7 +73,7 @@ class Session:
 
     @property
     def draining(self):
-        """Whether it wants no new streams."""
+        """Whether it is draining."""
         return self.tunnel.going_away
 
     @property
@@ -82,17 +82,17 @@ class Session:
         return self.tunnel.connected
 
     def open_stream(self, host, port, timeout, request_id, holder=OTHER):
-        """Open a stream, and note whose share it is of."""
+        """Open a stream, and record its holder."""
         self.holders.append(holder)
         return self.tunnel.open_stream(host, port, timeout, request_id, holder)
 
     def snapshot(self):
-        """Describe it."""
+        """Return a snapshot."""
         return self.tunnel.snapshot()
 
 
 class World(SynchronousTestCase):
-    """What the tests of the interception share; nothing may be left when it is closed."""
+    """The common test case of the interception; nothing may remain after it is closed."""
 
     mode = KubeletVerification.AUTO
     direct = True
@@ -100,7 +100,7 @@ class World(SynchronousTestCase):
     settings = SETTINGS
 
     def setUp(self):
-        """Connect a node, and have a kubelet listen there."""
+        """Connect a node, and start a kubelet there."""
         self.issuer = Issuer.make(self)
         self.pair = SessionPair()
         self.clock = self.pair.clock
@@ -135,14 +135,14 @@ class World(SynchronousTestCase):
         return {"in_use": statistics.in_use, "idle": statistics.idle}
 
     def note(self, event):
-        """Keep what is logged about requests, connections and callers."""
+        """Store log events about requests, connections and callers."""
         if event["log_namespace"].startswith(("yurttunnel.server", "yurttunnel.pki")):
             self.lines.append(formatEvent(event))
 
     def serve_kubelet(self, credentials, trusting=True):
-        """Have the kubelet serve HTTPS with ``credentials``, or HTTP without.
+        """Let the kubelet serve HTTPS with ``credentials``, or HTTP without.
 
-        One that is not ``trusting`` wants callers of its own authority.
+        Unless ``trusting`` it requires callers of its own authority.
         """
         factory = HTTPFactory(self.clock, self.kubelet, KUBELET_SETTINGS)
         self.kubelet_factories.append(factory)
@@ -153,7 +153,7 @@ class World(SynchronousTestCase):
         self.listen(factory)
 
     def listen(self, factory):
-        """Have ``factory`` be what the agent connects streams to."""
+        """Let the agent connect streams to ``factory``."""
 
         def accept(request):
             self.connected.append((request.host, request.port))
@@ -162,20 +162,20 @@ class World(SynchronousTestCase):
         self.pair.acceptor.answer = accept
 
     def settle(self):
-        """Let everything arrive."""
+        """Deliver all data."""
         idle = 0
         while idle < 5:
             moved = [link.turn() for link in self.links] + [self.pair.turn()]
             idle = 0 if any(moved) else idle + 1
 
     def pass_time(self, seconds, step=0.5):
-        """Let time pass in steps, and everything arrive."""
+        """Advance the clock in steps, and deliver all data."""
         for _ in range(round(seconds / step)):
             self.clock.advance(step)
             self.settle()
 
     def dial(self, credentials=..., name="edge-1"):
-        """Connect a caller to the port with TLS; give its protocol."""
+        """Connect a caller to the port with TLS; return its protocol."""
         if credentials is ...:
             credentials = self.issuer.caller()
         caller = Recorder()
@@ -185,12 +185,12 @@ class World(SynchronousTestCase):
         return caller
 
     def secured(self):
-        """Make the far end of a connection to the port with TLS."""
+        """Return the far end of a connection to the port with TLS."""
         contexts = InterceptionContexts(self.issuer.clock, self.issuer.authority, [CALLER_NAME])
         return tls.server_side(self.reactor, contexts, self.interception.secure).buildProtocol(None)
 
     def dial_insecurely(self):
-        """Connect a caller to the port without TLS; give its protocol."""
+        """Connect a caller to the port without TLS; return its protocol."""
         caller = Recorder()
         self.link(caller, self.interception.insecure.buildProtocol(None))
         return caller
@@ -201,7 +201,7 @@ class World(SynchronousTestCase):
         self.settle()
 
     def ask(self, caller, target="/metrics", method="GET", body=b"", **fields):
-        """Have ``caller`` send a request."""
+        """Send a request as ``caller``."""
         fields.setdefault("Host", "edge-1:10250")
         lines = [f"{method} {target} HTTP/1.1"]
         lines += [f"{name.replace('_', '-')}: {value}" for name, value in fields.items()]
@@ -210,14 +210,14 @@ class World(SynchronousTestCase):
         self.settle()
 
     def answered(self, caller, status, *words):
-        """Assert that ``caller`` has been answered with ``status`` and ``words``."""
+        """Assert that ``caller`` has received ``status`` and ``words``."""
         head, _, body = caller.received.partition(b"\r\n\r\n")
         self.assertIn(f" {status} ".encode(), head.partition(b"\r\n")[0], caller.received)
         for each in words:
             self.assertIn(each, body.decode())
 
     def close(self):
-        """End everything; no timer may be left."""
+        """Stop everything; no timer may remain."""
         self.interception.close()
         self.settle()
         for factory in self.kubelet_factories:

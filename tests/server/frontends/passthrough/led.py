@@ -1,4 +1,4 @@
-"""A network whose kernel leads connections elsewhere."""
+"""A network whose kernel redirects connections."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from tests.e2e.cluster.network import OwnNetwork
 from tests.e2e.network.namespaces import wait_for_ipv6
 
 REDIRECTED = 10250
-"""Connections of this machine to this port, at any address, stay here (``REDIRECT``)."""
+"""Connections of this machine to this port, at any address, are redirected to this machine
+(``REDIRECT``)."""
 
 TRANSLATED = 10251
-"""Connections of this machine to this port, at any address, go to loopback (``DNAT``)."""
+"""Connections of this machine to this port, at any address, are sent to loopback (``DNAT``)."""
 
-# From which this machine connects to others: addresses of loopback will not do.
+# The source addresses of this machine's connections; loopback addresses do not work.
 _OWN = {4: "198.51.100.1", 6: "2001:db8:1::1"}
 
 
 def leading_network(test, listener):
-    """Make a network for the rest of ``test``, which leads connections to the port ``listener``."""
+    """Create a network for the rest of ``test``, which redirects connections to the port
+    ``listener``."""
     if shutil.which("iptables") is None or shutil.which("ip6tables") is None:
         raise SkipTest("iptables is not installed")
     network = OwnNetwork([_OWN[4]])

@@ -36,7 +36,7 @@ from yurttunnel.tunnel.relay import LocalConnection
 
 SIZE = 5_000_000
 PATIENCE = 60.0
-"""Seconds for anything that takes milliseconds on a machine with nothing else to do."""
+"""The timeout in seconds for anything that takes milliseconds on an idle machine."""
 
 NODE_ADDRESSES = ("192.0.2.9", "2001:db8::9")
 UPWARD = random.Random(1).randbytes(SIZE)
@@ -49,7 +49,7 @@ def digest(data):
 
 
 def read_to_end(connection):
-    """Read until the peer ends its direction; its TLS does not, as that would end both."""
+    """Read until the peer closes its direction of TCP; closing TLS would close both."""
     pieces = []
     while piece := connection.recv(1 << 16):
         pieces.append(piece)
@@ -57,19 +57,19 @@ def read_to_end(connection):
 
 
 def end_direction(connection):
-    """End the TCP connection in one direction, beneath TLS."""
+    """Close one direction of the TCP connection, beneath TLS."""
     socket.socket.shutdown(connection, socket.SHUT_WR)
 
 
 def in_thread(work, *arguments):
-    """Call ``work`` in a thread of its own, which is in the network of its maker."""
+    """Call ``work`` in a new thread, which is in the network of its creator."""
     done = Deferred()
 
     def run():
         try:
             result = work(*arguments)
         except Exception as error:
-            # It is the test's, whatever it is.
+            # Passed to the test, whatever it is.
             reactor.callFromThread(done.errback, error)
         else:
             reactor.callFromThread(done.callback, result)
@@ -88,7 +88,7 @@ class Greeter(Protocol):
 
 
 class StraightSession(FakeSession):
-    """A session whose agent is on this machine, and dials the kubelet whatever it is asked for."""
+    """A session whose agent is on this machine, and dials the kubelet whatever is requested."""
 
     def __init__(self, name, kubelet_port):
         super().__init__(name)
@@ -109,7 +109,7 @@ class StraightSession(FakeSession):
 
 
 class Certificates:
-    """The cluster's authority, and files with what it has signed."""
+    """The cluster's authority, and files with certificates that it issued."""
 
     def __init__(self, directory):
         directory.mkdir()
@@ -118,7 +118,7 @@ class Certificates:
         self._ca = self._authority.certificate.public_bytes(Encoding.PEM).decode()
 
     def context(self, purpose, name):
-        """Make a context that shows ``name`` and demands a certificate of the authority."""
+        """Return a context with the certificate ``name`` that requires one of the authority."""
         key, certificate = self._authority.issue(name)
         both = self._directory / f"{name}.pem"
         both.write_bytes(
@@ -129,7 +129,7 @@ class Certificates:
         context.load_cert_chain(both)
         context.load_verify_locations(cadata=self._ca)
         context.verify_mode = ssl.CERT_REQUIRED
-        # That a direction ends without a word of TLS is what is tested here.
+        # The end of a direction without close_notify is tested here.
         context.options |= ssl.OP_IGNORE_UNEXPECTED_EOF
         return context
 
@@ -143,7 +143,7 @@ class EndToEndTestCase(TestCase):
     port = 0
 
     def setUp(self):
-        """Listen everywhere."""
+        """Listen on all addresses."""
         self.prepare_network()
         certificates = Certificates(Path(self.mktemp()))
         self.caller = certificates.context(ssl.PROTOCOL_TLS_CLIENT, "kube-apiserver")
@@ -173,10 +173,10 @@ class EndToEndTestCase(TestCase):
         self.addCleanup(self.stop)
 
     def prepare_network(self):
-        """Take the network as it is."""
+        """Use the existing network."""
 
     async def stop(self):
-        """Close everything, and wait for connections to be told."""
+        """Close everything, and wait for the ends of connections."""
         await self.listening.stopListening()
         self.factory.close()
         ended = Deferred()
@@ -185,7 +185,7 @@ class EndToEndTestCase(TestCase):
         self.assertEqual(self.factory.connections, set())
 
     def serve(self):
-        """Be the kubelet for one connection: read to the end, then answer; give what was seen."""
+        """Act as the kubelet for one connection: read, then respond; return what was received."""
         connection, _ = self.kubelet.accept()
         connection.settimeout(PATIENCE)
         with self.kubelet_tls.wrap_socket(connection, server_side=True) as secured:
@@ -196,7 +196,7 @@ class EndToEndTestCase(TestCase):
             return subject["commonName"], received
 
     def call(self, host, port, name):
-        """Be kube-apiserver: send, end this direction, read to the end; give what was seen."""
+        """Act as kube-apiserver: send, close this direction, read; return what was received."""
         plain = socket.create_connection((host, port), timeout=PATIENCE)
         with self.caller.wrap_socket(plain, server_hostname=name) as secured:
             subject = dict(pair for (pair,) in secured.getpeercert()["subject"])
@@ -205,7 +205,7 @@ class EndToEndTestCase(TestCase):
             return subject["commonName"], digest(read_to_end(secured))
 
     async def exchange(self, host, port, name):
-        """Have both ends talk, and check what they say of each other."""
+        """Let both ends exchange data, and check each other's identity."""
         served = in_thread(self.serve)
         called = in_thread(self.call, host, port, name)
         seen_by_kubelet, seen_by_caller = await gatherResults([served, called], consumeErrors=True)
@@ -223,7 +223,7 @@ class NamedTests(EndToEndTestCase):
         self.assertEqual(self.factory.stats.passed, 1)
 
     async def test_a_name_of_no_node(self):
-        """The caller's TLS says that the name is the matter."""
+        """For a name of no node the caller gets the TLS alert unrecognized_name."""
         port = self.listening.getHost().port
         calling = in_thread(self.call, "127.0.0.1", port, "edge-2")
         error = await self.assertFailure(calling, ssl.SSLError)
@@ -231,7 +231,8 @@ class NamedTests(EndToEndTestCase):
         self.assertEqual(self.factory.stats.refused, {Refusal.UNKNOWN_NAME: 1})
 
     async def test_no_name(self):
-        """TLS is with the server, as of who verifies nobody; the kubelet is not asked."""
+        """Without a name TLS ends at the server, as for a client that does not verify; the kubelet
+        is not dialed."""
         creator = OptionalCallerContexts(Issuer.make(self).server("edge-1"))
         transports = with_transports(reactor, self.transports)
         self.factory.unnamed = tls.server_side(transports, creator, Factory.forProtocol(Greeter))
@@ -248,7 +249,7 @@ class NamedTests(EndToEndTestCase):
         self.assertEqual(self.session.dials, [])
 
     async def test_no_tls(self):
-        """Others are reset."""
+        """Other protocols are reset."""
 
         def speak():
             address = ("127.0.0.1", self.listening.getHost().port)
@@ -267,17 +268,17 @@ class NamedTwistedTests(NamedTests):
 
 
 class LedTests(EndToEndTestCase):
-    """Callers that connect to the node's address, and that the kernel leads to the listener."""
+    """Callers that connect to the node's address, and that the kernel redirects to the listener."""
 
     interface = "::"
     port = 7000
 
     def prepare_network(self):
-        """Have one of its own."""
+        """Create a separate network."""
         leading_network(self, self.port)
 
     async def test_both_ends_verify_each_other(self):
-        """In both families, redirected or translated, with no word of the name."""
+        """In both families, redirected or translated, without a name in TLS."""
         self.caller.check_hostname = False
         expected = []
         for host in NODE_ADDRESSES:
@@ -288,7 +289,7 @@ class LedTests(EndToEndTestCase):
         self.assertEqual(self.factory.stats.passed, 4)
 
     async def test_an_address_of_no_node(self):
-        """As of a Service, from which kube-proxy leads callers here: the name tells the node."""
+        """For other addresses, such as a Service's by kube-proxy, the name determines the node."""
         await self.exchange("203.0.113.7", TRANSLATED, "edge-1")
         self.assertEqual(self.session.dials, [(NODE_ADDRESSES[0], TRANSLATED)])
 

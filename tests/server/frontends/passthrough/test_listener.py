@@ -1,4 +1,4 @@
-"""Connections that go on to kubelets untouched, in memory."""
+"""Connections that are forwarded to kubelets unchanged, in memory."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ REFUSED = "--passthrough-port: connection test-1 from 127.0.0.1 to "
 
 @implementer(ISystemHandle)
 class Accepted(MemoryConnection):
-    """A connection that knows what it was meant for."""
+    """A connection with an original destination."""
 
     def __init__(self, reactor, asked, source):
         super().__init__(reactor)
@@ -46,11 +46,11 @@ class Accepted(MemoryConnection):
         self.source = source
 
     def getPeer(self):
-        """Return who has connected."""
+        """Return the address of the peer."""
         return IPv4Address("TCP", self.source, 40000)
 
     def getHandle(self):
-        """Stand for the socket."""
+        """Return a stand-in for the socket."""
         return self
 
 
@@ -85,21 +85,21 @@ class ListenerTestCase(SynchronousTestCase):
         self.events = Logged(self)
 
     def tearDown(self):
-        """Nothing is left when all connections have been closed."""
+        """Check that nothing remains after all connections are closed."""
         self.factory.close()
         self.assertEqual((self.factory.connections, self.factory.pending_dials.taken), (set(), 0))
         self.assertEqual((len(self.factory.unread_hellos), self.factory.places.taken), (0, 0))
-        # Those of connections themselves are due at once.
+        # Calls of the connections themselves are due at once.
         self.reactor.advance(0)
         self.assertEqual(self.reactor.getDelayedCalls(), [])
 
     def open(self, host=None, port=10250, source="127.0.0.1"):
-        """Open a connection; the kernel has led it here from ``host`` unless that is none."""
+        """Open a connection; the kernel has redirected it here from ``host`` if given."""
         asked = None if host is None else SocketAddress(ip_address(host), port)
         return Accepted(self.reactor, asked, source).open(self.factory.buildProtocol(None))
 
     def join(self, source):
-        """Open a connection that has its stream at once, unless it is refused."""
+        """Open a connection that gets its stream at once, unless it is rejected."""
         before = len(self.session.dials)
         connection = self.open("10.0.0.1", source=source)
         for dial in self.session.dials[before:]:
@@ -107,17 +107,17 @@ class ListenerTestCase(SynchronousTestCase):
         return connection
 
     def warnings(self):
-        """Return the texts that were logged."""
+        """Return the texts of the warnings."""
         return self.events.texts()
 
     def assert_dialed(self, host, port):
-        """Check the one dial, and give it."""
+        """Check the only dial, and return it."""
         (dial,) = self.session.dials
         self.assertEqual((dial.host, dial.port, dial.request_id), (host, port, "test-1"))
         return dial
 
     def assert_refused(self, refusal, *words):
-        """Check that one connection was refused, how it is counted and what the log says."""
+        """Check that one connection was rejected, how it is counted and what is logged."""
         self.assertEqual(self.factory.stats.refused, {refusal: 1})
         (warning,) = self.warnings()
         for word in (REFUSED, *words):
@@ -126,10 +126,10 @@ class ListenerTestCase(SynchronousTestCase):
 
 
 class LedTests(ListenerTestCase):
-    """Connections that the kernel has led here from a node's address."""
+    """Connections that the kernel has redirected here from a node's address."""
 
     def test_dialed_at_once(self):
-        """The destination is dialed as it is, and nothing is read before it is reached."""
+        """The destination is dialed unchanged, and nothing is read before it is reached."""
         connection = self.open("10.0.0.1", 10255)
         dial = self.assert_dialed("10.0.0.1", 10255)
         self.assertFalse(connection.reading)
@@ -148,13 +148,13 @@ class LedTests(ListenerTestCase):
         self.assertEqual((stats.connections, stats.passed, stats.refused), (1, 1, {}))
 
     def test_other_ports(self):
-        """The kernel should not have led them here."""
+        """Other ports should not be redirected here, and are rejected."""
         self.assertTrue(self.open("10.0.0.1", 443).aborted)
         self.assertEqual(self.session.dials, [])
         self.assert_refused(Refusal.PORT, "10.0.0.1:443 is refused", "--passthrough-ports")
 
     def test_a_node_that_is_not_connected(self):
-        """It is not taken for something else."""
+        """It is reported as such."""
         self.registry.remove(self.session)
         self.reactor.advance(5)
         self.assertTrue(self.open("10.0.0.1").aborted)
@@ -165,7 +165,7 @@ class LedTests(ListenerTestCase):
         )
 
     def test_a_kubelet_that_is_not_reached(self):
-        """The reason is in the log."""
+        """The reason is logged."""
         connection = self.open("10.0.0.1")
         self.session.dials[0].fail(Code.REFUSED, "10.0.0.1:10250 refused the connection")
         self.assertTrue(connection.aborted)
@@ -185,14 +185,14 @@ class LedTests(ListenerTestCase):
         self.assertEqual(self.warnings(), [])
 
     def test_a_stream_that_breaks_resets_the_caller(self):
-        """The caller must not take it for the end."""
+        """The caller must not mistake it for a regular end."""
         connection = self.open("10.0.0.1")
         self.session.dials[0].succeed()
         self.session.dials[0].far.abort(Code.CONNECTION_LOST, "reset by target")
         self.assertTrue(connection.aborted)
 
     def test_warnings_are_few(self):
-        """Many that are refused for the same reason are one line a minute."""
+        """Rejections for the same reason are logged once a minute."""
         for _ in range(50):
             self.open("10.0.0.1", 443)
         self.assertEqual(len(self.warnings()), 1)
@@ -203,7 +203,7 @@ class LedTests(ListenerTestCase):
 
 
 class NamedTests(ListenerTestCase):
-    """Connections whose ClientHello tells the node."""
+    """Connections whose ClientHello determines the node."""
 
     def test_nothing_is_dialed_before_the_name_is_known(self):
         """And it is known with the last byte of the ClientHello."""
@@ -217,7 +217,7 @@ class NamedTests(ListenerTestCase):
         self.assertFalse(connection.reading)
 
     def test_bytes_go_through_untouched(self):
-        """What has been read is sent on first; the rest follows, and so do the ends."""
+        """What was read already is sent first; the rest and the ends of both directions follow."""
         flight = fragmented(client_hello("edge-1"), 50)
         connection = self.open()
         connection.receive(flight[:100])
@@ -236,13 +236,13 @@ class NamedTests(ListenerTestCase):
         self.assertEqual(self.warnings(), [])
 
     def test_an_address_of_no_node(self):
-        """As of a Service, from which kube-proxy has led here: the port is what was asked for."""
+        """For an address such as a Service's, from kube-proxy, the original port counts."""
         connection = self.open("10.96.0.7", 10250)
         connection.receive(client_hello("edge-1"))
         self.assert_dialed("10.0.0.1", 10250)
 
     def test_a_node_that_claims_the_address_of_a_service(self):
-        """It gets nothing that is meant for others, by whichever of its addresses they come."""
+        """It receives no connections of others, whichever of the Service's addresses was dialed."""
         claimed = ("10.96.0.7", "192.0.2.200", "192.0.2.77")
         evil = FakeSession("evil", addresses=claimed)
         self.registry.add(evil)
@@ -255,7 +255,7 @@ class NamedTests(ListenerTestCase):
         self.assertEqual(evil.dials, [])
 
     def test_a_node_that_claims_a_name_of_the_server(self):
-        """Who asks for the server is told that this is none, and that node hears nothing."""
+        """A caller of the server gets an alert, and that node receives nothing."""
         evil = FakeSession("evil", hosts=[OWN_NAME])
         self.registry.add(evil)
         self.informers.put(NODES, node("evil", "10.0.0.9", ("Hostname", OWN_NAME), labels=EDGE))
@@ -266,18 +266,18 @@ class NamedTests(ListenerTestCase):
         self.assert_refused(Refusal.UNKNOWN_NAME, OWN_NAME)
 
     def test_other_ports_of_a_service(self):
-        """Those that are no --passthrough-ports are not for here, by a node port either."""
+        """Ports other than --passthrough-ports are rejected, also behind a node port."""
         self.assertTrue(self.open("192.0.2.77", 31910).aborted)
         self.assert_refused(Refusal.PORT, "192.0.2.77:31910 is refused: 9100 is not in")
 
     def test_an_address_of_several_nodes(self):
-        """The name tells which."""
+        """The name selects the node."""
         self.informers.put(NODES, node("edge-2", "10.0.0.1", labels=EDGE))
         self.open("10.0.0.1").receive(client_hello("edge-1"))
         self.assert_dialed("10.0.0.1", 10250)
 
     def test_no_name(self):
-        """TLS ends here, for who verifies nobody; the operator is told once what helps."""
+        """TLS ends here, for a client that does not verify; one warning has the remedy."""
         unnamed = self.factory.unnamed = Factory.forProtocol(Recorder)
         hello = client_hello(None)
         for host in (None, "10.96.0.7", "10.0.0.77"):
@@ -308,7 +308,7 @@ class NamedTests(ListenerTestCase):
         )
 
     def test_no_tls(self):
-        """It is reset: nobody is there to read an alert."""
+        """It is reset: no TLS client would read an alert."""
         connection = self.open()
         connection.receive(b"GET / HTTP/1.1\r\n")
         self.assertTrue(connection.aborted)
@@ -318,7 +318,7 @@ class NamedTests(ListenerTestCase):
         )
 
     def test_time(self):
-        """A ClientHello has ten seconds from the connection on."""
+        """A ClientHello must be complete ten seconds after the connection."""
         connection = self.open()
         self.reactor.advance(9)
         connection.receive(client_hello("edge-1")[:-1])
@@ -328,14 +328,14 @@ class NamedTests(ListenerTestCase):
         self.assert_refused(Refusal.TIMEOUT, "not complete within 10 s")
 
     def test_the_dial_has_its_own_time(self):
-        """Once the name is known."""
+        """It starts once the name is known."""
         connection = self.open()
         connection.receive(client_hello("edge-1"))
         self.reactor.advance(11)
         self.assertFalse(connection.aborted)
 
     def test_too_many_that_wait(self):
-        """The oldest makes room; one that is complete does so, too."""
+        """The oldest is evicted; completed ones no longer count."""
         sources = [f"192.0.2.{number}" for number in range(5)]
         first, second, third, fourth = (self.open(source=source) for source in sources[:4])
         self.assertEqual(
@@ -351,7 +351,7 @@ class NamedTests(ListenerTestCase):
         self.assertFalse(second.aborted)
 
     def test_too_many_that_wait_from_one_address(self):
-        """It is the oldest from there that makes room."""
+        """The oldest from that address is evicted."""
         other = self.open(source="192.0.2.1")
         first, second, third = (self.open(source="192.0.2.2") for _ in range(3))
         self.assertEqual(
@@ -361,7 +361,7 @@ class NamedTests(ListenerTestCase):
         self.assertEqual(len(self.session.dials), 1)
 
     def test_too_many_in_all(self):
-        """Further ones are reset: the others may carry somebody's stream."""
+        """Further ones are reset: the others may carry streams."""
         streams = [self.join(f"192.0.2.{number}") for number in range(8)]
         self.assertTrue(self.join("192.0.2.8").aborted)
         self.assertFalse(any(each.aborted for each in streams))
@@ -369,7 +369,7 @@ class NamedTests(ListenerTestCase):
         self.assertIn("there are already 8 others", self.warnings()[0])
 
     def test_too_many_of_one_caller(self):
-        """It has half, however often it comes again, and others find room."""
+        """It has half, however often it reconnects, and others find room."""
         streams = [self.join("192.0.2.1") for _ in range(24)]
         self.assertEqual([each.aborted for each in streams], [False] * 4 + [True] * 20)
         self.assertIn(
@@ -382,7 +382,7 @@ class NamedTests(ListenerTestCase):
         self.assertFalse(self.join("192.0.2.1").aborted)
 
     def test_callers_that_leave(self):
-        """Checks of health connect and go; nobody is bothered."""
+        """Health checks connect and leave; nothing is logged."""
         ends, breaks = self.open(), self.open()
         ends.receive_end()
         ends.turns()
@@ -393,7 +393,7 @@ class NamedTests(ListenerTestCase):
         self.assertEqual(self.factory.stats.refused, {})
 
     def test_a_node_that_is_not_connected(self):
-        """That it is known is not enough."""
+        """A known node without an agent is not enough."""
         self.registry.remove(self.session)
         connection = self.open()
         connection.receive(client_hello("edge-1"))

@@ -1,4 +1,4 @@
-"""From an address or a name to the node, and to what is dialed there."""
+"""The node for an address or a name, and what is dialed there."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ OWN_NAMES = ("x-tunnel-server-internal-svc.kube-system.svc", "tunnel.example")
 
 
 class NodesTestCase(SynchronousTestCase):
-    """A cluster, and who is connected."""
+    """A cluster and its connected nodes."""
 
     synced = True
 
     def setUp(self):
-        """Begin with one that has no nodes."""
+        """Start without nodes."""
         self.informers = FakeInformers(self.synced)
         self.registry = SessionRegistry(Clock())
         self.informers.put(SERVICES, internal_service())
@@ -38,7 +38,7 @@ class NodesTestCase(SynchronousTestCase):
         )
 
     def node(self, *args, **kwargs):
-        """Create a node, of the edge unless it is said otherwise."""
+        """Create a node, an edge node by default."""
         kwargs.setdefault("labels", EDGE)
         self.informers.put(NODES, node(*args, **kwargs))
 
@@ -47,12 +47,12 @@ class NodesTestCase(SynchronousTestCase):
         self.registry.add(FakeSession(*args, **kwargs))
 
     def assert_address(self, address, *expected, port=10250):
-        """Check what a connection to an address goes to: serving node, host; none if not given."""
+        """Check the destination of a connection to an address: serving node and host, or none."""
         found = self.found.by_address(SocketAddress(ip_address(address), port))
         self.assertEqual(found, Destination(*expected, port) if expected else None, address)
 
     def assert_name(self, name, *expected):
-        """Check what a name means: serving node, host and port; none if not given."""
+        """Check the destination of a name: serving node, host and port; none if not given."""
         found = self.found.by_name(name)
         self.assertEqual(found, Destination(*expected) if expected else None, name)
 
@@ -69,12 +69,12 @@ class ByAddressTests(NodesTestCase):
             self.connect("edge-1")
 
     def test_the_port_is_that_which_was_asked_for(self):
-        """Whatever port the kubelet has."""
+        """The port is the requested one, whatever port the kubelet has."""
         self.node("edge-1", "10.0.0.1", port=12345)
         self.assert_address("10.0.0.1", "edge-1", "10.0.0.1", port=10255)
 
     def test_an_address_that_another_claims(self):
-        """Of whatever type it is for each: nobody takes another's by saying that it is its own."""
+        """Whatever its type for each: a node cannot take another's address by claiming it."""
         external = node("edge-1", "10.0.0.1", labels=EDGE)
         external["status"]["addresses"].append({"type": "ExternalIP", "address": "203.0.113.9"})
         self.informers.put(NODES, external)
@@ -83,7 +83,7 @@ class ByAddressTests(NodesTestCase):
         self.assert_address("203.0.113.9")
 
     def test_several_nodes(self):
-        """The address of several nodes tells nothing, wherever they are."""
+        """An address of several nodes determines none, wherever they are."""
         self.node("edge-1", "10.0.0.1")
         self.node("edge-2", "10.0.0.2")
         self.node("cloud-1", "10.0.0.1", labels=CLOUD)
@@ -93,7 +93,7 @@ class ByAddressTests(NodesTestCase):
         self.assert_address("10.0.0.2")
 
     def test_nodes_that_are_not_behind_the_tunnel(self):
-        """They are not reached from here, agent or not."""
+        """They are not reachable from here, with or without an agent."""
         self.node("cloud-1", "10.0.0.1", labels=CLOUD)
         self.node("plain", "10.0.0.2", labels=())
         self.connect("cloud-1", addresses=["10.0.0.1"])
@@ -102,7 +102,7 @@ class ByAddressTests(NodesTestCase):
         self.assert_address("10.0.0.2")
 
     def test_addresses_that_are_not_led_here(self):
-        """As all ways to a Service: a node that claims them is not believed."""
+        """Such as all addresses of a Service: a node's claim to them is ignored."""
         self.node("evil", "10.0.0.9", "10.96.0.7", "192.0.2.200")
         self.connect("evil", addresses=["10.96.0.7"], networks=["10.96.0.0/12"])
         self.assert_address("10.96.0.7")
@@ -117,14 +117,14 @@ class ByAddressTests(NodesTestCase):
         self.assert_address("10.0.0.1")
 
     def test_what_another_certificate_says(self):
-        """The node is meant that has the address, not the agent whose certificate names it."""
+        """The node with the address is meant, not the agent whose certificate names it."""
         self.node("edge-1", "10.0.0.1")
         self.node("evil", "10.0.0.9")
         self.connect("evil", addresses=["10.0.0.1"], networks=["10.0.0.0/24"])
         self.assert_address("10.0.0.1", "edge-1", "10.0.0.1")
 
     def test_addresses_that_only_agents_know(self):
-        """They are those of no node."""
+        """They belong to no node."""
         self.connect("edge-1", addresses=["192.0.2.1"], networks=["192.0.2.64/26"])
         self.connect("edge-2", default_route=True)
         for address in ("192.0.2.1", "192.0.2.70", "192.0.2.2"):
@@ -147,7 +147,7 @@ class ByNameTests(NodesTestCase):
         self.assert_name("edge-1", "edge-1", "edge-1", 10250)
 
     def test_other_names(self):
-        """What the API lists as an address is as good as the name, if it is that of one node."""
+        """A name that the API lists as an address is accepted, if only one node has it."""
         self.node("edge-1", "10.0.0.1", ("Hostname", "box"), ("InternalDNS", "box.example"))
         self.assert_name("box", "edge-1", "10.0.0.1", 10250)
         self.assert_name("box.example", "edge-1", "10.0.0.1", 10250)
@@ -155,20 +155,20 @@ class ByNameTests(NodesTestCase):
         self.assert_name("box")
 
     def test_nodes_that_are_not_behind_the_tunnel(self):
-        """They are not reached from here, agent or not."""
+        """They are not reachable from here, with or without an agent."""
         self.node("cloud-1", "10.0.0.1", labels=CLOUD)
         self.connect("cloud-1")
         self.assert_name("cloud-1")
 
     def test_names_that_only_agents_know(self):
-        """They are those of no node."""
+        """They belong to no node."""
         self.connect("edge-1", hosts=["camera"])
         self.connect("edge-2", default_route=True)
         for name in ("edge-1", "camera", "edge-3"):
             self.assert_name(name)
 
     def test_names_of_the_server(self):
-        """They are no node's, whatever a node says that it is called, or is called."""
+        """They belong to no node, whatever names a node claims or has."""
         self.node("evil", "10.0.0.9", *(("Hostname", name) for name in OWN_NAMES))
         self.node(OWN_NAMES[1], "10.0.0.10")
         self.connect("evil", hosts=OWN_NAMES)
@@ -177,7 +177,7 @@ class ByNameTests(NodesTestCase):
         self.assert_name("evil", "evil", "10.0.0.9", 10250)
 
     def test_a_twin(self):
-        """The agent of another node that has the same address does not serve this one."""
+        """The agent of another node with the same address does not serve this one."""
         self.node("edge-1", "10.0.0.1")
         self.node("edge-2", "10.0.0.1")
         self.connect("edge-2", addresses=["10.0.0.1"])
@@ -188,7 +188,7 @@ class PortTests(NodesTestCase):
     """``port``."""
 
     def test_ports(self):
-        """A node port stands for the port of the Service; others are meant as they are."""
+        """A node port means the port of the Service; other ports are themselves."""
         for address, port, meant in (
             ("192.0.2.77", 31250, 10250),
             ("192.0.2.77", 31251, 31251),
@@ -201,17 +201,17 @@ class PortTests(NodesTestCase):
 
 
 class IncompleteTests(NodesTestCase):
-    """Before all nodes are known, addresses tell nothing: others may have them, too."""
+    """Until the cache has synced, addresses are not used: other nodes may have them, too."""
 
     synced = False
 
     def test_address(self):
-        """What an agent claims does not make up for it."""
+        """Claims of an agent do not replace it."""
         self.node("edge-1", "10.0.0.1")
         self.connect("edge-1", addresses=["10.0.0.1"])
         self.assert_address("10.0.0.1")
 
     def test_name(self):
-        """Names are those of nodes all the same."""
+        """Names of nodes are used nevertheless."""
         self.node("edge-1", "10.0.0.1")
         self.assert_name("edge-1", "edge-1", "10.0.0.1", 10250)

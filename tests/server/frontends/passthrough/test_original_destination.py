@@ -1,4 +1,4 @@
-"""What the kernel says of connections that it has led elsewhere."""
+"""The kernel's record of redirected connections."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from yurttunnel.server.frontends.passthrough.original_destination import (
 
 LISTENER = 7000
 
-# Of documentation, so that no machine has them (RFC 5737, RFC 3849).
+# Documentation addresses, which no machine has (RFC 5737, RFC 3849).
 NODES = {4: "192.0.2.9", 6: "2001:db8::9"}
 LOOPBACK = {4: "127.0.0.1", 6: "::1"}
 
@@ -26,12 +26,12 @@ class KernelTests(SynchronousTestCase):
     """A real kernel with iptables."""
 
     def setUp(self):
-        """Lead connections to a listener of both families."""
+        """Redirect connections to a listener of both families."""
         leading_network(self, LISTENER)
         self.listener = self.listen("::")
 
     def listen(self, address, port=LISTENER):
-        """Listen, on ``::`` for IPv4 as well."""
+        """Listen, on ``::`` also for IPv4."""
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         both = family == socket.AF_INET6
         listener = socket.create_server((address, port), family=family, dualstack_ipv6=both)
@@ -40,7 +40,7 @@ class KernelTests(SynchronousTestCase):
         return listener
 
     def accepted(self, address, port, listener=None):
-        """Connect, and give the connection as the listener has it."""
+        """Connect, and return the listener's side of the connection."""
         caller = socket.create_connection((address, port), timeout=10)
         self.addCleanup(caller.close)
         connection, _ = (listener or self.listener).accept()
@@ -48,7 +48,7 @@ class KernelTests(SynchronousTestCase):
         return connection
 
     def test_led(self):
-        """The caller's destination is told in both families, however it was led here."""
+        """The original destination is returned in both families, however it was redirected."""
         for version, node in NODES.items():
             for port in (REDIRECTED, TRANSLATED):
                 connection = self.accepted(node, port)
@@ -59,7 +59,7 @@ class KernelTests(SynchronousTestCase):
                 self.assertEqual(led_here_from(connection), asked)
 
     def test_a_listener_of_ipv4_only(self):
-        """Its sockets are of another family, and tell the same."""
+        """Its sockets are of another family, with the same result."""
         self.listener.close()
         listener = self.listen("0.0.0.0")
         for port in (REDIRECTED, TRANSLATED):
@@ -68,7 +68,7 @@ class KernelTests(SynchronousTestCase):
             self.assertEqual(led_here_from(connection), SocketAddress(ip_address(NODES[4]), port))
 
     def test_not_led(self):
-        """One that asked for the listener was led from nowhere."""
+        """A direct connection has no original destination."""
         for loopback in LOOPBACK.values():
             connection = self.accepted(loopback, LISTENER)
             self.assertIsNone(led_here_from(connection))
@@ -77,10 +77,10 @@ class KernelTests(SynchronousTestCase):
 
 
 class UntrackedTests(SynchronousTestCase):
-    """Where the kernel does not track connections, or says so."""
+    """Connections that the kernel does not track, or is said not to."""
 
     def accepted(self, address):
-        """Connect to a listener, and give the connection as it has it."""
+        """Connect to a listener, and return its side of the connection."""
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         with socket.create_server((address, 0), family=family) as listener:
             caller = socket.create_connection(listener.getsockname()[:2], timeout=10)
@@ -90,12 +90,12 @@ class UntrackedTests(SynchronousTestCase):
         return connection
 
     def test_here(self):
-        """Connections that nobody has led anywhere were led from nowhere."""
+        """Connections that were not redirected have no original destination."""
         for address in LOOPBACK.values():
             self.assertIsNone(led_here_from(self.accepted(address)))
 
     def test_untracked(self):
-        """The kernel then knows no destination."""
+        """The kernel then knows no original destination."""
         for number in (errno.ENOENT, errno.ENOPROTOOPT):
             for own in (("127.0.0.1", 1), ("fe80::1%lo", 1, 0, 1), ("::ffff:127.0.0.1", 1, 0, 0)):
                 connection = _Untracked(own, number)
@@ -118,7 +118,7 @@ class _Untracked:
 
 
 class TextTests(SynchronousTestCase):
-    """As people read it."""
+    """The readable form."""
 
     def test_text(self):
         """An IPv6 address has brackets."""
