@@ -1,1 +1,1 @@
-"""Services on the node: portals led to endpoints, in user space or by the kernel, with retry."""
+"""Services on the node: portals lead to endpoints, in user space or in the kernel, with retries."""

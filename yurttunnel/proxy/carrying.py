@@ -1,4 +1,4 @@
-"""What carries connections on this machine: sockets and rules, by what there is."""
+"""The sockets and rules that carry connections on this machine, chosen by what it supports."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ _log = Logger()
 
 @dataclass(frozen=True, slots=True)
 class Carrier:
-    """What there is; ``kernel`` is for kernel mode.
+    """The parts that were chosen; ``kernel`` is set in kernel mode only.
 
-    ``services`` are started before all else, and stopped behind it. ``problem()`` says what does
-    not work as it should, for ``/readyz``.
+    ``services`` are started before everything else, and stopped after it. ``problem()`` returns
+    what does not work as it should, for ``/readyz``.
     """
 
     mode: Mode
@@ -77,9 +77,9 @@ class Carrier:
 async def find_carrier(
     reactor: IReactor, settings: Settings, run: Run, node: ThisNode, source: IDesiredStateSource
 ) -> Carrier:
-    """Find out what this machine has, and choose among it as the command line says.
+    """Find out what this machine supports, and choose the parts according to the command line.
 
-    ``run`` is where the kernel is waited for.
+    ``run`` runs blocking calls to the kernel.
     """
     ports = PortAllocator(settings.proxy_ports, NodePorts(source), _bind_addresses(settings))
     sockets, udp, shared = proxy_sockets(reactor, settings, ports)
@@ -133,7 +133,7 @@ async def find_carrier(
 
 
 def _bind_addresses(settings: Settings) -> Mapping[int, str]:
-    """Return the addresses of proxy sockets: a loopback address is the one of its family."""
+    """Return the addresses of proxy sockets; a loopback address applies to its own family only."""
     if not settings.serves_itself:
         return WILDCARDS
     given = ip_address(settings.bind_address)
@@ -143,9 +143,10 @@ def _bind_addresses(settings: Settings) -> Mapping[int, str]:
 async def _kernel_carries(
     settings: Settings, programs: IPrograms, versions: Collection[int]
 ) -> bool:
-    """Return whether it is kernel mode: by the command line, or since the kernel can.
+    """Return whether to use kernel mode: as the command line says, or if the kernel supports it.
 
-    It has to for each family that this machine has: the tables of both are made together.
+    The kernel must support it for each IP family of this machine, because the tables of both are
+    written together.
     """
     if settings.mode is not Mode.AUTO:
         return settings.mode is Mode.KERNEL
@@ -163,8 +164,8 @@ async def _kernel_carries(
 
 
 class NodePorts:
-    """Returns which ports are node ports of Services, or such at which load balancers ask for
-    them, by the state that ``source`` has.
+    """Returns whether a port is a node port or a health check port of a Service, according to the
+    state of ``source``.
     """
 
     def __init__(self, source: IDesiredStateSource) -> None:
@@ -173,7 +174,7 @@ class NodePorts:
         self._ports: frozenset[int] = frozenset()
 
     def __call__(self, port: int) -> bool:
-        """Return whether ``port`` is one."""
+        """Return whether ``port`` is such a port."""
         state = self._source.state()
         if state is not None and state is not self._state:
             self._state = state
@@ -189,10 +190,10 @@ class NodePorts:
 def proxy_sockets(
     reactor: IReactor, settings: Settings, ports: PortAllocator
 ) -> tuple[Mapping[Protocol, IProxySockets], UdpClientTable, IService]:
-    """Make what opens proxy sockets of each protocol at ``ports``.
+    """Make the factories of proxy sockets for each protocol, which use ``ports``.
 
-    What these share, the clients of UDP among it, ends with a service, to be stopped when all of
-    them have been.
+    A service closes what they share, including the UDP clients; stop it after all sockets have been
+    stopped.
     """
     descriptors = DescriptorSet(reactor)
     tcp = tcp_proxy_sockets(reactor, descriptors, ports, most_connections())

@@ -1,13 +1,12 @@
-"""Ports of this machine that are portals, held so that no other program takes them.
+"""Ports of this machine that are portals, claimed so that no other program takes them.
 
-Rules lead what comes to such a port elsewhere, past any program that listens there: it would wonder
-why nobody calls. So each port is bound, and a port that is taken is known.
+Rules redirect packets for such a port past any program that listens there, which would then get no
+clients without knowing why. So the proxy binds each port, and detects a port that is already taken.
 
-A TCP socket holds its port without listening: what reaches it while there are no rules is reset,
-where a socket that listens and never accepts, as kube-proxy's, would have clients hang. A UDP
-socket has no such state: bound to an
-interface that does not exist it still holds the port, but the kernel finds it for no datagram, and
-answers that the port is unreachable.
+A TCP socket claims its port without listening: while there are no rules, connections to it are
+reset. With a socket that listens and never accepts, as kube-proxy's, clients would hang. A UDP
+socket has no such state: when it is bound to an interface that does not exist it still claims the
+port, but the kernel delivers no datagram to it, and replies that the port is unreachable.
 """
 
 from __future__ import annotations
@@ -32,20 +31,21 @@ from yurttunnel.proxy.state.virtual_services import (
 )
 
 _SO_BINDTOIFINDEX = 62
-"""Of asm-generic/socket.h, from Linux 5.0 on. An older one keeps datagrams that no rule leads, up
-to the size of a socket's buffer, and their clients wait."""
+"""Of asm-generic/socket.h, since Linux 5.0. An older kernel queues datagrams that no rule
+redirects, up to the size of the socket's buffer, and their clients get no response."""
 
 _NO_INTERFACE = 0x7FFFFFFF
-"""The highest number of one, which Linux never comes to."""
+"""The highest interface index, which Linux never reaches."""
 
 
 MOST_ADDRESSES = 16
-"""At which node ports are held one by one, each by a socket. A machine may have thousands, such as
-those that ipvs leaves behind; then all addresses are held."""
+"""The maximum number of addresses at which node ports are claimed one by one, each by a socket. A
+machine may have thousands, such as those that ipvs leaves behind; then the port is claimed at all
+addresses."""
 
 
 class _Place(NamedTuple):
-    """What one socket holds; ``address`` is ``None`` for any."""
+    """What one socket claims; ``address`` is ``None`` for all addresses."""
 
     version: int
     protocol: Protocol
@@ -54,7 +54,7 @@ class _Place(NamedTuple):
 
     @property
     def everywhere(self) -> _Place:
-        """The place whose socket holds this one, too."""
+        """The place at all addresses, whose socket includes this one."""
         return self._replace(address=None)
 
     def __str__(self) -> str:
@@ -67,11 +67,12 @@ _Claimants = list[tuple[Key, Portal]]
 
 @implementer(IClaims)
 class Claims:
-    """Holds ports of the network namespace that it is called in.
+    """Claims ports in the network namespace that it is called in.
 
-    ``own_addresses`` gives this machine's: external addresses of others are not held.
-    ``is_proxy_port(version, protocol, port)`` says whether this process itself has a port.
-    ``node_ports`` have the addresses that serve node ports; none of a family are all of it.
+    ``own_addresses`` returns the addresses of this machine: external addresses of others are not
+    claimed. ``is_proxy_port(version, protocol, port)`` returns whether this process itself uses a
+    port. Node ports are served at the addresses in ``node_ports``; if it has no networks of a
+    family, at all addresses of that family.
     """
 
     def __init__(
@@ -84,13 +85,14 @@ class Claims:
         self._is_proxy_port = is_proxy_port
         self._node_ports = tuple(node_ports)
         self._sockets: dict[_Place, socket.socket] = {}
-        # By what is wanted: an address itself goes before a node port there.
+        # By place and requested address: a portal with this address takes precedence over a node
+        # port.
         self._owners: dict[tuple[_Place, Address | None], Key] = {}
 
     def want(self, portals: Mapping[Key, Sequence[Portal]]) -> Mapping[tuple[Key, Portal], str]:
         """See :class:`IClaims`."""
         wanted = self._wanted(portals)
-        # A socket for one address would be in the way of the one for any.
+        # A socket for one address would conflict with the one for all addresses.
         needed = {
             place for place in wanted if place == place.everywhere or place.everywhere not in wanted
         }
@@ -134,14 +136,14 @@ class Claims:
         return wanted
 
     def _at_node_ports(self, version: int, own: Collection[Address]) -> Sequence[Address | None]:
-        """Return where node ports are held, which is where they are served."""
+        """Return the addresses at which node ports are claimed, because they are served there."""
         networks = [each for each in self._node_ports if each.version == version]
         if not networks or any(not each.prefixlen for each in networks):
             return [None]
         addresses = [
             address
             for address in own
-            # To be bound to such a one takes the interface as well.
+            # Binding to a link-local address would also require the interface.
             if address.version == version
             and not (version == 6 and address.is_link_local)
             and has_node_ports(address, networks)
@@ -149,20 +151,21 @@ class Claims:
         return addresses if len(addresses) <= MOST_ADDRESSES else [None]
 
     def _owner(self, what: tuple[_Place, Address | None], claimants: _Claimants) -> Key:
-        """Return the former one, if it is still there: nothing is taken from a service."""
+        """Return the previous owner if it still requests the place, so that no service loses it."""
         keys = [key for key, portal in claimants if portal.address == what[1]]
         former = self._owners.get(what)
         return former if former in keys else min(keys, key=str)
 
     def _hold(self, place: _Place) -> str | None:
-        """Hold a place, unless it is held; return why that cannot be."""
+        """Claim a place unless it is claimed; return why that is not possible."""
         if place in self._sockets or place.everywhere in self._sockets:
             return None
         try:
             self._sockets[place] = _holding(place)
         except OSError as error:
             if error.errno == errno.EADDRNOTAVAIL:
-                # The address has just gone, or is not usable yet: nobody else can have it either.
+                # The address has just been removed, or is not usable yet: nobody else can bind it
+                # either.
                 return None
             ours = self._is_proxy_port(place.version, place.protocol, place.port)
             return _why(place, error, ours)
@@ -174,7 +177,7 @@ class Claims:
 
 
 def _holding(place: _Place) -> socket.socket:
-    """Return a socket that holds a place; raises ``OSError``."""
+    """Return a socket that claims a place; raises ``OSError``."""
     family = socket.AF_INET6 if place.version == 6 else socket.AF_INET
     tcp = place.protocol is Protocol.TCP
     made = socket.socket(family, socket.SOCK_STREAM if tcp else socket.SOCK_DGRAM)
@@ -185,7 +188,7 @@ def _holding(place: _Place) -> socket.socket:
             share_with_the_past(made)
         made.bind(("" if place.address is None else str(place.address), place.port))
         if tcp:
-            # Before it listens, it shares the port with all who would.
+            # Until it listens, it would share the port with all who want to listen.
             listen(made)
             refuse(made)
         else:

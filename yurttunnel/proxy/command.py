@@ -16,7 +16,7 @@ __all__ = ["Options", "makeService"]
 
 
 def makeService(options: Options) -> IService:
-    """Build the proxy from its command line; what is wrong ends the process with a sentence."""
+    """Build the proxy from its command line; errors end the process with a message."""
     reactor, settings = begin(options, subject)
     if settings.cleanup:
         return _cleanup(reactor)
@@ -38,7 +38,7 @@ def makeService(options: Options) -> IService:
 
 def _cleanup(reactor: IReactor) -> IService:
     """Remove what service proxies have left in this machine's firewall, and exit."""
-    # What speaks to the kernel takes time and memory to import.
+    # The modules for the kernel take time and memory to import.
     from yurttunnel.ops.errand import Errand
     from yurttunnel.proxy.host_address import host_address
     from yurttunnel.proxy.rules.choice import remove_everything
@@ -53,8 +53,8 @@ def _cleanup(reactor: IReactor) -> IService:
 
 
 def subject(settings: Settings) -> Subject:
-    """Name the proxy's port, its files, and its rules, for ``--diagnose``."""
-    # What only this needs takes time and memory to import.
+    """Return the proxy's port, files and rules for ``--diagnose``."""
+    # Only this function needs these modules, which take time and memory to import.
     from yurttunnel.proxy.rules.iptables.chains import PROXY
     from yurttunnel.proxy.rules.nftables.table import NAME
 

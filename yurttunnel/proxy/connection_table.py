@@ -1,7 +1,7 @@
-"""How full the kernel's table of connections is: each connection to a Service takes a place in it.
+"""The usage of the kernel's conntrack table, in which each connection to a Service has an entry.
 
-When it is full the kernel drops what is new, and says so in its own log only (``table full,
-dropping packet``, net/netfilter/nf_conntrack_core.c).
+When the table is full, the kernel drops packets of new connections, and reports it in its own log
+only (``table full, dropping packet``, net/netfilter/nf_conntrack_core.c).
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from yurttunnel.metrics import Metric, gauge
 
 
 class ConnectionTable(NamedTuple):
-    """Entries that there are, and that there may be."""
+    """The number of entries, and its limit."""
 
     entries: int
     limit: int
 
 
 def connection_table(proc: Path = Path("/proc")) -> ConnectionTable | None:
-    """Return the table of this network namespace; ``None`` while the kernel keeps none."""
+    """Return the usage in this network namespace; ``None`` while the kernel has no table."""
     settings = proc / "sys/net/netfilter"
     try:
         return ConnectionTable(

@@ -1,7 +1,7 @@
-"""Having the kernel forget where it leads flows.
+"""Deleting conntrack entries, so that flows follow the current rules.
 
-Its table of connections keeps the translation of a flow's first packet for as long as more of them
-come, whatever becomes of the rules; or that there was none.
+The conntrack table keeps the translation of a flow's first packet, or that there was none, as long
+as more packets of the flow come, even when the rules change.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from yurttunnel.steering.netlink.refusals import as_steering_failed
 from yurttunnel.steering.netlink.worker import Run
 
 _LOOPBACK_4 = 127
-"""The first byte of the addresses that are this machine's without being those of an interface."""
+"""The first byte of this machine's addresses that belong to no interface."""
 
 _Meant = tuple[bytes | None, int]
-"""A portal: its address, packed, and its port."""
+"""A portal: its packed address and its port."""
 
 _End = tuple[bytes, int]
-"""An endpoint in the same way."""
+"""An endpoint in the same form."""
 
 
 @implementer(IConntrack)
 class Conntrack:
-    """The table of this network namespace; ``run`` is where the kernel is waited for."""
+    """The conntrack table of this network namespace; ``run`` runs blocking calls to the kernel."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
 
     def forget(self, version: int, stale: Collection[StaleFlows]) -> Deferred[int]:
-        """See :class:`IConntrack`; a flow that ends meanwhile is not counted."""
+        """See :class:`IConntrack`; flows that end in the meantime are not counted."""
         if not stale:
             return succeed(0)
         return self._run(partial(_forget, version, frozenset(stale)))
@@ -65,16 +65,16 @@ def _forget(version: int, stale: Collection[StaleFlows]) -> int:
                 if protocol is Protocol.TCP
                 else table.to_ports(version, protocol.number, ports)
             )
-            # The list is read to its end first: a conversation is about one thing at a time.
+            # Read the list to its end first: a netlink conversation handles one request at a time.
             found = [entry for entry in entries if is_stale(entry)]
             forgotten += table.delete(version, found)
         return forgotten
 
 
 def _judge(stale: Collection[StaleFlows], own: Collection[bytes]) -> Callable[[Entry], bool]:
-    """Return what tells of an entry whether it is one of those that are ``stale``."""
-    # By where they are meant for; the answering end is ``None`` for whichever. ``but`` has those
-    # that may go on.
+    """Return a predicate for entries that belong to one of the ``stale`` flows."""
+    # By portal. The endpoint is ``None`` for all endpoints. ``but`` has the endpoints whose flows
+    # continue.
     answers: dict[_Meant, set[_End | None]] = defaultdict(set)
     but: dict[_Meant, list[frozenset[_End]]] = defaultdict(list)
     for each in stale:
@@ -91,11 +91,12 @@ def _judge(stale: Collection[StaleFlows], own: Collection[bytes]) -> Callable[[E
 
     def is_stale(entry: Entry) -> bool:
         if entry.is_begun and entry.is_translated:
-            # An endpoint is about to answer that.
+            # An endpoint is about to answer this attempt.
             return False
         if matches(entry.destination, entry):
             return True
-        # A node port is one of this machine's: who goes on to the same port elsewhere is not led.
+        # Node ports are at addresses of this machine: flows to the same port elsewhere are not
+        # redirected.
         there = entry.destination
         here = there in own or (len(there) == 4 and there[0] == _LOOPBACK_4)
         return here and matches(None, entry)

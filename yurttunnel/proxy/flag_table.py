@@ -1,4 +1,4 @@
-"""The flags of the service proxy; those that kube-proxy has, too, have its names."""
+"""The flags of the service proxy; those that kube-proxy has as well have the same names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PORT_RANGE = re.compile(r"([0-9]{1,5})(?:([-+])([0-9]{1,5}))?")
 
 
 def _url(text: str) -> str:
-    """Parse the URL of the API; without a scheme it is https."""
+    """Parse the URL of the API; the default scheme is https."""
     try:
         return checked_host(text.strip() if "://" in text else f"https://{text.strip()}", "the API")
     except BadKubeConfiguration as error:
@@ -29,18 +29,18 @@ def _url(text: str) -> str:
 
 
 def _listener(default_port: int, text: str) -> tuple[str, int]:
-    """Parse an address to listen on, with or without a port."""
+    """Parse an address to listen on, with an optional port."""
     host, port = flags.host_port(text, default_port)
     return flags.listening_address(host), port
 
 
 def _networks(text: str) -> tuple[Network, ...]:
-    """Parse the comma list of networks."""
+    """Parse a comma-separated list of networks."""
     found = []
     for item in flags.items(text):
         try:
             if "%" in item:
-                # A zone id, which rules cannot have.
+                # It has a zone id, which rules cannot contain.
                 raise ValueError
             found.append(ip_network(item, strict=False))
         except ValueError:
@@ -49,7 +49,7 @@ def _networks(text: str) -> tuple[Network, ...]:
 
 
 def _port_range(text: str) -> range | None:
-    """Parse a range of ports, as ``apimachinery/pkg/util/net`` has them: ``0-0`` is any port."""
+    """Parse a range of ports as ``apimachinery/pkg/util/net`` does: ``0-0`` means any port."""
     match = _PORT_RANGE.fullmatch(text.strip() or "0-0")
     if match is None:
         raise ValueError(f"{text!r} is not a range of ports: write FIRST-LAST, or FIRST+COUNT")

@@ -1,8 +1,9 @@
-"""Whether this node should be sent clients of Services: what load balancers and kubelets ask.
+"""The health pages: whether load balancers should send clients of Services to this node.
 
-The pages are those of kube-proxy (``pkg/proxy/healthcheck/proxy_health.go`` of Kubernetes): on
-``/healthz`` 503 also means that the Node is about to go, on ``/livez`` it does not. With the proxy,
-which has no drain there, it is the same.
+The pages are those of kube-proxy (``pkg/proxy/healthcheck/proxy_health.go`` of Kubernetes), which
+load balancers and kubelets request: on ``/healthz``, 503 also means that the Node is about to be
+deleted; on ``/livez`` it does not. ``/healthz`` also returns 503 while this proxy drains;
+kube-proxy has no drain.
 """
 
 from __future__ import annotations
@@ -18,21 +19,22 @@ from yurttunnel.ops.clocks import time_of_day, timestamp
 from yurttunnel.ops.http_site import Answer, Pages, text
 
 PERIODS = 2
-"""How many sync periods a change may wait, as for kube-proxy."""
+"""The number of sync periods that a change may wait, as in kube-proxy."""
 
 PROGRAMMING_BOUNDS = (0.25, 0.5, *range(1, 60), *range(60, 120, 5), *range(120, 301, 30))
-"""Seconds; the buckets of kube-proxy's histogram (``pkg/proxy/metrics`` of Kubernetes)."""
+"""The buckets of kube-proxy's histogram, in seconds (``pkg/proxy/metrics`` of Kubernetes)."""
 
 MOST_TRIGGERED = 10_000
-"""Changes of endpoints whose time is kept until a sync goes well; the oldest ones go."""
+"""The maximum number of endpoint changes whose time is kept until the next successful sync; the
+oldest ones are dropped."""
 
 _CODES = ("200", "503")
 
 
 class SyncHealth:
-    """Since when changes wait for a sync of sockets and rules, of which one comes each ``period``.
+    """Records since when changes wait for a sync of sockets and rules; one is due each ``period``.
 
-    ``is_eligible()`` says whether load balancers are to send clients to this node at all.
+    ``is_eligible()`` returns whether load balancers may send clients to this node at all.
     """
 
     def __init__(self, clock: IReactorTime, period: float, is_eligible: Callable[[], bool]) -> None:
@@ -40,27 +42,25 @@ class SyncHealth:
         self._period = period
         self._is_eligible = is_eligible
         self._queued: float | None = None
-        # Of what the sync takes up that is under way, or has failed.
+        # The oldest change of the sync that is in progress, or has failed.
         self._taken: float | None = None
         self._started = time_of_day(clock)
-        # When what has led to changes came: of those that wait, and of those that were taken up.
+        # The times of the events that caused the waiting changes, and those of the current sync.
         self._triggered: deque[float] = deque(maxlen=MOST_TRIGGERED)
         self._in_sync: deque[float] = deque(maxlen=MOST_TRIGGERED)
         self.programming = Durations(PROGRAMMING_BOUNDS)
-        """From what has led to a change of endpoints to the sync that has made it count."""
+        """The time from the event that changed endpoints to the sync that applied it."""
         self.drains = False
-        """Whether the proxy is about to stop: what is under way may end, and changes are not
-        followed any more.
-        """
+        """Whether the proxy is about to stop: connections may end, and changes are ignored."""
         self.last_queued: float | None = None
-        """When a change came, in seconds since 1970."""
+        """The time of the last change, in seconds since 1970."""
         self.last_synced: float | None = None
-        """When a sync went well."""
+        """The time of the last successful sync."""
 
     def queued(self, triggered: Iterable[float] = ()) -> None:
-        """Note that something has changed, for what came at these times (seconds since 1970).
+        """Record a change caused by events at these times (seconds since 1970).
 
-        What came before this process has not waited for it.
+        Events from before the start of this process are not measured: they have not waited for it.
         """
         self.last_queued = time_of_day(self._clock)
         self._triggered.extend(each for each in triggered if each > self._started)
@@ -68,7 +68,7 @@ class SyncHealth:
             self._queued = self._clock.seconds()
 
     def begun(self) -> None:
-        """Note that a sync takes up what waits; if it fails that goes on to wait."""
+        """Record the start of a sync for the waiting changes, which still wait if it fails."""
         if self._taken is None:
             self._taken = self._clock.seconds() if self._queued is None else self._queued
         self._queued = None
@@ -76,36 +76,36 @@ class SyncHealth:
         self._triggered.clear()
 
     def synced(self) -> None:
-        """Note that it went well."""
+        """Record that the sync succeeded."""
         self._taken = None
         now = self.last_synced = time_of_day(self._clock)
         for each in self._in_sync:
-            # The clock of whoever wrote it may be ahead.
+            # The clock of the machine that wrote the time may be ahead.
             self.programming.observe(max(0.0, now - each))
         self._in_sync.clear()
 
     def waits(self) -> float:
-        """Return for how many seconds the oldest change has been waiting."""
+        """Return how long the oldest change has been waiting, in seconds."""
         since = [each for each in (self._taken, self._queued) if each is not None]
         return self._clock.seconds() - min(since) if since else 0.0
 
     @property
     def is_alive(self) -> bool:
-        """Whether no change has been waiting for too long."""
+        """Whether no change has been waiting too long."""
         return self.waits() <= PERIODS * self._period
 
     @property
     def is_eligible(self) -> bool:
-        """Whether load balancers are to send clients here."""
+        """Whether load balancers may send clients to this node at all."""
         return self._is_eligible()
 
     @property
     def takes_clients(self) -> bool:
-        """Whether load balancers are to send clients here now."""
+        """Whether load balancers should send clients to this node now."""
         return self.is_alive and self.is_eligible and not self.drains
 
     def body(self) -> bytes:
-        """Return what the pages show: the fields of kube-proxy's."""
+        """Return the body of both pages, with the fields of kube-proxy's."""
         now = time_of_day(self._clock)
         updated = now if self.is_alive else self.last_synced
         fields = {
@@ -117,13 +117,13 @@ class SyncHealth:
 
 
 class HealthPages:
-    """The ``pages`` ``/healthz`` and ``/livez``, with what they have answered, by its codes."""
+    """The ``pages`` ``/healthz`` and ``/livez``, and their numbers of responses by status code."""
 
     def __init__(self, health: SyncHealth) -> None:
         self._health = health
         self.healthz: Counter[str] = Counter()
         self.livez: Counter[str] = Counter()
-        # Whatever the method is.
+        # For any method.
         self.pages: Pages = {
             "/healthz": lambda request: self._answer(health.takes_clients, self.healthz),
             "/livez": lambda request: self._answer(health.is_alive, self.livez),

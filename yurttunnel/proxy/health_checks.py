@@ -1,7 +1,7 @@
-"""Ports that tell load balancers whether a Service has endpoints on this node.
+"""Ports by which load balancers learn whether a Service has endpoints on this node.
 
-A Service with ``externalTrafficPolicy: Local`` has one, its ``healthCheckNodePort``; the answer is
-kube-proxy's (``pkg/proxy/healthcheck/service_health.go`` of Kubernetes).
+A Service with ``externalTrafficPolicy: Local`` has one, its ``healthCheckNodePort``; the response
+is kube-proxy's (``pkg/proxy/healthcheck/service_health.go`` of Kubernetes).
 """
 
 from __future__ import annotations
@@ -28,20 +28,21 @@ _FLAG = "healthCheckNodePort"
 
 
 def listening_hosts(facts: NodeFacts) -> Collection[str]:
-    """Return the addresses to listen on: those that serve node ports, or one for all of them."""
-    # To listen on a link-local one takes the interface as well.
+    """Return the addresses to listen on: those that serve node ports, or the unspecified one."""
+    # Listening on a link-local address would also require the interface.
     own = [each for each in facts.addresses if not each.is_link_local]
     found = [str(each) for each in own if has_node_ports(each, facts.node_port_networks)]
     if len(found) < len(own) and len(found) <= MOST_ADDRESSES:
         return found
-    # The one of IPv6 is that of both families.
+    # The unspecified IPv6 address accepts both families.
     return ["::" if 6 in facts.versions else "0.0.0.0"]
 
 
 class HealthCheckServers:
-    """Answers on the ports of Services; ``is_alive()`` says whether this proxy keeps up.
+    """Serves the health check ports of Services; ``is_alive()`` returns whether this proxy is up to
+    date.
 
-    ``hosts()`` gives the addresses to listen on.
+    ``hosts()`` returns the addresses to listen on.
     """
 
     def __init__(
@@ -58,15 +59,15 @@ class HealthCheckServers:
         self._failed: dict[int, str] = {}
 
     async def update(self, desired: Mapping[int, HealthCheckNodePort]) -> None:
-        """Answer for ``desired`` from now on; what could not be opened is tried again."""
+        """Serve the ``desired`` ports from now on; retry those that could not be opened."""
         self._desired = desired
         wanted = {(host, port) for host in self._hosts() for port in desired}
         unwanted = [self._open.pop(place) for place in self._open.keys() - wanted]
-        # Before others are opened: one at all addresses has them.
+        # Close these before opening others: a socket for all addresses would conflict with them.
         await gatherResults([maybeDeferred(each.stopListening) for each in unwanted])
         self._failed.clear()
         for host, port in wanted - self._open.keys():
-            # A load balancer may be told any path, and any method.
+            # Load balancers may be configured with any path and method.
             pages = {"/*": partial(self._answer, port)}
             site = LimitedSite(pages, self._reactor, serves_probes_alone=True)
             try:
@@ -75,18 +76,18 @@ class HealthCheckServers:
                 self._failed[port] = str(error)
 
     def problems(self) -> Collection[Problem]:
-        """Return which could not be opened."""
+        """Return the ports that could not be opened."""
         found = ((self._desired[port], why) for port, why in self._failed.items())
         return [Problem(f"{each.namespace}/{each.name}", why) for each, why in found]
 
     async def stop(self) -> None:
-        """Answer no more."""
+        """Stop serving."""
         ports, self._open = self._open, {}
         await gatherResults([maybeDeferred(port.stopListening) for port in ports.values()])
 
     def _answer(self, port: int, request: PageRequest) -> Answer:
         check, alive = self._desired.get(port), self._is_alive()
-        # Whoever was connected before the port was closed may ask afterwards.
+        # A client that connected before the port was closed may send a request afterwards.
         local = 0 if check is None else check.local_endpoints
         shown: dict[str, object] = {"localEndpoints": local, "serviceProxyHealthy": alive}
         if check is not None:

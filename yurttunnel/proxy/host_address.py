@@ -1,4 +1,4 @@
-"""The address of this machine to which its own packets to services are led."""
+"""The address of this machine to which its own packets for Services are redirected."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from ipaddress import ip_address
 from yurttunnel.proxy.state.virtual_services import Address
 
 HostAddress = Callable[[int], Address | None]
-"""Returns it by the version of IP; ``None`` where there is none."""
+"""Returns this address for a version of IP; ``None`` if there is none."""
 
 _FAR = {4: (socket.AF_INET, "192.0.2.1"), 6: (socket.AF_INET6, "2001:db8::1")}
-"""Addresses of nobody (RFC 5737, RFC 3849), to which the default route leads."""
+"""Addresses that no machine has (RFC 5737, RFC 3849), so the default route leads to them."""
 
 _DISCARD = 9
 
 
 def no_address(version: int) -> None:
-    """Return ``None``: for a proxy that has nothing but loopback addresses."""
+    """Return ``None``, for a proxy that uses loopback addresses only."""
 
 
 def host_address(version: int) -> Address | None:
-    """Return the address that the default route's interface sends from.
+    """Return the source address of the default route's interface.
 
-    The kernel is asked by connecting a UDP socket, which sends nothing and waits for nothing.
-    ``None`` where there is no default route, or no address there that others could reach.
+    It asks the kernel by connecting a UDP socket, which sends nothing and does not block. Return
+    ``None`` if there is no default route, or if its address is not reachable by others.
     """
     family, far = _FAR[version]
     try:

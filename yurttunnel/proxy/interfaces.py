@@ -1,4 +1,4 @@
-"""The seams between the rooms of the service proxy."""
+"""The interfaces between the packages of the service proxy."""
 
 from __future__ import annotations
 
@@ -21,69 +21,70 @@ from yurttunnel.steering.interfaces import VERSIONS, Applied
 
 
 class IDesiredStateSource(Interface):
-    """What Services and EndpointSlices of all sources ask for."""
+    """The desired state according to the Services and EndpointSlices of all sources."""
 
     on_changed: list[Callable[[], object]] = Attribute(
         "`list`: who is told, without arguments, when :meth:`state` gives another one."
     )
 
     def problem() -> str | None:
-        """Return, for ``/readyz``, what has not been listed yet or cannot be followed."""
+        """Return, for ``/readyz``, what has not been listed yet or cannot be watched."""
 
     def state() -> DesiredState | None:
-        """Return what is to be served; ``None`` until both kinds have been listed once."""
+        """Return what to serve; ``None`` until both kinds have been listed once."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointStats:
-    """What is known of an endpoint that serves now."""
+    """The state of an endpoint in use."""
 
     endpoint: Endpoint
     active: int
-    """Connections, and dials that are under way."""
+    """The number of connections, including dials in progress."""
     failures: int
-    """Dials that have failed, all in all."""
+    """The total number of failed dials."""
     last_failure: str
-    """Empty where none has failed yet."""
+    """Empty if no dial has failed."""
     ejected_until: float | None
-    """Seconds of the reactor's clock; ``None`` where it is chosen like the others."""
+    """Seconds of the reactor's clock; ``None`` if the endpoint is not ejected."""
 
 
 class IEndpointPicker(Interface):
-    """The endpoints of one virtual service, among which connections are spread.
+    """Selects among the endpoints of one virtual service.
 
-    Ejected endpoints (that failed some times in a row) are chosen only where no other is left.
+    An endpoint is ejected after several consecutive failures; ejected ones are selected only if
+    there are no others.
     """
 
     def pick(client: str, tried: Collection[Endpoint]) -> Endpoint | None:
-        """Return an endpoint for ``client``, an address as text; none of ``tried`` where possible.
+        """Return an endpoint for ``client``, an address as text; none of ``tried`` if possible.
 
-        With affinity it is the client's own, unless that was ``tried``: then the record is dropped
-        and made anew. ``None`` where there are no endpoints. Counts a connection of the endpoint,
-        until :meth:`failed` or :meth:`ended`.
+        With affinity, return the client's previous endpoint, unless it is in ``tried``: then its
+        record is replaced. Return ``None`` if there are no endpoints. The connection counts as one
+        of the endpoint until :meth:`failed` or :meth:`ended` is called.
         """
 
     def connected(endpoint: Endpoint) -> None:
-        """Report that a connection to ``endpoint`` stands."""
+        """Report that a connection to ``endpoint`` is established."""
 
     def failed(endpoint: Endpoint, why: str) -> None:
-        """Report that a dial has failed, so that it may be ejected; ``why`` is for the page."""
+        """Report a failed dial, which may eject the endpoint; ``why`` is for the status page."""
 
     def ended(endpoint: Endpoint) -> None:
-        """Report the end of a connection that stood, or of a dial that its client gave up."""
+        """Report the end of an established connection, or of a dial that its client cancelled."""
 
     def endpoints() -> Sequence[EndpointStats]:
-        """Return what is known of the endpoints, for the page."""
+        """Return the state of the endpoints, for the status page."""
 
 
 @dataclass(frozen=True, slots=True)
 class SocketStats:
-    """What a proxy socket has done since it was opened."""
+    """The counters of a proxy socket since it was opened."""
 
     active: int
     total: int
     failed: int
-    """Clients that got no endpoint."""
+    """Clients that no endpoint has served."""
     received: int
     """Bytes from clients."""
     sent: int
@@ -95,28 +96,29 @@ class KernelStats:
     """What the kernel has carried for one virtual service, as of the last reading."""
 
     active: int | None
-    """Those to its portals; ``None`` where the kernel's table of connections has not been read."""
+    """Connections to its portals; ``None`` if the conntrack table has not been read."""
     total: int | None
-    """Each attempt at one of its endpoints; ``None`` before there have been rules for it. Clients
-    within the cluster of an external portal with a local traffic policy are led to the endpoints
-    of the service's cluster IP, and count there."""
+    """The attempts to connect to its endpoints; ``None`` before it has had rules. Clients within
+    the cluster that use an external portal with a local traffic policy are sent to the endpoints of
+    the service's cluster IP, and are counted there."""
 
 
 class IProxySocket(Interface):
-    """The local listener of one virtual service, led to by its portals."""
+    """The listening socket of one virtual service, to which its portals are redirected."""
 
     port: int = Attribute("`int`: where it listens, on the wildcard address of its family.")
 
     def update(service: VirtualService) -> None:
-        """Take what has changed of the service: connections go on, new ones see the change.
+        """Apply a change of the service to new connections; established ones continue.
 
-        UDP clients of endpoints that are gone are ended at once.
+        UDP clients of removed endpoints are ended at once.
         """
 
     def stop(drain: float | None) -> Deferred[None]:
-        """Stop listening now; end what is under way after ``drain`` seconds. Fires at the end.
+        """Stop listening now, and end the remaining connections after ``drain`` seconds; fires at
+        the end.
 
-        With ``None`` it may go on, until this is called again with seconds.
+        With ``None`` they may continue, until this is called again with a number of seconds.
         """
 
     def stats() -> SocketStats:
@@ -124,35 +126,36 @@ class IProxySocket(Interface):
 
 
 class IProxySockets(Interface):
-    """Makes proxy sockets."""
+    """Opens proxy sockets."""
 
     def open(service: VirtualService, picker: IEndpointPicker) -> IProxySocket:
-        """Listen for ``service``, at a port of the allocator.
+        """Listen for ``service`` on a port of the allocator.
 
-        Raises ``OSError`` where nothing can be listened at, or no port remains.
+        Raises ``OSError`` if listening fails, or if no port is left.
         """
 
 
 class IClaims(Interface):
-    """Ports of this machine that are portals, held by sockets so that nobody else takes them."""
+    """Claims ports of this machine that are portals, so that no other program uses them."""
 
     def want(portals: Mapping[Key, Sequence[Portal]]) -> Mapping[tuple[Key, Portal], str]:
-        """Hold node ports, and those of external addresses that are this machine's; no others.
+        """Claim the node ports, and the ports of external addresses that belong to this machine; no
+        others.
 
-        Returns for each portal that cannot be held why (in use by another process or another
-        service); the rules of that one are not to be made. It is tried again at each call.
+        Return the reason for each portal that cannot be claimed (in use by another process or
+        another service); no rules may be created for it. Each call tries again.
         """
 
     def release() -> None:
-        """Hold nothing any more."""
+        """Release all ports."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
     """A virtual service, and where it is carried.
 
-    ``proxy_port`` is the port of its proxy socket; ``None`` where there is none, in kernel mode or
-    since it has no endpoints. ``service.portals`` are those that could be claimed.
+    ``proxy_port`` is the port of its proxy socket; ``None`` if it has no socket, in kernel mode or
+    because it has no endpoints. ``service.portals`` are those that could be claimed.
     """
 
     service: VirtualService
@@ -160,7 +163,7 @@ class Placed:
 
 
 class PartlyApplied(SteeringFailed):
-    """The rules of some families could not be made; those of the versions in ``made`` were."""
+    """The rules of some families could not be created; those of the versions in ``made`` were."""
 
     def __init__(self, text: str, made: Collection[int]) -> None:
         super().__init__(text)
@@ -168,42 +171,42 @@ class PartlyApplied(SteeringFailed):
 
 
 class IRules(Interface):
-    """The firewall rules that lead portals to proxy sockets, or to endpoints, of one or more
-    families; calls are made one after the other, and fail with
+    """The firewall rules of one or more IP families that redirect portals to proxy sockets or
+    endpoints. Calls are made one after the other, and fail with
     :class:`~yurttunnel.steering.failures.SteeringFailed`.
     """
 
     backend = Attribute("`str`: ``iptables (nft)``, ``iptables (legacy)``, ``nftables``, ``none``.")
 
     async def apply(placed: Sequence[Placed]) -> Applied:
-        """Make the rules those for ``placed``, in one transaction a family.
+        """Change the rules to those for ``placed``, in one transaction for each family.
 
-        What others have changed of our chains is put right. Nothing is run where neither
-        ``placed`` nor :meth:`generation` has changed since the last call that went well, if the
-        kernel counts generations. Fails with :class:`PartlyApplied` where it is known which
-        families have their rules all the same.
+        Changes that others have made to our chains are repaired. If the kernel counts generations,
+        nothing is run when neither ``placed`` nor :meth:`generation` has changed since the last
+        successful call. Fails with :class:`PartlyApplied` if some families are known to have their
+        rules anyway.
         """
 
     async def remove(versions: Collection[int] = VERSIONS) -> bool:
-        """Remove everything that is ours in these families, of whichever process.
+        """Remove everything of ours in these families, including what other processes left.
 
-        Return whether there was some.
+        Return whether there was anything.
         """
 
     def generation() -> int | None:
-        """Return a number that is another one after each change of the kernel's rules, by anybody.
+        """Return a number that changes with each change of the kernel's rules, by any program.
 
-        ``None`` where the kernel does not count them (legacy tables).
+        Return ``None`` if the kernel does not count them (legacy tables).
         """
 
 
 @dataclass(frozen=True, slots=True)
 class StaleFlows:
-    """Flows that the kernel must forget: to a portal, or to an endpoint that is gone.
+    """Flows whose conntrack entries must be deleted: to a portal, or to a removed endpoint.
 
-    ``endpoint`` is ``None`` for all flows of the portal, but for those to endpoints that are
-    ``kept``. ``address`` is ``None`` for a node port. Of TCP only attempts are meant that nobody
-    has answered, and that are led nowhere.
+    If ``endpoint`` is ``None``, these are all flows of the portal, except for those to the
+    endpoints in ``kept``. ``address`` is ``None`` for a node port. For TCP, these are only
+    unanswered attempts that were not translated.
     """
 
     protocol: Protocol
@@ -214,7 +217,9 @@ class StaleFlows:
 
 
 class IConntrack(Interface):
-    """The kernel's table of connections."""
+    """The kernel's conntrack table."""
 
     def forget(version: int, stale: Collection[StaleFlows]) -> Deferred[int]:
-        """Delete the entries; return how many there were. Fails with ``SteeringFailed``."""
+        """Delete the entries of the flows; return how many there were. Fails with
+        ``SteeringFailed``.
+        """

@@ -1,7 +1,7 @@
-"""What a scrape shows of a service proxy.
+"""The metrics of a service proxy.
 
 Names that begin with ``kubeproxy_`` are those of kube-proxy (``pkg/proxy/metrics`` of Kubernetes),
-whose dashboards go on working. The rest begins with ``yurtproxy_``.
+so that its dashboards continue to work. The others begin with ``yurtproxy_``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PREFIX = "yurtproxy_"
 
 @dataclass(frozen=True, slots=True)
 class ProxyStats:
-    """What is read at a scrape; ``draining`` are connections to nothing that is ``carried``."""
+    """What is read at a scrape; ``draining`` are connections of services not in ``carried``."""
 
     proxier: Proxier
     health: SyncHealth
@@ -30,25 +30,25 @@ class ProxyStats:
     draining: Mapping[Protocol, int]
 
     def counted(self, name: str) -> Iterable[tuple[str, int]]:
-        """Return by protocol what is counted as ``name``."""
+        """Return the counter ``name`` by protocol."""
         return [(each.value, self.totals.get((each, name), 0)) for each in Protocol]
 
     def problems(self) -> Iterable[tuple[str, int]]:
-        """Return how many problems are those of objects, and how many this node's."""
+        """Return the number of problems of objects, and of this node."""
         every, own = len(self.proxier.problems), self.proxier.own_problems
         return [("objects", every - own), ("node", own)]
 
     def without_endpoints(self) -> int | None:
-        """Return how many services have none; ``None`` while it is not known what there is.
+        """Return the number of services without endpoints; ``None`` before the first sync.
 
-        As none at all at a start all of them would seem to have just lost theirs.
+        Otherwise all services would seem to have lost their endpoints at the start.
         """
         if self.health.last_synced is None:
             return None
         return sum(not each.service.endpoints for each in self.carried)
 
     def active(self) -> Iterable[tuple[str, int]]:
-        """Return by protocol how many connections there are; nothing where that is not known."""
+        """Return the number of connections by protocol; nothing if it is not known."""
         found = {protocol: self.draining.get(protocol, 0) for protocol in Protocol}
         for each in self.carried:
             if each.stats.active is None:
@@ -162,7 +162,7 @@ METRICS: tuple[Metric[ProxyStats], ...] = (
 
 
 def proxy_registry(reactor_lag: Callable[[], float]) -> MetricRegistry:
-    """Make what a scrape shows of the process; its parts add theirs."""
+    """Make the registry of the process; its parts add their metrics."""
     registry = MetricRegistry()
     add_process_metrics(registry, PREFIX, None, reactor_lag)
     return registry

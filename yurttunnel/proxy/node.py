@@ -1,4 +1,4 @@
-"""What is known of the node that this is: its Node object, and the addresses of the machine."""
+"""The state of this node: its Node object, and the addresses of the machine."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ from yurttunnel.steering.netlink.worker import Run
 ZONE = "topology.kubernetes.io/zone"
 
 TO_BE_DELETED = "ToBeDeletedByClusterAutoscaler"
-"""The taint of a node that the autoscaler of the cluster empties (KEP-3836)."""
+"""The taint of a node that the cluster autoscaler drains (KEP-3836)."""
 
 SETTLE_SECONDS = 0.1
-"""How long changes of addresses that come together are waited for."""
+"""How long to wait for further changes of addresses before reading them."""
 
 SPACING_SECONDS = 1.0
-"""From one look at the addresses to the next, however often they change."""
+"""The minimum time between two readings of the addresses."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """What is kept of the Node."""
+    """What is kept of the Node object."""
 
     zone: str
     eligible: bool
 
 
 def node_from(node: Object) -> _Node:
-    """Keep what is needed of a ``Node`` (k8s.io/api core/v1 types.go)."""
+    """Extract what is needed from a ``Node`` (k8s.io/api core/v1 types.go)."""
     metadata, spec = mapping(node.get("metadata")), mapping(node.get("spec"))
     return _Node(
         zone=text(mapping(metadata.get("labels")).get(ZONE)),
@@ -55,11 +55,12 @@ def node_from(node: Object) -> _Node:
 
 
 class ThisNode(MultiService):
-    """Keeps ``facts`` current, while it runs: the Node called ``name`` is that of ``informers``.
+    """Keeps ``facts`` up to date while it runs, with the Node ``name`` of ``informers``.
 
-    Without them, or before they have known such a Node, it is in no zone. The machine's addresses
-    are asked for at the start, each ``period`` seconds, and when :meth:`look` is called; ``run`` is
-    where the kernel is waited for. ``node_port_networks`` and ``loopback`` are facts that stay.
+    Without informers, or before they have listed the Node, its zone is unknown. The machine's
+    addresses are read at the start, every ``period`` seconds, and when :meth:`look` is called;
+    ``run`` runs blocking calls to the kernel. ``node_port_networks`` and ``loopback`` do not
+    change.
     """
 
     def __init__(
@@ -74,11 +75,11 @@ class ThisNode(MultiService):
     ) -> None:
         super().__init__()
         self.facts = NodeFacts(name, node_port_networks=node_port_networks, loopback=loopback)
-        """What is known now."""
+        """The current facts."""
         self.looked = False
-        """Whether the addresses are known, or it is known that they cannot be asked for."""
+        """Whether the addresses have been read, or could not be read."""
         self.on_changed: list[Callable[[], object]] = []
-        """Who is told when the facts are others, or it has looked."""
+        """Callbacks for a change of the facts, and for the first reading."""
         self._run = run
         if informers is not None:
             spec = InformerSpec(NODES, node_from, name=name)
@@ -95,11 +96,11 @@ class ThisNode(MultiService):
         self._looks.setServiceParent(self)
 
     def look(self) -> None:
-        """Ask for the addresses soon: they, or routes, have changed."""
+        """Read the addresses soon, because they or routes have changed."""
         self._looks.trigger()
 
     def _node_changed(self, _old: _Node | None, new: _Node | None) -> None:
-        # One that is gone stays what it was, as for kube-proxy: clients are not to come back to it.
+        # A deleted Node keeps its facts, as in kube-proxy: no clients should be sent here again.
         if new is not None:
             self._set(replace(self.facts, zone=new.zone, eligible=new.eligible))
 
@@ -131,7 +132,7 @@ class ThisNode(MultiService):
 
 
 def machine_addresses() -> frozenset[Address]:
-    """Return all addresses of the network namespace at which one can listen.
+    """Return all addresses of the network namespace that sockets can listen on.
 
     Raises :class:`SteeringFailed`.
     """

@@ -1,4 +1,4 @@
-"""The command line of the service proxy: parsed, checked and turned into :class:`Settings`."""
+"""The command line of the service proxy: parsed, validated and converted to :class:`Settings`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _USE_ADDRESSES = "use --healthz-bind-address and --metrics-bind-address"
 _OF_KUBE_PROXY = b"kind: KubeProxyConfiguration"
 _ONE_WATCH = "each change is one watch event, whatever the rate"
 
-# Of kube-proxy up to 1.35, and of its logging library.
+# Flags of kube-proxy up to 1.35, and of its logging library.
 _IGNORED_FLAGS = {
     "proxy-mode": "use --mode and --proxy-backend",
     "config-sync-period": "the API is watched, and listed again only when a watch fails",
@@ -105,7 +105,7 @@ class Options(CommandOptions[Settings]):
     _log = Logger()
 
     def read_file(self, path: Path) -> Source:
-        """See :class:`CommandOptions`; the file of kube-proxy's own ``--config`` says nothing."""
+        """See :class:`CommandOptions`; kube-proxy's own ``--config`` file is ignored."""
         with suppress(OSError):
             if _OF_KUBE_PROXY in path.read_bytes():
                 self._log.warn(
@@ -117,7 +117,7 @@ class Options(CommandOptions[Settings]):
         return super().read_file(path)
 
     def make_settings(self) -> Settings:
-        """Check and convert everything; raises ``UsageError`` naming the flag and the fix."""
+        """Validate and convert all flags; raises ``UsageError`` with the flag and the fix."""
         bundle_path(self)
         mode, back_end = self.value(flag_table.MODE), self.value(flag_table.PROXY_BACKEND)
         if mode is Mode.KERNEL and back_end in (BackEnd.IPTABLES, BackEnd.NONE):
@@ -149,7 +149,7 @@ class Options(CommandOptions[Settings]):
 
     def _node_name(self) -> str:
         flag = flag_table.HOSTNAME_OVERRIDE
-        # Manifests carry it without a value.
+        # Manifests may set the flag without a value.
         given = self[flag.name]
         if given or (given is None and self._environment.get(flag.variable)):
             return self.value(flag)

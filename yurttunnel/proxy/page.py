@@ -1,4 +1,4 @@
-"""What the status page and ``/services`` show of Services."""
+"""The sections of the status page about Services, and the page ``/services``."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from yurttunnel.proxy.proxier import Proxier
 from yurttunnel.proxy.state.virtual_services import Endpoint, Problem
 
 MOST_SHOWN = 100
-"""Services at once; ``?q=`` finds the others."""
+"""The maximum number of Services shown at once; ``?q=`` finds the others."""
 
 MOST_ENDPOINTS = 10
-"""Of one service, those with failures first."""
+"""The maximum for one service, those with failures first."""
 
 
 def services_page(clock: IReactorTime, carried: Callable[[], Iterable[Carried]]) -> JsonPage:
@@ -45,7 +45,7 @@ def services_page(clock: IReactorTime, carried: Callable[[], Iterable[Carried]])
 
 
 def services_section(clock: IReactorTime, carried: Callable[[], Iterable[Carried]]) -> MakeSection:
-    """Make what makes the section of Services."""
+    """Return a function that makes the section of Services."""
 
     def section(moment: Moment) -> Generator[str, None, Section]:
         every = yield from gather(carried())
@@ -69,7 +69,7 @@ def services_section(clock: IReactorTime, carried: Callable[[], Iterable[Carried
 
 
 def syncs_section(health: SyncHealth, proxier: Callable[[], Proxier | None]) -> MakeSection:
-    """Make what makes the section of syncs of sockets and rules."""
+    """Return a function that makes the section of syncs of sockets and rules."""
 
     def section(moment: Moment) -> Section | None:
         what = proxier()
@@ -92,7 +92,7 @@ def syncs_section(health: SyncHealth, proxier: Callable[[], Proxier | None]) -> 
 
 
 def problems_section(problems: Callable[[], Sequence[Problem]]) -> MakeSection:
-    """Make what makes the section of what is not served as it should be."""
+    """Return a function that makes the section of problems."""
 
     def section(moment: Moment) -> Section | None:
         every = problems()

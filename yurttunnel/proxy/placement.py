@@ -1,4 +1,4 @@
-"""Where virtual services are carried: by a socket each (user mode), or by the kernel."""
+"""Where virtual services are carried: each by a socket (user mode), or by the kernel."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from yurttunnel.proxy.state.virtual_services import (
 from yurttunnel.steering.interfaces import VERSIONS
 
 AT_ONCE = 32
-"""Sockets that are opened in one turn of the reactor: about 3 ms."""
+"""The number of sockets that are opened in one reactor turn, which takes about 3 ms."""
 
 COUNTED = ("total", "failed", "received", "sent")
-"""What of a socket's stats only grows."""
+"""The fields of a socket's stats that only increase."""
 
 _NOTHING = SocketStats(active=0, total=0, failed=0, received=0, sent=0)
-"""Of a virtual service that has had no socket yet."""
+"""For a virtual service that has had no socket yet."""
 
 Services = Mapping[Key, VirtualService]
 Unclaimed = Mapping[tuple[Key, Portal], str]
@@ -47,29 +47,30 @@ _Number = tuple[tuple[str, str], int, Protocol, Address | None, int]
 
 
 class IKernel(Interface):
-    """What the kernel carries by itself."""
+    """The virtual services that the kernel carries."""
 
     def carries(service: VirtualService) -> bool:
         """Return whether the service needs no socket."""
 
     def problems(service: VirtualService) -> Iterable[Problem]:
-        """Return what of the service is not as it asks for."""
+        """Return the features of the service that are not provided as requested."""
 
     def endpoints(service: VirtualService) -> Sequence[EndpointStats]:
-        """Return what is known of the endpoints, for the page."""
+        """Return the state of the endpoints, for the status page."""
 
     def stats(service: VirtualService) -> KernelStats:
-        """Return what it has carried for a service."""
+        """Return what the kernel has carried for a service."""
 
     def totals() -> Mapping[Protocol, int]:
-        """Return all attempts since the start by protocol, also of services that are gone."""
+        """Return the number of attempts since the start by protocol, including removed services."""
 
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """A virtual service as the page shows it; ``stats`` are those of who carries it.
+    """A virtual service as the status page shows it, with the ``stats`` of its socket or of the
+    kernel.
 
-    Without a ``port`` that is the kernel, or nobody since it has had no endpoints yet.
+    If ``port`` is ``None``, the kernel carries it, or it has had no endpoints yet.
     """
 
     service: VirtualService
@@ -90,10 +91,10 @@ class _Open:
 
 
 class Placement:
-    """Keeps a proxy socket for each virtual service that has had endpoints.
+    """Maintains a proxy socket for each virtual service that has had endpoints.
 
-    It keeps its socket, and so its port, as long as it is there, also while it has no endpoints.
-    What the ``kernel`` carries, in kernel mode, has none.
+    A service keeps its socket, and so its port, as long as it exists, even while it has no
+    endpoints. In kernel mode, services that the ``kernel`` carries have none.
     """
 
     def __init__(
@@ -107,18 +108,19 @@ class Placement:
         self._kernel = kernel
         self._open: dict[Key, _Open] = {}
         self._by_kernel: dict[Key, VirtualService] = {}
-        # Those that need a socket once they have endpoints.
+        # Services that need a socket once they have endpoints.
         self._waiting: dict[Key, VirtualService] = {}
         self._failed: dict[Key, str] = {}
-        # What waits for the end of what is under way, by what tells of that end.
+        # Sockets that drain, by the Deferred that fires at the end.
         self._stopping: dict[Deferred[None], tuple[Key, IProxySocket]] = {}
-        # Those of them whose connections may go on, since the port of their Service is still there.
+        # Draining sockets whose connections may continue, because the port of their Service still
+        # exists.
         self._lasting: dict[IProxySocket, VirtualService] = {}
-        # Of sockets that are closed.
+        # The counters of closed sockets.
         self._past: Counter[tuple[Protocol, str]] = Counter()
 
     def update(self, services: Services) -> None:
-        """Have new connections see what has changed, as far as that takes no rules."""
+        """Apply changes to new connections, as far as that requires no rules."""
         for key, each in self._open.items():
             service = services.get(key)
             if service is not None and service != each.service:
@@ -127,9 +129,9 @@ class Placement:
                 each.socket.update(service)
 
     async def place(self, services: Services, unclaimed: Unclaimed) -> list[Placed]:
-        """Open what is not open yet, and return what rules are to lead where.
+        """Open the missing sockets, and return what the rules should redirect where.
 
-        Portals that are ``unclaimed`` are left out.
+        Portals in ``unclaimed`` are omitted.
         """
         self.update(services)
         self._failed.clear()
@@ -166,13 +168,13 @@ class Placement:
         return bool(self._failed)
 
     def leave(self, services: Services, drain: float, versions: Collection[int] = VERSIONS) -> bool:
-        """Close sockets that no rule of these ``versions`` leads to any more, since these are all
-        ``services``.
+        """Close sockets to which no rule of these ``versions`` leads any more; ``services`` are all
+        current services.
 
-        What is under way has ``drain`` seconds. Connections by TCP go on as long as the port of
-        their Service is there, though others serve it now: sockets of other scopes, as a traffic
-        policy has changed, or of another name of the port, or the kernel. Returns whether there was
-        something to close.
+        Remaining connections have ``drain`` seconds. TCP connections continue as long as the port
+        of their Service exists, even if it is now served by other sockets (of other scopes, after a
+        change of a traffic policy, or under another port name) or by the kernel. Return whether
+        there was anything to close.
         """
         gone = [
             key
@@ -192,14 +194,12 @@ class Placement:
         return bool(gone)
 
     async def stop(self, drain: float) -> None:
-        """Stop everything in the same way, and wait for the end of what was under way."""
+        """Stop everything in the same way, and wait until the remaining connections have ended."""
         self.leave({}, drain)
         await gatherResults(list(self._stopping))
 
     def carried(self) -> Iterable[Carried]:
-        """Yield what is carried now, or was when the first one was asked for, and what would be if
-        it had endpoints.
-        """
+        """Yield what is carried now, or was at the first item, and what had no endpoints yet."""
         for each in list(self._open.values()):
             stats = each.socket.stats()
             yield Carried(each.service, each.socket.port, each.picker.endpoints(), stats)
@@ -211,19 +211,20 @@ class Placement:
             yield Carried(service, None, (), _NOTHING)
 
     def draining(self) -> Mapping[Protocol, int]:
-        """Return by protocol how many connections there are to what is carried no more."""
+        """Return the number of connections by protocol whose service is no longer carried."""
         found = Counter[Protocol]()
         for key, socket in self._stopping.values():
             found[key.protocol] += socket.stats().active
         return found
 
     def totals(self) -> Generator[str, None, Mapping[tuple[Protocol, str], int]]:
-        """Return what was counted since the start, by the names of :data:`COUNTED`.
+        """Return the counters since the start, by the names in :data:`COUNTED`.
 
-        The kernel counts connections alone. With pauses (:func:`yurttunnel.ops.slices.visit`).
+        The kernel counts connections only. Yields between slices of work
+        (:func:`yurttunnel.ops.slices.visit`).
         """
         totals = self._past.copy()
-        # Those that drain count, too: a counter that falls would be taken for one of a new process.
+        # Include draining sockets: a counter that decreases would be interpreted as a restart.
         sockets = [(key, each.socket) for key, each in self._open.items()]
         sockets += self._stopping.values()
         if self._kernel is not None:
@@ -244,7 +245,7 @@ class Placement:
             return Placed(service, None)
         opened = self._open.get(service.key)
         leads = opened is not None and service.endpoints
-        # Rules that lead to a socket do not depend on endpoints, which come and go.
+        # Rules that redirect to a socket do not depend on endpoints, which change often.
         bare = replace(service, endpoints=(), local=frozenset())
         return Placed(bare, opened.socket.port if opened is not None and leads else None)
 
@@ -277,11 +278,12 @@ class Placement:
 
 
 def _goes_on(service: VirtualService, services: Services, numbers: Collection[_Number]) -> bool:
-    """Return whether connections may go on, as the port of their Service is there in some scope.
+    """Return whether connections may continue, because the port of their Service exists in some
+    scope.
 
-    It may have another name, which one gets that is no longer the only one of its Service; then its
-    number is among the ``numbers`` that are there. What comes next of a client by UDP is led to who
-    serves it now, and nothing is left to go on.
+    The port may have another name, because a port that is no longer the only one of its Service
+    must have one; then its number is in ``numbers``. Further datagrams of a UDP client are
+    redirected to the current socket, so nothing continues.
     """
     return service.key.protocol is Protocol.TCP and (
         any(replace(service.key, scope=scope) in services for scope in Scope)
@@ -292,15 +294,15 @@ def _goes_on(service: VirtualService, services: Services, numbers: Collection[_N
 def _numbers_of_services(
     leaving: Iterable[VirtualService], services: Services
 ) -> Collection[_Number]:
-    """Return the numbers that Services still have of which something leaves."""
-    # One look for all of them: there may be thousands of Services.
+    """Return the current port numbers of the Services that ``leaving`` belongs to."""
+    # One pass for all of them: there may be thousands of Services.
     names = {_of_service(each.key) for each in leaving}
     there = (each for each in services.values() if _of_service(each.key) in names)
     return {number for each in there for number in _numbers(each)}
 
 
 def _numbers(service: VirtualService) -> Iterator[_Number]:
-    """Yield by what clients know a port of a Service, whatever its name is."""
+    """Yield what identifies a port of a Service to clients, independent of its name."""
     key = service.key
     for portal in service.portals:
         yield _of_service(key), key.version, key.protocol, portal.address, portal.port

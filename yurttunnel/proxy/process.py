@@ -1,4 +1,4 @@
-"""The parts list of the service proxy."""
+"""The composition of the service proxy from its parts."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ from yurttunnel.tunnel.reactor import IReactor
 PROGRAM = "yurtproxy"
 
 LIVE_FLAGS = (flag_table.DRAIN_TIMEOUT, flag_table.UDP_TIMEOUT, flag_table.UDP_FIRST_TIMEOUT)
-"""Those that change while the proxy runs."""
+"""The flags that can change while the proxy runs."""
 
 WAITING = "it is being found out what this machine has to lead Services here"
 
 
 class ProxyProcess:
-    """Makes the parts; those that serve when it is known what this machine has for them."""
+    """Makes the parts; those that serve are made once it is known what this machine supports."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class ProxyProcess:
         settings: Settings,
         following: Following[Settings] | None,
     ) -> None:
-        """Make what is there from the start; raises ``BadKubeConfiguration`` and ``StateError``."""
+        """Make the initial parts; raises ``BadKubeConfiguration`` and ``StateError``."""
         self._held = None if settings.state_dir is None else HeldDirectory(settings.state_dir)
         self._reactor = reactor
         self._settings = settings
@@ -116,7 +116,7 @@ class ProxyProcess:
             following.tell(self._readiness)
 
     def _use(self, settings: Settings) -> None:
-        """Use what changes in the file of the settings."""
+        """Apply the settings that can change with the file."""
         self._sync = replace(self._sync, drain=settings.sync.drain)
         self._settings = replace(self._settings, udp=settings.udp)
         if self._proxier is not None:
@@ -124,14 +124,15 @@ class ProxyProcess:
         self._remember_clients()
 
     def _remember_clients(self) -> None:
-        """Have clients by UDP be remembered for as long as the settings say now."""
+        """Apply the current timeouts of UDP clients."""
         if self._carrier is not None:
             self._carrier.udp.remember(self._settings.udp.first, self._settings.udp.idle)
 
     def service(self) -> IService:
-        """Return all parts as one."""
+        """Return all parts as one service."""
         parts = Supervised(self._reactor, self._readiness)
-        # The ports come first: when one is taken, nothing else has begun. What ends first is last.
+        # The ports come first: if one is in use, nothing else has been started. The last part is
+        # stopped first.
         meta, admin = self._meta()
         every: list[IService | None] = [
             meta,
@@ -157,11 +158,11 @@ class ProxyProcess:
         self._carrier = await find_carrier(
             self._reactor, self._settings, self._worker.run, self._node, self._sources
         )
-        # They may have changed while that was found out.
+        # They may have changed in the meantime.
         self._remember_clients()
 
     def _make(self) -> IService:
-        """Make what serves, by what was found."""
+        """Make the parts that serve, with what was found."""
         carrier = self._carrier
         assert carrier is not None  # it was found before this is called
         placement = Placement(self._reactor, carrier.sockets, carrier.kernel)
@@ -277,9 +278,9 @@ def build(
 ) -> IService:
     """Compose the proxy; raises ``BadKubeConfiguration`` and ``StateError``.
 
-    ``following`` follows the file of the settings, if there is one.
+    ``following`` follows the settings file, if there is one.
 
-    Nothing here waits for the API: it may be a hub that is not there yet.
+    Nothing here waits for the API, which may be a hub that has not started yet.
     """
     return ProxyProcess(reactor, settings, following).service()
 

@@ -1,4 +1,4 @@
-"""Keeps sockets and rules as Services and EndpointSlices ask, as long as the proxy runs."""
+"""Reconciles sockets and rules with Services and EndpointSlices while the proxy runs."""
 
 from __future__ import annotations
 
@@ -40,35 +40,36 @@ from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.interfaces import VERSIONS
 
 LOOK_SECONDS = 5.0
-"""How often the kernel is asked whether somebody has changed rules."""
+"""How often to check whether another program has changed rules."""
 
 SYNC_BURST = 2
-"""Syncs that may follow one another at once after a quiet time, as kube-proxy's runner has it: a
-change does not wait since the period, or another Service, has just had one."""
+"""The number of syncs that may follow one another at once after a quiet time, as in kube-proxy's
+runner, so that a change need not wait because the periodic sync or another Service has just had
+one."""
 
 SYNC_SECONDS = 60.0
-"""How long a sync may take: more than the programs of both families together, 20 s each."""
+"""The timeout of a sync: more than the programs of both families together take, 20 s each."""
 
 FINISH_SECONDS = 5.0
-"""Seconds that a sync which is under way has for its end when the proxy stops."""
+"""How long a sync in progress may continue when the proxy stops, in seconds."""
 
 REMOVAL_SECONDS = 20.0
-"""Seconds that there are to remove the rules when the proxy stops."""
+"""The timeout for the removal of rules when the proxy stops, in seconds."""
 
 MOST_TOLD = 20
-"""How many problems are told one by one after a sync; all of them are on the page."""
+"""The maximum number of problems logged one by one after a sync; the status page has all."""
 
 SYNC_BOUNDS = tuple(0.001 * 2**power for power in range(15))
-"""Seconds; the buckets of kube-proxy's histogram (``pkg/proxy/metrics`` of Kubernetes)."""
+"""The buckets of kube-proxy's histogram, in seconds (``pkg/proxy/metrics`` of Kubernetes)."""
 
 
 class Proxier(Service):
-    """One sync at a time: at the start, at changes, and each period.
+    """Runs one sync at a time: at the start, at changes, and each period.
 
-    Nothing is done before ``source`` has a state. Endpoints that come and go are passed on to
-    ``placement`` at once, whatever a sync is at. A service that cannot be served is a problem, and
-    the others are served. Rules stay at the end, unless they are to be removed. ``addresses()`` are
-    this machine's.
+    It does nothing before ``source`` has a state. Changes of endpoints are passed to ``placement``
+    at once, even during a sync. A service that cannot be served is reported as a problem, and the
+    others are served. Rules stay at the end, unless the settings say to remove them.
+    ``addresses()`` returns the addresses of this machine.
     """
 
     _log = Logger()
@@ -97,9 +98,9 @@ class Proxier(Service):
         self._health = health
         self._addresses = addresses
         self._limited = RateLimitedLog(clock, self._log)
-        # What rules have been made for.
+        # What the rules have been created for.
         self._placed: dict[Key, Placed] = {}
-        # This machine's when that began, and all to which rules may lead by now.
+        # The addresses of this machine when that began, and all to which rules may redirect by now.
         self._own: frozenset[Address] = frozenset()
         self._led_to: frozenset[Address] = frozenset()
         self._stale: dict[tuple[int, Protocol], set[StaleFlows]] = {}
@@ -109,15 +110,15 @@ class Proxier(Service):
         self.problems: tuple[Problem, ...] = ()
         """What is not served as it should be, as of the last sync."""
         self.own_problems = 0
-        """How many of them are this node's, and not of the objects."""
+        """The number of problems that are this node's, and not the objects'."""
         self.syncs = {"ok": 0, "repaired": 0, "failed": 0}
-        """How the syncs have ended."""
+        """The number of syncs by result."""
         self.durations = Durations(SYNC_BOUNDS)
-        """How long those took that went well."""
+        """The durations of the successful syncs."""
         self.last_took: float | None = None
-        """How long the last one of them took; ``None`` before there was one."""
+        """The duration of the last successful sync; ``None`` before the first."""
         self.flows_forgotten = 0
-        """Flows by UDP, and attempts by TCP, that the kernel was told to forget."""
+        """The number of UDP flows, and of TCP attempts, whose conntrack entries were deleted."""
         self._reconciler = Reconciler(
             clock,
             settings.period,
@@ -134,7 +135,7 @@ class Proxier(Service):
         )
 
     def startService(self) -> None:
-        """Begin; the first sync comes as soon as it is known what there is."""
+        """Start; the first sync runs as soon as the desired state is known."""
         super().startService()
         self._health.drains = False
         self._source.on_changed.append(self._changed)
@@ -143,7 +144,7 @@ class Proxier(Service):
         self._looking.startService()
 
     def stopService(self) -> Deferred[None]:
-        """Let a sync that is under way end, remove rules if that is wanted, and drain."""
+        """Wait for a sync in progress, remove rules if the settings say so, and drain."""
         super().stopService()
         self._health.drains = True
         self._source.on_changed.remove(self._changed)
@@ -151,7 +152,7 @@ class Proxier(Service):
         return Deferred.fromCoroutine(self._end())
 
     def problem(self) -> str | None:
-        """Return, for ``/readyz``, why clients of Services may not be led to their endpoints."""
+        """Return, for ``/readyz``, why clients of Services may not reach their endpoints."""
         if self._health.drains:
             return "draining: the proxy is about to stop"
         if self._source.state() is None:
@@ -159,7 +160,7 @@ class Proxier(Service):
         return self._rules_problem
 
     def warning(self) -> str | None:
-        """Return what else is not as it should be, and what to look at."""
+        """Return what else is not as it should be, and what to check."""
         found = [self._source.problem(), self._flows_problem]
         if self.problems:
             first = self.problems[0]
@@ -168,7 +169,7 @@ class Proxier(Service):
         return "; ".join(filter(None, found)) or None
 
     def node_changed(self) -> None:
-        """Have a sync soon: ports are held at addresses of this machine, and rules lead to one."""
+        """Request a sync: ports are claimed at own addresses, and rules redirect to one."""
         if self._reconciler.running:
             self._reconciler.trigger()
 
@@ -178,7 +179,7 @@ class Proxier(Service):
             return
         self._health.queued(state.triggered)
         self._placement.update(state.services)
-        # Not sooner: a sync of nothing would be a reason to rest.
+        # Not before there is a state: a sync without one would delay the next.
         if self._reconciler.running:
             self._reconciler.trigger()
         else:
@@ -191,7 +192,7 @@ class Proxier(Service):
             self._reconciler.trigger()
 
     async def _sync(self) -> bool:
-        """Do what is due; return whether it went well."""
+        """Run a sync; return whether it succeeded."""
         self._health.begun()
         begun = self._clock.seconds()
         try:
@@ -205,7 +206,7 @@ class Proxier(Service):
         except CancelledError:
             self._failed("the rules could not be made in time")
         except Exception as error:
-            # Whatever it is, all that is served stays, and it is tried again.
+            # Whatever the error is, everything stays as it was, and the sync is retried.
             self._failed(f"internal error: {error!r}")
             self._log.failure("Defect: Services cannot be kept; retrying")
         else:
@@ -222,7 +223,7 @@ class Proxier(Service):
         self.syncs["failed"] += 1
 
     async def _serve(self) -> str:
-        """Do what is due; return ``repaired`` where others had changed rules, else ``ok``."""
+        """Run a sync; return ``repaired`` if others had changed rules, else ``ok``."""
         state = self._source.state() or DesiredState()
         services = state.services
         unclaimed = self._claims.want({key: each.portals for key, each in services.items()})
@@ -236,10 +237,11 @@ class Proxier(Service):
                 *self._checks.problems(),
             ],
         )
-        # It may have changed while sockets were opened.
+        # The state may have changed while sockets were opened.
         self._placement.update((self._source.state() or state).services)
         now = {each.service.key: each for each in placed}
-        # While rules are made they may become others, to which these rules do not lead.
+        # The addresses may change while rules are created, and these rules do not redirect to the
+        # new ones.
         self._own = self._addresses()
         self._led_to |= self._own
         try:
@@ -262,15 +264,15 @@ class Proxier(Service):
     async def _follow_rules(
         self, services: Services, placed: dict[Key, Placed], versions: Collection[int] = VERSIONS
     ) -> None:
-        """End what rules of these ``versions`` do not lead to any more."""
+        """End what the rules of these ``versions`` no longer redirect to."""
         await self._forget_flows(placed, versions)
         closed = self._placement.leave(services, self.settings.drain, versions)
         if closed and self._placement.lacks_ports:
-            # What has stopped may have left its port to one of those that have none.
+            # A closed socket may have released the port that another service needs.
             self._reconciler.trigger()
 
     def _note(self, of_objects: Sequence[Problem], own: Sequence[Problem]) -> None:
-        """Keep the problems, and tell of those that are new; the source tells of objects."""
+        """Record the problems, and log new ones of this node; the source logs those of objects."""
         former = frozenset(self.problems)
         self.problems = tuple(dict.fromkeys([*of_objects, *own]))
         self.own_problems = len(self.problems) - len(frozenset(of_objects))
@@ -284,7 +286,7 @@ class Proxier(Service):
             )
 
     async def _forget_flows(self, placed: dict[Key, Placed], versions: Collection[int]) -> None:
-        """Have the kernel forget flows that rules have led elsewhere before, or nowhere."""
+        """Delete the conntrack entries of flows that previous rules led elsewhere, or nowhere."""
         lost = {each for each in self._led_to - self._own if each.version in versions}
         found = [*flows_to(lost, self._placed)]
         for version, flows in stale_flows(self._placed, placed).items():
@@ -300,7 +302,7 @@ class Proxier(Service):
                 self._tell_not_forgotten(protocol, error)
                 if protocol is Protocol.UDP:
                     continue
-                # Attempts by TCP are over in two minutes, whatever is done.
+                # TCP attempts end within two minutes in any case.
             del self._stale[version, protocol]
 
     def _tell_not_forgotten(self, protocol: Protocol, error: SteeringFailed) -> None:
@@ -343,10 +345,10 @@ class Proxier(Service):
                 error=error,
             )
         except CancelledError:
-            # It took too long, which is told by who waits.
+            # The timeout; the caller logs it.
             return
 
 
 def _unclaimed(key: Key, portal: Portal, why: str) -> Problem:
-    """Return what is told of a portal that belongs to somebody else."""
+    """Return the problem of a portal that belongs to another process or service."""
     return Problem(str(key.name), f"its {portal} is not served here: {why}")

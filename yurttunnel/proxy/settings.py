@@ -1,4 +1,4 @@
-"""What the command line of the service proxy says, checked and converted."""
+"""The command line of the service proxy, validated and converted."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ class Mode(enum.Enum):
     """Who carries the bytes of connections."""
 
     AUTO = "auto"
-    """The kernel where it can, else this process."""
+    """The kernel if it supports that, else this process."""
     USER = "user"
     KERNEL = "kernel"
 
 
 class BackEnd(enum.Enum):
-    """What leads portals to where they are served."""
+    """What redirects portals to sockets or endpoints."""
 
     AUTO = "auto"
     IPTABLES = "iptables"
     NFTABLES = "nftables"
     NONE = "none"
-    """Nothing: clients speak to the ports of the proxy themselves."""
+    """Nothing: clients connect to the ports of the proxy themselves."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceSettings:
-    """Where Services and EndpointSlices are listed: the API, a file, or both.
+    """Where Services and EndpointSlices come from: the API, a file, or both.
 
-    ``master`` is the URL of the API where it is not the one of ``kube_config``, or there is none.
+    ``master`` is the URL of the API if it differs from the one in ``kube_config``, or if there is
+    none.
     """
 
     api: bool
@@ -45,7 +46,7 @@ class SourceSettings:
 
 @dataclass(frozen=True, slots=True)
 class PageSettings:
-    """Where the pages are, each as host and port; ``health`` is ``None`` for nowhere."""
+    """The host and port of the pages; ``health`` is ``None`` if it is disabled."""
 
     health: tuple[str, int] | None
     metrics: tuple[str, int]
@@ -53,10 +54,11 @@ class PageSettings:
 
 @dataclass(frozen=True, slots=True)
 class SyncSettings:
-    """When sockets and rules are compared with what is wanted; seconds.
+    """When sockets and rules are compared with the desired state; in seconds.
 
-    It is done at least every ``period``, and at most once in ``least``. Sockets that are wanted no
-    more end what is under way after ``drain``. ``removes_rules`` is for the end of the process.
+    A sync runs at least every ``period``, and at most once in ``least``. Sockets that are no longer
+    needed end their connections after ``drain``. ``removes_rules`` applies at the end of the
+    process.
     """
 
     period: float
@@ -67,9 +69,9 @@ class SyncSettings:
 
 @dataclass(frozen=True, slots=True)
 class UdpSettings:
-    """How long an association of a client with an endpoint lasts without a datagram; seconds.
+    """How long an association of a client with an endpoint lasts without a datagram; in seconds.
 
-    ``first`` counts until the endpoint has answered once, ``idle`` then.
+    ``first`` applies until the endpoint has responded once, ``idle`` afterwards.
     """
 
     first: float
@@ -80,10 +82,10 @@ class UdpSettings:
 class Settings:
     """The whole command line.
 
-    ``bind_address`` is the address of the proxy's sockets, mostly the unspecified one.
-    ``proxy_ports`` are those that they may take, ``None`` for what the kernel chooses.
-    ``node_port_networks`` have the addresses that serve node ports; none are all of them.
-    ``cleanup`` is the whole of what is to be done. ``state_dir`` is for the socket of the commands.
+    ``bind_address`` is the address of the proxy's sockets, usually the unspecified one.
+    ``proxy_ports`` are the ports that they may use, ``None`` to let the kernel choose. Node ports
+    are served at the addresses in ``node_port_networks``; if it is empty, at all addresses. If
+    ``cleanup`` is set, the process does nothing else. ``state_dir`` is for the admin socket.
     """
 
     node_name: str
@@ -102,5 +104,5 @@ class Settings:
 
     @property
     def serves_itself(self) -> bool:
-        """Whether nobody but programs of this machine can be a client."""
+        """Whether only programs of this machine can be clients."""
         return ip_address(self.bind_address).is_loopback

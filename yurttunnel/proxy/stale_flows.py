@@ -1,8 +1,8 @@
-"""Which flows the kernel must forget once rules have changed.
+"""Which conntrack entries to delete after rules have changed.
 
-A connection by TCP ends, and goes on by the rules that were there when it began; but an attempt of
-before there were any is led nowhere for as long as the client tries, up to two minutes. A UDP flow
-has no end as long as the client sends, and would lead where it once did for ever
+An established TCP connection continues by the rules at its start, and ends by itself. But a TCP
+attempt from before there were rules leads nowhere as long as the client retries, up to two minutes.
+A UDP flow does not end as long as the client sends, and would go to its old destination forever
 (kubernetes/kubernetes issues 48370, 98305 and 125467).
 """
 
@@ -26,7 +26,7 @@ from yurttunnel.proxy.state.virtual_services import (
 from yurttunnel.steering.interfaces import VERSIONS
 
 _Identity = tuple[ServicePortName, int]
-"""Of the virtual services of all scopes."""
+"""Identifies the virtual services of all scopes."""
 
 
 def stale_flows(
@@ -34,9 +34,9 @@ def stale_flows(
 ) -> dict[int, set[StaleFlows]]:
     """Return the flows that rules for ``before`` may have led elsewhere, by the version of IP.
 
-    What is not in ``before`` may have been led by a former process, or not at all, which lasts
-    just as long. Where nothing is, that process led clients to endpoints as this one does: those
-    that are endpoints still keep theirs.
+    Services that are not in ``before`` may have been redirected by a previous process, or not at
+    all, which lasts just as long. If ``before`` is empty, the previous process led clients to
+    endpoints as this one does: clients of endpoints that still exist keep them.
     """
     gone = _gone(before, after)
     led_before, led_after = _within_cluster(before), _within_cluster(after)
@@ -55,9 +55,9 @@ def stale_flows(
 def flows_to(
     addresses: Collection[Address], placed: Mapping[Key, Placed]
 ) -> Iterator[tuple[int, StaleFlows]]:
-    """Yield the flows that rules for ``placed`` have led to proxy sockets at ``addresses``, which
-    are this machine's no more, with the version of IP; all flows to their portals, where very many
-    are.
+    """Yield, with the version of IP, the flows that rules for ``placed`` have redirected to proxy
+    sockets at ``addresses``, which this machine no longer has; if there are very many addresses,
+    all flows to their portals.
     """
     led = _within_cluster(placed)
     its = {version: [each for each in addresses if each.version == version] for version in VERSIONS}
@@ -65,13 +65,14 @@ def flows_to(
         lost = its[key.version]
         if key.protocol is not Protocol.UDP or not lost:
             continue
-        # Mostly one and the same.
+        # Usually both are the same.
         ports = {port for port in (each.proxy_port, _own_port(led, each)) if port is not None}
         ends: list[Endpoint | None]
         if len(lost) <= MOST_ADDRESSES:
             ends = [Endpoint(address, port) for address in lost for port in ports]
         else:
-            # The thousands that ipvs leaves behind would be as many flows for each portal.
+            # For the thousands that ipvs leaves behind, there would be as many flows for each
+            # portal.
             ends = [None] if ports else []
         for portal in each.service.portals:
             yield from ((key.version, _flows(portal, end)) for end in ends)
@@ -80,8 +81,8 @@ def flows_to(
 def _gone(
     before: Mapping[Key, Placed], after: Mapping[Key, Placed]
 ) -> Mapping[_Identity, set[Endpoint]]:
-    """Return the endpoints that are gone, of whichever scope: from external portals clients within
-    the cluster are led to those of another one (:mod:`yurttunnel.proxy.rules.within_cluster`).
+    """Return the removed endpoints of all scopes: clients within the cluster that use external
+    portals are sent to those of another scope (:mod:`yurttunnel.proxy.rules.within_cluster`).
     """
     found: dict[_Identity, set[Endpoint]] = defaultdict(set)
     for key, old in before.items():
@@ -101,12 +102,12 @@ def _within_cluster(placed: Mapping[Key, Placed]) -> WithinCluster:
 
 
 def _own_port(within: WithinCluster, placed: Placed | None) -> int | None:
-    """Return to which proxy socket clients within the cluster are led by what is ``placed``."""
+    """Return the proxy socket's port for clients within the cluster, according to ``placed``."""
     return None if placed is None else (within.instead_of(placed) or placed).proxy_port
 
 
 def _serving(within: WithinCluster, placed: Placed | None) -> frozenset[Endpoint]:
-    """Return the endpoints to which the kernel leads clients by what is ``placed``."""
+    """Return the endpoints to which the kernel sends clients, according to ``placed``."""
     served_by = () if placed is None else (placed, within.instead_of(placed) or placed)
     return frozenset(endpoint for each in served_by for endpoint in each.service.endpoints)
 
@@ -118,9 +119,10 @@ def _of_service(
     moved: bool,
     serving: frozenset[Endpoint],
 ) -> Iterator[StaleFlows]:
-    """Yield those of one; ``moved`` says that clients within the cluster have another socket.
+    """Yield the flows of one service; ``moved`` means that clients within the cluster have another
+    socket.
 
-    Flows to endpoints that are ``serving`` go on by new portals.
+    At new portals, flows to the endpoints in ``serving`` continue.
     """
     former = () if old is None else old.service.portals
     portals = () if new is None else new.service.portals
@@ -138,9 +140,11 @@ def _of_service(
 
 
 def _attempts(old: Placed | None, new: Placed) -> Iterator[StaleFlows]:
-    """Yield those to new portals; what rules have refused or dropped the kernel does not keep.
+    """Yield the attempts at new portals; those that rules rejected or dropped have no conntrack
+    entry.
 
-    In kernel mode attempts at the very address and port of an endpoint get there without any rule.
+    In kernel mode, attempts at the address and port of an endpoint itself reach it without any
+    rule.
     """
     former = () if old is None else old.service.portals
     added = [portal for portal in new.service.portals if portal not in former]
@@ -155,7 +159,7 @@ def _attempts(old: Placed | None, new: Placed) -> Iterator[StaleFlows]:
 
 
 def _is_kept(old: Placed, new: Placed) -> bool:
-    """Return whether flows lead where they did, but for those to an endpoint that is gone."""
+    """Return whether flows go where they did, except for those to a removed endpoint."""
     if old.proxy_port is None and new.proxy_port is None:
         return bool(old.service.endpoints) == bool(new.service.endpoints)
     return old.proxy_port == new.proxy_port

@@ -1,8 +1,8 @@
-"""Links that lead somewhere and have no address, as some networks of pods are made (Calico, Canal).
+"""Links with routes but without an address, as some pod networks have them (Calico, Canal).
 
-What comes by such a link cannot be redirected, as that takes an address of the link: the kernel
-drops it by IPv4, and by IPv6 gives it the link-local one, from which no datagram finds back
-(``net/netfilter/nf_nat_redirect.c``).
+Packets from such a link cannot be redirected, because that requires an address of the link: the
+kernel drops them with IPv4; with IPv6 it uses the link-local address, from which no reply reaches
+the client (``net/netfilter/nf_nat_redirect.c``).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _TO_NOBODY = ("lo", "*")
 """The links of routes that lead to this machine, and nowhere."""
 
 _OF_EACH_LINK = (b"fe8", b"ff")
-"""What the destinations begin with of the routes of IPv6 that any link has."""
+"""The first digits of the destinations of IPv6 routes that every link has."""
 
 
 def unnumbered_versions() -> frozenset[int]:
-    """Return the versions of IP by which this network namespace has such links.
+    """Return the versions of IP for which this network namespace has such links.
 
     Raises :class:`~yurttunnel.steering.failures.SteeringFailed`.
     """
@@ -49,12 +49,12 @@ def unnumbered_versions() -> frozenset[int]:
 
 
 def address_for_all(facts: NodeFacts, host: HostAddress, version: int) -> Address | None:
-    """Return the address of this machine to which clients by any link are led, ``host`` or another
-    one; ``None`` where each link has its own.
+    """Return the address of this machine to which clients from all links are redirected, ``host``
+    or another one; ``None`` if each link uses its own.
     """
     if version not in facts.unnumbered:
         return None
-    # A node that is cut off may have no default route, and so no ``host``.
+    # A node without connectivity may have no default route, and so no ``host``.
     its = (
         each
         for each in facts.addresses
@@ -64,10 +64,10 @@ def address_for_all(facts: NodeFacts, host: HostAddress, version: int) -> Addres
 
 
 def _names(links: Iterable[int]) -> Iterator[str]:
-    """Yield the names of those that are still there."""
+    """Yield the names of the links that still exist."""
     for link in links:
-        # Few links have addresses. Python makes all its threads wait for a list of all links, which
-        # takes the kernel 50 ms for a thousand pods, and longer while others come and go.
+        # Few links have addresses. A list of all links blocks all Python threads while the kernel
+        # makes it, 50 ms for a thousand pods, and longer while others are added and removed.
         with contextlib.suppress(OSError):
             yield socket.if_indextoname(link)
 
@@ -77,11 +77,11 @@ def _leading(version: int) -> Iterator[str]:
     try:
         lines = (PROC_NET / ("route" if version == 4 else "ipv6_route")).read_bytes().splitlines()
     except FileNotFoundError:
-        # The kernel has not this family.
+        # The kernel does not support this family.
         return
     for line in lines[1:] if version == 4 else lines:
         fields = line.split()
-        # A name may have any bytes but white space.
+        # A name may contain any bytes except white space.
         link = os.fsdecode(fields[0 if version == 4 else -1])
         if link not in _TO_NOBODY and (version == 4 or not fields[0].startswith(_OF_EACH_LINK)):
             yield link

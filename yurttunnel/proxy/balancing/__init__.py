@@ -1,4 +1,4 @@
-"""Which endpoint a new connection goes to: one after the other, fewest connections, affinity.
+"""The selection of endpoints for new connections: round-robin, fewest connections, affinity.
 
-Endpoints that cannot be reached are left out for a while (passive ejection), as their dials tell.
+Endpoints whose dials fail are ejected for a while (passive ejection).
 """

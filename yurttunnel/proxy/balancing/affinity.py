@@ -9,19 +9,18 @@ from itertools import islice
 from yurttunnel.proxy.balancing.endpoint_state import EndpointState
 
 MOST = 65_536
-"""Records of one virtual service. Where there are more clients, those that have not come for
-longest lose theirs."""
+"""The maximum number of records of one virtual service; the least recently used are dropped."""
 
 _SWEPT = 2
-"""Records that are dropped at most for one that is made, if they are too old: one more than what
-comes, so that all of them go, and no call takes long."""
+"""The maximum number of expired records dropped for each new one: one more than are added, so that
+all of them are removed over time, and no call takes long."""
 
 
 class AffinityRecords:
-    """The endpoints of clients for ``ttl`` seconds after each one's last connection.
+    """Records the endpoints of clients for ``ttl`` seconds after each one's last connection.
 
-    ``ttl`` may be changed, and then is that of all records. A record of an endpoint that has been
-    removed is none, even if an endpoint with the same address comes back.
+    A change of ``ttl`` applies to all records. A record of a removed endpoint is invalid, even if
+    an endpoint with the same address is added again.
     """
 
     def __init__(self, ttl: float, seconds: Callable[[], float], most: int = MOST) -> None:
@@ -40,7 +39,7 @@ class AffinityRecords:
         return None if state.removed or used + self.ttl <= self._seconds() else state
 
     def put(self, client: str, state: EndpointState) -> None:
-        """Note that ``client`` uses an endpoint now."""
+        """Record that ``client`` uses an endpoint now."""
         records, now = self._records, self._seconds()
         records[client] = state, now
         records.move_to_end(client)
@@ -50,5 +49,5 @@ class AffinityRecords:
             del records[oldest]
 
     def drop(self, client: str) -> None:
-        """Forget the endpoint of ``client``."""
+        """Drop the record of ``client``."""
         self._records.pop(client, None)

@@ -9,21 +9,21 @@ from yurttunnel.proxy.balancing.endpoint_state import EndpointState
 from yurttunnel.proxy.state.virtual_services import Endpoint
 
 FAILURES = 2
-"""Dials that have to fail in a row. One may be a packet that was lost: the shortest time-out of a
-dial, 0.25 s, is less than that of TCP's first retransmission (1 s, RFC 6298). With two, clients
-that come one after the other wait twice for a black hole, and no dial of theirs takes longer than
-two time-outs of three endpoints."""
+"""The number of consecutive failed dials before an ejection. A single one may be due to a lost
+packet: the shortest timeout of a dial, 0.25 s, is less than that of TCP's first retransmission (1
+s, RFC 6298). With two, consecutive clients wait twice for an endpoint that does not respond, and no
+dial takes longer than two timeouts of three endpoints."""
 
 FIRST, LONGEST = 10.0, 300.0
-"""Seconds for which an endpoint is left out at first, and at most."""
+"""The first and the longest duration of an ejection in seconds."""
 
 PROBE = 10.0
-"""Seconds until another connection is tried where nothing has become of the one that was tried at
-the end of an ejection; longer than a dial takes."""
+"""How long to wait for the result of a connection that probes an endpoint after its ejection before
+trying another, in seconds; longer than a dial takes."""
 
 
 class Ejections:
-    """The endpoints of one virtual service that are left out, by ``seconds``, a clock."""
+    """The ejected endpoints of one virtual service; ``seconds`` returns the time."""
 
     def __init__(self, seconds: Callable[[], float]) -> None:
         self._seconds = seconds
@@ -31,17 +31,18 @@ class Ejections:
         self._earliest = 0.0
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
+        """Return whether there are any."""
         return bool(self._states)
 
     def failed(self, state: EndpointState) -> bool:
-        """Note a failed dial; return whether the endpoint is ejected now, and was not before."""
+        """Record a failed dial; return whether this has ejected the endpoint."""
         state.in_a_row += 1
         if state.ejected_until is None:
             if state.in_a_row < FAILURES:
                 return False
         elif not state.probed:
-            # A dial from before, or as there was no other endpoint: no reason to wait longer.
+            # The dial began before the ejection, or there was no other endpoint: do not extend the
+            # ejection.
             return False
         new = state.ejected_until is None
         state.probed = False
@@ -50,7 +51,7 @@ class Ejections:
         return new
 
     def connected(self, state: EndpointState) -> bool:
-        """Note a dial that went well; return whether that ends an ejection."""
+        """Record a successful dial; return whether this ends an ejection."""
         state.in_a_row = state.ejections = 0
         if state.ejected_until is None:
             return False
@@ -60,7 +61,7 @@ class Ejections:
         return True
 
     def probe(self, tried: Collection[Endpoint]) -> EndpointState | None:
-        """Return an endpoint whose ejection is over, to be tried by one connection."""
+        """Return an endpoint whose ejection is over, to be probed by one connection."""
         if self._seconds() < self._earliest:
             return None
         for state in self._states.values():
@@ -72,7 +73,7 @@ class Ejections:
         return None
 
     def last_resort(self, tried: Collection[Endpoint]) -> EndpointState | None:
-        """Return one all the same, where no other is left: one after the other."""
+        """Return an ejected endpoint if no other is left, each in turn."""
         for endpoint, state in self._states.items():
             if endpoint not in tried:
                 self._states[endpoint] = self._states.pop(endpoint)
@@ -80,7 +81,7 @@ class Ejections:
         return None
 
     def remove(self, state: EndpointState) -> None:
-        """Forget an endpoint, if it is ejected."""
+        """Remove an endpoint, if it is ejected."""
         if self._states.pop(state.endpoint, None) is not None:
             self._find_earliest()
 

@@ -1,4 +1,4 @@
-"""What is known of one endpoint."""
+"""The state of one endpoint."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from yurttunnel.proxy.state.virtual_services import Endpoint
 class EndpointState:
     """An endpoint of one virtual service.
 
-    ``in_a_row`` are the dials that have failed since one succeeded, and ``ejections`` how often it
-    has been left out since then. ``ejected_until`` is ``None`` where it is not. ``removed`` is set
-    when the service has it no longer.
+    ``in_a_row`` is the number of failed dials since the last success, and ``ejections`` the number
+    of ejections since then. ``ejected_until`` is ``None`` if it is not ejected. ``removed`` is set
+    when the service no longer has it.
     """
 
     __slots__ = (
@@ -38,7 +38,7 @@ class EndpointState:
         self.removed = False
 
     def stats(self) -> EndpointStats:
-        """Return it for the page."""
+        """Return the state for the status page."""
         return EndpointStats(
             self.endpoint, self.active, self.failures, self.last_failure, self.ejected_until
         )

@@ -1,4 +1,4 @@
-"""The endpoints of one virtual service, and who gets which."""
+"""The endpoints of one virtual service, and the selection among them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from yurttunnel.proxy.state.virtual_services import Endpoint, VirtualService
 
 @implementer(IEndpointPicker)
 class EndpointPicker:
-    """The picker of one virtual service; ``clock`` is that of affinity and of ejections."""
+    """The picker of one virtual service; ``clock`` is used for affinity and ejections."""
 
     _scheduler: Scheduler
 
     def __init__(self, clock: IReactorTime, service: VirtualService) -> None:
         self._clock = clock
         self._service = service
-        # With those that are removed, as long as they have connections.
+        # Includes removed endpoints while they have connections.
         self._states: dict[Endpoint, EndpointState] = {}
         self._ejections = Ejections(clock.seconds)
         self._affinity: AffinityRecords | None = None
@@ -33,7 +33,7 @@ class EndpointPicker:
         self._take_endpoints()
 
     def update(self, service: VirtualService) -> None:
-        """Take endpoints and policies of ``service``; keep what is known of those that stay."""
+        """Apply endpoints and policies of ``service``; keep the state of endpoints that stay."""
         former, self._service = self._service, service
         self._take_affinity(service.affinity)
         if (former.endpoints, former.least_connections) != (
@@ -128,11 +128,12 @@ class EndpointPicker:
         for endpoint in endpoints:
             state = self._states.get(endpoint)
             if state is None or state.removed:
-                # Nothing is known of it but the connections that it may have kept.
+                # Only the connections of a removed endpoint with the same address are kept.
                 self._states[endpoint] = EndpointState(endpoint, state.active if state else 0)
         kind = LeastConnections if self._service.least_connections else RoundRobin
         live = [each for each in self._serving() if each.ejected_until is None]
-        # Of many nodes, and after many changes, not all are to begin with the same one.
+        # Start at a random one, so that not all nodes, and not all changes, begin with the same
+        # endpoint.
         self._scheduler = kind(live, random.randrange(len(live) or 1))
 
     def _remove(self, state: EndpointState) -> None:

@@ -1,4 +1,4 @@
-"""The order in which endpoints are chosen; the names are those of IPVS (``rr``, ``lc``)."""
+"""Schedulers for endpoints, known from IPVS as ``rr`` and ``lc``."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from yurttunnel.proxy.state.virtual_services import Endpoint
 
 
 class Scheduler(Protocol):
-    """Chooses among the endpoints that it has.
+    """Selects among its endpoints.
 
-    It is told of each connection that begins or ends: the common case takes the same time
-    whatever their number.
+    It is notified of each connection that begins or ends, so that the common case takes the same
+    time for any number of endpoints.
     """
 
     def add(self, state: EndpointState) -> None:
-        """Choose ``state`` from now on, too."""
+        """Add ``state`` to the endpoints."""
         ...
 
     def remove(self, state: EndpointState) -> None:
-        """Choose ``state``, which it has, no longer."""
+        """Remove ``state``, which it has."""
         ...
 
     def next(self, tried: Collection[Endpoint]) -> EndpointState | None:
-        """Return the one whose turn it is, ``None`` where all have been ``tried``."""
+        """Return the next endpoint, ``None`` if all have been ``tried``."""
         ...
 
     def count(self, state: EndpointState, change: int) -> None:
-        """Note that a connection to ``state``, which it has, begins (1) or ends (-1)."""
+        """Record that a connection to ``state``, which it has, begins (1) or ends (-1)."""
         ...
 
 
 class RoundRobin:
-    """One after the other, beginning with the one at ``start``."""
+    """Selects one after the other, starting with the one at ``start``."""
 
     def __init__(self, states: Iterable[EndpointState], start: int) -> None:
         self._states = list(states)
@@ -46,14 +46,14 @@ class RoundRobin:
         self._states.append(state)
 
     def remove(self, state: EndpointState) -> None:
-        """See :class:`Scheduler`; it is nobody else's turn than it was."""
+        """See :class:`Scheduler`; the order of the others stays the same."""
         index = self._states.index(state)
         del self._states[index]
         if index < self._position:
             self._position -= 1
 
     def next(self, tried: Collection[Endpoint]) -> EndpointState | None:
-        """See :class:`Scheduler`; it looks at one endpoint more than there are in ``tried``."""
+        """See :class:`Scheduler`; checks at most one endpoint more than there are in ``tried``."""
         states = self._states
         position = self._position
         for _ in states:
@@ -72,10 +72,10 @@ class RoundRobin:
 
 
 class LeastConnections:
-    """The one with the fewest connections; among several, the one that got none for longest.
+    """Selects the endpoint with the fewest connections; among several, the least recently used.
 
-    Endpoints with equal numbers of connections stand in one queue. A connection moves its endpoint
-    to the end of the queue beside, so the shortest is known without a look at all of them.
+    Endpoints with equal numbers of connections are in one queue. A connection moves its endpoint to
+    the end of the next queue, so the smallest number is known without checking all of them.
     """
 
     def __init__(self, states: Iterable[EndpointState], start: int) -> None:
@@ -98,7 +98,7 @@ class LeastConnections:
             self._least = min(self._queues, default=0)
 
     def next(self, tried: Collection[Endpoint]) -> EndpointState | None:
-        """See :class:`Scheduler`; only where one of the fewest was tried it looks at all."""
+        """See :class:`Scheduler`; it checks all endpoints only if the first was ``tried``."""
         if not self._queues:
             return None
         first = next(iter(self._queues[self._least]))

@@ -1,1 +1,1 @@
-"""Kernel mode: the kernel carries the bytes, this process sees to it that endpoints answer."""
+"""Kernel mode: the kernel carries the bytes, and this process ejects dead endpoints."""

@@ -1,14 +1,14 @@
-"""How the kernel remembers which endpoint a client has: one set for each service.
+"""How the kernel stores the endpoints of clients: one nftables set for each service.
 
-Its elements are a client and the number of an endpoint, which a rule has by ``numgen`` among a
-single one. (A set for each endpoint would do without numbers; but Linux goes through all sets of a
-table to find one by its name, so that 8,000 of them took 7 s, and 20,000 more than nft is given.
-With one for ten endpoints that is 1.1 s and 5.7 s.)
+Its elements are a client and the number of an endpoint; a rule produces this number with a
+``numgen`` that has only one value. (A set for each endpoint would not need numbers; but Linux
+searches all sets of a table to find one by its name, so that 8,000 of them took 7 s, and 20,000
+more than the timeout of nft. With one set for ten endpoints these are 1.1 s and 5.7 s.)
 
-What is remembered of an endpoint that has gone stays in the set until its time is over. It must not
-count when the endpoint returns, for its clients have others by then: so it returns with another
-number. After a restart of this process it has its first one again, which then may lead some clients
-back.
+The elements of a removed endpoint stay in the set until they expire. They must not apply when the
+endpoint is added again, because its clients have other endpoints by then: so it gets another
+number. After a restart of this process it has its first number again, which may lead some clients
+back to it.
 """
 
 from __future__ import annotations
@@ -21,22 +21,21 @@ from yurttunnel.proxy.rules.nftables.table import FAMILIES
 from yurttunnel.proxy.state.virtual_services import Endpoint, Key
 
 MOST_GONE, MOST_SERVICES = 4096, 16384
-"""Endpoints that are known to have been there, and services whose endpoints are known; the oldest
-ones are forgotten."""
+"""The maximum number of removed endpoints, and of services, to remember; the oldest are dropped."""
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 
 
 class EndpointNumbers:
-    """The numbers of endpoints, which are the same in each process as long as they stay."""
+    """The numbers of endpoints; an endpoint that stays has the same number in each process."""
 
     def __init__(self) -> None:
         self._present: dict[Key, frozenset[Endpoint]] = {}
         self._returns: dict[tuple[Key, Endpoint], int] = {}
 
     def of(self, key: Key, endpoints: Collection[Endpoint]) -> dict[Endpoint, int]:
-        """Return those of the endpoints that a service has from now on."""
+        """Return the numbers of the endpoints that a service has from now on."""
         present = frozenset(endpoints)
         for gone in sorted(self._present.pop(key, frozenset()) - present):
             self._returns[key, gone] = self._returns.pop((key, gone), 0) + 1
@@ -47,17 +46,17 @@ class EndpointNumbers:
 
 
 class ClientsSets:
-    """Which set a service has for its clients: another one from when its time gets shorter.
+    """Selects the set for the clients of a service: a new one when its timeout becomes shorter.
 
-    The elements of the one before would last for the time that was. Its name is that of the time,
-    so that the next process has the set of this one, too, unless it was shortened since.
+    The elements of the previous set would keep the old timeout. The name is made from the timeout,
+    so that the next process uses the same set, unless the timeout has become shorter meanwhile.
     """
 
     def __init__(self) -> None:
         self._known: dict[Key, tuple[float, str]] = {}
 
     def of(self, key: Key, seconds: float) -> str:
-        """Return what tells the set from others of the service, whose time it is from now on."""
+        """Return the suffix for the set's name; ``seconds`` is the timeout from now on."""
         shorter = f"{seconds:.0f}"
         former, name = self._known.pop(key, (seconds, shorter))
         if seconds < former:
@@ -73,12 +72,12 @@ def clients_set(version: int) -> str:
 
 
 def is_known(version: int, number: int, clients: str) -> str:
-    """Return the match for packets of clients that have the endpoint with a number."""
+    """Return the match for packets of clients that have the endpoint ``number``."""
     return f"{_client(version, number)} @{clients}"
 
 
 def remember(version: int, number: int, clients: str, seconds: float) -> str:
-    """Return the statement by which the client has it for so long from now on."""
+    """Return the statement that assigns the endpoint to the client for this time from now on."""
     return f"update @{clients} {{ {_client(version, number)} timeout {seconds:.0f}s }}"
 
 

@@ -1,4 +1,4 @@
-"""Whether this machine can do kernel mode."""
+"""Whether this machine supports kernel mode."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.programs import IPrograms
 
 _ADDRESSES = {4: "192.0.2.1", 6: "2001:db8::1"}
-"""For documentation (RFC 5737, RFC 3849): nobody's."""
+"""Addresses for documentation, which no machine has (RFC 5737, RFC 3849)."""
 
 
 async def kernel_mode_available(programs: IPrograms, version: int) -> str | None:
-    """Return why this machine cannot do kernel mode by a version of IP, and what to do; ``None``
-    where it can.
+    """Return why this machine does not support kernel mode for a version of IP, and how to fix it;
+    ``None`` if it does.
 
-    Nothing is changed: the kernel is asked to check rules, and whether it tells of packets and
-    connections.
+    This changes nothing: it has the kernel check rules, and checks access to the packet log and the
+    conntrack table.
     """
     tables = Tables(
         (version,),
@@ -46,7 +46,7 @@ async def kernel_mode_available(programs: IPrograms, version: int) -> str | None
     try:
         await Nftables(programs, tables).check([_example(version)])
         check_connections()
-        # Another group than that of a process that may be there still.
+        # Not the group that a running process may use.
         open_log(GROUP + 1, COPIED).close()
     except SteeringFailed as error:
         return str(error)
@@ -54,7 +54,7 @@ async def kernel_mode_available(programs: IPrograms, version: int) -> str | None
 
 
 def _example(version: int) -> Placed:
-    """Return a service with all that takes something of the kernel."""
+    """Return a service that uses all features of the kernel that are needed."""
     address = ip_address(_ADDRESSES[version])
     key = Key(ServicePortName("example", "example", ""), version, Protocol.TCP, Scope.ALL)
     portals = (

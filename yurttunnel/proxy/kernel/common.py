@@ -1,4 +1,4 @@
-"""What kernel mode has in its tables for all services."""
+"""The part of kernel mode's tables that all services share."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def common(
     all_are_attended: bool = False,
     drops_invalid: bool = True,
 ) -> Part:
-    """Return it: masquerading, what is told of packets if it ``watches``, and what ends here.
+    """Return it: masquerading, logging of packets if ``watches``, and dropping of invalid packets.
 
-    ``all_are_attended`` is as :mod:`yurttunnel.proxy.kernel.watching` has it. Packets out of window
-    are ``invalid`` where conntrack is not liberal, and not translated back: a client that gets one
+    For ``all_are_attended`` see :mod:`yurttunnel.proxy.kernel.watching`. Out-of-window packets are
+    ``invalid``, unless conntrack is liberal, and are not translated back: a client that gets one
     sees the endpoint's address, and resets the connection. With ``drops_invalid`` they are not
-    forwarded, as by kube-proxy (issue 74839 of Kubernetes), but for other protocols than TCP.
+    forwarded, as with kube-proxy (issue 74839 of Kubernetes), but for TCP only.
     """
     family = FAMILIES[version]
     address = "ipv4_addr" if version == 4 else "ipv6_addr"

@@ -1,9 +1,9 @@
-"""How many connections the kernel has led to endpoints, and how many of them there are.
+"""How many connections the kernel has sent to endpoints, and how many are open.
 
-The rule that chooses an endpoint counts, which sees one packet of each connection: no other packet
-costs anything. So there is no number of bytes, and an attempt that is led to another endpoint
-counts once more. Those of the moment are in the kernel's table: rules see how connections begin,
-and not how they end.
+The rule that selects an endpoint has a counter. It sees one packet of each connection, so that
+other packets cost nothing. Therefore bytes are not counted, and an attempt that is sent to another
+endpoint counts again. Open connections are read from the conntrack table: rules see how
+connections begin, but not how they end.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ PERIOD = 10.0
 """Seconds between two readings."""
 
 AGAIN = 1.0
-"""Seconds after one amid which rules were changed."""
+"""Seconds until the next reading if rules changed during the last one."""
 
 RESTS = 100
-"""The kernel's table is not read again for this many times as long as its last reading took."""
+"""The pause after reading the conntrack table, as a multiple of the time that this took."""
 
 
 MOST_SECONDS = 0.25
-"""How long the table is read, which is some 20,000 entries. Whatever else waits for the kernel
-waits for that, too: attempts at dead endpoints have to be forgotten within half a second."""
+"""The timeout for reading the table, enough for some 20,000 entries. Other requests to the kernel
+wait meanwhile: entries of attempts at dead endpoints have to be deleted within half a second."""
 
 Dialled = tuple[int, bytes, int]
-"""A protocol by its number, a packed address, and a port."""
+"""A protocol number, a packed address, and a port."""
 
 
 class ActiveConnections:
-    """How many there are, by the destinations that were ``dialled``.
+    """The numbers of connections by their destination in ``dialled``.
 
-    ``own`` are the addresses of this machine, packed, at which node ports are.
+    ``own`` are the packed addresses of this machine, which have the node ports.
     """
 
     def __init__(self, dialled: Mapping[Dialled, int], own: Collection[bytes]) -> None:
@@ -67,7 +67,9 @@ class ActiveConnections:
                 self._by_port[protocol, len(address), port] += count
 
     def of(self, service: VirtualService) -> int:
-        """Return those to the portals of a service, also where a sibling's endpoints serve them."""
+        """Return the number of connections to the portals of a service, even if a sibling's
+        endpoints serve them.
+        """
         protocol, length = service.key.protocol.number, 4 if service.key.version == 4 else 16
         return sum(
             self._by_port[protocol, length, portal.port]
@@ -78,9 +80,9 @@ class ActiveConnections:
 
 
 class Table(NamedTuple):
-    """What reading the kernel's table has given, in so many seconds.
+    """The result of reading the conntrack table, and how many seconds it took.
 
-    ``active`` is ``None`` where it is too large, or cannot be read, and then why.
+    ``active`` is ``None`` if the table is too large, or cannot be read; then ``problem`` says why.
     """
 
     active: ActiveConnections | None
@@ -89,9 +91,9 @@ class Table(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What a reading has given.
+    """The result of a reading.
 
-    ``counted`` is ``None`` where rules were changed meanwhile, and ``table`` where it rests.
+    ``counted`` is ``None`` if rules changed during the reading, and ``table`` if it was not read.
     """
 
     counted: Mapping[str, int] | None
@@ -99,11 +101,11 @@ class Reading(NamedTuple):
 
 
 class ConnectionCounts(Service):
-    """The counts as of the last reading; ``run`` waits for the kernel.
+    """The counts as of the last reading; ``run`` runs blocking calls to the kernel.
 
-    The kernel's counters stay when the process ends: a service's goes on from there. Totals are
-    those since the start, as all others of the process, for services that are gone would be missing
-    from those before.
+    The kernel's counters stay when the process ends, so that the counts of a service continue. The
+    totals begin at the start of the process, like all its other metrics, because earlier counts
+    would lack removed services.
     """
 
     _log = Logger()
@@ -124,17 +126,17 @@ class ConnectionCounts(Service):
         self._reading.startService()
 
     def stopService(self) -> Deferred[bool]:
-        """Read no more."""
+        """Stop reading."""
         super().stopService()
         return self._reading.stopService()
 
     def of(self, service: VirtualService) -> KernelStats:
-        """Return those of a service."""
+        """Return the counts of a service."""
         active = None if self._active is None else self._active.of(service)
         return KernelStats(active, (self._counted or {}).get(counter_name(service.key)))
 
     def totals(self) -> Mapping[Protocol, int]:
-        """Return those since the start by protocol, also of services that are gone."""
+        """Return the totals since the start by protocol, including removed services."""
         return self._totals
 
     async def _read(self) -> bool:
@@ -142,7 +144,7 @@ class ConnectionCounts(Service):
         try:
             reading = await self._run(partial(_read, self._versions, is_due))
         except SteeringFailed as error:
-            # The table has not been read either: those of the moment would be of any age.
+            # The table has not been read either, and the open connections would be out of date.
             self._active = None
             self._limited.warn("Connections of kernel mode are not counted: {error}", error=error)
             return False
@@ -168,7 +170,8 @@ class ConnectionCounts(Service):
             before = former.get(name, 0)
             protocol = counted_protocol(name)
             if count != before and protocol is not None:
-                # One that somebody has removed, and that was made again, has begun at 0.
+                # A counter that another program has removed, and that was created again, restarts
+                # at 0.
                 self._totals[protocol] += count - before if count >= before else count
 
 
@@ -182,16 +185,16 @@ def _table(versions: Collection[int]) -> Table:
     try:
         active = active_connections(versions)
     except SteeringFailed as error:
-        # The counters are there all the same.
+        # The counters are valid all the same.
         problem = error
     return Table(active, time.monotonic() - began, problem)
 
 
 def active_connections(versions: Collection[int]) -> ActiveConnections | None:
-    """Return those in the table of the network namespace of the thread that asks.
+    """Read the connections from the conntrack table of the current thread's network namespace.
 
-    A connection by UDP is there for as long as it may be answered. ``None`` where the table is so
-    large that reading takes longer than :data:`MOST_SECONDS`. Raises
+    A UDP connection exists as long as it may be answered. Return ``None`` if the table is so large
+    that reading takes longer than :data:`MOST_SECONDS`. Raises
     :class:`~yurttunnel.steering.failures.SteeringFailed`.
     """
     until = time.monotonic() + MOST_SECONDS
@@ -213,14 +216,14 @@ def active_connections(versions: Collection[int]) -> ActiveConnections | None:
                     dialled[entry.protocol, entry.destination, entry.port] += 1
                 if time.monotonic() > until:
                     return None
-    # The kernel may have been looking for long, and found few.
+    # The kernel may have searched for a long time, and found few.
     return None if time.monotonic() > until else ActiveConnections(dialled, own)
 
 
 def _counted(versions: Collection[int]) -> Mapping[str, int] | None:
-    """Return the counts by the names of counters.
+    """Return the counts by the names of their counters.
 
-    ``None`` where rules were changed meanwhile: then the kernel may have left some out.
+    Return ``None`` if rules changed meanwhile: then the kernel may have omitted some.
     """
     generation = nft_generation()
     counted = {

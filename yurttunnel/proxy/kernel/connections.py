@@ -1,6 +1,6 @@
-"""The kernel's table of connections: which of them are answered, and forgetting those that are not.
+"""Access to the conntrack table: which attempts are answered, and deleting the entries of others.
 
-A client's packets go where its connection is led in that table, whatever the rules are by then.
+A client's packets follow the entry of its connection, even after the rules have changed.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _LACKING = (
     " endpoints that do not answer are not noticed in kernel mode"
 )
 MEANINGS = {errno.EINVAL: _LACKING, errno.EOPNOTSUPP: _LACKING}
-"""What the kernel's refusals mean where its table is asked for."""
+"""The meanings of the kernel's errors when the table is read."""
 
 MOST_PORTALS = 32
-"""By which a connection is looked for whose client's address is replaced."""
+"""The maximum number of portals to try in a search if the client's address is replaced."""
 
 Portals = Callable[[Target], Iterable[tuple[Address, int]]]
-"""Yields the addresses and ports by which clients come to an endpoint."""
+"""Yields the addresses and ports by which clients reach an endpoint."""
 
 
 class Connections:
-    """The table of the network namespace of the thread that asks; ``run`` waits for long answers.
+    """The conntrack table of the thread's network namespace; ``run`` runs blocking calls.
 
-    It is asked for single connections between :meth:`start` and :meth:`stop`.
+    Single connections can be looked up between :meth:`start` and :meth:`stop`.
     """
 
     def __init__(self, run: Run, portals: Portals) -> None:
@@ -50,20 +50,20 @@ class Connections:
         self._kernel: Conversation | None = None
 
     def start(self) -> None:
-        """Open a socket. Raises :class:`SteeringFailed`."""
+        """Open a netlink socket. Raises :class:`SteeringFailed`."""
         with as_steering_failed(_ASKING, MEANINGS):
             self._kernel = Conversation(NETLINK_NETFILTER)
 
     def stop(self) -> None:
-        """Let it go."""
+        """Close the socket."""
         if self._kernel is not None:
             self._kernel.close()
             self._kernel = None
 
     def is_answered(self, attempt: Attempt) -> bool | None:
-        """Return whether the endpoint has answered; ``None`` where the connection is forgotten.
+        """Return whether the endpoint has answered; ``None`` if the entry no longer exists.
 
-        This may be asked in the reactor's thread. Raises :class:`SteeringFailed`.
+        This may be called in the reactor's thread. Raises :class:`SteeringFailed`.
         """
         if self._kernel is None:
             return None
@@ -72,9 +72,9 @@ class Connections:
         return None if found is None else found.is_answered
 
     def forget(self, attempt: Attempt) -> None:
-        """Delete the entry by which the kernel leads an attempt, where there is one.
+        """Delete the entry of an attempt, if it exists.
 
-        This may be asked in the reactor's thread. Raises :class:`SteeringFailed`.
+        This may be called in the reactor's thread. Raises :class:`SteeringFailed`.
         """
         if self._kernel is None:
             return
@@ -85,14 +85,15 @@ class Connections:
                 FlowTable(self._kernel).delete(version, [found])
 
     def _find(self, kernel: Conversation, attempt: Attempt) -> Entry | None:
-        """Return the entry of an attempt: by its answers, or where those go to another address
-        than the client's by what it has sent."""
+        """Return the entry of an attempt. Search it by the reply direction, or, if replies go to
+        another address than the client's, by the original direction.
+        """
         (protocol, endpoint), source, port = attempt
         table, version = FlowTable(kernel), endpoint.address.version
         of_endpoint = endpoint.address.packed, endpoint.port
         of_client = source.packed, port
         found = table.answering(version, Direction(protocol.number, *of_endpoint, *of_client))
-        # The client may speak to the endpoint itself as well, from the same port.
+        # The client may also connect to the endpoint directly, from the same port.
         if found is not None and found.is_translated:
             return found
         for address, number in islice(self._portals(attempt.target), MOST_PORTALS):
@@ -103,16 +104,16 @@ class Connections:
         return None
 
     def forget_unanswered(self, targets: Collection[Target], mark: int) -> Deferred[int]:
-        """Delete those that the endpoints have not answered; return how many there were.
+        """Delete the entries that the endpoints have not answered; return how many there were.
 
-        Only those are looked at whose mark has all bits of ``mark``. Fails with
+        Only entries whose mark has all bits of ``mark`` are considered. Fails with
         :class:`SteeringFailed`.
         """
         return self._run(partial(_forget_unanswered, targets, mark))
 
 
 def check() -> None:
-    """Raise :class:`SteeringFailed` where the kernel does not give the table."""
+    """Raise :class:`SteeringFailed` if the kernel does not provide the table."""
     with as_steering_failed(_ASKING, MEANINGS), Conversation(NETLINK_NETFILTER) as kernel:
         for _ in FlowTable(kernel).unanswered(4, RETRIED):
             break
@@ -130,7 +131,7 @@ def _forget_unanswered(targets: Collection[Target], mark: int) -> int:
         }
         forgotten = 0
         for version in sorted({each.endpoint.address.version for each in targets}):
-            # Read to the end first: a conversation is about one thing at a time.
+            # Read to the end first: a netlink conversation handles one request at a time.
             found = [
                 entry
                 for entry in table.unanswered(version, mark)

@@ -1,4 +1,4 @@
-"""Endpoints that do not answer, and are left out until they do."""
+"""Endpoints that do not respond, and are ejected until they do."""
 
 from __future__ import annotations
 
@@ -18,22 +18,24 @@ from yurttunnel.proxy.kernel.targets import Target
 from yurttunnel.proxy.state.virtual_services import Endpoint, Protocol
 
 FIRST, LONGEST = 1.0, 30.0
-"""Seconds until an ejected endpoint is probed at first, and at most. By UDP, where nothing can be
-probed, it returns after :data:`UDP_FACTOR` times as long."""
+"""The first and the longest time in seconds until an ejected endpoint is probed. UDP endpoints
+cannot be probed: they return after :data:`UDP_FACTOR` times as long."""
 
 UDP_FACTOR = 10.0
 
 TRIAL = 60.0
-"""Seconds after which an endpoint that is silent to our probes returns all the same: a network
-policy may keep this machine from it, and not the clients. One client then waits for a second."""
+"""Seconds after which an endpoint that does not respond to probes returns all the same: a network
+policy may block this machine, and not the clients. If it is really dead, one client waits for a
+second."""
 
 
 @dataclass(slots=True)
 class _Health:
-    """What is known of an endpoint that has failed; ``since`` and ``until`` are of an ejection.
+    """The state of an endpoint that has failed; ``since`` and ``until`` limit an ejection.
 
-    ``in_a_row`` are ejections, and probes during one, since clients have been answered last.
-    ``in_doubt`` is whether it is being probed out of its turn, ``returned`` when it was used again.
+    ``in_a_row`` is the number of ejections, and of probes during one, since a client was last
+    answered. ``in_doubt`` is whether it is being probed earlier than scheduled, ``returned`` when
+    it was last used again.
     """
 
     failures: int = 0
@@ -46,10 +48,11 @@ class _Health:
 
 
 class Ejections:
-    """Which endpoints are ejected.
+    """Records which endpoints are ejected.
 
-    ``probe`` says what an endpoint does. ``on_changed`` are called with a target that is ejected,
-    returns, or is in doubt no more; ``on_ejected`` behind them with one that is ejected.
+    ``probe`` probes an endpoint. The callbacks in ``on_changed`` are called with a target that is
+    ejected, returns, or is no longer in doubt; afterwards those in ``on_ejected`` with one that is
+    ejected.
     """
 
     _log = Logger()
@@ -64,21 +67,21 @@ class Ejections:
         self.on_ejected: list[Callable[[Target], object]] = []
 
     def is_ejected(self, protocol: Protocol, endpoint: Endpoint) -> bool:
-        """Return whether it is left out where there are others."""
+        """Return whether an endpoint is left out if there are others."""
         if not self._waiting:
             return False
         health = self._known.get(Target(protocol, endpoint))
         return health is not None and health.until is not None
 
     def is_in_doubt(self, protocol: Protocol, endpoint: Endpoint) -> bool:
-        """Return whether one that is ejected is being asked whether it answers by now."""
+        """Return whether an ejected endpoint is being probed, and may be back."""
         health = self._known.get(Target(protocol, endpoint))
         return health is not None and health.in_doubt
 
     def reconsider(self, targets: Collection[Target]) -> None:
-        """Probe those that are ejected at once, since their services have nothing else left.
+        """Probe ejected endpoints at once, because their services have no others.
 
-        By UDP nothing can be probed.
+        UDP endpoints cannot be probed.
         """
         for target in targets:
             health, waiting = self._known.get(target), self._waiting.get(target)
@@ -87,12 +90,12 @@ class Ejections:
             health.in_doubt = True
             if waiting.active():
                 waiting.cancel()
-                # It is as the probe of before, by which the pause was chosen.
+                # It replaces the scheduled probe, so the interval stays the same.
                 health.in_a_row -= 1
                 self._over(target, health)
 
     def eject(self, target: Target, outcome: Outcome) -> None:
-        """Leave an endpoint out; one that is already is left as it is."""
+        """Eject an endpoint; an ejection in progress stays as it is."""
         health = self._known.setdefault(target, _Health())
         health.failures += 1
         health.why = outcome.value
@@ -100,7 +103,7 @@ class Ejections:
             return
         health.since = self._clock.seconds()
         if target.protocol is Protocol.UDP and health.since - health.returned >= LONGEST:
-            # Nobody tells of answers, but refusals would have been told.
+            # UDP answers are not reported, but refusals would have been.
             health.in_a_row = 0
         self._wait(target, health)
         self._limited.warn(
@@ -114,19 +117,19 @@ class Ejections:
             told(target)
 
     def answered(self, target: Target) -> None:
-        """Note that a client has been answered: if there are failures again, they are the first."""
+        """Record that a client was answered, so that the next failure counts as the first."""
         health = self._known.get(target)
         if health is not None:
             health.in_a_row = 0
 
     def keep(self, targets: Callable[[Target], bool]) -> None:
-        """Forget endpoints for which ``targets`` is false: no service has them any more."""
+        """Drop endpoints for which ``targets`` is false, because no service has them any more."""
         for target in [each for each in self._known if not targets(each)]:
             del self._known[target]
             self._stop_waiting(target)
 
     def endpoints(self, protocol: Protocol, endpoints: Collection[Endpoint]) -> list[EndpointStats]:
-        """Return what is known of endpoints; how many connections they have, the kernel knows."""
+        """Return the state of endpoints; without their connections, which only the kernel knows."""
         stats = []
         for each in endpoints:
             health = self._known.get(Target(protocol, each)) or _Health()
@@ -134,7 +137,7 @@ class Ejections:
         return stats
 
     def stop(self) -> None:
-        """Probe no more."""
+        """Stop probing."""
         for target in list(self._waiting):
             self._stop_waiting(target)
 
@@ -160,7 +163,7 @@ class Ejections:
 
     def _probed(self, outcome: Outcome, target: Target, health: _Health) -> None:
         if self._known.get(target) is not health or target not in self._waiting:
-            # It is no longer asked for.
+            # The endpoint was dropped, or the ejection has ended.
             return
         was_in_doubt, health.in_doubt = health.in_doubt, False
         waited = self._clock.seconds() - health.since
@@ -184,6 +187,6 @@ class Ejections:
             told(target)
 
     def _failed(self, failure: Failure) -> None:
-        # It is cancelled at the end of the process.
+        # Probes are cancelled at the end of the process.
         if failure.check(CancelledError) is None:
             self._log.failure("An ejected endpoint cannot be probed", failure)

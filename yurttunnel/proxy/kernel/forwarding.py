@@ -1,6 +1,6 @@
-"""What keeps this machine from forwarding what kernel mode leads to endpoints.
+"""Settings of this machine that prevent the forwarding of packets in kernel mode.
 
-User mode takes nothing of that: its packets come from, and end at, this machine.
+User mode needs no forwarding: its packets start and end at this machine.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from yurttunnel.steering.firewall.detection import legacy_tables
 from yurttunnel.steering.programs import IPrograms, ProgramFailed
 
 PERIOD = 60.0
-"""Seconds after which the settings are looked at again; policies are only while they drop."""
+"""The interval of the checks in seconds; policies are only read again while they drop packets."""
 
 LINKS = Path("/sys/class/net")
-"""Of the network namespace that sysfs was mounted in, mostly this machine's (sysfs(5))."""
+"""Those of the network namespace in which sysfs was mounted, usually the machine's (sysfs(5))."""
 
 _FORWARDING = {4: "ipv4/ip_forward", 6: "ipv6/conf/all/forwarding"}
 _BRIDGED = {4: "bridge/bridge-nf-call-iptables", 6: "bridge/bridge-nf-call-ip6tables"}
@@ -36,12 +36,12 @@ _LEGACY = {4: "iptables-legacy", 6: "ip6tables-legacy"}
 
 
 def forwards(versions: Collection[int]) -> bool:
-    """Return whether this machine forwards packets of some of these families, as far as it says."""
+    """Return whether this machine forwards packets of some of these families, if known."""
     return any(sysctl.is_on(_FORWARDING[version]) is not False for version in versions)
 
 
 class Forwarding(TimerService):
-    """Looks for what is in the way of Services that ``source`` has, and logs what has changed."""
+    """Checks for obstacles to the Services of ``source``, and logs changes."""
 
     _log = Logger()
 
@@ -56,14 +56,14 @@ class Forwarding(TimerService):
         self._told: str | None = None
 
     def problem(self) -> str | None:
-        """Return what is in the way, and the cure; ``None`` where nothing is known to be."""
+        """Return the obstacles and their fixes; ``None`` if none are known."""
         state = self._source.state()
         versions = {key.version for key in state.services} if state is not None else set()
         found = [each for version in sorted(versions) for each in self._obstacles(version)]
         return "; ".join(found) or None
 
     async def _look(self) -> None:
-        # Reading them takes a program, and may take some time where there are many rules.
+        # This runs a program, and may take some time if there are many rules.
         if self._dropping is None or self._dropping:
             self._dropping = await dropping_versions(self._programs)
         problem = self.problem()
@@ -95,9 +95,9 @@ class Forwarding(TimerService):
 
 
 async def dropping_versions(programs: IPrograms) -> frozenset[int]:
-    """Return the families in which a chain drops what is forwarded unless a rule accepts it.
+    """Return the families in which a chain drops forwarded packets unless a rule accepts them.
 
-    None of those whose chains cannot be read.
+    Families whose chains cannot be read are not included.
     """
     found: set[int] = set()
     family = ""
@@ -107,7 +107,7 @@ async def dropping_versions(programs: IPrograms) -> frozenset[int]:
         else:
             family = match[1]
     for version, program in _LEGACY.items():
-        # To ask for a table that is not there would make it.
+        # Listing a table that does not exist would create it.
         if "filter" in legacy_tables(version):
             said = await _said(programs, program, "-S", "FORWARD")
             if said.startswith("-P FORWARD DROP\n"):

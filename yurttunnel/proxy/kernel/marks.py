@@ -1,16 +1,16 @@
-"""Bits in the marks of connections that the kernel leads to endpoints (``ct mark``).
+"""Bits in the marks of connections that the kernel sends to endpoints (``ct mark``).
 
-They are not those of packets: no routing, and nobody else's masquerading, depends on them.
+These are not packet marks: routing and the masquerading of other programs do not depend on them.
 """
 
 RETRIED = 0x2000
-"""Of a connection for which there is another endpoint if this one does not answer."""
+"""The connection may be retried at another endpoint if this one does not respond."""
 
 ATTENDED = 0x1000
-"""Of a connection that has begun while there is a process that acts on refusals."""
+"""The connection began while a process ran that acts on refusals."""
 
 MASQUERADED = 0x4000
-"""Of one whose client's address is replaced: the bit that kube-proxy marks packets with
+"""The client's address is replaced; the bit is the one that kube-proxy uses for packets
 (``--iptables-masquerade-bit``)."""
 
 
@@ -20,8 +20,8 @@ def set_mark(bit: int) -> str:
 
 
 def has_mark(bit: int) -> str:
-    """Return the match for a bit, of a connection that is led to another address.
+    """Return the match for a bit of a translated connection.
 
-    Other programs' marks may have the bit as well, such as wg-quick's 0xca6c.
+    The marks of other programs may contain the bit as well, such as wg-quick's 0xca6c.
     """
     return f"ct status dnat ct mark & {bit:#x} != 0"

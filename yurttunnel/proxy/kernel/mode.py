@@ -1,4 +1,4 @@
-"""Kernel mode as a whole: its rules, and what watches over endpoints."""
+"""Kernel mode as a whole: its rules, and the detection of endpoints that do not respond."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ from yurttunnel.steering.programs import IPrograms
 from yurttunnel.tunnel.reactor import IReactor
 
 RETRY = 5.0
-"""Seconds after which the kernel is asked again to tell of packets: a former process may have ended
-by then, which is told them."""
+"""Seconds until the packet log is requested again: a previous process that still receives it may
+have ended by then."""
 
 
 @implementer(IKernel)
 class KernelMode(Service):
-    """Has ``rules`` for whoever applies them, and ejects endpoints that do not answer.
+    """Provides ``rules``, and ejects endpoints that do not respond.
 
-    It is started before rules are applied. At its stop, rules are left in which no endpoint is
-    ejected, and that pass refusals on: nobody is there who would find out when one returns.
-    ``addresses()`` are this machine's.
+    Start it before rules are applied. When it stops, it leaves rules without ejections that pass
+    refusals to clients, because no process would detect when an endpoint is back. ``addresses()``
+    returns the addresses of this machine.
     """
 
     _log = Logger()
@@ -79,7 +79,7 @@ class KernelMode(Service):
         self._watches = False
         self._prober = prober = Prober(reactor)
         self.ejections = Ejections(reactor, prober.probe)
-        """Which endpoints are left out, and what they have done."""
+        """The ejected endpoints, and the state of all that have failed."""
         parts = KernelParts(masquerade, self.ejections.is_ejected, self.ejections.is_in_doubt)
         tables = Tables(versions, parts, host_address, networks, self._common, host_for_all)
         self.rules = KernelRules(
@@ -89,7 +89,7 @@ class KernelMode(Service):
             self.ejections,
             self._connections.forget_unanswered,
         )
-        """What leads portals to endpoints."""
+        """The rules that send clients of portals to endpoints."""
         self._suspicion = Suspicion(
             reactor,
             self._connections.is_answered,
@@ -101,12 +101,12 @@ class KernelMode(Service):
             reactor, self._connections.forget, prober.probe, self._suspicion
         )
         self.counts = ConnectionCounts(reactor, run, versions)
-        """How many connections each service has, and has had."""
+        """The number of open connections, and of all, of each service."""
         self._packets = PacketLog(reactor, GROUP, COPIED, self._take)
         self._attending = attended_connections(run, self._attend_to_all)
         self._all_are_attended = False
         self.problem: str | None = None
-        """Why endpoints that do not answer are not noticed; ``None`` where they are."""
+        """Why dead endpoints are not detected; ``None`` if they are."""
 
     def carries(self, service: VirtualService) -> bool:
         """See :class:`IKernel`."""
@@ -134,7 +134,7 @@ class KernelMode(Service):
         return self.counts.totals()
 
     def startService(self) -> None:
-        """Begin to watch; where the kernel does not let that be, it is told, and all else goes."""
+        """Start the detection; if the kernel rejects that, log it and continue without."""
         super().startService()
         self._attending.startService()
         self.counts.startService()
@@ -166,7 +166,7 @@ class KernelMode(Service):
         elif what.is_stale:
             self._stale_entries.refused(what.attempt)
         elif what.has_no_way and what.attempt.target.protocol is Protocol.TCP:
-            # A firewall may say that of one client alone.
+            # A firewall may reject only that client.
             self._suspicion.suspect(what.attempt.target)
         else:
             self._suspicion.refused(what.attempt.target)
@@ -203,12 +203,12 @@ class KernelMode(Service):
             )
 
     def stopService(self) -> Deferred[None]:
-        """Watch no more; fires when the rules are such that this is right."""
+        """Stop the detection; fires when the rules have been changed accordingly."""
         super().stopService()
         return Deferred.fromCoroutine(self._stop())
 
     def _portals(self, target: Target) -> Iterator[tuple[Address, int]]:
-        """Yield where clients of an endpoint send to: node ports to any address that has those."""
+        """Yield the destinations of an endpoint's clients, with each address for a node port."""
         version = target.endpoint.address.version
         own = [
             each
@@ -226,6 +226,6 @@ class KernelMode(Service):
             version,
             watches=self._watches,
             all_are_attended=self._all_are_attended,
-            # Asked at each sync, so that it counts without a restart.
+            # Read at each sync, so that a change applies without a restart.
             drops_invalid=not is_on(BE_LIBERAL),
         )

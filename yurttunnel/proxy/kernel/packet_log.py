@@ -1,4 +1,4 @@
-"""The kernel's log of packets (nflog), read as they come."""
+"""Reading the kernel's packet log (nflog)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from yurttunnel.steering.netlink.conversation import CHANGE, Conversation
 from yurttunnel.steering.netlink.messages import attribute, attributes, raw_request
 from yurttunnel.steering.netlink.refusals import as_steering_failed
 
-# Of linux/netfilter/nfnetlink.h and nfnetlink_log.h.
+# From linux/netfilter/nfnetlink.h and nfnetlink_log.h.
 _SUBSYSTEM = 4
 _PACKET, _CONFIGURE = 0, 1
 _COMMAND, _MODE = 1, 2
@@ -26,7 +26,7 @@ _PAYLOAD, _PREFIX = 9, 10
 _HEADER_SIZE = 4
 
 AT_ONCE = 32
-"""Messages that are taken in one turn of the reactor: less than a millisecond."""
+"""The maximum number of messages read in one reactor turn, which takes less than a millisecond."""
 
 _LACKING = (
     "this kernel gives no log of packets; load the module nfnetlink_log, else endpoints that do"
@@ -41,10 +41,10 @@ _MEANINGS = {errno.EINVAL: _LACKING, errno.EOPNOTSUPP: _LACKING, errno.EPERM: _T
 
 @implementer(IReadDescriptor)
 class PacketLog:
-    """One group of the log, in the network namespace of the thread that starts it.
+    """Reads one group of the log, in the network namespace of the thread that starts it.
 
-    ``told`` gets the prefix of each packet, empty where its rule has none, and its beginning, with
-    the header of IP first.
+    ``told`` is called with the prefix of each packet, empty if its rule has none, and the beginning
+    of the packet from the IP header on.
     """
 
     def __init__(
@@ -61,27 +61,27 @@ class PacketLog:
         self._kernel: Conversation | None = None
 
     def start(self) -> None:
-        """Begin to read. Raises :class:`SteeringFailed` where the kernel has no such log."""
+        """Start reading. Raises :class:`SteeringFailed` if the kernel has no such log."""
         self._kernel = open_log(self._group, self._copied)
         self._reactor.addReader(self)
 
     def stop(self) -> None:
-        """Read no more; the kernel then logs nothing."""
+        """Stop reading; the kernel then logs nothing."""
         if self._kernel is not None:
             self._reactor.removeReader(self)
             self._kernel.close()
             self._kernel = None
 
     def fileno(self) -> int:
-        """Return what the reactor waits at."""
+        """Return the descriptor for the reactor."""
         return -1 if self._kernel is None else self._kernel.fileno()
 
     def logPrefix(self) -> str:
-        """Return what the reactor calls it."""
+        """Return the name for the reactor's log."""
         return "packet log"
 
     def doRead(self) -> None:
-        """Take what has come, up to a bound."""
+        """Read what is available, up to a limit."""
         for _ in range(AT_ONCE):
             if self._kernel is None:
                 return
@@ -90,7 +90,7 @@ class PacketLog:
             except OSError as problem:
                 if problem.errno != errno.ENOBUFS:
                     raise
-                # It is a sample anyway: what was lost comes again while it lasts.
+                # The log is a sample anyway: a lost event is repeated while its cause lasts.
                 continue
             if not messages:
                 return
@@ -98,14 +98,14 @@ class PacketLog:
                 self._told(prefix, payload)
 
     def connectionLost(self, reason: Failure) -> None:
-        """Let the socket go: the reactor ends, or cannot read it."""
+        """Close the socket: the reactor stops, or cannot read it."""
         self.stop()
 
 
 def open_log(group: int, copied: int) -> Conversation:
-    """Return a conversation to which a group comes, ``copied`` bytes of each packet.
+    """Return a conversation that receives a group, with ``copied`` bytes of each packet.
 
-    Raises :class:`SteeringFailed` where the kernel has no such log.
+    Raises :class:`SteeringFailed` if the kernel has no such log.
     """
     with as_steering_failed("cannot watch whether endpoints answer", _MEANINGS):
         kernel = Conversation(NETLINK_NETFILTER)

@@ -1,4 +1,4 @@
-"""What packets that the kernel tells of say: the beginnings of IP, TCP, UDP and ICMP."""
+"""Parsing logged packets: the headers of IP, TCP, UDP and ICMP."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ _PORTS = struct.Struct("!HH")
 _PROTOCOLS = {each.number: each for each in Protocol}
 
 _TCP_FLAGS, _SYN, _RST, _ACK = 13, 0x02, 0x04, 0x10
-"""Of the header of TCP (RFC 9293, 3.1): where the flags are, and which."""
+"""From the TCP header (RFC 9293, 3.1): the offset of the flags, and some flags."""
 
 STALE = "stale"
-"""What the kernel's log calls packets that it takes for an earlier connection's."""
+"""The log prefix of packets that the kernel assigns to an earlier connection."""
 
 _ICMP_SIZE = 8
-"""Of the header of an error, which the packet follows that it is about (RFC 792, RFC 4443)."""
+"""The header of an error, which the original packet follows (RFC 792, RFC 4443)."""
 
 _UNREACHABLE = {socket.IPPROTO_ICMP: 3, socket.IPPROTO_ICMPV6: 1}
-"""The type of such an error."""
+"""The type of a destination-unreachable error."""
 
 NO_WAY = {4: (0, 1), 6: (0, 3)}
-"""The codes of such an error by which no way leads to the destination."""
+"""The codes of such an error that mean that there is no route to the destination."""
 
 TOO_BIG = 4
-"""The code of ICMP by which a destination is unreachable only to a packet of that size, which its
-sender has to hear of (RFC 1191). In ICMPv6 that is a type of its own."""
+"""The ICMP code which means that a destination is unreachable only for packets of that size; the
+sender must receive it (RFC 1191). ICMPv6 has a separate type for it."""
 
 _IPV4_SIZE, _IPV6_SIZE = 20, 40
 
@@ -39,8 +39,8 @@ _IPV4_SIZE, _IPV6_SIZE = 20, 40
 class Tried:
     """A client's first packet.
 
-    It ``is_stale`` where the kernel takes it for an earlier connection's, from the same port, and
-    has led it to the endpoint of that.
+    It ``is_stale`` if the kernel assigns it to an earlier connection from the same port, and has
+    sent it to the endpoint of that connection.
     """
 
     attempt: Attempt
@@ -49,9 +49,9 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The endpoint, or a router on the way to it, has answered that nobody serves there.
+    """The endpoint, or a router on the path to it, has reported that nothing listens there.
 
-    It ``is_stale`` like an attempt. With ``has_no_way`` it says that no way leads to the endpoint.
+    It ``is_stale`` like an attempt. ``has_no_way`` means that there is no route to the endpoint.
     """
 
     attempt: Attempt
@@ -61,7 +61,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class _Packet:
-    """The header of IP; ``carried`` is what follows it."""
+    """The IP header; ``carried`` is the payload."""
 
     protocol: int
     source: Address
@@ -70,9 +70,10 @@ class _Packet:
 
 
 def told(prefix: bytes, payload: bytes) -> Tried | Refused | None:
-    """Return what a packet says that the rules have let this process know of.
+    """Parse a packet that the rules have logged.
 
-    ``prefix`` is what the kernel's log calls it. ``None`` where it is none of those, or too short.
+    ``prefix`` is its log prefix. Return ``None`` if it is neither an attempt nor a refusal, or too
+    short.
     """
     packet = _packet(payload)
     if packet is None:
@@ -101,7 +102,7 @@ def _attempt(protocol: Protocol, client: Endpoint, endpoint: Endpoint) -> Attemp
 
 
 def _error(packet: _Packet) -> Refused | None:
-    """Return which endpoint a router, or its own machine, says is not reached."""
+    """Return the endpoint that a router, or the endpoint's own machine, reports as unreachable."""
     if packet.carried[:1] != bytes([_UNREACHABLE[packet.protocol]]):
         return None
     if packet.protocol == socket.IPPROTO_ICMP and packet.carried[1:2] == bytes([TOO_BIG]):
@@ -123,7 +124,7 @@ def _packet(payload: bytes) -> _Packet | None:
             payload[(payload[0] & 0xF) * 4 :],
         )
     if version == 6 and len(payload) >= _IPV6_SIZE:
-        # Extension headers are not looked for: no client's first packet has some.
+        # Extension headers are not parsed: a client's first packet has none.
         return _Packet(
             payload[6], IPv6Address(payload[8:24]), IPv6Address(payload[24:40]), payload[40:]
         )

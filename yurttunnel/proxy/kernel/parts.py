@@ -1,4 +1,4 @@
-"""What each virtual service has in the table, in kernel mode: chains that choose an endpoint."""
+"""The part of the table for each virtual service in kernel mode: chains that select an endpoint."""
 
 from __future__ import annotations
 
@@ -30,31 +30,30 @@ from yurttunnel.proxy.state.virtual_services import (
 )
 
 HAIRPIN = "hairpin"
-"""A set of endpoints that may be on this node, each twice: what such a one sends to itself must
-come back through this machine, else it would answer itself directly."""
+"""A set of endpoints that may be on this node, each twice. Packets that one sends to itself must
+return through this machine, else it would reply to itself directly."""
 
 _BETWEEN = "drop"
-"""Behind the choice of an endpoint. A packet goes by the rules that there are when it comes, but
-maps are looked up as they are at that moment: amid a change it may find nothing in one that has
-just gone. If it passed, the kernel would lead its connection nowhere from then on; dropped it is
-sent again."""
+"""The last rule after the selection of an endpoint. A packet is processed by the rules at its
+arrival, but maps are looked up in their current state: during a change a lookup may find nothing in
+a map that has just been deleted. If the packet passed, its connection would be sent nowhere from
+then on; when it is dropped, the client sends it again."""
 
 _PROTOCOLS = {each.value.lower(): each for each in Protocol}
 
 _MOST_NAMED = 80
-"""Characters of a Service's name in that of its chains, which may have 127."""
+"""The maximum length of a Service's name in those of chains, which may have 127 characters."""
 
 Judges = Callable[[Protocol, Endpoint], bool]
-"""Returns whether something is so of an endpoint."""
+"""Returns a boolean property of an endpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class Masquerade:
-    """Whose addresses are replaced, beside those that have to be.
+    """Whose addresses are replaced, in addition to those that must be.
 
-    ``everyone`` means all clients of cluster IPs; ``pods`` are the networks of pods, of which no
-    client of a cluster IP is replaced: those from elsewhere are. There are none where it is not
-    known.
+    ``everyone`` means all clients of cluster IPs. If ``pods`` has the networks of pods, the
+    addresses of all other clients of cluster IPs are replaced. It is empty if they are not known.
     """
 
     everyone: bool = False
@@ -62,9 +61,9 @@ class Masquerade:
 
 
 def carries(service: VirtualService) -> bool:
-    """Return whether the kernel can carry a service, which then takes no proxy socket.
+    """Return whether the kernel can carry a service, which then needs no proxy socket.
 
-    It cannot tell endpoints of clients by the PROXY protocol.
+    The kernel cannot use the PROXY protocol.
     """
     return not service.proxy_protocol
 
@@ -86,7 +85,7 @@ class KernelParts:
             placed, internal, host, lambda served, portal: self._lead(placed, served, portal)
         )
         chains: dict[str, Chain] = {}
-        # It has counted what there was also where it has no endpoints now.
+        # The counter stays while the service has no endpoints.
         maps = {counter_name(service.key): "counter"} if carries(service) else {}
         own = dict(found)
         if is_carried(placed):
@@ -101,7 +100,7 @@ class KernelParts:
                     self._masquerading(service.key.version), f"goto {_name('svc', service.key)}"
                 )
         if internal is not None and is_carried(internal):
-            # A program's own packets may have a source that no endpoint's answers find back to.
+            # The packets of a local program may have a source to which no endpoint can reply.
             chains[_name("own", service.key)] = chain(
                 f"fib saddr type local {set_mark(MASQUERADED)}",
                 f"goto {_name('svc', internal.service.key)}",
@@ -133,7 +132,7 @@ class KernelParts:
     def _add_choice(
         self, service: VirtualService, chains: dict[str, Chain], maps: dict[str, str]
     ) -> None:
-        """Add the chain that chooses an endpoint, and with affinity those of each endpoint."""
+        """Add the chain that selects an endpoint, and with affinity a chain for each endpoint."""
         chosen, is_retried = self._chosen(service)
         mark = f"{set_mark(RETRIED)} " if is_retried else ""
         protocol = service.key.protocol.value.lower()
@@ -142,11 +141,12 @@ class KernelParts:
         if service.affinity is None:
             to = _numbered([_at(each, " . ") for each in chosen])
             choice = f"dnat to numgen random mod {len(chosen)} map {to}"
-            # One rule: with a second one a thousand services would take a tenth of a second more.
+            # One rule only: a second one would take a tenth of a second more for a thousand
+            # services.
             chains[name] = chain(f"{count} {mark}meta l4proto {protocol} {choice}", _BETWEEN)
             return
         version = service.key.version
-        # A longer time is that of the rules alone, and the set stays with its clients.
+        # A longer timeout changes only the rules: the set stays, with its clients.
         clients = _name("clients", service.key, self._clients.of(service.key, service.affinity))
         maps[clients] = clients_set(version)
         verdicts, known = [], []
@@ -162,10 +162,10 @@ class KernelParts:
         chains[name] = chain(count, *known, choice, _BETWEEN)
 
     def _chosen(self, service: VirtualService) -> tuple[tuple[Endpoint, ...], bool]:
-        """Return the endpoints for new connections, and whether another may be tried after them.
+        """Return the endpoints for new connections, and whether a retry at another is possible.
 
-        Where all are ejected, all of them are used, and clients get what those answer; not before
-        it is known that none has come back.
+        If all are ejected, all of them are used. As soon as it is known that none is back, clients
+        get their refusals.
         """
         protocol = service.key.protocol
         alive = tuple(each for each in service.endpoints if not self._is_ejected(protocol, each))
@@ -176,17 +176,17 @@ class KernelParts:
 
 
 def counter_name(key: Key) -> str:
-    """Return the name of the counter of the connections to a service."""
+    """Return the name of the counter of a service's connections."""
     return _name(key.protocol.value.lower(), key)
 
 
 def counted_protocol(counter: str) -> Protocol | None:
-    """Return the protocol of a counter's connections; ``None`` for one of another name."""
+    """Return the protocol of a counter's connections; ``None`` for any other name."""
     return _PROTOCOLS.get(counter.partition("-")[0])
 
 
 def is_carried(placed: Placed) -> bool:
-    """Return whether it is the kernel that carries a service."""
+    """Return whether the kernel carries a service."""
     return bool(placed.service.endpoints) and placed.proxy_port is None
 
 
@@ -195,7 +195,7 @@ def _to(kind: str, key: Key) -> Led:
 
 
 def _name(kind: str, key: Key, more: object = "") -> str:
-    """Return the name of a chain, a set or a counter; a digest tells apart what does not fit."""
+    """Return the name of a chain, a set or a counter; the digest makes it unique."""
     identity = f"{key.name} {key.version} {key.protocol.value} {key.scope.value} {more}"
     digest = hashlib.sha256(identity.encode()).hexdigest()[:12]
     return f"{kind}-{digest}-{str(key.name).replace(':', '/')[:_MOST_NAMED]}"

@@ -1,4 +1,4 @@
-"""Connections of our own to endpoints, to find out whether they answer."""
+"""Connections of this process to endpoints, to find out whether they respond."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from yurttunnel.tunnel.reactor import IReactor
 from yurttunnel.tunnel.sockets import EXHAUSTED
 
 SECONDS = 0.25
-"""How long an endpoint may take to answer: as long as in user mode, where the next one is dialed
-then. With the time before it is suspected this leaves more than half of the second after which TCP
-sends a client's first packet again, to change rules on a busy machine."""
+"""How long an endpoint may take to respond: as long as in user mode, which dials the next one then.
+With the time before the suspicion, this leaves more than half of the second after which TCP
+retransmits a client's first packet, for a change of rules on a busy machine."""
 
 AT_ONCE = 64
-"""Probes that are under way at a time; further ones wait."""
+"""The maximum number of probes in progress; others wait."""
 
 
 _LONGER = 4
-"""Times :data:`SECONDS`: the time of Twisted's, which never comes to it."""
+"""A multiple of :data:`SECONDS`: Twisted's own timeout, which never expires first."""
 
 _Result = TypeVar("_Result")
 
 
 class Outcome(enum.Enum):
-    """What an endpoint has done."""
+    """The result of a probe."""
 
     ANSWERED = "it answers"
     REFUSED = "it refuses connections"
@@ -40,7 +40,7 @@ class Outcome(enum.Enum):
 
 
 class Prober:
-    """Connects by TCP, and ends the connection at once."""
+    """Connects by TCP, and closes the connection at once."""
 
     def __init__(self, reactor: IReactor) -> None:
         self._reactor = reactor
@@ -48,16 +48,16 @@ class Prober:
         self._probing: set[Deferred[Outcome]] = set()
 
     def probe(self, endpoint: Endpoint) -> Deferred[Outcome]:
-        """Return what the endpoint does, after :data:`SECONDS` at most once it is its turn.
+        """Return the result of a probe, at most :data:`SECONDS` after it starts.
 
-        Fails with ``CancelledError`` where :meth:`stop` comes before.
+        Fails with ``CancelledError`` if :meth:`stop` is called first.
         """
         probing: Deferred[Outcome] = self._turn.run(self._connect, endpoint)
         self._probing.add(probing)
         return probing.addBoth(self._end, probing)
 
     def stop(self) -> None:
-        """Give up what is under way."""
+        """Cancel the probes in progress."""
         for probing in list(self._probing):
             probing.cancel()
 
@@ -67,7 +67,8 @@ class Prober:
 
     def _connect(self, endpoint: Endpoint) -> Deferred[Outcome]:
         probe = _Probe(self._reactor)
-        # Its own timer is not used: it would not take what has come while this process was late.
+        # Its own timeout is not used: it would ignore a response that arrived while this process
+        # was late.
         self._reactor.connectTCP(
             str(endpoint.address), endpoint.port, probe, timeout=_LONGER * SECONDS
         )
@@ -85,26 +86,26 @@ class _Probe(ClientFactory):
         self._waiting: IDelayedCall = reactor.callLater(SECONDS, self._wait_a_turn)
 
     def tell(self, outcome: Outcome) -> None:
-        """Report what the endpoint has done, unless nobody waits for it any more."""
+        """Report the result, unless the probe has ended."""
         if not self._is_over:
             self._end()
             self.outcome.callback(outcome)
 
     def startedConnecting(self, connector: IConnector) -> None:
-        """Take note of what could be given up."""
+        """Store the connector, to cancel the connection."""
         self._connector = connector
 
     def buildProtocol(self, addr: IAddress | None) -> Protocol:
-        """Take note of the answer."""
+        """Make the protocol that records the response."""
         return _Connected(self)
 
     def clientConnectionFailed(self, connector: IConnector, reason: Failure) -> None:
-        """Report why: also where a router says that there is no way."""
+        """Report the reason, including a router's report that there is no route."""
         is_own = getattr(reason.value, "osError", None) in {*EXHAUSTED, NO_SOURCE}
         self.tell(Outcome.UNKNOWN if is_own else Outcome.REFUSED)
 
     def _wait_a_turn(self) -> None:
-        """Have the reactor read what has come: it serves timers first."""
+        """Let the reactor read what has arrived: it runs timers first."""
         self._waiting = self._reactor.callLater(0, self._silent)
 
     def _silent(self) -> None:
@@ -132,9 +133,9 @@ class _Connected(Protocol):
         self._probe = probe
 
     def connectionMade(self) -> None:
-        """End it; a reset leaves nothing behind at either end."""
+        """Close the connection by a reset, which leaves no state at either end."""
         self.transport.abortConnection()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Report that it stood."""
+        """Report that the connection was established."""
         self._probe.tell(Outcome.ANSWERED)

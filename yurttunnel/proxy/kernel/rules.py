@@ -1,4 +1,4 @@
-"""The rules of kernel mode, which follow ejections at once."""
+"""The rules of kernel mode, which are updated at once when an endpoint is ejected or returns."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.interfaces import VERSIONS, Applied
 
 RETRY = 1.0
-"""Seconds after which rules are tried again that were refused."""
+"""Seconds until a failed update of the rules is retried."""
 
 LEAVING = 0.5
-"""Seconds within which an endpoint that serves no more answers what it has got by then. A client
-that has no answer sends its first packet again after 1 s (RFC 6298)."""
+"""Seconds within which a removed endpoint answers the attempts that it has received. A client
+without an answer retransmits its first packet after 1 s (RFC 6298)."""
 
 MOST_FORMER = 4096
-"""Endpoints that have left a service whose portals are known all the same."""
+"""The maximum number of removed endpoints whose former portals are kept."""
 
 Forget = Callable[[Collection[Target], int], Deferred[int]]
-"""Has the kernel forget connections that endpoints have not answered, of those with a mark."""
+"""Deletes conntrack entries with a mark that endpoints have not answered."""
 
 
 @implementer(IRules)
 class KernelRules:
-    """The rules by ``nftables``, which are those that ``tables`` makes, without what is ejected."""
+    """Applies the tables that ``tables`` makes by ``nftables``, without ejected endpoints."""
 
     _log = Logger()
 
@@ -65,11 +65,11 @@ class KernelRules:
         self._ejections = ejections
         self._forget = forget
         self._limited = RateLimitedLog(clock, self._log)
-        # Those of endpoints that have left a service, the oldest first.
+        # The portals of endpoints that have been removed from a service, the oldest first.
         self._former_portals: dict[Target, Collection[Portal]] = {}
         self._turn = DeferredLock()
         self._placed: Sequence[Placed] | None = None
-        # By their endpoints, and by their names; made when the first one is asked for.
+        # The services by endpoint, and by name; computed when they are first needed.
         self._services: dict[Target, list[Placed]] | None = None
         self._named: dict[ServicePortName, list[Placed]] = {}
         self._due = False
@@ -82,7 +82,7 @@ class KernelRules:
 
     @property
     def backend(self) -> str:
-        """What pages and logs call it."""
+        """The name for pages and logs."""
         return self._nftables.backend
 
     async def apply(self, placed: Sequence[Placed]) -> Applied:
@@ -102,7 +102,7 @@ class KernelRules:
         return await self._turn.run(self._nftables.apply, placed)
 
     async def remove(self, versions: Collection[int] = VERSIONS) -> bool:
-        """See :class:`IRules`; ejections change nothing from now on."""
+        """See :class:`IRules`; ejections have no effect from now on."""
         self._place(None)
         return await self._turn.run(self._nftables.remove, versions)
 
@@ -111,9 +111,9 @@ class KernelRules:
         return self._nftables.generation()
 
     def siblings(self, target: Target) -> Collection[Endpoint] | None:
-        """Return what else serves where an endpoint does.
+        """Return the other endpoints of an endpoint's services.
 
-        ``None`` where it serves nowhere, or there is nothing else: then nobody is to be ejected.
+        Return ``None`` if it belongs to none, or there are no others: then it must not be ejected.
         """
         found = {each for placed in self._with(target) for each in placed.service.endpoints} - {
             target.endpoint
@@ -121,10 +121,10 @@ class KernelRules:
         return found or None
 
     def portals(self, target: Target) -> Collection[Portal]:
-        """Return the portals by which clients may have been led to an endpoint.
+        """Return the portals by which clients may have been sent to an endpoint.
 
-        This machine's own come by those of another virtual service of the same name as well, and
-        entries of the kernel's table lead on to an endpoint that has left its services.
+        Clients on this machine also use the portals of another virtual service of the same name,
+        and conntrack entries still lead to an endpoint that has been removed from its services.
         """
         where = target.protocol, target.endpoint.address.version
         found: dict[Portal, None] = {}
@@ -136,18 +136,19 @@ class KernelRules:
         return found | dict.fromkeys(self._former_portals.get(target, ()))
 
     def again(self) -> None:
-        """Make the rules anew for what was placed last, since something else has changed.
+        """Update the rules for the services that were placed last, because something else has
+        changed.
 
-        What else changes in this turn of the reactor goes into the same transaction: endpoints that
-        are found dead together have to be gone together, before a client that one of them has not
-        answered tries again, else it is led to another of them.
+        Further changes in this reactor turn are part of the same transaction: endpoints that are
+        found dead together must be removed together, before a client of one of them retries, or it
+        would be sent to another of them.
         """
         self._due = True
         if self._following is None and self._next is None:
             self._next = self._clock.callLater(0, self._begin)
 
     async def leave(self) -> None:
-        """Make the rules those of a machine where nobody ejects endpoints any more."""
+        """Change the rules to those of a machine where no process ejects endpoints."""
         self._due = False
         self._leaving.stop()
         if self._next is not None:
@@ -161,7 +162,7 @@ class KernelRules:
         self._services = None
 
     def _with(self, target: Target) -> Sequence[Placed]:
-        """Return the services that the kernel leads to an endpoint."""
+        """Return the services that the kernel sends to an endpoint."""
         if self._services is None:
             services, named = defaultdict(list), defaultdict(list)
             for placed in self._placed or ():
@@ -173,9 +174,9 @@ class KernelRules:
         return self._services.get(target, ())
 
     def _remember_portals(self, target: Target, portals: Collection[Portal]) -> None:
-        """Keep the portals of a service that an endpoint leaves."""
+        """Keep the portals of a service from which an endpoint is removed."""
         known = dict.fromkeys(self._former_portals.pop(target, ()))
-        # The latest ones: no more are looked at.
+        # The latest ones only: no more are searched.
         latest = islice(dict.fromkeys(portals) | known, MOST_PORTALS)
         self._former_portals[target] = tuple(latest)
         if len(self._former_portals) > MOST_FORMER:
@@ -186,7 +187,7 @@ class KernelRules:
             self._reconsider(placed, target)
 
     def _reconsider(self, placed: Placed, found_dead: Target | None = None) -> None:
-        """Have the endpoints of a service probed that has none any more but those ejected."""
+        """Probe the endpoints of a service if all of them are ejected."""
         protocol = placed.service.key.protocol
         targets = [Target(protocol, each) for each in placed.service.endpoints]
         others = [each for each in targets if each != found_dead]
@@ -194,7 +195,7 @@ class KernelRules:
             self._ejections.reconsider(others)
 
     def _lead_to_new_ones(self, placed: Placed, before: Placed | None) -> None:
-        """Have those who were led to what is left out be led to endpoints that come to it."""
+        """When endpoints are added, send clients of ejected ones to them."""
         service = placed.service
         protocol = service.key.protocol
         if any(self._ejections.is_ejected(protocol, each) for each in service.endpoints):
@@ -203,7 +204,7 @@ class KernelRules:
                 self._follow(Target(protocol, each))
 
     def _has_left(self, target: Target) -> None:
-        """Have attempts forgotten that the kernel would lead there for as long as clients try."""
+        """Delete entries of attempts that would be sent there as long as clients retry."""
         if not self._with(target):
             self._follow(target)
 
@@ -229,17 +230,18 @@ class KernelRules:
                 self._tables.forget([placed.service.key for placed in self._with(target)])
             try:
                 await self._apply_again()
-                # Only now: else an attempt may be led there again.
+                # Not earlier: else an attempt might be sent there again.
                 ejected = [each for each in changed if self._ejections.is_ejected(*each)]
                 if ejected:
                     await self._forget(ejected, RETRIED)
                 passed_over = self._left_out_beside(changed)
                 if passed_over:
-                    # While none was left clients were led to all of them, and not all have a mark.
+                    # While none was left, clients were sent to all of them, and not all have a
+                    # mark.
                     await self._forget(passed_over, 0)
                 gone = [each for each in changed if not self._with(each)]
                 if gone:
-                    # The only endpoint of a Service has no mark, as there is no other.
+                    # The only endpoint of a Service has no mark, because there was no other.
                     await self._forget(gone, 0)
             except SteeringFailed as error:
                 self._limited.warn(
@@ -247,13 +249,13 @@ class KernelRules:
                     error=error,
                 )
                 self._due = True
-                # Attempts at what has left are over in two minutes, whatever is done.
+                # Attempts at removed endpoints end within two minutes in any case.
                 self._changed |= {each for each in changed if self._with(each)}
                 self._next = self._clock.callLater(RETRY, self._begin)
                 return
 
     def _left_out_beside(self, changed: Collection[Target]) -> Collection[Target]:
-        """Return what is left out of the services in which one of these is not."""
+        """Return the ejected endpoints of services in which one of these targets is not ejected."""
         services = {
             placed.service.key: placed.service
             for each in changed
@@ -276,7 +278,7 @@ class KernelRules:
 def _removed(
     former: Mapping[Key, Placed], placed: Mapping[Key, Placed]
 ) -> Iterator[tuple[Target, Collection[Portal]]]:
-    """Yield the endpoints by TCP that the kernel leads a service to no more, and its portals."""
+    """Yield the TCP endpoints to which the kernel no longer sends a service, and its portals."""
     for key, before in former.items():
         after = placed.get(key)
         if key.protocol is not Protocol.TCP or after == before or not is_carried(before):

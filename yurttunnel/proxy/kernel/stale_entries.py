@@ -1,9 +1,9 @@
-"""Entries of the kernel's table by which a client is led where nobody answers.
+"""Conntrack entries that lead a client to an endpoint that no longer responds.
 
-The kernel leads a client's first packet by an entry of an earlier connection from the same port
-while it has one: for 10 s after a reset, and for days where that was lost
-(``nf_conntrack_tcp_timeout_close`` and ``_established``). Where the endpoint of then does not
-answer, the entry is forgotten, and the client's next packet, after 1 s (RFC 6298), goes by the
+The kernel assigns a client's first packet to an earlier connection from the same port while that
+has an entry: for 10 s after a reset, and for days if the reset was lost
+(``nf_conntrack_tcp_timeout_close`` and ``_established``). If the endpoint of that connection does
+not respond, the entry is deleted, and the client's next packet, after 1 s (RFC 6298), follows the
 rules.
 """
 
@@ -24,11 +24,11 @@ from yurttunnel.proxy.state.virtual_services import Endpoint
 from yurttunnel.steering.failures import SteeringFailed
 
 MOST_WAITING = 128
-"""Attempts at one endpoint that wait for its probe, whose clients are led by stale entries."""
+"""The maximum number of attempts by stale entries that wait for the probe of one endpoint."""
 
 
 class StaleEntries:
-    """Has stale entries forgotten by ``forget``, once ``probe`` has found that nobody answers."""
+    """Deletes stale entries by ``forget``, once ``probe`` has found that nothing responds."""
 
     _log = Logger()
 
@@ -46,18 +46,18 @@ class StaleEntries:
         self._waiting: dict[Target, list[Attempt]] = {}
 
     def refused(self, attempt: Attempt) -> None:
-        """Learn that a client was refused where such an entry has led it.
+        """Handle a refusal of a client that such an entry has led to the endpoint.
 
-        That may have been a firewall, of that client alone.
+        It may come from a firewall, and concern only that client.
         """
         self._forget_all([attempt])
         self._suspicion.suspect(attempt.target)
 
     def tried(self, attempt: Attempt) -> None:
-        """Take an attempt that such an entry leads.
+        """Handle an attempt that follows such an entry.
 
-        It is not known whether there will be an answer: an endpoint that has left its services may
-        go on to serve.
+        Whether it will be answered is not known: an endpoint that has been removed from its
+        services may continue to serve.
         """
         waiting = self._waiting.setdefault(attempt.target, [])
         if len(waiting) < MOST_WAITING:
@@ -70,7 +70,7 @@ class StaleEntries:
         attempts = self._waiting.pop(target)
         if isinstance(outcome, Failure):
             return outcome
-        # Something may keep our probes from an endpoint that answers clients.
+        # Something may block our probes to an endpoint that answers clients.
         is_silent = outcome is Outcome.SILENT and not self._suspicion.has_answered(target, RECENT)
         if outcome is Outcome.REFUSED:
             self._suspicion.refused(target)
@@ -92,6 +92,6 @@ class StaleEntries:
                 )
 
     def _failed(self, failure: Failure) -> None:
-        # It is cancelled at the end of the process.
+        # Probes are cancelled at the end of the process.
         if failure.check(CancelledError) is None:
             self._log.failure("An endpoint cannot be probed", failure)

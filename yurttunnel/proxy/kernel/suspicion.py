@@ -1,8 +1,9 @@
-"""Finding out which endpoints do not answer, from what the kernel tells of clients' attempts.
+"""Detecting endpoints that do not respond, from the attempts of clients that the kernel logs.
 
-A client whose first packet gets no answer sends it again after 1 s (RFC 6298). Until then the
-endpoint is found out, ejected, and the attempt forgotten: that takes :data:`ANSWER` and the time of
-a probe. All endpoints that the client might be led to instead are probed with it.
+A client whose first packet is not answered retransmits it after 1 s (RFC 6298). By then the
+endpoint must be detected and ejected, and the entry of the attempt deleted: detection takes
+:data:`ANSWER` and the time of a probe. All endpoints to which the client might be sent instead are
+probed as well.
 """
 
 from __future__ import annotations
@@ -23,23 +24,23 @@ from yurttunnel.proxy.state.virtual_services import Endpoint, Protocol
 from yurttunnel.steering.failures import SteeringFailed
 
 ANSWER = 0.15
-"""Seconds after which an attempt that has no answer is suspicious."""
+"""Seconds after which an attempt without an answer is suspicious."""
 
 MOST_ATTEMPTS = 4096
-"""That wait to be looked at; the rules tell of 500 in a second."""
+"""The maximum number of attempts that wait for their check; the rules log 500 in a second."""
 
 RECENT = 1.0
-"""Seconds for which an endpoint that has answered is not probed for its neighbors' sake."""
+"""Seconds for which an endpoint that has answered is not probed when a neighbor is suspected."""
 
 MOST_SIBLINGS = 63
-"""Of an endpoint's neighbors that are probed with it."""
+"""The maximum number of an endpoint's neighbors that are probed with it."""
 
 
 class Suspicion:
-    """Suspects endpoints, probes and ejects them.
+    """Probes suspected endpoints, and ejects them.
 
-    ``is_answered`` is asked for the kernel's view of an attempt, ``siblings`` for the other
-    endpoints of a target's services: ``None`` where it belongs to none.
+    ``is_answered`` looks up an attempt in the conntrack table. ``siblings`` returns the other
+    endpoints of a target's services, ``None`` if it belongs to none.
     """
 
     _log = Logger()
@@ -64,13 +65,13 @@ class Suspicion:
         self._probing: set[Target] = set()
 
     def tried(self, attempt: Attempt) -> None:
-        """Take a client's attempt."""
+        """Handle a client's attempt."""
         self._attempts.append((self._clock.seconds() + ANSWER, attempt))
         if self._looking is None:
             self._looking = self._clock.callLater(ANSWER, self._look)
 
     def refused(self, target: Target) -> None:
-        """Learn that nobody serves at an endpoint."""
+        """Handle a refusal by an endpoint."""
         siblings = self._siblings(target)
         if siblings is None:
             return
@@ -79,7 +80,7 @@ class Suspicion:
             self._examine(target, siblings, suspected=False)
 
     def stop(self) -> None:
-        """Look at no more attempts."""
+        """Stop checking attempts."""
         self._attempts.clear()
         if self._looking is not None:
             self._looking.cancel()
@@ -110,13 +111,13 @@ class Suspicion:
             del self._answered[next(iter(self._answered))]
 
     def suspect(self, target: Target) -> None:
-        """Find out whether an endpoint is dead, and others that a client may be led to instead."""
+        """Probe an endpoint that may be dead, and others to which a client may be sent instead."""
         siblings = self._siblings(target)
         if siblings is not None and not self._ejections.is_ejected(*target):
             self._examine(target, siblings, suspected=True)
 
     def _examine(self, target: Target, siblings: Collection[Endpoint], *, suspected: bool) -> None:
-        """Probe a target that is suspected, and its siblings that may be dead as well."""
+        """Probe the target if it is suspected, and siblings that may be dead as well."""
         others = [Target(target.protocol, each) for each in siblings]
         others = [each for each in others if not self._ejections.is_ejected(*each)]
         doubtful = [each for each in others if not self.has_answered(each, RECENT)]
@@ -147,10 +148,10 @@ class Suspicion:
         self._conclude(examination)
 
     def _conclude(self, examination: _Examination) -> None:
-        """Eject those that are silent, once all has been heard.
+        """Eject the silent endpoints, once all probes have ended.
 
-        Where no endpoint answers our probes, something may keep those from all of them: then only
-        the one is ejected that has not answered a client either.
+        If no endpoint responds, something may block our probes to all of them: then only the one
+        that has not answered a client either is ejected.
         """
         if examination.left:
             return
@@ -165,18 +166,18 @@ class Suspicion:
             self._ejections.eject(target, outcome)
 
     def has_answered(self, target: Target, seconds: float) -> bool:
-        """Return whether a target has answered within the last seconds."""
+        """Return whether a target has answered within the last ``seconds``."""
         at = self._answered.get(target)
         return at is not None and self._clock.seconds() - at <= seconds
 
     def _failed(self, failure: Failure) -> None:
-        # It is cancelled at the end of the process.
+        # Probes are cancelled at the end of the process.
         if failure.check(CancelledError) is None:
             self._log.failure("An endpoint cannot be probed", failure)
 
 
 class _Examination:
-    """Probes that were begun together; ``left`` are those that are under way."""
+    """Probes that were started together; ``left`` is the number in progress."""
 
     def __init__(self, since: float, suspected: Target, some_answer: bool, left: int) -> None:
         self.since = since

@@ -1,4 +1,4 @@
-"""Settings of this machine's network, which are those of the thread's namespace (proc(5))."""
+"""Network settings of the thread's network namespace (proc(5))."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 ROOT = Path("/proc/sys/net")
 
 BE_LIBERAL = "netfilter/nf_conntrack_tcp_be_liberal"
-"""Whether packets out of window belong to their connections all the same."""
+"""Whether out-of-window packets belong to their connections."""
 
 
 def is_on(name: str) -> bool | None:
-    """Return whether a setting is other than 0; ``None`` where this kernel has none of the name."""
+    """Return whether a setting is not 0; ``None`` if this kernel does not have it."""
     try:
         return int((ROOT / name).read_text()) != 0
     except (OSError, ValueError):

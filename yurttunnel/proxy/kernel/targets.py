@@ -1,4 +1,4 @@
-"""What is watched: an endpoint, by one protocol."""
+"""What is watched: endpoints with a protocol, and attempts to connect to them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from yurttunnel.proxy.state.virtual_services import Address, Endpoint, Protocol
 
 
 class Target(NamedTuple):
-    """An endpoint of any number of services."""
+    """An endpoint, which any number of services may have."""
 
     protocol: Protocol
     endpoint: Endpoint
@@ -18,9 +18,9 @@ class Target(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """A connection that was begun, as its client sends it.
+    """A connection attempt, as its client sends it.
 
-    That is not as the endpoint sees it where the client's address is replaced.
+    The endpoint sees another source if the client's address is replaced.
     """
 
     target: Target

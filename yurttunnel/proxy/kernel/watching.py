@@ -1,13 +1,15 @@
-"""Rules by which the kernel tells of connections that get no answer, or a refusal.
+"""Rules by which the kernel logs connections that get no answer, or a refusal.
 
-A refusal is dropped: to the client that is a packet that was lost, and TCP sends its first one
-again after 1 s (RFC 6298). By then another endpoint gets it. That is so where the connection has
-begun while there was a process that acts on it (:mod:`yurttunnel.proxy.kernel.attending`). What
-this machine's own firewall refuses, before the packet has left, is told the client, and no endpoint
-is to blame: the kernel does not know the connection by then (``confirmed``).
+A refusal is dropped: to the client it looks like a lost packet, and TCP retransmits its first
+packet after 1 s (RFC 6298). By then the packet is sent to another endpoint. Refusals are only
+dropped for connections that began while a process ran that acts on them
+(:mod:`yurttunnel.proxy.kernel.attending`). Refusals by this machine's own firewall, before the
+packet has left, reach the client and do not count against the endpoint: the connection is not
+``confirmed`` by then.
 
-What an entry of an earlier connection leads to an endpoint (:mod:`.stale_entries`) is told as
-:data:`STALE`, first packets as well as resets; an error says nothing of a connection that stands.
+Packets that an entry of an earlier connection leads to an endpoint (:mod:`.stale_entries`) are
+logged as :data:`STALE`, first packets as well as resets; an ICMP error says nothing about an
+established connection.
 """
 
 from __future__ import annotations
@@ -18,30 +20,30 @@ from yurttunnel.proxy.rules.nftables.parts import Part
 from yurttunnel.proxy.rules.nftables.table import FAMILIES, chain
 
 GROUP = 31088
-"""Of the kernel's log of packets (nflog), in which this process finds them."""
+"""The group of the packet log (nflog) that this process reads."""
 
 COPIED = 128
-"""Bytes of a packet that are told: two headers of IPv6, and the beginning of what they carry."""
+"""The number of bytes logged of a packet: two IPv6 headers, and the beginning of their payload."""
 
 _LOG = f"group {GROUP} snaplen {COPIED} queue-threshold 1"
-"""Told at once: else the kernel gathers packets for a second."""
+"""Logged at once: otherwise the kernel collects packets for a second."""
 
 _STALE = "ct status & assured != 0"
-"""Of a connection that is answered, which neither a first packet nor its refusal belongs to."""
+"""Matches answered connections, to which neither a first packet nor its refusal belongs."""
 
 _SAMPLES = "limit rate 5/second burst 5 packets"
-"""Of the attempts at an endpoint, and of its refusals: one of them is enough to find out."""
+"""The limit for the attempts at one endpoint, and for its refusals: one is enough for detection."""
 
 _MOST = "limit rate 500/second burst 100 packets"
-"""Of both: each one takes this process some ten microseconds, and as many for each portal by which
-its connection is looked for."""
+"""The limit for all of them: each takes this process some ten microseconds, and as many for each
+portal by which its connection is searched."""
 
 _SAMPLED, _REFUSING = "sampled", "refusing"
 """Sets of endpoints, each with its limit."""
 
 PRIORITY = -10
-"""Before the chains of a firewall, at 0, which may drop refusals. What was led elsewhere has the
-endpoint's address by then, and answers have it still."""
+"""Before the chains of a firewall, at 0, which may drop refusals. The destination has been replaced
+by the endpoint's address by then, and the source of replies has not been restored."""
 
 WATCHED = (
     "tcp flags & (rst | ack) == ack ct state established accept",
@@ -49,11 +51,11 @@ WATCHED = (
     "ct direction reply jump watch-refused",
     "tcp flags & (syn | ack) == syn jump watch-tried",
 )
-"""The rules by which packets come to what looks for first ones and for refusals; nearly all others
-leave by the first two, which is all that most packets of a machine have to do with this."""
+"""The rules that select first packets and refusals. Nearly all other packets leave the chain at the
+first two rules, so that most packets of a machine pass no more than these."""
 
 _FORGET = "10s"
-"""After which an endpoint that nobody speaks to is no longer in them."""
+"""How long an unused endpoint stays in the sets."""
 
 _UNREACHABLE = {
     4: f"icmp type destination-unreachable icmp code != {TOO_BIG}",
@@ -67,8 +69,8 @@ _HAS_LEFT, _HAS_NOT_LEFT = "ct status & confirmed != 0", "ct status & confirmed 
 def watching_chains(version: int, all_are_attended: bool = False) -> Part:
     """Return the chains and sets for a version of IP.
 
-    All connections are taken for marked ones where the kernel lets nothing mark them that ends with
-    the process.
+    ``all_are_attended`` treats all connections as marked; it is for kernels without a table that
+    ends with the process.
     """
     unattended = f"{_HAS_LEFT} ct mark & {ATTENDED:#x} == 0 accept"
     pass_some = () if all_are_attended else (unattended,)
@@ -78,8 +80,9 @@ def watching_chains(version: int, all_are_attended: bool = False) -> Part:
         f"set {{ type {address} . inet_proto . inet_service; size 65535; flags dynamic,timeout;"
         f" timeout {_FORGET}; }}"
     )
-    # A closed port answers the first packet by a reset with the number 0 (RFC 9293, 3.10.7.1); any
-    # later one has another number, and belongs to a connection that the client knows.
+    # A closed port answers the first packet by a reset with the sequence number 0 (RFC 9293,
+    # 3.10.7.1); a later reset has another number, and belongs to a connection that the client has
+    # established.
     reset = f"tcp flags & (fin | syn | rst | ack) == rst | ack tcp sequence 0 {has_mark(RETRIED)}"
     unreachable = (
         f"{_UNREACHABLE[version]} ct state related {has_mark(RETRIED)} ct status & seen-reply == 0"
@@ -101,9 +104,9 @@ def watching_chains(version: int, all_are_attended: bool = False) -> Part:
     )
     other_code = "icmp code" if version == 4 else "icmpv6 code"
     other_code += f" != {{ {', '.join(map(str, NO_WAY[version]))} }}"
-    # Where there is no way the rules choose anew for each packet, so that is dropped at any time.
+    # Without a route the rules select an endpoint for each packet, so the error is always dropped.
     unreachable_by = chain(f"{_HAS_NOT_LEFT} {other_code} accept", log, *pass_some, "drop")
-    # What is forwarded comes there by the chain for all that is.
+    # Forwarded packets get there from the chain for forwarding.
     watched = {
         f"watch-{hook}": chain(*WATCHED, hook=f"type filter hook {hook} priority {PRIORITY};")
         for hook in ("input", "output")

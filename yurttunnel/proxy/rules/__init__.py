@@ -1,1 +1,1 @@
-"""The firewall rules that lead portals to where they are served."""
+"""The firewall rules that redirect portals to sockets or endpoints."""

@@ -1,4 +1,4 @@
-"""Which rules are made, of those that the kernel can have."""
+"""Selecting the firewall back end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from yurttunnel.steering.programs import ProgramMissing
 def choose(
     back_end: BackEnd, kernel_mode: bool, iptables: IptablesRules, nftables: IRules
 ) -> IRules:
-    """Return the rules of ``--proxy-backend``; kernel mode is by ``nftables`` alone."""
+    """Return the rules for ``--proxy-backend``; kernel mode always uses ``nftables``."""
     if back_end is BackEnd.NONE:
         return NoRules()
     if kernel_mode or back_end is BackEnd.NFTABLES:
@@ -30,10 +30,10 @@ def choose(
 
 @implementer(IRules)
 class ChosenRules:
-    """The rules of ``chosen``; without a choice, of iptables where it works, else of nftables.
+    """The rules of ``chosen``; if it is ``None``, of iptables if that works, else of nftables.
 
-    The first call finds that out. What a former process has left elsewhere is removed when the
-    rules of that family are there: until then it may serve clients.
+    The first call selects the back end. What a previous process has left in another one is removed
+    once the rules of that family exist: until then it may serve clients.
     """
 
     _log = Logger()
@@ -47,7 +47,7 @@ class ChosenRules:
 
     @property
     def backend(self) -> str:
-        """What pages and logs call it; ``auto`` until it is found out."""
+        """The name for pages and logs; ``auto`` until the back end is selected."""
         return "auto" if self._chosen is None else str(self._chosen.backend)
 
     async def apply(self, placed: Sequence[Placed]) -> Applied:
@@ -64,7 +64,7 @@ class ChosenRules:
         return applied
 
     async def remove(self, versions: Collection[int] = VERSIONS) -> bool:
-        """Remove the rules of all kinds."""
+        """Remove the rules from all back ends."""
         return bool(await remove_everything([self._iptables, self._nftables], versions))
 
     def generation(self) -> int | None:
@@ -72,7 +72,7 @@ class ChosenRules:
         return None if self._chosen is None else self._chosen.generation()
 
     async def _apply_first(self, placed: Sequence[Placed]) -> Applied:
-        """Find out what works."""
+        """Select the back end."""
         try:
             await self._iptables.find()
         except SteeringFailed as why:
@@ -113,7 +113,7 @@ class ChosenRules:
 async def remove_everything(
     of: Iterable[IRules], versions: Collection[int] = VERSIONS
 ) -> list[str]:
-    """Remove the rules of any process in some families; return in sentences what was there.
+    """Remove the rules of all processes in some families; return sentences about what was removed.
 
     Raises :class:`SteeringFailed`, which lists what could not be removed.
     """
@@ -124,7 +124,7 @@ async def remove_everything(
             if await rules.remove(versions):
                 removed.append(f"removed the rules of {rules.backend}")
         except SteeringFailed as error:
-            # Without the program there was none that could have made rules, either.
+            # If the program is missing, it cannot have created rules, either.
             if not isinstance(error.__cause__, ProgramMissing):
                 failed.append(str(error))
     return told(removed, failed)

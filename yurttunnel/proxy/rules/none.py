@@ -1,4 +1,4 @@
-"""No rules at all: clients speak to the ports of proxy sockets themselves."""
+"""No rules: clients connect to the ports of proxy sockets themselves."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from yurttunnel.steering.interfaces import VERSIONS, Applied
 
 @implementer(IRules, IClaims, IConntrack)
 class NoRules:
-    """Leaves the kernel alone: no portal is claimed, and no flow was led anywhere.
+    """Leaves the kernel unchanged: claims no portals, and deletes no conntrack entries.
 
-    What rules would lead where is in the log, at debug.
+    The rules that would be created are logged at debug level.
     """
 
     _log = Logger()
@@ -34,7 +34,7 @@ class NoRules:
         self._told: frozenset[str] = frozenset()
 
     async def apply(self, placed: Sequence[Placed]) -> Applied:
-        """Log what has changed of what would be done; see :class:`IRules`."""
+        """Log the changes of the rules that would be created; see :class:`IRules`."""
         would = dict.fromkeys(sentence for each in placed for sentence in _sentences(each))
         for sentence in would:
             if sentence not in self._told:

@@ -1,10 +1,10 @@
-"""Who serves clients within the cluster that speak to an external portal.
+"""The endpoints for clients within the cluster that use an external portal.
 
 With ``externalTrafficPolicy: Local`` a load balancer sends clients to nodes with endpoints. Packets
-from within the cluster never get to it: rules here take them before, and so give them all
-endpoints, as if they had gone out to it and come back. Neither that policy nor
-``internalTrafficPolicy`` counts for them (``writeServiceToEndpointRules`` and the external chains
-of k8s.io/kubernetes pkg/proxy/iptables and nftables).
+from within the cluster never reach it, because rules here redirect them first. So these clients get
+all endpoints, as if their packets had gone out to the load balancer and come back. Neither that
+policy nor ``internalTrafficPolicy`` applies to them (``writeServiceToEndpointRules`` and the
+external chains of k8s.io/kubernetes pkg/proxy/iptables and nftables).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from yurttunnel.proxy.state.virtual_services import Key, Protocol, Scope, Servic
 _Identity = tuple[ServicePortName, int, Protocol]
 
 _SCOPES = (Scope.INTERNAL, Scope.CLUSTER)
-"""Of siblings; the last one that there is has all endpoints."""
+"""The scopes of siblings; the last one that exists has all endpoints."""
 
 
 class WithinCluster:
-    """Finds them among all that is ``placed``."""
+    """Finds these services among all that are ``placed``."""
 
     def __init__(self, placed: Iterable[Placed]) -> None:
         found = [each for each in placed if each.service.key.scope in _SCOPES]
@@ -29,7 +29,9 @@ class WithinCluster:
         self._siblings = {_identity(each.service.key): each for each in found}
 
     def instead_of(self, placed: Placed) -> Placed | None:
-        """Return who serves them by the portals of ``placed``; ``None`` where it does itself."""
+        """Return the service for clients within the cluster that use the portals of ``placed``;
+        ``None`` if it is the same.
+        """
         service = placed.service
         if service.key.scope is not Scope.EXTERNAL or not service.keeps_source:
             return None

@@ -1,1 +1,1 @@
-"""Local sockets that portals lead to, and what carries their clients' bytes to endpoints."""
+"""Local sockets that portals are redirected to, and the relays between clients and endpoints."""

@@ -1,4 +1,4 @@
-"""How endpoints are connected to: by TCP, or in another way that keeps this interface."""
+"""Connecting to endpoints, by TCP or by another implementation of the interface."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from yurttunnel.tunnel.sockets import tune_local_socket
 
 
 class IDialer(Interface):
-    """Connects to endpoints. What is told of an attempt are numbers of :mod:`errno`."""
+    """Connects to endpoints. The results of attempts are :mod:`errno` numbers."""
 
     def dial(endpoint: Endpoint) -> socket.socket:
-        """Return a stream socket that does not block, whose connection has begun.
+        """Return a non-blocking stream socket that has started to connect.
 
-        It is writable, or broken, when :meth:`outcome` is to be asked again. Raises ``OSError``.
+        When it becomes writable, or fails, call :meth:`outcome`. Raises ``OSError``.
         """
 
     def outcome(dialed: socket.socket, endpoint: Endpoint) -> int | None:
-        """Return 0 when it is connected, why that failed, or ``None`` while it goes on."""
+        """Return 0 if it is connected, the error if it failed, ``None`` while it is connecting."""
 
 
 @implementer(IDialer)
 class TcpDialer:
-    """Connects to the address of the endpoint, from this node."""
+    """Connects from this node to the address of the endpoint."""
 
     def __init__(self, pacing: Pacing) -> None:
         self._pacing = pacing
 
     def dial(self, endpoint: Endpoint) -> socket.socket:
-        """Begin to connect; see :class:`IDialer`."""
+        """Start to connect; see :class:`IDialer`."""
         family = socket.AF_INET if endpoint.address.version == 4 else socket.AF_INET6
         dialed = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
@@ -48,12 +48,12 @@ class TcpDialer:
         return dialed
 
     def outcome(self, dialed: socket.socket, endpoint: Endpoint) -> int | None:
-        """Look how it goes; see :class:`IDialer`."""
+        """Return the state of the attempt; see :class:`IDialer`."""
         try:
             peer = dialed.getpeername()
         except OSError:
-            # Where an ICMP message says that the target cannot be reached, Linux from 6.9 on tells
-            # so here, and goes on trying for minutes (RFC 1122 section 4.2.3.9).
+            # After an ICMP message that the destination is unreachable, Linux from 6.9 on reports
+            # it here, but retries for minutes (RFC 1122 section 4.2.3.9).
             return dialed.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) or None
-        # TCP's simultaneous open: an unused port of this machine may be connected to itself.
+        # TCP's simultaneous open can connect an unused port of this machine to itself.
         return ECONNREFUSED if peer == dialed.getsockname() else 0

@@ -1,9 +1,10 @@
-"""From a client to a connected endpoint: the attempts, and when the next one begins.
+"""Dialing an endpoint for a client: the attempts, and when the next one starts.
 
-A refusal is an answer: the next endpoint is tried at once, in what is left of the step. Silence
-takes the time of a step of the plan, and the next step has another endpoint; one that was begun
-amid a step has not had its time, and has not failed. When all endpoints have refused, what is left
-of the step is waited for, since pods restart, and all are tried again in the next.
+The plan has steps of fixed lengths. When an endpoint refuses, the next one is tried at once, within
+the rest of the step. When an endpoint is silent until the end of the step, the next step tries
+another one. An attempt that started in the middle of a step has had less time than a whole step, so
+its silence does not count as a failure. When all endpoints have refused, all are tried again in the
+next step, since pods restart.
 """
 
 from __future__ import annotations
@@ -27,24 +28,24 @@ if TYPE_CHECKING:
     from yurttunnel.proxy.sockets.tcp import TcpProxySocket
 
 PLAN = (0.25, 0.5, 1.0, 2.0)
-"""Seconds that an attempt is waited for, step by step (upstream: pkg/proxy/userspace)."""
+"""How long each step waits for an attempt, in seconds (upstream: pkg/proxy/userspace)."""
 
 MOST_REFUSALS = 32
-"""Endpoints that are tried within one step; each takes the processor for a few 10 microseconds."""
+"""The maximum number of endpoints tried in one step; each takes tens of microseconds."""
 
 LOOP = "it is this proxy itself, which would be a loop"
-"""Why an endpoint has failed that is not even tried."""
+"""The reason for the failure of an endpoint that is not dialed at all."""
 
 NO_SOURCE = errno.EADDRNOTAVAIL
-"""What connect(2) says where no local port is left towards an endpoint, or, by IPv6, this machine
-has no address to come from: no endpoint is to blame for that, either, but another may be had."""
+"""The error of connect(2) if no local port is left for an endpoint, or if this machine has no IPv6
+source address. Neither is a failure of the endpoint, but another endpoint may be reachable."""
 
 
 @implementer(IReadWriteDescriptor)
 class Dialing:
-    """One ``client``, whose address is ``peer``, until ``owner`` is told how it ends; once.
+    """Dials for one ``client``, whose address is ``peer``; reports the result to ``owner`` once.
 
-    That is so whatever goes wrong on the way: no client is left waiting.
+    It does so whatever goes wrong: no client is left waiting.
     """
 
     _log = Logger()
@@ -70,24 +71,24 @@ class Dialing:
         self._owner = owner
         self._step = 0
         self._tried: list[Endpoint] = []
-        # Whether an endpoint could not be had in this step, and why the last one could not.
+        # Whether an endpoint refused in this step, and why the last one did.
         self._has_refused = False
         self._why = ""
         self._is_over = False
-        # The end of this step, once something is waited for.
+        # The timer for the end of this step; set once an attempt has to be waited for.
         self._timer: IDelayedCall | None = None
-        # The attempt that is waited for; neither while none is.
+        # The attempt in progress, or ``None``.
         self._server: socket.socket | None = None
         self._endpoint: Endpoint | None = None
-        # Whether it was begun amid this step.
+        # Whether the attempt started in the middle of this step.
         self._is_amid = False
 
     def try_endpoints(self) -> None:
-        """Try one after the other until one has to be waited for."""
+        """Try the endpoints one after the other until an attempt has to be waited for."""
         self._guard(self._try_endpoints)
 
     def stop(self) -> None:
-        """Give up without telling; the client stays open."""
+        """Cancel without a report; the client stays open."""
         self._end()
         endpoint = self._drop_attempt()
         if endpoint is not None:
@@ -96,36 +97,36 @@ class Dialing:
     # -- IReadWriteDescriptor ------------------------------------------------------------------
 
     def fileno(self) -> int:
-        """Return the descriptor of the socket that is being connected."""
+        """Return the descriptor of the socket that is connecting."""
         return -1 if self._server is None else self._server.fileno()
 
     def logPrefix(self) -> str:
-        """Name it in the log."""
+        """Return its name for the log."""
         return "connection to an endpoint"
 
     def doRead(self) -> None:
-        """Do nothing: an attempt is not registered for reading."""
+        """Do nothing: the attempt is not registered for reading."""
 
     def doWrite(self) -> None:
-        """Find out how the attempt goes."""
+        """Check the attempt."""
         self._guard(self._look)
 
     def connectionLost(self, reason: Failure) -> None:
-        """Find out why the attempt is broken, or be told that the reactor stops."""
+        """Check why the attempt failed, or handle that the reactor stops."""
         self._guard(self._broken, reason)
 
     # -- attempts ------------------------------------------------------------------------------
 
     def _guard(self, step: Callable[..., None], *arguments: object) -> None:
-        """Take a step; a defect in it is told, and costs this client alone."""
+        """Call ``step``; an exception is logged, and affects only this client."""
         try:
             step(*arguments)
         except Exception:
             self._log.failure("Defect: no endpoint could be found for a client")
             if self._is_over:
-                # The owner has the client, and what it does with that.
+                # The owner has the client, and handles it.
                 return
-            # What the picker thinks of that is told above, if it is what is broken.
+            # If the picker is what fails, that has been logged above.
             with suppress(Exception):
                 self.stop()
             self._owner.not_dialed(self, "of a defect, which the log has")
@@ -167,10 +168,10 @@ class Dialing:
             self._owner.not_dialed(self, reason.getErrorMessage())
 
     def _begin(self, endpoint: Endpoint) -> bool:
-        """Try one; return whether nothing else is to be done now."""
+        """Start an attempt; return whether there is nothing else to do now."""
         owner = self._owner
         try:
-            # To find that out may take a socket, too.
+            # The check may need a socket, too.
             if owner.is_loop(endpoint):
                 return self._note_failure(endpoint, LOOP)
             server = owner.dialer.dial(endpoint)
@@ -182,7 +183,7 @@ class Dialing:
                 return self._note_failure(endpoint, why)
             return self._is_exhausted(endpoint, error)
         self._server, self._endpoint = server, endpoint
-        # To this machine it is connected by now; to others it mostly is not.
+        # Endpoints on this machine are connected by now; others usually are not.
         number = owner.dialer.outcome(server, endpoint)
         if number == 0:
             self._connected(server, endpoint)
@@ -200,7 +201,7 @@ class Dialing:
         return True
 
     def _is_exhausted(self, endpoint: Endpoint, error: OSError) -> bool:
-        """Give up for want of something that this machine has no more of."""
+        """Give up because this machine has run out of a resource."""
         self._owner.picker.ended(endpoint)
         self._give_up(f"this process cannot open a socket: {os.strerror(error.errno or 0)}")
         return True
@@ -227,7 +228,7 @@ class Dialing:
         return False
 
     def _pass_over(self, endpoint: Endpoint, why: str) -> bool:
-        """Have another one tried; this one has not failed."""
+        """Try another endpoint, without counting a failure of this one."""
         self._has_refused = True
         self._why = f"{endpoint}: {why}"
         self._tried.append(endpoint)
@@ -235,7 +236,7 @@ class Dialing:
         return False
 
     def _drop_attempt(self) -> Endpoint | None:
-        """Close the socket that is being connected, and return to where it was."""
+        """Close the socket that is connecting, and return its endpoint."""
         server, endpoint = self._server, self._endpoint
         if server is not None:
             self._owner.descriptors.remove(self)
@@ -246,7 +247,7 @@ class Dialing:
     # -- steps ---------------------------------------------------------------------------------
 
     def _rest(self) -> None:
-        """Have all of them tried again in the next step."""
+        """Retry all endpoints in the next step."""
         if self._step == len(PLAN) - 1:
             self._give_up(f"no endpoint takes a connection, the last was {self._why}")
         else:
@@ -261,7 +262,7 @@ class Dialing:
     def _end_step(self) -> None:
         self._timer = None
         if self._is_connected():
-            # It was in time; it is this process that is late.
+            # It connected in time; this process is late.
             self._look()
             return
         endpoint = self._drop_attempt()

@@ -1,4 +1,4 @@
-"""The end of connections that are half closed, and over which nothing comes any more."""
+"""A timeout for half-closed connections that are idle."""
 
 from __future__ import annotations
 
@@ -9,36 +9,38 @@ from twisted.internet.interfaces import IDelayedCall
 from yurttunnel.tunnel.direct.descriptors import DescriptorSet
 
 MOST_IDLE = 60.0
-"""Seconds for which the open direction of a half-closed connection may carry nothing.
+"""How long the open direction of a half-closed connection may be idle, in seconds.
 
-Without a bound, peers that never close their end leave sockets in CLOSE_WAIT and FIN_WAIT2 for ever
-(kubernetes/kubernetes issues 18354 and 17641), which is why kube-proxy gave half-close up.
+Without a limit, peers that never close their end would leave sockets in CLOSE_WAIT and FIN_WAIT2
+forever (kubernetes/kubernetes issues 18354 and 17641), which is why kube-proxy no longer supports
+half-close.
 """
 
 LOOK = 5.0
-"""Seconds from one look at them to the next, by which such an end may be late."""
+"""The interval of the checks in seconds, by which a connection may be closed late."""
 
 
 class HalfClosable(Protocol):
-    """A connection, as far as this module is concerned."""
+    """The part of a connection that this module uses."""
 
     def progress(self) -> int:
-        """Return a number that is another one when bytes have moved in either direction."""
+        """Return a number that changes when bytes have been transferred in either direction."""
 
     def expire(self) -> None:
         """Close both ends."""
 
 
 class HalfClosed:
-    """Closes what is half closed when it has been idle for :data:`MOST_IDLE`.
+    """Closes half-closed connections that have been idle for :data:`MOST_IDLE`.
 
-    One timer serves all of them: most are half closed for less than a millisecond.
+    One timer serves all of them: most are half-closed for less than a millisecond.
     """
 
     def __init__(self, descriptors: DescriptorSet) -> None:
         self._descriptors = descriptors
         self._timer: IDelayedCall | None = None
-        # What each had come to when it was looked at, and for how many looks that has been so.
+        # The progress of each connection at the last check, and for how many checks it has not
+        # changed.
         self._watched: dict[HalfClosable, tuple[int, int]] = {}
 
     def add(self, connection: HalfClosable) -> None:
@@ -48,11 +50,11 @@ class HalfClosed:
             self._timer = self._descriptors.callLater(LOOK, self._look)
 
     def discard(self, connection: HalfClosable) -> None:
-        """Forget a connection, if it is watched."""
+        """Stop watching a connection, if it is watched."""
         self._watched.pop(connection, None)
 
     def stop(self) -> None:
-        """Watch nothing any more."""
+        """Stop watching all connections."""
         self._watched.clear()
         timer, self._timer = self._timer, None
         if timer is not None:
@@ -64,9 +66,10 @@ class HalfClosed:
         for connection, (before, looks) in self._watched.items():
             now = connection.progress()
             if now != before:
-                # That was since the last look.
+                # It has been idle for less than one interval.
                 self._watched[connection] = now, 1
-            # It may have been added right before the first look.
+            # The first interval may have been shorter, because the connection was added in the
+            # middle of it.
             elif looks * LOOK >= MOST_IDLE:
                 idle.append(connection)
             else:

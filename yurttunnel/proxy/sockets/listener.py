@@ -1,4 +1,4 @@
-"""Accepting connections, resting where none can be taken, and having them refused."""
+"""Accepting connections, pausing when no more can be accepted, and rejecting them."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from yurttunnel.tunnel.direct.descriptors import DescriptorSet
 from yurttunnel.tunnel.direct.ports import MOST_ACCEPTED
 
 REST = 0.1
-"""Seconds until it is tried again to accept: clients meanwhile wait in the kernel's queue."""
+"""How long accepting is paused, in seconds; clients wait in the kernel's queue meanwhile."""
 
 
 @implementer(IReadWriteDescriptor)
 class Listener:
-    """Accepts what comes to ``listening``, a socket that does not block.
+    """Accepts connections on ``listening``, a non-blocking socket.
 
-    ``accepted`` is given each connection with the text and port of its peer, and must not fail.
-    ``why_full`` tells in a sentence why there can be no more of them; ``None`` where there can.
-    While it is full, or the system has no descriptors, it rests, which ``limited`` tells.
+    ``accepted`` is called with each connection and the address and port of its peer, and must not
+    fail. ``why_full`` returns the reason why no more connections can be accepted, or ``None``.
+    While there is a reason, or the system has no descriptors left, accepting is paused, and
+    ``limited`` logs why.
     """
 
     def __init__(
@@ -41,14 +42,15 @@ class Listener:
         self._accepted = accepted
         self._why_full = why_full
         self._limited = limited
-        # As many as the last time, and more if there were that many: to ask in vain costs, too.
+        # As many as the last time, and more if all of them were there: a call without a result also
+        # costs time.
         self._expected = 1
         self._resting: IDelayedCall | None = None
         self._is_refusing = False
         self._has_told = False
 
     def start(self) -> None:
-        """Accept from now on, or again; tried again where the kernel does not let it."""
+        """Accept from now on, or again; if the kernel rejects that, try again after a pause."""
         if self._resting is not None:
             return
         try:
@@ -60,7 +62,7 @@ class Listener:
             self._rest(os.strerror(error.errno or 0))
 
     def refuse(self) -> None:
-        """Have the kernel refuse all clients at once, until :meth:`start`; the port is kept."""
+        """Have the kernel refuse all clients at once until :meth:`start`, and keep the port."""
         self._stop_resting()
         if not self._is_refusing:
             self._is_refusing = True
@@ -68,7 +70,7 @@ class Listener:
             refuse(self._socket)
 
     def stop(self) -> None:
-        """Accept what waits, and no more; the socket stays the owner's to close."""
+        """Accept the waiting clients, and no more; the owner closes the socket."""
         if self._resting is None and not self._is_refusing:
             self._expected = MOST_ACCEPTED
             while self._accept_some() == MOST_ACCEPTED:
@@ -81,11 +83,11 @@ class Listener:
         return self._socket.fileno()
 
     def logPrefix(self) -> str:
-        """Name it in the log."""
+        """Return its name for the log."""
         return "proxy socket"
 
     def doRead(self) -> None:
-        """Accept what waits."""
+        """Accept waiting clients."""
         expected = self._expected
         accepted = self._accept_some()
         more = accepted == expected
@@ -95,14 +97,14 @@ class Listener:
         """Do nothing: it is not registered for writing."""
 
     def connectionLost(self, reason: Failure) -> None:
-        """Do nothing: the reactor stops, and the owner closes."""
+        """Do nothing: the reactor stops, and the owner closes the socket."""
 
     def _accept_some(self) -> int:
         accept, accepted = self._socket.accept, self._accepted
         for count in range(self._expected):
             full = self._why_full()
             if full is not None:
-                # That matters when somebody is there.
+                # Only log it if a client may be waiting.
                 if not count:
                     self._rest(full)
                 return count

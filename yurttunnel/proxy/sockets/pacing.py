@@ -1,10 +1,10 @@
-"""Where this machine's congestion control is BBR, only peers farther away are sent to by it.
+"""Using BBR for distant peers only, if it is this machine's congestion control.
 
-BBR sends by timers, as fast as it has found the path to be. Within a machine or a rack that path is
-no more than processors, of which the timers take their part. A connection that has begun with BBR
-has timers for good, whatever it is given later, so connections begin with Reno, and those with
-peers farther away get BBR once they have carried a little. See "The service proxy" of
-``docs/performance.md``.
+BBR paces its packets with timers, at the rate that it has measured. Within a machine or a rack that
+rate is limited only by processors, whose time the timers use. A connection that has started with
+BBR keeps its timers, even if its congestion control changes later. So connections start with Reno,
+and those to distant peers switch to BBR after they have carried some data. See "The service proxy"
+of ``docs/performance.md``.
 """
 
 from __future__ import annotations
@@ -14,49 +14,50 @@ import socket
 import struct
 
 NEARBY = 0.0002
-"""Seconds of the shortest round trip to a peer nearby: what it takes within a machine or a rack."""
+"""The minimum round-trip time to a nearby peer in seconds, within a machine or a rack."""
 
 _BBR = b"bbr"
-"""What the names of its versions begin with."""
+"""The prefix of the names of all its versions."""
 
 _RENO = b"reno"
-"""The control that every kernel has, and lets everybody use (tcp(7))."""
+"""The congestion control that every kernel has, and that any process may select (tcp(7))."""
 
 _NAME_BYTES = 16
 """``TCP_CA_NAME_MAX`` of net/tcp.h."""
 
 _MIN_RTT, _INFO_BYTES = struct.Struct("=I"), 152
-"""``tcpi_min_rtt`` of ``struct tcp_info`` of linux/tcp.h is the last thing up to there, in
-microseconds; kernels before Linux 4.6 do not have it."""
+"""``tcpi_min_rtt`` of ``struct tcp_info`` of linux/tcp.h, in microseconds, is the last field of
+that many bytes; kernels before Linux 4.6 do not have it."""
 
 
 class Pacing:
-    """Chooses between Reno and ``control``, the machine's congestion control, if that is BBR.
+    """Selects between Reno and ``control``, the machine's congestion control, if that is BBR.
 
-    Any other control is left as it is.
+    Any other congestion control is left unchanged.
     """
 
     def __init__(self, control: bytes) -> None:
         self._bbr = control if control.startswith(_BBR) else None
 
     def leave_out(self, unconnected: socket.socket) -> None:
-        """Have the connections that a TCP socket is to accept, or to be, begin with Reno."""
+        """Start the connections of a TCP socket, accepted or connected, with Reno."""
         if self._bbr is not None:
             _control_by(_RENO, unconnected)
 
     def bring_in(self, connected: socket.socket) -> None:
-        """Have a TCP connection go on by BBR if its peer is farther away than :data:`NEARBY`."""
+        """Switch a TCP connection to BBR if its peer is farther away than :data:`NEARBY`."""
         if self._bbr is None or _shortest_round_trip(connected) <= NEARBY:
             return
-        # A route's own control (``congctl`` of ip-route(8)) stays, where that is not Reno.
+        # A route's own congestion control (``congctl`` of ip-route(8)) stays, unless it is Reno.
         if _control(connected) == _RENO:
             _control_by(self._bbr, connected)
 
 
 def pacing() -> Pacing:
-    """Return the pacing of this machine, as it is set up now.
+    """Return the pacing for this machine as it is configured now.
 
-    All is left as it is where this process must not change controls and take that back.
+    Everything is left unchanged if this process may not change congestion controls and change them
+    back.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as new:
         control = _control(new)
@@ -69,7 +70,7 @@ def pacing() -> Pacing:
 
 
 def _control(tcp: socket.socket) -> bytes:
-    """Return the name of a socket's control; nothing where the kernel does not tell."""
+    """Return the congestion control of a socket; empty if the kernel does not report it."""
     with contextlib.suppress(OSError):
         name = tcp.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, _NAME_BYTES)
         return name.rstrip(b"\0")
@@ -77,13 +78,13 @@ def _control(tcp: socket.socket) -> bytes:
 
 
 def _control_by(name: bytes, tcp: socket.socket) -> None:
-    # Whoever is paced, or is not, gets everything all the same.
+    # Data is delivered with either congestion control.
     with contextlib.suppress(OSError):
         tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name)
 
 
 def _shortest_round_trip(connected: socket.socket) -> float:
-    """Return it in seconds; infinite where the kernel does not tell."""
+    """Return the minimum round-trip time in seconds; infinite if the kernel does not report it."""
     try:
         info = connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
     except OSError:

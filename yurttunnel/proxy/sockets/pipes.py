@@ -1,4 +1,4 @@
-"""Pipes through which bytes go from one socket to another within the kernel (splice(2))."""
+"""Pipes that move bytes between sockets within the kernel (splice(2))."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ import fcntl
 import os
 
 PIPE_BYTES = 1024 * 1024
-"""What a pipe is asked to hold: the most that the kernel allows without privileges
-(``fs.pipe-max-size``). Less takes more processor time for a byte; see ``benchmarks/proxy``."""
+"""The requested size of a pipe: the maximum without privileges (``fs.pipe-max-size``). Smaller
+pipes take more processor time for a byte; see ``benchmarks/proxy``."""
 
 MOST_PIPES = 256
-"""Of which each has two descriptors."""
+"""Each has two descriptors."""
 
 MOST_IDLE = 16
-"""Pipes that are kept for the next use; making one is four system calls."""
+"""The maximum number of pipes kept for reuse; making one takes four system calls."""
 
 
 class Pipe:
-    """A pipe that never blocks; ``held`` are the bytes in it."""
+    """A non-blocking pipe; ``held`` is the number of bytes in it."""
 
     __slots__ = ("entrance", "exit", "held")
 
     def __init__(self) -> None:
         self.exit, self.entrance = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.held = 0
-        # Over what its user may have (fs.pipe-user-pages-soft) it stays as small as it came.
+        # Over the user's limit (fs.pipe-user-pages-soft) it keeps its initial size.
         with contextlib.suppress(OSError):
             fcntl.fcntl(self.entrance, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
 
     def close(self) -> None:
-        """Close both ends, dropping what it holds."""
+        """Close both ends, and drop the data in it."""
         os.close(self.entrance)
         os.close(self.exit)
 
 
 class PipePool:
-    """Pipes for whoever has bytes to move, and for as long as those are in the pipe."""
+    """Lends pipes to connections while they have data in transit."""
 
     def __init__(self, most: int = MOST_PIPES, most_idle: int = MOST_IDLE) -> None:
         self._most = most
@@ -45,7 +45,7 @@ class PipePool:
         self._lent = 0
 
     def take(self) -> Pipe | None:
-        """Return an empty pipe; ``None`` where there are too many, or no descriptors left."""
+        """Return an empty pipe; ``None`` if the limit is reached, or no descriptors are left."""
         if self._idle:
             pipe = self._idle.pop()
         elif self._lent >= self._most:
@@ -59,7 +59,7 @@ class PipePool:
         return pipe
 
     def give_back(self, pipe: Pipe) -> None:
-        """Take a pipe back; one that still holds something is closed."""
+        """Take back a pipe; close it if it still has data."""
         self._lent -= 1
         if pipe.held or len(self._idle) >= self._most_idle:
             pipe.close()
@@ -67,6 +67,6 @@ class PipePool:
             self._idle.append(pipe)
 
     def close(self) -> None:
-        """Close those that nobody has."""
+        """Close the idle pipes."""
         while self._idle:
             self._idle.pop().close()

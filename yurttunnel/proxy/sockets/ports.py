@@ -1,4 +1,4 @@
-"""Ports of proxy sockets: those of a range, or those that the kernel chooses."""
+"""Ports of proxy sockets: from a range, or chosen by the kernel."""
 
 from __future__ import annotations
 
@@ -15,25 +15,24 @@ from yurttunnel.proxy.sockets.listening import listen, share_with_the_past
 from yurttunnel.proxy.state.virtual_services import Address, Endpoint, Key, Protocol
 
 _MOST_CHOICES = 32
-"""How often the kernel may choose a port that is claimed, until that is told as a failure."""
+"""How often the kernel may choose a claimed port before it is reported as a failure."""
 
 _KINDS = {Protocol.TCP: socket.SOCK_STREAM, Protocol.UDP: socket.SOCK_DGRAM}
 
 
 WILDCARDS: Mapping[int, str] = {4: "0.0.0.0", 6: "::"}
-"""The address of each family that is every address of this machine."""
+"""The address of each family that means all addresses of this machine."""
 
 LOOPBACKS: Mapping[int, str] = {4: "127.0.0.1", 6: "::1"}
-"""The address of each family at which nobody but this machine is."""
+"""The address of each family that only this machine can reach."""
 
 
 class PortAllocator:
-    """Opens sockets at a port of ``ports``; the kernel chooses one where that is ``None``.
+    """Opens sockets on a port of ``ports``; if that is ``None``, the kernel chooses.
 
-    ``is_claimed`` tells which ports are portals, such as node ports: none of them is taken, as
-    rules lead what comes there elsewhere. ``addresses`` are those of each family to listen on. The
-    same number may be taken once by each of TCP and UDP, IPv4 and IPv6, which know nothing of each
-    other.
+    ``is_claimed`` returns whether a port is a portal, such as a node port: those are not used,
+    since rules redirect their packets. ``addresses`` are the addresses of each family to listen on.
+    The same number may be used once by each of TCP and UDP, IPv4 and IPv6, which are independent.
     """
 
     def __init__(
@@ -49,14 +48,14 @@ class PortAllocator:
             (version, protocol): set() for version in (4, 6) for protocol in Protocol
         }
         self.opened: set[int] = set()
-        """All ports that have been open; some of them may be closed again."""
+        """All ports that have been open; some may be closed again."""
 
     def open(self, key: Key) -> socket.socket:
-        """Return a socket for ``key`` that is bound, listens (TCP), and never blocks.
+        """Return a non-blocking socket for ``key`` that is bound and, for TCP, listens.
 
-        In a range a key has the same port in each process, where that is free: then rules that an
-        earlier one has left lead there. Raises ``OSError`` with a sentence where no port remains,
-        or no socket can be had.
+        In a range, a key gets the same port in each process if that is free, so that the rules of
+        an earlier process lead to it. Raises ``OSError`` with a message if no port or no socket is
+        available.
         """
         if self._ports is None:
             opened = self._open_anywhere(key)
@@ -66,14 +65,14 @@ class PortAllocator:
         return opened
 
     def close(self, opened: socket.socket) -> None:
-        """Close a socket that :meth:`open` has returned; its port may be taken again."""
+        """Close a socket that :meth:`open` has returned; its port becomes free."""
         version = 6 if opened.family == socket.AF_INET6 else 4
         protocol = Protocol.TCP if opened.type == socket.SOCK_STREAM else Protocol.UDP
         self._used[version, protocol].discard(opened.getsockname()[1])
         opened.close()
 
     def is_used(self, version: int, protocol: Protocol, port: int) -> bool:
-        """Return whether ``port`` is that of a proxy socket."""
+        """Return whether ``port`` is the port of a proxy socket."""
         return port in self._used[version, protocol]
 
     def is_loop(self, protocol: Protocol, endpoint: Endpoint) -> bool:
@@ -82,7 +81,7 @@ class PortAllocator:
         if not self.is_used(address.version, protocol, endpoint.port):
             return False
         own = ip_address(self._addresses[address.version])
-        # Others may have the same number at another address.
+        # Other programs may use the same number at another address.
         return _is_own(address) if own.is_unspecified else address == own or address.is_unspecified
 
     def _open_in_range(self, key: Key, ports: range) -> socket.socket:
@@ -116,7 +115,7 @@ class PortAllocator:
                 if not self._is_claimed(port):
                     self._used[key.version, key.protocol].add(port)
                     return opened
-                # Held until another one is found, so that the kernel does not choose it again.
+                # Keep it open until another is found, so that the kernel does not choose it again.
                 claimed.callback(opened.close)
         raise OSError(
             errno.EADDRINUSE,
@@ -125,12 +124,12 @@ class PortAllocator:
         )
 
     def _opened(self, key: Key, port: int) -> socket.socket:
-        """Return a socket at ``port``; with 0 the kernel chooses one."""
+        """Return a socket on ``port``; with 0 the kernel chooses one."""
         bound = self._bound(key, port)
         if key.protocol is Protocol.UDP:
             return bound
         if not port:
-            # Only one that is asked for stays the socket's while it refuses clients.
+            # A socket keeps its port while it refuses clients only if it was bound to that number.
             with bound as chosen:
                 bound = self._bound(key, chosen.getsockname()[1])
         try:
@@ -169,13 +168,14 @@ def _cannot_open(protocol: Protocol, port: int, error: OSError) -> OSError:
 
 
 def _is_own(address: Address) -> bool:
-    """Return whether ``address`` is one of this machine."""
+    """Return whether ``address`` is an address of this machine."""
     if address.is_loopback or address.is_unspecified:
         return True
     family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
-            # This sends nothing; to itself the machine speaks from the address that is spoken to.
+            # This sends nothing; for one of its own addresses, the machine uses the same address as
+            # the source.
             probe.connect((str(address), 9))
         except OSError:
             return False

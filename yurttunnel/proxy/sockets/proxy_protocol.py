@@ -1,7 +1,4 @@
-"""The PROXY protocol: a header by which an endpoint is told the client's address.
-
-https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt, sections 2.1 and 2.2.
-"""
+"""The PROXY protocol: a header that gives an endpoint the client's address."""
 
 from __future__ import annotations
 
@@ -13,8 +10,8 @@ _VERSION_2_PROXY = 0x21
 _TCP_OVER_IPV4, _TCP_OVER_IPV6 = 0x11, 0x21
 
 _ORIGINAL_DESTINATION = 80
-"""``SO_ORIGINAL_DST`` and ``IP6T_SO_ORIGINAL_DST`` of Linux, with which netfilter tells where a
-connection was going to before a rule led it here."""
+"""``SO_ORIGINAL_DST`` and ``IP6T_SO_ORIGINAL_DST`` of Linux, with which netfilter reports the
+destination of a connection before a rule redirected it."""
 
 _SOCKADDR_IN = struct.Struct("!2xH4s8x")
 _SOCKADDR_IN6 = struct.Struct("!2xH4x16s4x")
@@ -23,7 +20,7 @@ _SOCKADDR_IN6 = struct.Struct("!2xH4x16s4x")
 def header(
     version: int, family: int, source: tuple[str, int], destination: tuple[str, int]
 ) -> bytes:
-    """Return the header of ``version`` (1 or 2) of a connection by TCP; addresses are text."""
+    """Return the header of ``version`` (1 or 2) for a TCP connection; addresses are text."""
     if version == 1:
         name = "TCP6" if family == socket.AF_INET6 else "TCP4"
         return (
@@ -36,9 +33,9 @@ def header(
 
 
 def original_destination(client: socket.socket) -> tuple[str, int]:
-    """Return the portal that ``client`` has spoken to; raises ``OSError``.
+    """Return the portal that ``client`` has connected to; raises ``OSError``.
 
-    Where no rule has led it here, it is the own address.
+    If no rule has redirected it, this is the socket's own address.
     """
     is_ipv6 = client.family == socket.AF_INET6
     level, known = (

@@ -1,8 +1,8 @@
-"""A client and an endpoint, joined: bytes, ends and resets of each are passed on to the other.
+"""The relay between a client and an endpoint, which passes on data, ends and resets.
 
-Small messages are read and sent. When a read fills its buffer, what follows in that direction is
-moved by splice(2), which copies nothing into this process. Whatever an end does not take waits in
-the pipe or in one buffer, and its source is not read meanwhile.
+Small messages are read and sent. When a read fills its buffer, the data that follows in that
+direction is moved by splice(2), which copies nothing into this process. Data that one end does not
+accept waits in the pipe or in a buffer, and the other end is not read meanwhile.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from yurttunnel.proxy.state.virtual_services import Endpoint
 from yurttunnel.tunnel.direct.descriptors import DescriptorSet
 
 READ_BYTES = 16 * 1024
-"""What is read at once, and of what a direction buffers at most outside of pipes."""
+"""The size of a read, and the maximum that a direction buffers outside of pipes."""
 
 MOST_PASSES = 8
-"""How often one event of a direction may fill the pipe, before it is the others' turn."""
+"""How often one event of a direction may fill the pipe before others are served."""
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
@@ -50,20 +50,20 @@ class RelayContext:
 
 
 def reset(connected: socket.socket) -> None:
-    """Close a connection so that its peer gets a reset."""
+    """Close a connection with a reset."""
     with contextlib.suppress(OSError):
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
     connected.close()
 
 
 def _unacknowledged(number: int) -> int:
-    """Return how many bytes the kernel has yet to send, or hear of (``SIOCOUTQ`` of tcp(7))."""
+    """Return the number of unsent or unacknowledged bytes in the kernel (``SIOCOUTQ``, tcp(7))."""
     unsent: int = _INT.unpack(fcntl.ioctl(number, termios.TIOCOUTQ, bytes(_INT.size)))[0]
     return unsent
 
 
 class Relay:
-    """Owns two connected sockets that do not block; ``ended`` is called once, after their end."""
+    """Owns two connected non-blocking sockets; calls ``ended`` once, after both are closed."""
 
     __slots__ = ("_client", "_context", "_ended", "_server", "endpoint")
 
@@ -84,28 +84,29 @@ class Relay:
 
     @property
     def received(self) -> int:
-        """Bytes that have come from the client."""
+        """The number of bytes received from the client."""
         return self._client.carried
 
     @property
     def sent(self) -> int:
-        """Bytes that have come from the endpoint."""
+        """The number of bytes received from the endpoint."""
         return self._server.carried
 
     def progress(self) -> int:
-        """Return how many bytes of both directions have arrived, as far as the peers' TCP tells.
+        """Return the number of bytes delivered in both directions, as far as the peers acknowledge
+        them.
 
-        Who reads slowly may have much to take from the pipe and from the kernel, long after the
-        last of it has come.
+        A slow reader may have much data to take from the pipe and from the kernel, long after the
+        last of it was received.
         """
         return self._client.delivered() + self._server.delivered()
 
     def start(self) -> None:
-        """Begin to relay."""
+        """Start the relay."""
         descriptors = self._context.descriptors
         descriptors.addReader(self._server)
         descriptors.addReader(self._client)
-        # Of most protocols the client speaks first, and has done so by now.
+        # In most protocols the client sends first, and has done so by now.
         self._client.doRead()
 
     def close(self) -> None:
@@ -113,18 +114,18 @@ class Relay:
         self._end(socket.socket.close)
 
     def reset(self) -> None:
-        """Reset both ends: one is broken, and the other is to know that not all has come."""
+        """Reset both ends: one has failed, and the other must learn that data is missing."""
         self._end(reset)
 
     def expire(self) -> None:
-        """Close both ends, as they are idle; where something waits, its reader has not got all."""
+        """Close both ends because they are idle; reset them if data has not been delivered."""
         if self._client.waits or self._server.waits:
             self.reset()
         else:
             self.close()
 
     def half_closed(self) -> None:
-        """Note that one direction has ended."""
+        """Record that one direction has ended."""
         self._context.half_closed.add(self)
 
     def _end(self, close: Callable[[socket.socket], None]) -> None:
@@ -136,7 +137,7 @@ class Relay:
 
 @implementer(IReadWriteDescriptor)
 class _End:
-    """One socket; what is read of it goes to the ``other``."""
+    """One socket; data read from it goes to the ``other``."""
 
     __slots__ = (
         "_context",
@@ -163,7 +164,7 @@ class _End:
         self._descriptors = context.descriptors
         self._socket = connected
         self._number = connected.fileno()
-        # Found once: these are called for each piece of data.
+        # Looked up once, because they are called for each piece of data.
         self._receive = connected.recv
         self.send = connected.send
         self.carried = 0
@@ -171,7 +172,7 @@ class _End:
         self._is_open = True
         # Whether the last read filled its buffer.
         self._filled = False
-        # What the other end has not taken: in the pipe, or here.
+        # The data that the other end has not accepted is in the pipe, or here.
         self._pipe: Pipe | None = None
         self._waiting = b""
 
@@ -180,13 +181,13 @@ class _End:
         return self._number
 
     def logPrefix(self) -> str:
-        """Name it in the log."""
+        """Return its name for the log."""
         return "proxied connection"
 
     def doRead(self) -> None:
-        """Pass on what has come."""
+        """Forward received data."""
         if self._waiting or self._pipe is not None:
-            # The other end takes nothing for now.
+            # The other end accepts nothing for now.
             self._descriptors.removeReader(self)
             return
         if self._filled and self._splice():
@@ -207,7 +208,7 @@ class _End:
         if size == READ_BYTES:
             self._filled = True
         if carried < READ_BYTES <= self.carried:
-            # The first bulk, once; nothing is spliced before.
+            # Once, when enough data has been received; nothing is spliced before.
             self._context.pacing.bring_in(self.other._socket)
         try:
             sent = self.other.send(data)
@@ -221,15 +222,15 @@ class _End:
             self._descriptors.addWriter(self.other)
 
     def doWrite(self) -> None:
-        """Take what waits for this end."""
+        """Send the data that waits for this end."""
         self.other.resume()
 
     def connectionLost(self, reason: Failure) -> None:
-        """End both: the socket is broken, or the reactor stops."""
+        """End both sides: the socket has failed, or the reactor stops."""
         self._relay.reset()
 
     def resume(self) -> None:
-        """Pass on what the other end has not taken, then what has come meanwhile, and read on."""
+        """Forward the waiting data, then what has been received meanwhile, and continue to read."""
         other, pipe = self.other, self._pipe
         try:
             if pipe is not None:
@@ -248,7 +249,7 @@ class _End:
             self._relay.reset()
             return
         if self._filled:
-            # Much has come meanwhile: another event is not needed to know that.
+            # Much has been received meanwhile, so do not wait for another event.
             self._splice()
         if self._is_open and not self.waits:
             self._descriptors.removeWriter(other)
@@ -257,11 +258,11 @@ class _End:
 
     @property
     def waits(self) -> int:
-        """How many bytes the other end has not taken."""
+        """The number of bytes that the other end has not accepted."""
         return len(self._waiting) if self._pipe is None else self._pipe.held
 
     def delivered(self) -> int:
-        """Return how many bytes have arrived at the peer of the other end."""
+        """Return the number of bytes delivered to the peer of the other end."""
         return self.carried - self.waits - _unacknowledged(self.other._number)
 
     def release(self, close: Callable[[socket.socket], None]) -> bool:
@@ -278,7 +279,7 @@ class _End:
         return True
 
     def _splice(self) -> bool:
-        """Pass on what has come without copying it; return whether there is a pipe for that."""
+        """Forward received data by splice; return whether a pipe was available."""
         pipe = self._context.pipes.take()
         if pipe is None:
             return False
@@ -296,7 +297,7 @@ class _End:
                 if pipe.held:
                     break
         except BlockingIOError:
-            # There is no more, or the other end takes no more.
+            # There is no more data, or the other end accepts no more.
             pass
         except OSError:
             is_broken = True
@@ -314,7 +315,7 @@ class _End:
         return True
 
     def _finish(self) -> None:
-        """Pass the end of this direction on."""
+        """Forward the end of this direction."""
         self.has_ended = True
         if self.other.has_ended:
             self._relay.close()

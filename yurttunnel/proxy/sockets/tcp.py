@@ -33,25 +33,25 @@ from yurttunnel.tunnel.direct.descriptors import DescriptorSet
 from yurttunnel.tunnel.sockets import tune_local_socket
 
 MOST_OF_SERVICE = 16_384
-"""Connections of one service port."""
+"""The maximum number of connections of one service port."""
 
 MOST_DIALING = 2_048
-"""Clients of one service port that wait for an endpoint: each of them for 3.75 s at most."""
+"""The maximum number of waiting clients of one service port, each for at most 3.75 s."""
 
 _SHARE = 4
-"""Of so many descriptors one connection may be: it takes two, and as many are left to listeners,
-claimed ports, clients by UDP and pipes."""
+"""One connection for so many descriptors: it uses two, and as many are left for listeners, claimed
+ports, UDP clients and pipes."""
 
 
 def most_connections() -> int:
-    """Return how many connections the descriptors of this process are enough for."""
+    """Return the number of connections that the descriptors of this process allow."""
     return max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _SHARE)
 
 
 @implementer(IProxySockets)
 @dataclass(frozen=True, slots=True)
 class TcpProxySockets:
-    """Makes TCP proxy sockets, with what those of one process share."""
+    """Opens TCP proxy sockets, and has what those of one process share."""
 
     clock: IReactorTime
     relay: RelayContext
@@ -64,13 +64,13 @@ class TcpProxySockets:
     def open(self, service: VirtualService, picker: IEndpointPicker) -> IProxySocket:
         """Listen for ``service``; see :class:`IProxySockets`."""
         listening = self.ports.open(service.key)
-        # Accepted connections inherit what is set here (Linux copies the options).
+        # Accepted connections inherit these options in Linux.
         tune_local_socket(listening)
         self.relay.pacing.leave_out(listening)
         return TcpProxySocket(self, service, picker, listening)
 
     def close(self) -> None:
-        """Give back what belongs to no proxy socket; all of them have been stopped before."""
+        """Close the shared parts; all proxy sockets have been stopped before."""
         self.relay.half_closed.stop()
         self.relay.pipes.close()
 
@@ -78,7 +78,7 @@ class TcpProxySockets:
 def tcp_proxy_sockets(
     clock: IReactorTime, descriptors: DescriptorSet, ports: PortAllocator, most: int
 ) -> TcpProxySockets:
-    """Make what opens them in a process that may have ``most`` connections by TCP."""
+    """Make the factory for a process that may have ``most`` TCP connections."""
     paced = pacing()
     relay = RelayContext(descriptors, PipePool(), HalfClosed(descriptors), paced)
     return TcpProxySockets(clock, relay, ports, Places(most), TcpDialer(paced))
@@ -86,7 +86,7 @@ def tcp_proxy_sockets(
 
 @implementer(IProxySocket)
 class TcpProxySocket:
-    """Accepts the clients of one virtual service at ``listening``, and finds endpoints for them."""
+    """Accepts the clients of one virtual service on ``listening``, and dials endpoints for them."""
 
     _log = Logger()
 
@@ -102,15 +102,15 @@ class TcpProxySocket:
         self.dialer = context.dialer
         self.descriptors = context.relay.descriptors
         self._context = context
-        # Of each service by itself: one must not hide what is wrong with another.
+        # One log limit for each service: the messages of one must not suppress those of another.
         self._limited = RateLimitedLog(context.clock, self._log)
         self._service = service
         self._listening = listening
         self._dialings: set[Dialing] = set()
-        # With the addresses of their clients.
+        # By relay, the address of its client.
         self._relays: dict[Relay, str] = {}
         self._connections = Places(context.most_of_service)
-        # Of those that have ended.
+        # The counters of connections that have ended.
         self._total = self._failed = self._received = self._sent = 0
         self._draining: IDelayedCall | None = None
         self._stopped: Deferred[None] | None = None
@@ -122,18 +122,18 @@ class TcpProxySocket:
     # -- IProxySocket --------------------------------------------------------------------------
 
     def update(self, service: VirtualService) -> None:
-        """Take what has changed of the service; see :class:`IProxySocket`."""
+        """Apply a change of the service; see :class:`IProxySocket`."""
         self._service = service
         if service.endpoints:
             self._listener.start()
         else:
-            # Sooner than by rules, and where there are none.
+            # This is faster than rules, and also works without rules.
             self._listener.refuse()
 
     def stop(self, drain: float | None) -> Deferred[None]:
-        """Stop listening, and end after ``drain`` seconds; see :class:`IProxySocket`.
+        """Stop listening, and end connections after ``drain`` seconds; see :class:`IProxySocket`.
 
-        Clients that the kernel has connected already are served.
+        Clients that the kernel has already connected are served.
         """
         if self._listening.fileno() >= 0:
             self._listener.stop()
@@ -208,7 +208,7 @@ class TcpProxySocket:
             relay.reset()
 
     def not_dialed(self, dialing: Dialing, why: str) -> None:
-        """Reset a client that no endpoint can be had for."""
+        """Reset a client for which no endpoint is reachable."""
         self._dialings.discard(dialing)
         self._reset(dialing.client, dialing.peer[0], why)
 
@@ -220,7 +220,7 @@ class TcpProxySocket:
         self._let_go(client, caller)
 
     def _introduce(self, dialing: Dialing, server: socket.socket) -> bool:
-        """Write the PROXY protocol's header for the endpoint; return whether that went."""
+        """Send the PROXY protocol's header to the endpoint; return whether it was sent."""
         client = dialing.client
         try:
             told = header(
@@ -229,7 +229,7 @@ class TcpProxySocket:
                 dialing.peer,
                 original_destination(client),
             )
-            # It is the first that is sent, and fits into any buffer.
+            # The header is the first data, so it fits into the socket's buffer.
             return server.send(told) == len(told)
         except OSError:
             return False
@@ -260,7 +260,7 @@ class TcpProxySocket:
         stopped.callback(None)
 
     def _end_all(self) -> None:
-        """Reset what has not ended by itself: not all of it may have come."""
+        """Reset the remaining connections, because data may be missing."""
         for dialing in list(self._dialings):
             dialing.stop()
             self._dialings.discard(dialing)

@@ -1,4 +1,4 @@
-"""Proxy sockets for UDP: a client has an endpoint for as long as it is not idle."""
+"""Proxy sockets for UDP: a client keeps its endpoint until it is idle."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ from yurttunnel.proxy.state.virtual_services import Endpoint, Protocol, VirtualS
 from yurttunnel.tunnel.direct.descriptors import DescriptorSet
 
 LARGEST = 65_535
-"""Bytes of a datagram at most (RFC 768; IPv6 jumbograms are not known here)."""
+"""The maximum size of a datagram in bytes (RFC 768; IPv6 jumbograms are not supported)."""
 
 MOST_TRIES = len(PLAN)
-"""Endpoints that a client's first datagram is sent to, one after the other: as many as a TCP client
-is connected to."""
+"""The maximum number of endpoints that a client's first datagram is sent to, one after the other:
+as many as for a TCP client."""
 
 _RECEIVE_BUFFER = 1 << 20
-"""Bytes that may wait in the kernel. A datagram of 64 bytes takes 768 of them, so that the default
+"""The receive buffer in bytes. A datagram of 64 bytes takes 768, so that the default
 (``net.core.rmem_default``, 212,992) is full after 277 of them."""
 
 _SO_RCVBUFFORCE = 33
-"""Of asm-generic/socket.h; takes CAP_NET_ADMIN, as the firewall rules do."""
+"""From asm-generic/socket.h; requires CAP_NET_ADMIN, as firewall rules do."""
 
 
 @implementer(IProxySockets)
 class UdpSockets:
-    """Opens proxy sockets for UDP, which share all of it.
+    """Opens proxy sockets for UDP; these attributes are shared by all of them.
 
-    ``buffer`` is where a datagram is until it is sent on.
+    ``buffer`` holds a datagram while it is forwarded.
     """
 
     def __init__(
@@ -67,14 +67,14 @@ class UdpSockets:
             _widen(listener)
             return UdpProxySocket(self, listener, picker, service)
         except OSError:
-            # It may not be possible to watch it; the next attempt is to find the port free.
+            # Registering it may have failed; the next attempt must find the port free.
             self.allocator.close(listener)
             raise
 
 
 @implementer(IProxySocket, IReadWriteDescriptor)
 class UdpProxySocket:
-    """Carries datagrams between the clients of one virtual service and its endpoints."""
+    """Forwards datagrams between the clients of one virtual service and its endpoints."""
 
     _log = Logger()
 
@@ -93,7 +93,7 @@ class UdpProxySocket:
         self.clients: dict[Key, UdpClient] = {}
         self.shares = UdpShares(self.table.most_of_service)
         self.sent = 0
-        # Of each service by itself: one must not hide what is wrong with another.
+        # One log limit for each service: the messages of one must not suppress those of another.
         self._limited = RateLimitedLog(context.clock, self._log)
         self._allocator = context.allocator
         self._picker = picker
@@ -115,7 +115,7 @@ class UdpProxySocket:
             self._end_all(iter(list(self._of_endpoint[endpoint])))
 
     def stop(self, drain: float | None) -> Deferred[None]:
-        """See :class:`IProxySocket`; clients of before are served until the end."""
+        """See :class:`IProxySocket`; existing clients are served until the end."""
         if self.listener.fileno() < 0:
             return succeed(None)
         stopped = self._stopped = self._stopped or Deferred()
@@ -136,17 +136,17 @@ class UdpProxySocket:
         return self.listener.fileno()
 
     def logPrefix(self) -> str:
-        """Name it in the log."""
+        """Return its name for the log."""
         return f"UDP port {self.port}"
 
     def doRead(self) -> None:
-        """Send what has come to endpoints."""
+        """Forward received datagrams to endpoints."""
         table, clients = self.table, self.clients
         for taken in range(self._expected):
             try:
                 size, ancillary, _, source = self.listener.recvmsg_into(self._into, SPACE)
             except OSError:
-                # There is no more, mostly.
+                # Usually there are no more datagrams.
                 self._expected = max(1, taken)
                 return
             self._received += size
@@ -160,7 +160,7 @@ class UdpProxySocket:
                     table.touch(client)
                 client.send(self.buffer[:size])
             except Exception:
-                # One client does not take the port with it.
+                # An error with one client must not end the port.
                 self._log.failure("Defect: a datagram to a Service could not be passed on")
         self._expected = min(2 * self._expected, MOST_DATAGRAMS)
 
@@ -168,7 +168,7 @@ class UdpProxySocket:
         """Do nothing: it is not registered for writing."""
 
     def connectionLost(self, reason: Failure) -> None:
-        """Be told that the reactor stops; no ICMP message reaches a socket without a peer."""
+        """Handle that the reactor stops; a socket without a peer gets no ICMP errors."""
         if self._stopped is None:
             self._stopped = Deferred()
         self._drained()
@@ -176,7 +176,7 @@ class UdpProxySocket:
     # -- for clients ---------------------------------------------------------------------------
 
     def connected(self, endpoint: Endpoint) -> None:
-        """Note that a client's endpoint is there."""
+        """Record that a client's endpoint responds."""
         self._picker.connected(endpoint)
 
     def unreachable(self, client: UdpClient, why: str) -> None:
@@ -189,7 +189,7 @@ class UdpProxySocket:
         self._dial(client, why)
 
     def ended(self, client: UdpClient) -> None:
-        """Forget a client."""
+        """Remove a client."""
         del self.clients[client.key]
         endpoint = self._leave(client)
         if endpoint is not None:
@@ -215,7 +215,7 @@ class UdpProxySocket:
             client.send(data)
 
     def _open(self) -> socket.socket | None:
-        """Return a socket for a client, at the cost of another one if there must be no more."""
+        """Return a socket for a client; if there are too many, end another client first."""
         for _ in range(2):
             with contextlib.suppress(OSError):
                 return socket_to_endpoint(self.listener.family)
@@ -223,16 +223,16 @@ class UdpProxySocket:
         return None
 
     def _dial(self, client: UdpClient, why_not: str = "it has no endpoints") -> None:
-        """Have a client use an endpoint that it has not tried, or end it if there is none.
+        """Connect a client to an endpoint that it has not tried, or end it if there is none.
 
-        ``why_not`` is why it has none yet.
+        ``why_not`` is the reason why it has no endpoint yet.
         """
         while (endpoint := self._next(client)) is not None:
             try:
                 is_loop = self._allocator.is_loop(Protocol.UDP, endpoint)
                 why = LOOP if is_loop else client.dial(endpoint)
             except OSError as error:
-                # This machine has no more, for which the endpoint is not to blame.
+                # This machine has run out of a resource, which is no failure of the endpoint.
                 self._picker.ended(endpoint)
                 if error.errno == NO_SOURCE:
                     client.tried += (endpoint,)
@@ -267,7 +267,7 @@ class UdpProxySocket:
         return endpoint
 
     def _leave(self, client: UdpClient) -> Endpoint | None:
-        """Take a client from its endpoint, and return that."""
+        """Remove a client from its endpoint, and return the endpoint."""
         endpoint, client.endpoint = client.endpoint, None
         if endpoint is not None:
             its = self._of_endpoint[endpoint]
@@ -284,7 +284,7 @@ class UdpProxySocket:
             self._close()
 
     def _end_all(self, clients: Iterator[UdpClient]) -> None:
-        """End clients, not too many in one turn of the reactor."""
+        """End clients, a limited number in each reactor turn."""
         some = list(islice(clients, MOST_ENDED))
         for client in some:
             client.end()
@@ -303,7 +303,7 @@ class UdpProxySocket:
 
 
 def _widen(receiving: socket.socket) -> None:
-    """Have a burst of all clients wait rather than be lost."""
+    """Set a buffer that can hold a burst of all clients."""
     try:
         receiving.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _RECEIVE_BUFFER)
     except PermissionError:

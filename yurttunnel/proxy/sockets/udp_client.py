@@ -1,4 +1,4 @@
-"""One client by UDP: a connected socket to its endpoint, whose replies go back to it."""
+"""One UDP client: a socket that is connected to its endpoint, and whose replies go back to it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from yurttunnel.proxy.sockets.udp import UdpProxySocket
 
 MOST_DATAGRAMS = 64
-"""Datagrams of one socket that are taken before others of the round are served."""
+"""The maximum number of datagrams taken from one socket before others are served."""
 
 _UNREACHABLE = frozenset(
     {
@@ -34,23 +34,25 @@ _UNREACHABLE = frozenset(
         errno.EPROTO,
     }
 )
-"""What ICMP messages about a datagram become (``icmp_err_convert`` of net/ipv4/icmp.c,
-``tab_unreach`` of net/ipv6/icmp.c), and what a missing route does. Everything else, no room, a
-firewall's EPERM or one too large for the way (EMSGSIZE), loses a datagram, as the network may."""
+"""The errors that ICMP messages about a datagram cause (``icmp_err_convert`` of net/ipv4/icmp.c,
+``tab_unreach`` of net/ipv6/icmp.c), and a missing route. After any other error (no buffer space, a
+firewall's EPERM, EMSGSIZE for a datagram larger than the path MTU) the datagram is lost, as it may
+be in the network."""
 
 Key = tuple[Any, bytes]
-"""The address of a client as the socket module has it, and that of this machine, packed."""
+"""The address of a client as in the socket module, and the local address that it uses, packed."""
 
 
 @implementer(IReadWriteDescriptor)
 class UdpClient:
-    """Sends what a client sends to its endpoint by ``opened``, a socket, and the replies back.
+    """Forwards datagrams of a client to its endpoint by the socket ``opened``, and the replies
+    back.
 
-    They leave from the address that the client has sent to. ``endpoint`` is ``None`` until there is
-    one, and ``tried`` are those that have refused since one was there. For the table ``used`` is
-    the tick of its last use, and ``dialed`` that since which it has had its endpoint. It has been
-    ``answered`` once there has been a reply, and is ``confirmed`` where its endpoint has replied,
-    or has long not refused.
+    Replies have the address that the client has sent to as their source. ``endpoint`` is ``None``
+    until one is dialed, and ``tried`` are the endpoints that have refused since one was last
+    confirmed. For the table, ``used`` is the tick of the last use, and ``dialed`` the tick when it
+    got its endpoint. It is ``answered`` once there has been a reply, and ``confirmed`` if its
+    current endpoint has replied, or has not refused for long enough.
     """
 
     __slots__ = (
@@ -84,7 +86,7 @@ class UdpClient:
         self._reply = owner.listener.sendmsg
         self._source, local = key
         self._ancillary = from_local_address(local)
-        # As many as the last time, and more if there were that many: a look at what is not there
+        # As many as the last time, and more if all of them were there: a read without a result
         # costs as much as a datagram.
         self._expected = 1
         self.key = key
@@ -97,22 +99,22 @@ class UdpClient:
 
     @property
     def host(self) -> str:
-        """Its address as text."""
+        """The client's address as text."""
         host: str = self._source[0]
         return host
 
     # -- towards the endpoint ------------------------------------------------------------------
 
     def keep(self, data: memoryview) -> None:
-        """Keep its first datagram, to be sent again to another endpoint where one refuses it."""
+        """Keep the first datagram, to send it to another endpoint if one refuses it."""
         if self._table.keep(len(data)):
             self.first = bytes(data)
 
     def dial(self, endpoint: Endpoint) -> str | None:
-        """Send to ``endpoint`` from now on; return why that cannot be.
+        """Send to ``endpoint`` from now on; return the reason if that fails.
 
-        Raises ``BlockingIOError`` where no local port is left, and another ``OSError`` where no
-        socket can be opened or watched, or has an address to come from (:data:`NO_SOURCE`).
+        Raises ``BlockingIOError`` if no local port is left, and another ``OSError`` if no socket
+        can be opened or registered, or if there is no source address (:data:`NO_SOURCE`).
         """
         if self.tried:
             self._renew()
@@ -129,14 +131,14 @@ class UdpClient:
         return None
 
     def send_first(self) -> None:
-        """Send the datagram that is kept, if one is."""
+        """Send the kept datagram, if there is one."""
         if self.first is not None:
             self._is_taken(self.first)
 
     def send(self, data: memoryview) -> None:
-        """Send a datagram to the endpoint, to another one where that has refused one before."""
+        """Send a datagram to the endpoint, or to another if that refused an earlier datagram."""
         if not self._is_taken(data) and not self.closed:
-            # What has been refused was the one before.
+            # The error was about the previous datagram.
             self.send(data)
 
     # -- IReadWriteDescriptor ------------------------------------------------------------------
@@ -146,11 +148,11 @@ class UdpClient:
         return self._socket.fileno()
 
     def logPrefix(self) -> str:
-        """Name it in the log."""
+        """Return its name for the log."""
         return "UDP client"
 
     def doRead(self) -> None:
-        """Send replies back."""
+        """Forward replies to the client."""
         table = self._table
         for taken in range(self._expected):
             try:
@@ -168,7 +170,8 @@ class UdpClient:
             try:
                 self._reply((self._buffer[:size],), self._ancillary, 0, self._source)
             except OSError:
-                # No room, no route, or that address of this machine has gone: it is lost.
+                # It is lost: there is no buffer space or route, or that local address no longer
+                # exists.
                 continue
             self._owner.sent += size
         self._expected = min(2 * self._expected, MOST_DATAGRAMS)
@@ -177,18 +180,18 @@ class UdpClient:
         """Do nothing: it is not registered for writing."""
 
     def connectionLost(self, reason: Failure) -> None:
-        """Find out what the reactor reports of the descriptor, or be told that it stops."""
+        """Handle an error of the descriptor that the reactor reports, or that the reactor stops."""
         if reason.check(ConnectionDone) is None:
             self.end()
             return
         self._owner.descriptors.addReader(self)
-        # None is left where a datagram that was sent in the meantime has met it.
+        # The error may already have been returned to a datagram sent in the meantime.
         self._failed(self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
 
     # -- for the table -------------------------------------------------------------------------
 
     def confirm(self) -> None:
-        """Take it that the endpoint is there."""
+        """Consider the endpoint reachable."""
         self.confirmed = True
         self.tried = ()
         self._keep_no_more()
@@ -196,7 +199,7 @@ class UdpClient:
             self._owner.connected(self.endpoint)
 
     def end(self) -> None:
-        """Forget the client, and close its socket."""
+        """Remove the client, and close its socket."""
         if self.closed:
             return
         self.closed = True
@@ -209,8 +212,8 @@ class UdpClient:
     # -- helpers -------------------------------------------------------------------------------
 
     def _renew(self) -> None:
-        """Have another socket: one that has been connected keeps the source address that leads to
-        its first endpoint, which may lead to no other.
+        """Replace the socket: a connected one keeps the source address for its first endpoint, from
+        which others may not be reachable.
         """
         self._owner.descriptors.remove(self)
         self._socket.close()
@@ -231,7 +234,7 @@ class UdpClient:
             self._table.reply_came(self)
 
     def _failed(self, number: int | None) -> bool:
-        """Have another endpoint where the error tells of this one; return whether it does."""
+        """Use another endpoint if the error means that this one is unreachable; return whether."""
         is_unreachable = number in _UNREACHABLE
         if is_unreachable:
             self._owner.unreachable(self, _text(number))

@@ -1,4 +1,4 @@
-"""Clients by UDP, of one service or of all: in whose place a new one comes."""
+"""The limits for UDP clients, of one service or of all, and which client to evict for a new one."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ if TYPE_CHECKING:
 
 
 class UdpShares:
-    """At most ``most`` clients, of which each address has as many as it leaves free."""
+    """At most ``most`` clients; an address may have as many as are free (:class:`Places`)."""
 
     def __init__(self, most: int) -> None:
         self._places = Places(most)
-        # All, and those of each address, in the order of their last use.
+        # All clients, and those of each address, in the order of their last use.
         self._clients: OrderedDict[UdpClient, None] = OrderedDict()
         self._of: dict[str, OrderedDict[UdpClient, None]] = {}
 
     def __len__(self) -> int:
-        """Return how many clients there are."""
+        """Return the number of clients."""
         return len(self._clients)
 
     def make_room(self, host: str) -> None:
-        """End a client if there must not be one more of an address: the one of its own that has
-        been idle for longest, or of all where it has none.
+        """End a client if an address may not have one more: the one of the same address that has
+        been idle longest, or of all if the address has none.
         """
         if self._places.has_one_for(host):
             return
@@ -37,23 +37,23 @@ class UdpShares:
             next(iter(its)).end()
 
     def evict(self) -> None:
-        """End the client that has been idle for longest, if there is any."""
+        """End the client that has been idle longest, if there is one."""
         if self._clients:
             next(iter(self._clients)).end()
 
     def add(self, client: UdpClient) -> None:
-        """Count a client that is new."""
+        """Add a new client."""
         self._places.count(client.host, 1)
         self._clients[client] = None
         self._of.setdefault(client.host, OrderedDict())[client] = None
 
     def touch(self, client: UdpClient) -> None:
-        """Note that a client is used now."""
+        """Record that a client is used now."""
         self._clients.move_to_end(client)
         self._of[client.host].move_to_end(client)
 
     def remove(self, client: UdpClient) -> None:
-        """Count a client no more."""
+        """Remove a client."""
         self._places.count(client.host, -1)
         del self._clients[client]
         its = self._of[client.host]

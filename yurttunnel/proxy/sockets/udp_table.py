@@ -1,4 +1,4 @@
-"""All UDP clients of the process: how many there are, and how long they are remembered."""
+"""The UDP clients of the process: their limits and their timeouts."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ if TYPE_CHECKING:
     from yurttunnel.proxy.sockets.udp_client import UdpClient
 
 MOST_CLIENTS = 16_384
-"""Clients of the process. Each takes a local port, of which Linux has 28,232 for each family
-(``net.ipv4.ip_local_port_range``), and others of the machine need some, too."""
+"""The maximum number of clients of the process. Each takes a local port, of which Linux has 28,232
+for each family (``net.ipv4.ip_local_port_range``), and other programs need some, too."""
 
 MOST_OF_SERVICE = 12_288
-"""Clients of one virtual service: others have room beside it."""
+"""The maximum number of clients of one virtual service, which leaves room for others."""
 
 BEFORE_REPLY, AFTER_REPLY = 5.0, 30.0
-"""Seconds for which a client that is silent is remembered: before the first reply, that is what
-resolvers wait at least (``timeout`` of resolv.conf(5)), and after it (conntrack's own
-``nf_conntrack_udp_timeout``)."""
+"""How long an idle client is kept, in seconds: before the first reply, the minimum timeout of
+resolvers (``timeout`` of resolv.conf(5)); after it, conntrack's own timeout
+(``nf_conntrack_udp_timeout``)."""
 
 MOST_KEPT = 4 << 20
-"""Bytes of first datagrams that are kept to be sent again, of all clients."""
+"""The maximum total size of first datagrams that are kept for another attempt, in bytes."""
 
 _SHARE = 8
-"""Of so many descriptors one may be a client's."""
+"""One client for so many descriptors."""
 
 _COARSEST = 1.0
-"""Seconds of a tick at most, by which time is told here."""
+"""The maximum length of a tick, the unit of time here, in seconds."""
 
 MOST_ENDED = 256
-"""Clients that are ended in one go: closing as many takes about a millisecond."""
+"""The number of clients ended in one reactor turn; closing as many takes about a millisecond."""
 
 
 def most_clients() -> int:
-    """Return how many clients the descriptors of this process are enough for."""
+    """Return the number of clients that the descriptors of this process allow."""
     return max(1, min(MOST_CLIENTS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _SHARE))
 
 
 class UdpClientTable:
-    """At most ``most`` clients; those that are idle are ended, and where there are too many, of all
-    or of one service, those that have been idle for longest of the address with the new one.
+    """Keeps at most ``most`` clients, and ends idle ones. Over the limit, of all or of one service,
+    it ends the clients of the new client's address that have been idle longest.
 
-    Time is told in ticks, so that a datagram costs no look at the clock and, but for the first one
-    of a tick, no change of the order. There is one timer, while there are clients.
+    Time is counted in ticks, so that a datagram requires no clock reading and, except for the first
+    one in a tick, no change of the order. There is one timer while there are clients.
     """
 
     def __init__(
@@ -73,16 +73,16 @@ class UdpClientTable:
         self._timer: IDelayedCall | None = None
 
     def remember(self, before_reply: float, after_reply: float) -> None:
-        """Have these seconds count from now on, to the next tick; its length stays as it is."""
+        """Use these timeouts in seconds from now on, rounded up to ticks of the same length."""
         self._before_reply = math.ceil(before_reply / self._period)
         self._after_reply = math.ceil(after_reply / self._period)
 
     def __len__(self) -> int:
-        """Return how many clients there are."""
+        """Return the number of clients."""
         return len(self.shares)
 
     def add(self, client: UdpClient) -> None:
-        """Remember a client that is new, in the place of another one if need be."""
+        """Add a new client, and evict another one if necessary."""
         for shares in (client.shares, self.shares):
             shares.make_room(client.host)
             shares.add(client)
@@ -92,7 +92,7 @@ class UdpClientTable:
             self._timer = self._clock.callLater(self._period, self._next_tick)
 
     def remove(self, client: UdpClient) -> None:
-        """Forget a client."""
+        """Remove a client."""
         client.shares.remove(client)
         self.shares.remove(client)
         del (self._answered if client.answered else self._silent)[client]
@@ -101,7 +101,7 @@ class UdpClientTable:
             self._timer = None
 
     def touch(self, client: UdpClient) -> None:
-        """Note that a client is used now; asked for where it was not in this tick yet."""
+        """Record that a client is used now; called if it has not been used in this tick."""
         client.used = self.tick
         client.shares.touch(client)
         self.shares.touch(client)
@@ -110,20 +110,20 @@ class UdpClientTable:
             client.confirm()
 
     def reply_came(self, client: UdpClient) -> None:
-        """Note the first reply to a client."""
+        """Record the first reply to a client."""
         del self._silent[client]
         client.answered = True
         self._answered[client] = None
 
     def keep(self, size: int) -> bool:
-        """Ask for room for a datagram of ``size`` bytes; return whether there is."""
+        """Reserve space for a datagram of ``size`` bytes; return whether there was enough."""
         if self._kept + size > MOST_KEPT:
             return False
         self._kept += size
         return True
 
     def keep_no_more(self, size: int) -> None:
-        """Give room back."""
+        """Release the space."""
         self._kept -= size
 
     def _next_tick(self) -> None:
@@ -139,11 +139,12 @@ class UdpClientTable:
         ):
             while order and room:
                 client = next(iter(order))
-                # One more, as the tick of its last use had begun before that.
+                # One more, because the tick of its last use had begun before.
                 if self.tick - client.used <= ticks:
                     break
                 if not client.confirmed:
-                    # Nobody replies to syslog: what is not refused is taken to arrive.
+                    # Some protocols, such as syslog, have no replies: a datagram that is not
+                    # refused counts as delivered.
                     client.confirm()
                 client.end()
                 room -= 1

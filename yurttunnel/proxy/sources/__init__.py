@@ -1,1 +1,1 @@
-"""Where Services and EndpointSlices come from: the API, and files."""
+"""The sources of Services and EndpointSlices: the API, and files."""

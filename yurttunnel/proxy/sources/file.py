@@ -1,4 +1,4 @@
-"""The source ``file``: manifests that are looked at again and again."""
+"""The source ``file``: manifests that are checked periodically."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from yurttunnel.proxy.sources.manifests import Manifests, read_manifests
 from yurttunnel.proxy.state.virtual_services import Problem
 
 LOOK_SECONDS = 5.0
-"""From one look to the next; as the oldest file source of kube-proxy had it."""
+"""The interval of the checks, as in the earliest file source of kube-proxy."""
 
 
 class FileSource(MultiService):
-    """Keeps what is in the file or directory ``path``; ``notify()`` is called when it is another.
+    """Follows the file or directory ``path``; calls ``notify()`` when the content has changed.
 
-    ``manifests`` are by their files, of which the first one counts where several have an object.
-    They are read in ``thread``. It is not ``complete`` before each of them could be read: what a
-    former process has served stays. Later on, while it cannot be looked at them, or one of them
-    cannot be read, what was there before stays. ``problems`` says so.
+    ``manifests`` are by file; if several files have the same object, the first one counts. They are
+    read in ``thread``. The source is ``complete`` once each file has been read: until then, what a
+    previous process served stays. Later, if the files cannot be checked or read, the previous
+    content stays in use, and ``problems`` reports it.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class FileSource(MultiService):
         looks.setServiceParent(self)
 
     def stopService(self) -> Deferred[None]:
-        """Look no more."""
+        """Stop the checks."""
         self._thread.end()
         stopped: Deferred[None] = super().stopService()
         return stopped

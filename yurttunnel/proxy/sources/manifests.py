@@ -1,4 +1,4 @@
-"""Services, EndpointSlices and Endpoints in files, as ``kubectl apply -f`` takes them."""
+"""Services, EndpointSlices and Endpoints in files, as ``kubectl apply -f`` accepts them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from yurttunnel.proxy.state.services import Service, service_from
 from yurttunnel.proxy.state.virtual_services import Problem
 
 MAX_BYTES = 16 * 1024 * 1024
-"""Of a file: 1,000 Services with 10,000 endpoints take 4 MB of YAML."""
+"""The maximum size of a file: 1,000 Services with 10,000 endpoints take 4 MB of YAML."""
 
 SUFFIXES = frozenset({".yaml", ".yml", ".json"})
-"""Of the files that count in a directory; kubelet's static pods have the same."""
+"""The suffixes of files in a directory that are read, as for the kubelet's static pods."""
 
 _EMPTY = (
     "it is empty, as a file is that is just being written; for no Services at all leave a comment"
@@ -33,9 +33,7 @@ _UNREAD = (0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Manifests:
-    """What a file has; ``signature`` tells whether it is another one, ``parsed`` whether it ever
-    could be read.
-    """
+    """The content of a file; ``signature`` changes with it, ``parsed`` if it ever was valid."""
 
     signature: _Signature = _UNREAD
     services: tuple[Service, ...] = ()
@@ -45,10 +43,10 @@ class Manifests:
 
 
 def read_manifests(path: Path, known: Mapping[Path, Manifests]) -> dict[Path, Manifests]:
-    """Return what is in the file ``path``, or by its file in the directory.
+    """Return the content of the file ``path``, or of each file in the directory.
 
-    Those that are ``known`` are read if they have changed; where that cannot be, what was in them
-    stays. Raises ``OSError`` where it is not known which files there are.
+    A ``known`` file is read if it has changed; if that fails, its previous content stays. Raises
+    ``OSError`` if the files cannot be listed.
     """
     if not path.is_dir():
         return {path: _current(path, known)}
@@ -59,7 +57,7 @@ def read_manifests(path: Path, known: Mapping[Path, Manifests]) -> dict[Path, Ma
         try:
             found[each] = _current(each, known)
         except FileNotFoundError as error:
-            # Anything else that is not found was removed since the directory was read.
+            # Any other missing file was removed after the directory was read.
             if each.is_symlink():
                 found[each] = _unread(each, None, _UNREAD, error.strerror)
     return found
@@ -135,7 +133,7 @@ def _documents(path: Path, content: bytes) -> list[Any]:
 
 
 def _objects(documents: list[Any]) -> Iterator[Object]:
-    """Go through the objects, also those in lists; a file with anything else is none of these."""
+    """Yield the objects, including those in lists; raises ``ValueError`` for anything else."""
     for document in documents:
         if document is None:
             continue
@@ -148,9 +146,9 @@ def _objects(documents: list[Any]) -> Iterator[Object]:
 
 
 def _as_endpoint_slices(endpoints: Object) -> Iterator[Object]:
-    """Go through the EndpointSlices that say the same: one a subset and family of addresses.
+    """Yield the equivalent EndpointSlices: one for each subset and address family.
 
-    The kind Endpoints is that in which they were before Kubernetes 1.21.
+    EndpointSlices have replaced the kind Endpoints since Kubernetes 1.21.
     """
     metadata = mapping(endpoints.get("metadata"))
     name = text(metadata.get("name"))

@@ -1,4 +1,4 @@
-"""Desired state: made of what all sources say, anew when that or the node changes."""
+"""The desired state, computed from all sources when these or the node change."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from yurttunnel.proxy.state.services import SERVICES_SPEC, Service
 from yurttunnel.proxy.state.virtual_services import DesiredState, Problem
 
 MOST_LOGGED = 20
-"""How many problems are logged one by one when they come up together."""
+"""The maximum number of new problems that are logged one by one."""
 
 _Object = TypeVar("_Object", Service, EndpointSlice)
 
 
 @implementer(IDesiredStateSource)
 class Sources(MultiService):
-    """What the API says, which ``informers`` follow, and what is in the files ``manifests``.
+    """Combines the API, which ``informers`` watch, and the files in ``manifests``.
 
-    Either may be left out; of an object that both have, the API's counts. Nothing is said before
-    each has said all. What the API has said stays while it is away: an informer forgets nothing but
-    what a list that is complete has not. Files are read in ``thread``. Problems are logged when
-    they come up, and are in the desired state as long as they last.
+    Either may be omitted; if both have an object, the API's counts. There is no state before each
+    source is complete. What the API has listed stays while it is unreachable: an informer drops an
+    object only when a complete list does not contain it. Files are read in ``thread``. Problems are
+    logged when they occur, and stay in the desired state until they are solved.
     """
 
     _log = Logger()
@@ -53,7 +53,7 @@ class Sources(MultiService):
     ) -> None:
         super().__init__()
         self.on_changed: list[Callable[[], object]] = []
-        """Who is told when the desired state is another."""
+        """Callbacks for a change of the desired state."""
         self._clock = clock
         self._node = node
         self._informers = informers
@@ -61,7 +61,7 @@ class Sources(MultiService):
         self._forget: list[Callable[[], object]] = []
         self._due: IDelayedCall | None = None
         self._state: DesiredState | None = None
-        # Of those that there are now.
+        # The current problems.
         self._logged: frozenset[Problem] = frozenset()
         self._memory = Memory()
         self._file: FileSource | None = None
@@ -74,15 +74,15 @@ class Sources(MultiService):
             self._file.setServiceParent(self)
 
     def startService(self) -> None:
-        """Follow the changes."""
+        """Watch the sources."""
         super().startService()
         self._forget = [each.add_handler(self._notify) for each in self._followed]
         for each in self._followed:
-            # There may be nothing in its list.
+            # The list may be empty, and then there is no other notification.
             once_synced(each, self._notify)
 
     def stopService(self) -> Deferred[None]:
-        """Follow no more; the last state stays."""
+        """Stop watching; the last state stays."""
         for forget in self._forget:
             forget()
         due, self._due = self._due, None
@@ -107,7 +107,7 @@ class Sources(MultiService):
         return None
 
     def _notify(self, *_: object) -> None:
-        """Have the state made anew in the next turn of the reactor, once for all that changes."""
+        """Recompute the state in the next reactor turn, once for all changes until then."""
         if self.running and self._due is None:
             self._due = self._clock.callLater(0, self._update)
 
@@ -116,7 +116,7 @@ class Sources(MultiService):
         try:
             self._make()
         except Exception:
-            # Whatever it is, what comes next is told of all the same.
+            # Whatever the error is, later changes must still be reported.
             self._log.failure("Defect: a listener to what is to be served has failed")
 
     def _make(self) -> None:
@@ -138,7 +138,7 @@ class Sources(MultiService):
             changed()
 
     def _objects(self) -> tuple[Collection[Service], Collection[EndpointSlice]]:
-        """Return what all say; the last one of a name is that which counts."""
+        """Return the objects of all sources; of several with the same name, the last one counts."""
         services: dict[Key, Service] = {}
         slices: dict[Key, EndpointSlice] = {}
         if self._file is not None:

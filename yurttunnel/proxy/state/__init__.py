@@ -1,1 +1,1 @@
-"""What is wanted: virtual services, made of Services, EndpointSlices and facts of the node."""
+"""The desired state: virtual services, from Services, EndpointSlices and facts of the node."""

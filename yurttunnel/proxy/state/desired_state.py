@@ -1,4 +1,4 @@
-"""What all Services together ask for; of two that want the same portal, one gets it."""
+"""The desired state of all Services; if two have the same portal, only one gets it."""
 
 from __future__ import annotations
 
@@ -32,24 +32,25 @@ from yurttunnel.proxy.state.virtual_services import (
 )
 
 _Name = tuple[str, str]
-"""Namespace and name of a Service."""
+"""The namespace and name of a Service."""
 
 _Inputs = tuple[Service, tuple[EndpointSlice, ...], Place, frozenset[Loop]]
-"""Of what the state of a Service is made."""
+"""The inputs of a Service's state."""
 
 _NO_WAYS = Ways()
-"""Of a Service without ports of a protocol."""
+"""For a Service without ports of a protocol."""
 
 
 class Memory:
-    """What each Service led to: most of what that was made of does not change with the next state.
+    """Caches the state of each Service, because most inputs stay the same from one state to the
+    next.
 
-    Objects are compared by what they are, which is quick since almost all are the same.
+    Objects are compared by value, which is fast because almost all are identical.
     """
 
     def __init__(self) -> None:
         self._triggered: list[float] = []
-        # With and without what leads to portals: of what the state was made, and the state.
+        # With and without loops: the inputs, and the state.
         self._kept: dict[tuple[_Name, bool], tuple[_Inputs, ServiceState]] = {}
 
     def state(
@@ -59,7 +60,7 @@ class Memory:
         place: Place,
         loops: frozenset[Loop] = frozenset(),
     ) -> ServiceState:
-        """Return :func:`~yurttunnel.proxy.state.service_state.service_state` of these."""
+        """Return :func:`~yurttunnel.proxy.state.service_state.service_state` of these arguments."""
         key = (service.namespace, service.name), bool(loops)
         inputs = service, slices, place, loops
         known = self._kept.get(key)
@@ -77,12 +78,12 @@ class Memory:
         return state
 
     def take_triggered(self) -> tuple[float, ...]:
-        """Return since when slices are what they are that were asked for anew, each time once."""
+        """Return the trigger times of slices that have changed since the last call."""
         taken, self._triggered = tuple(self._triggered), []
         return taken
 
     def forget_all_but(self, names: Collection[_Name]) -> None:
-        """Forget the Services that are gone."""
+        """Drop the Services that no longer exist."""
         for key in [key for key in self._kept if key[0] not in names]:
             del self._kept[key]
 
@@ -95,7 +96,7 @@ def desired_state(
 ) -> DesiredState:
     """Return all that is to be served on ``node``; the order of objects makes no difference.
 
-    With the ``memory`` of the call before it is quick; the result is the same without one.
+    It is fast with the ``memory`` of the previous call; the result is the same without it.
     """
     memory = Memory() if memory is None else memory
     place = Place(
@@ -106,7 +107,7 @@ def desired_state(
         node.versions,
     )
     grouped = _by_service(slices)
-    # The oldest first: it keeps what others want, too.
+    # The oldest comes first: it keeps a portal that others request, too.
     ordered = sorted(services, key=lambda each: (each.created, each.namespace, each.name))
     memory.forget_all_but({(each.namespace, each.name) for each in ordered})
     inputs = [
@@ -127,7 +128,8 @@ def _by_service(slices: Iterable[EndpointSlice]) -> dict[_Name, list[EndpointSli
 
 
 def _loops(states: Sequence[ServiceState], own: Collection[Address]) -> dict[int, frozenset[Loop]]:
-    """Return for each state that has them the endpoints that are portals of others or its own.
+    """Return, for each state that has any, the endpoints that are portals of this or other
+    Services.
 
     ``own`` are the addresses of this machine that serve node ports.
     """
@@ -145,9 +147,9 @@ def _loops_of_protocol(
 ) -> Iterator[tuple[int, frozenset[Endpoint]]]:
     """Yield those of one protocol.
 
-    One of ``own`` with a node port is one, too. Cluster IPs are no endpoints by the
-    API's documentation (Services without selectors). External portals of others may be, where
-    their Services do not lead back.
+    An address in ``own`` with a node port is a portal, too. The API's documentation does not allow
+    cluster IPs as endpoints (Services without selectors). External portals of others may be
+    endpoints, if their Services do not lead back.
     """
     virtual = frozenset[Endpoint]().union(*(state.virtual for state in states))
     node_ports = frozenset[int]().union(*(state.node_ports for state in states))
@@ -164,7 +166,7 @@ def _loops_of_protocol(
 
 def _around(states: Sequence[Ways]) -> dict[int, frozenset[Endpoint]]:
     """Return the endpoints by which states lead to external portals of others, and back."""
-    # Of several that want the same portal the first one gets it.
+    # If several request the same portal, the first one gets it.
     owners = {
         portal: index for index in reversed(range(len(states))) for portal in states[index].external
     }
@@ -177,7 +179,7 @@ def _around(states: Sequence[Ways]) -> dict[int, frozenset[Endpoint]]:
 
 
 def _on_cycles(leads: Mapping[int, Collection[int]]) -> Collection[int]:
-    """Return which of ``leads`` come back to themselves (or lie between some that do)."""
+    """Return the members of ``leads`` that lead back to themselves (or are between such)."""
     ahead = _never_ready(leads)
     back: dict[int, list[int]] = {index: [] for index in ahead}
     for index in ahead:
@@ -187,7 +189,7 @@ def _on_cycles(leads: Mapping[int, Collection[int]]) -> Collection[int]:
 
 
 def _never_ready(behind: Mapping[int, Collection[int]]) -> set[int]:
-    """Return which of ``behind`` have a cycle among those that they come behind."""
+    """Return the members of ``behind`` that have a cycle among their predecessors."""
     sorter = TopologicalSorter(behind)
     left = set(behind)
     with suppress(CycleError):
@@ -199,7 +201,7 @@ def _never_ready(behind: Mapping[int, Collection[int]]) -> set[int]:
 
 
 def _merged(services: Sequence[Service], states: Sequence[ServiceState]) -> DesiredState:
-    """Put states together, which are in the order in which they get what several want."""
+    """Merge states, whose order is the priority for what several request."""
     owners: dict[Claim, str] = {}
     wanted = 0
     for state in states:
@@ -223,7 +225,7 @@ def _merged(services: Sequence[Service], states: Sequence[ServiceState]) -> Desi
 
 
 def _owned(owner: str, state: ServiceState, owners: dict[Claim, str]) -> ServiceState:
-    """Return what is left of a state where ``owners`` have all that they have claimed already."""
+    """Return a state without what others own already, and record the rest in ``owners``."""
     owned = {claim: owners.setdefault(claim, owner) for claim in state.claims}
     others = {claim: other for claim, other in owned.items() if other != owner}
     if not others:

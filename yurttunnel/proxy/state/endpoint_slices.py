@@ -1,4 +1,4 @@
-"""EndpointSlices as far as they are proxied; what is wrong in them is told, and left out."""
+"""Parsing EndpointSlices; invalid parts are reported and skipped."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ from yurttunnel.proxy.state.reading import (
 from yurttunnel.proxy.state.virtual_services import Address, Problem, Protocol
 
 SERVICE_NAME = "kubernetes.io/service-name"
-"""The label that says whose endpoints they are."""
+"""The label with the name of the Service."""
 
 TRIGGERED = "endpoints.kubernetes.io/last-change-trigger-time"
-"""The annotation with the time of the change, of a pod or a Service, that is the reason of the
-slice's last one (``EndpointsLastChangeTriggerTime`` of k8s.io/api core/v1)."""
+"""The annotation with the time of the change of a pod or a Service that caused the last change of
+the slice (``EndpointsLastChangeTriggerTime`` of k8s.io/api core/v1)."""
 
 _VERSIONS = {"IPv4": 4, "IPv6": 6}
 
 
 class Condition(enum.Enum):
-    """Whether an endpoint is to be used; the best comes first."""
+    """Whether an endpoint should be used, in the order of preference."""
 
     READY = "ready"
     DRAINING = "serving, terminating"
-    """It still serves, but ends; used where none is ready (KEP-1669)."""
+    """It is terminating, but still serves; used if no endpoint is ready (KEP-1669)."""
     NOT_READY = "not ready"
 
     def is_better_than(self, other: Condition) -> bool:
-        """Return whether an endpoint is to be used rather than one that is as ``other`` says."""
+        """Return whether this condition is preferred to ``other``."""
         order = tuple(Condition)
         return order.index(self) < order.index(other)
 
 
 @dataclass(frozen=True, slots=True)
 class SliceEndpoint:
-    """An address with what policies ask of it.
+    """An address with the attributes that policies use.
 
     ``for_zones`` and ``for_nodes`` are its hints: where it should be used (KEP-2433, KEP-3015).
     """
@@ -66,7 +66,7 @@ class SliceEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class SlicePort:
-    """On which port the endpoints of a slice serve the port of that name of the Service."""
+    """The port on which the endpoints of a slice serve the Service's port of that name."""
 
     name: str
     protocol: Protocol
@@ -75,10 +75,10 @@ class SlicePort:
 
 @dataclass(frozen=True, slots=True)
 class EndpointSlice:
-    """What is kept of an EndpointSlice; ``version`` is of IP, ``service`` in its namespace.
+    """What is kept of an EndpointSlice; ``version`` is that of IP, ``service`` is in its namespace.
 
-    ``triggered`` is when the reason of its last change came, in seconds since 1970, where that is
-    known; of two that differ in nothing else, none is new.
+    ``triggered`` is the time of the event that caused its last change, in seconds since 1970, if it
+    is known; a slice that differs only in this is not a new one.
     """
 
     namespace: str
@@ -96,9 +96,9 @@ class EndpointSlice:
 
 
 def endpoint_slice_from(obj: Object) -> EndpointSlice | None:
-    """Keep what is needed of an ``EndpointSlice`` (k8s.io/api discovery/v1 types.go).
+    """Extract what is needed from an ``EndpointSlice`` (k8s.io/api discovery/v1 types.go).
 
-    ``None`` for one of no Service, of a headless one, and one that another proxy serves.
+    Return ``None`` if it has no Service, a headless one, or one that another proxy serves.
     """
     service = text(labels_of(obj).get(SERVICE_NAME))
     if not service or not is_ours(obj):
@@ -137,17 +137,18 @@ def _ports(obj: Object, problems: Problems) -> Iterator[SlicePort]:
         except Unusable as error:
             problems.add(f"port {quoted(name)} {error}: no endpoint serves it")
         except ValueError:
-            # Of a port of the Service that is told of itself.
+            # The port of the Service, which has the same protocol, is reported as a problem.
             continue
 
 
 def _endpoints(obj: Object, version: int, problems: Problems) -> Iterator[SliceEndpoint]:
     for each in objects(obj.get("endpoints")):
         addresses = each.get("addresses")
-        # Those after the first mean nothing (discovery/v1: "no defined semantics").
+        # Further addresses have no meaning (discovery/v1: "no defined semantics").
         first = addresses[0] if isinstance(addresses, list) and addresses else None
         try:
-            # A hub shows its own as the endpoint of default/kubernetes: it is link-local.
+            # A hub returns its own address as the endpoint of default/kubernetes, which is
+            # link-local.
             address = unicast_address(first, or_own=True)
             if address.version != version:
                 raise Unusable(f"{address} is not of its addressType IPv{version}")
@@ -166,10 +167,10 @@ def _endpoints(obj: Object, version: int, problems: Problems) -> Iterator[SliceE
 
 
 def _condition(conditions: Mapping[str, Any]) -> Condition:
-    """Read the conditions: one that is absent is as the API says it has to be understood."""
+    """Read the conditions; missing ones have the defaults of the API."""
     if conditions.get("ready") is not False:
         return Condition.READY
-    # What does not say whether it serves does so where it is ready.
+    # Without ``serving``, an endpoint serves only if it is ready.
     draining = conditions.get("serving") is True and conditions.get("terminating") is True
     return Condition.DRAINING if draining else Condition.NOT_READY
 

@@ -1,8 +1,8 @@
-"""Which endpoints serve here: what readiness, traffic policies and topology leave of them.
+"""Selecting the endpoints for this node by readiness, traffic policies and topology.
 
-As kube-proxy chooses them (k8s.io/kubernetes pkg/proxy/topology.go), with one addition: where the
-slices of a Service with a ``trafficDistribution`` have no hints, since no controller wrote them,
-the nodes and zones of its endpoints stand in for these.
+The selection is kube-proxy's (k8s.io/kubernetes pkg/proxy/topology.go), with one addition: if the
+slices of a Service with a ``trafficDistribution`` have no hints, because no controller wrote them,
+the nodes and zones of its endpoints are used instead.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from yurttunnel.proxy.state.services import Distribution
 from yurttunnel.proxy.state.virtual_services import Endpoint
 
 Candidates = Mapping[Endpoint, SliceEndpoint]
-"""All endpoints that there are of a port of a Service, in one family of addresses."""
+"""All endpoints of a port of a Service, of one address family."""
 
 
 def local_endpoints(candidates: Candidates, node: str) -> list[Endpoint]:
-    """Return those on ``node`` that serve, with the policy ``Local`` (KEP-2086, KEP-1669)."""
+    """Return the serving endpoints on ``node``, for the policy ``Local`` (KEP-2086, KEP-1669)."""
     here = {endpoint: each for endpoint, each in candidates.items() if each.node == node}
     return _in(here, Condition.READY) or _in(here, Condition.DRAINING)
 
@@ -26,16 +26,16 @@ def local_endpoints(candidates: Candidates, node: str) -> list[Endpoint]:
 def cluster_endpoints(
     candidates: Candidates, distribution: Distribution, node: str, zone: str
 ) -> list[Endpoint]:
-    """Return those that serve a client on ``node``, which is in ``zone``, wherever they are.
+    """Return the endpoints that serve clients on ``node``, which is in ``zone``, wherever they are.
 
-    Those that end serve where none is ready, and then wherever they are.
+    Terminating ones serve if none is ready, and then all of them.
     """
     ready = _in(candidates, Condition.READY)
     if not ready:
         return _in(candidates, Condition.DRAINING)
     for places, place in _topologies(distribution, node, zone):
         wanted = [places(candidates[endpoint]) for endpoint in ready]
-        # Where one has no hint, the slices are being rewritten: then none counts (KEP-2433).
+        # If any has no hint, the slices are being rewritten: then no hints are used (KEP-2433).
         if place and all(wanted):
             near = [
                 endpoint for endpoint, where in zip(ready, wanted, strict=True) if place in where
@@ -50,7 +50,7 @@ _Places = Callable[[SliceEndpoint], Collection[str]]
 
 
 def _topologies(distribution: Distribution, node: str, zone: str) -> Iterable[tuple[_Places, str]]:
-    """Go through what is tried, one after the other, with where this is in each."""
+    """Yield the topologies in the order of preference, each with this node's place in it."""
     yield lambda each: each.for_nodes, node
     yield lambda each: each.for_zones, zone
     if distribution is Distribution.SAME_NODE:

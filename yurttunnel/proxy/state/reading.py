@@ -1,4 +1,4 @@
-"""Fields of the objects that Services are made of, and sentences about those that are wrong."""
+"""Parsing the fields of Services and EndpointSlices, and reporting invalid ones."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from yurttunnel.kube.resources import Object
 from yurttunnel.proxy.state.virtual_services import Address, Problem
 
 MOST_TOLD = 10
-"""How many problems of one object are told one by one."""
+"""The maximum number of problems of one object that are reported one by one."""
 
 HEADLESS = "service.kubernetes.io/headless"
-"""What the controllers of Kubernetes label the slices of headless Services with."""
+"""The label that Kubernetes controllers set on the slices of headless Services."""
 
 SERVICE_PROXY_NAME = "service.kubernetes.io/service-proxy-name"
-"""The label of what another proxy serves."""
+"""The label of objects that another proxy serves."""
 
 OURS = f"!{HEADLESS},!{SERVICE_PROXY_NAME}"
-"""A label selector for what is served here; that of kube-proxy."""
+"""A label selector for the objects that are served here, the same as kube-proxy's."""
 
 _LONGEST_QUOTE = 60
 
 _NAME = re.compile("[A-Za-z0-9._-]{1,253}")
-"""What kinds of names there are in the API (RFC 1123 and 1035) is part of that."""
+"""All kinds of names in the API (RFC 1123 and 1035) match this."""
 
 _SPECIAL = {
     "unspecified": "the unspecified address",
@@ -37,11 +37,11 @@ _SPECIAL = {
 
 
 class Unusable(ValueError):
-    """A value that cannot be used; the message is the end of a sentence that begins with it."""
+    """A value that cannot be used; the message continues a sentence that begins with the value."""
 
 
 class Problems:
-    """What is wrong with one object, told up to :data:`MOST_TOLD`."""
+    """The problems of one object, of which up to :data:`MOST_TOLD` are reported."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -49,21 +49,21 @@ class Problems:
         self._more = 0
 
     def add(self, text: str, what: str = "") -> None:
-        """Keep a sentence about the object, or else about ``what``."""
+        """Record a problem of the object, or of ``what``."""
         if len(self._found) < MOST_TOLD:
             self._found.append(Problem(what or self._what, text))
         else:
             self._more += 1
 
     def all(self) -> tuple[Problem, ...]:
-        """Return them."""
+        """Return the problems."""
         if not self._more:
             return tuple(self._found)
         return (*self._found, Problem(self._what, f"{self._more} more of it is wrong"))
 
 
 def is_ours(obj: Object) -> bool:
-    """Return whether an object has not the labels of what is not served here."""
+    """Return whether an object has none of the labels of objects that are not served here."""
     labels = labels_of(obj)
     return HEADLESS not in labels and SERVICE_PROXY_NAME not in labels
 
@@ -74,36 +74,37 @@ def labels_of(obj: Object) -> Mapping[str, object]:
 
 
 def is_name(given: str) -> bool:
-    """Return whether a text may be a name in rules and in the log; the API has no others."""
+    """Return whether a text can be a name in rules and in the log; the API allows no others."""
     return _NAME.fullmatch(given) is not None
 
 
 def quoted(value: object) -> str:
-    """Return a value for a sentence, which is not longer for a value that is."""
+    """Return a value for a message, truncated if it is long."""
     shown = value if isinstance(value, str) else repr(value)
     return shown if len(shown) <= _LONGEST_QUOTE else shown[:_LONGEST_QUOTE] + "..."
 
 
 def port_number(value: object) -> int:
-    """Return a port. Raises :class:`Unusable`."""
+    """Return a port number. Raises :class:`Unusable`."""
     if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 65535:
         return value
     raise Unusable(f"{quoted(value)} is no port number from 1 to 65535")
 
 
 def unicast_address(value: object, or_own: bool = False) -> Address:
-    """Return an address that means one machine, the same one everywhere.
+    """Return a unicast address that means the same machine everywhere.
 
-    Raises :class:`Unusable` for what is none, and for what the API takes neither for an external
-    IP nor for an endpoint (``ValidateNonSpecialIP`` of k8s.io/kubernetes pkg/apis/core/validation);
-    with ``or_own`` those will do that mean this machine on it: loopback, and link-local of IPv4.
+    Raises :class:`Unusable` for anything else, and for addresses that the API accepts neither as an
+    external IP nor as an endpoint (``ValidateNonSpecialIP`` of k8s.io/kubernetes
+    pkg/apis/core/validation); with ``or_own``, addresses that mean the machine itself are accepted:
+    loopback, and link-local of IPv4.
     """
     if not isinstance(value, str):
         raise Unusable(f"{quoted(value)} is not an IP address")
     return _unicast_address(value, or_own)
 
 
-# All endpoints of a slice come anew with each change of one, and reading them is most of the work.
+# Each change of an endpoint resends all endpoints of its slice, and parsing is most of the work.
 @lru_cache(maxsize=1 << 14)
 def _unicast_address(text: str, or_own: bool) -> Address:
     address = address_in(text)

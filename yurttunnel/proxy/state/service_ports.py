@@ -13,7 +13,7 @@ from yurttunnel.proxy.state.virtual_services import Protocol
 
 @dataclass(frozen=True, slots=True)
 class ServicePort:
-    """A port of a Service; ``node_port`` is 0 for none."""
+    """A port of a Service; ``node_port`` is 0 if there is none."""
 
     name: str
     protocol: Protocol
@@ -24,9 +24,9 @@ class ServicePort:
 def service_ports(
     service: str, spec: Mapping[str, Any], problems: Problems
 ) -> Iterator[ServicePort]:
-    """Go through the ports; of two with the same name or number the first is served.
+    """Yield the valid ports; of two with the same name or number only the first.
 
-    ``service`` is how problems call the Service.
+    ``service`` is the name of the Service in problems.
     """
     names, numbers, node_ports = set(), set(), set()
     for each in objects(spec.get("ports")):

@@ -1,4 +1,4 @@
-"""What is to be served of one Service, whatever the others ask for."""
+"""The state of one Service, independent of the others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from yurttunnel.proxy.state.virtual_services import (
 )
 
 Claim = tuple[Protocol, Address | None, int]
-"""What only one Service can have: a port of an address, or with ``None`` of this machine."""
+"""What only one Service can have: a port of an address, or, with ``None``, of this machine."""
 
 Loop = tuple[Protocol, Endpoint]
 """An endpoint that is a portal of the same protocol."""
@@ -35,11 +35,11 @@ Loop = tuple[Protocol, Endpoint]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where this is, as far as the choice of endpoints depends on it.
+    """The facts of this node on which the selection of endpoints depends.
 
-    ``link_local`` are addresses of this machine: on another one they would be something else.
-    ``loopback`` is whether endpoints may be loopback addresses. ``versions`` are those of IP that
-    this machine has.
+    ``link_local`` are the link-local addresses of this machine: on another one they would mean
+    something else. ``loopback`` is whether endpoints may be loopback addresses. ``versions`` are
+    the versions of IP that this machine has.
     """
 
     node: str
@@ -49,7 +49,7 @@ class Place:
     versions: tuple[int, ...] = (4, 6)
 
     def why_not(self, address: Address) -> str | None:
-        """Return why ``address`` is none that an endpoint may have here."""
+        """Return why an endpoint may not have ``address`` here, ``None`` if it may."""
         if address.is_link_local and address not in self.link_local:
             return "has a link-local address, which this machine has not"
         if address.is_loopback and not self.loopback:
@@ -59,11 +59,11 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """From where to where one Service leads by one protocol.
+    """The portals and endpoints of one Service, of one protocol.
 
-    ``endpoints`` are all that serve it, with ``endpoint_ports``. None of them may be an address
-    and a port that is ``virtual``, a portal of a cluster IP, or one of this machine's
-    ``node_ports``. Those that are ``external`` are portals of external and load-balancer IPs.
+    ``endpoints`` are all that serve it, with the ports ``endpoint_ports``. None of them may be in
+    ``virtual``, the portals of cluster IPs, or have one of this machine's ``node_ports``.
+    ``external`` are the portals of external and load-balancer IPs.
     """
 
     virtual: frozenset[Endpoint] = frozenset()
@@ -75,7 +75,7 @@ class Ways:
 
 @dataclass(frozen=True, slots=True)
 class ServiceState:
-    """What one Service asks for.
+    """The state of one Service.
 
     ``claims`` are those of its portals and of its ``healthCheckNodePort``, with its name.
     """
@@ -93,9 +93,9 @@ def service_state(
     place: Place,
     loops: Collection[Loop] = (),
 ) -> ServiceState:
-    """Return what is to be served of ``service``, whose ``slices`` may come in any order.
+    """Return what is to be served of ``service``, whose ``slices`` may be in any order.
 
-    Endpoints among ``loops`` are portals, and are left out.
+    Endpoints in ``loops`` are portals, and are left out.
     """
     slices = sorted(slices, key=lambda each: each.name)
     problems = Problems(str(service))
@@ -181,8 +181,7 @@ def _candidates(
 ) -> dict[Endpoint, SliceEndpoint]:
     """Return all endpoints of a port.
 
-    One that moves to another slice may be in both for a time, and is as ready as it is in the one
-    where it is the most.
+    An endpoint that moves to another slice may be in both for a time; its best condition counts.
     """
     found: dict[Endpoint, SliceEndpoint] = {}
     for each in slices:
@@ -211,7 +210,7 @@ def _virtual_services(
     candidates: Candidates,
     place: Place,
 ) -> Iterator[VirtualService]:
-    """Go through what clients of one family of addresses are to be served of a port."""
+    """Yield the virtual services of a port for one address family."""
     portals = list(_portals(service, port, version, candidates))
     internal = tuple(portal for portal in portals if not portal.is_external)
     external = tuple(portal for portal in portals if portal.is_external)
@@ -223,7 +222,7 @@ def _virtual_services(
         endpoints = local_endpoints(candidates, place.node) if is_local else cluster
         endpoints.sort(key=lambda each: (int(each.address), each.port))
         dropped = keeps_source and cluster
-        # Who writes slices by hand may leave the node out: such an endpoint may be here.
+        # Slices written by hand may not name the node: such an endpoint may be here.
         here = ("", place.node)
         return VirtualService(
             key=Key(name, version, port.protocol, scope),
@@ -249,11 +248,11 @@ def _virtual_services(
 def _portals(
     service: Service, port: ServicePort, version: int, candidates: Candidates
 ) -> Iterator[Portal]:
-    """Go through the portals of a port in one family, in the order in which they are opened."""
+    """Yield the portals of a port for one family, in the order in which they are opened."""
     for address in _of(version, service.cluster_ips):
         yield Portal(PortalKind.CLUSTER_IP, address, port.port)
-    # What has an external address and serves the port is reached without a portal, through which
-    # it would be led to itself.
+    # An endpoint that has an external address with the same port is reached without a portal, which
+    # would lead it to itself.
     have = {*service.cluster_ips, *(each.address for each in candidates if each.port == port.port)}
     for address in _of(version, service.external_ips):
         if address not in have and address not in service.load_balancer_ips:
@@ -271,7 +270,7 @@ def _of(version: int, addresses: Iterable[Address]) -> Iterator[Address]:
 
 
 def _sources(service: Service, version: int) -> tuple[Network, ...] | None:
-    """Return the networks of one family; all of them are no limit."""
+    """Return the networks of one family; ``None`` if they include all addresses."""
     if service.sources is None:
         return None
     networks = tuple(each for each in service.sources if each.version == version)
@@ -281,7 +280,7 @@ def _sources(service: Service, version: int) -> tuple[Network, ...] | None:
 def _health_check(
     service: Service, slices: Iterable[EndpointSlice], place: Place
 ) -> HealthCheckNodePort | None:
-    """Return what a load balancer is told; a pod that ends is not counted (KEP-1669)."""
+    """Return the health check for load balancers; terminating pods do not count (KEP-1669)."""
     if not service.health_check_node_port:
         return None
     here = {

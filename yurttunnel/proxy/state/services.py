@@ -1,14 +1,15 @@
-"""Services as far as they are proxied; what is wrong in them is told, and the rest is served.
+"""Parsing Services; invalid parts are reported, and the rest is served.
 
-======================================  ===================  ====================================
-annotation                              value                its ports of TCP
-======================================  ===================  ====================================
-``yurttunnel.io/proxy-protocol``        ``v1`` or ``v2``     begin connections to endpoints with
-                                                             the PROXY protocol, which tells the
-                                                             client's address
-``yurttunnel.io/load-balancing``        ``round-robin`` or   give a client the next endpoint, or
-                                        ``least-connections``  the one with the fewest connections
-======================================  ===================  ====================================
+======================================  ======================  ===============================
+annotation                              value                   effect on the TCP ports
+======================================  ======================  ===============================
+``yurttunnel.io/proxy-protocol``        ``v1`` or ``v2``        connections to endpoints start
+                                                                with the PROXY protocol, which
+                                                                sends the client's address
+``yurttunnel.io/load-balancing``        ``round-robin`` or      a client gets the next endpoint,
+                                        ``least-connections``   or the one with the fewest
+                                                                connections
+======================================  ======================  ===============================
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ PROXY_PROTOCOL = "yurttunnel.io/proxy-protocol"
 LOAD_BALANCING = "yurttunnel.io/load-balancing"
 
 SOURCE_RANGES = "service.beta.kubernetes.io/load-balancer-source-ranges"
-"""The annotation for what ``spec.loadBalancerSourceRanges`` says since Kubernetes 1.2."""
+"""The annotation with the same effect as ``spec.loadBalancerSourceRanges`` (Kubernetes 1.2)."""
 
 DEFAULT_AFFINITY_SECONDS = 10800
 """``DefaultClientIPServiceAffinitySeconds`` of k8s.io/api core/v1."""
 
 MAX_AFFINITY_SECONDS = 86400
-"""``MaxClientIPServiceAffinitySeconds`` there."""
+"""``MaxClientIPServiceAffinitySeconds`` of the same file."""
 
 _VERSIONS = {"v1": 1, "v2": 2}
 _BALANCING = {"round-robin": False, "least-connections": True}
@@ -70,9 +71,9 @@ _DISTRIBUTIONS = {each.value: each for each in Distribution} | {
 class Service:
     """What is kept of a Service that has cluster IPs.
 
-    ``created`` is the time, as the API writes it: it sorts. ``sources`` are the only networks that
-    may use load-balancer IPs, ``None`` is everyone. ``affinity`` are seconds.
-    ``health_check_node_port`` is 0 for none.
+    ``created`` is the time in the API's format, which can be sorted. ``sources`` are the only
+    networks that may use load-balancer IPs, ``None`` means all. ``affinity`` is in seconds.
+    ``health_check_node_port`` is 0 if there is none.
     """
 
     namespace: str
@@ -99,9 +100,9 @@ class Service:
 
 
 def service_from(service: Object) -> Service | None:
-    """Keep what is needed of a ``Service`` (k8s.io/api core/v1 types.go).
+    """Extract what is needed from a ``Service`` (k8s.io/api core/v1 types.go).
 
-    ``None`` for one that another proxy serves, one without a cluster IP (headless), and an
+    Return ``None`` if another proxy serves it, if it has no cluster IP (headless), and for an
     ``ExternalName``.
     """
     metadata, spec = mapping(service.get("metadata")), mapping(service.get("spec"))
@@ -113,7 +114,7 @@ def service_from(service: Object) -> Service | None:
     namespace, name = text(metadata.get("namespace")), text(metadata.get("name"))
     annotations = mapping(metadata.get("annotations"))
     if not (is_name(namespace) and is_name(name)):
-        # A file may have it. It would break the rules of all.
+        # A file may contain it. It would make the rules of all Services invalid.
         told = Problem(
             quoted(ascii(f"{namespace}/{name}")),
             "it is not served, since its name or its namespace is none that Kubernetes takes",
@@ -163,7 +164,7 @@ SERVICES_SPEC: InformerSpec[Service | None] = InformerSpec(
 def _addresses(
     what: str, given: Iterable[str], problems: Problems, versions: Collection[int] = (4, 6)
 ) -> Iterator[Address]:
-    """Go through the addresses of these versions of IP, each once."""
+    """Yield the addresses of these versions of IP, each once."""
     found = set()
     for each in given:
         try:
@@ -179,9 +180,9 @@ def _addresses(
 
 
 def _ingress(balancer: Mapping[str, Any]) -> Iterator[str]:
-    """Go through a load balancer's IPs that packets carry when they come to a node.
+    """Yield a load balancer's IPs that are the destination of packets that arrive at a node.
 
-    Those of ``ipMode: Proxy`` they do not (KEP-1860), nor do host names.
+    With ``ipMode: Proxy`` they are not (KEP-1860), and host names are skipped.
     """
     for entry in objects(balancer.get("ingress")):
         if text(entry.get("ip")) and entry.get("ipMode") != "Proxy":
@@ -191,7 +192,7 @@ def _ingress(balancer: Mapping[str, Any]) -> Iterator[str]:
 def _sources(
     spec: Mapping[str, Any], annotations: Mapping[str, Any], problems: Problems
 ) -> tuple[Network, ...] | None:
-    """Return the networks; where none of those that are given is one, nobody may."""
+    """Return the networks; empty, which allows no client, if none of the given ones is valid."""
     given = list(texts(spec.get("loadBalancerSourceRanges")))
     given = given or text(annotations.get(SOURCE_RANGES)).split(",")
     given = [stripped for each in given if (stripped := each.strip())]
@@ -200,8 +201,8 @@ def _sources(
     found: dict[Network, None] = {}
     for each in given:
         try:
-            # Neither a single address, a mask nor a zone id, which ip_network takes, too; with the
-            # last one nft would refuse the rules of all.
+            # ip_network also accepts a single address, a mask and a zone id; with the last one nft
+            # would reject the rules of all Services.
             if not each.rpartition("/")[2].isdecimal() or "/" not in each or "%" in each:
                 raise ValueError
             found[ip_network(each, strict=False)] = None
@@ -245,7 +246,7 @@ def _health_check_node_port(
 def _chosen(
     what: str, given: object, choices: Mapping[str, _Choice], problems: Problems
 ) -> _Choice | None:
-    """Return what is chosen by a word, ``None`` where nothing is given or it is no choice."""
+    """Return the value for a word, ``None`` if there is no word or it is invalid."""
     word = text(given)
     if given is None or word in choices:
         return choices.get(word)

@@ -1,7 +1,7 @@
-"""Virtual services: portals of one port of a Service, and the endpoints that serve them.
+"""Virtual services: the portals of one port of a Service, and the endpoints that serve them.
 
-The terms are those of IPVS and of the first kube-proxy: clients speak to a *portal* (an address and
-a port that nobody listens at), and are served by an *endpoint*.
+The terms are those of IPVS and of the first kube-proxy: clients connect to a *portal* (an address
+and a port on which nothing listens), and are served by an *endpoint*.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ Network = IPv4Network | IPv6Network
 
 
 class Protocol(enum.Enum):
-    """What is carried; SCTP is not."""
+    """The supported protocols; SCTP is not."""
 
     TCP = "TCP"
     UDP = "UDP"
 
     @property
     def number(self) -> int:
-        """Its number in IP headers (``IPPROTO_*``)."""
+        """The number in IP headers (``IPPROTO_*``)."""
         return socket.IPPROTO_TCP if self is Protocol.TCP else socket.IPPROTO_UDP
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class ServicePortName:
-    """A port of a Service; ``port`` is its name, empty where a Service has but one."""
+    """A port of a Service; ``port`` is its name, which may be empty if a Service has only one."""
 
     namespace: str
     name: str
     port: str
 
     def __str__(self) -> str:
-        """Return it as rules, logs and the page have it: ``namespace/name:port``."""
+        """Return it as in rules, logs and the status page: ``namespace/name:port``."""
         return f"{self.namespace}/{self.name}" + (f":{self.port}" if self.port else "")
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Endpoint:
-    """Where a pod (or whatever else serves) is reached."""
+    """The address and port of a pod, or of anything else that serves."""
 
     address: Address
     port: int
@@ -55,7 +55,7 @@ class Endpoint:
 
 
 class PortalKind(enum.Enum):
-    """Of what a portal's address is."""
+    """The kind of a portal's address."""
 
     CLUSTER_IP = "cluster IP"
     EXTERNAL_IP = "external IP"
@@ -65,10 +65,11 @@ class PortalKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Portal:
-    """An address and a port that clients speak to.
+    """An address and a port that clients connect to.
 
-    ``address`` is ``None`` for a node port: any address of this machine. ``sources`` are the only
-    networks that may use a load balancer's (``loadBalancerSourceRanges``); ``None`` is everyone.
+    ``address`` is ``None`` for a node port, which is at any address of this machine. ``sources``
+    are the only networks that may use the portal of a load balancer (``loadBalancerSourceRanges``);
+    ``None`` means all.
     """
 
     kind: PortalKind
@@ -83,35 +84,35 @@ class Portal:
 
     @property
     def is_external(self) -> bool:
-        """Whether it is for clients from outside of the cluster."""
+        """Whether it is for clients outside the cluster."""
         return self.kind is not PortalKind.CLUSTER_IP
 
 
 class Scope(enum.Enum):
-    """Whose portals a virtual service has."""
+    """Which portals of a port a virtual service has."""
 
     ALL = "all"
-    """Those within the cluster, and those from outside, since both have the same endpoints."""
+    """All portals, because clients inside and outside the cluster have the same endpoints."""
     INTERNAL = "internal"
     EXTERNAL = "external"
     CLUSTER = "cluster"
-    """None: it has all endpoints, for clients within the cluster that speak to portals from outside
-    where both of the others are for endpoints of this node alone."""
+    """None: it has all endpoints, for clients within the cluster that use external portals, if both
+    of the others are restricted to endpoints of this node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What stays of a virtual service while everything else of it may change."""
+    """Identifies a virtual service, while everything else may change."""
 
     name: ServicePortName
     version: int
-    """Of IP: 4 or 6."""
+    """The version of IP: 4 or 6."""
     protocol: Protocol
     scope: Scope
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Find the hash once: a sync looks each of thousands up ten times."""
+        """Compute the hash once: a sync looks up each of thousands ten times."""
         found = hash((self.name, self.version, self.protocol, self.scope))
         object.__setattr__(self, "_hash", found)
 
@@ -125,25 +126,25 @@ class Key:
 
 
 class NobodyServes(enum.Enum):
-    """What clients of a virtual service without endpoints get."""
+    """What happens to clients of a virtual service without endpoints."""
 
     REFUSED = "refused"
-    """At once: a reset by TCP, ICMP port unreachable by UDP."""
+    """They are refused at once: by a reset for TCP, by ICMP port unreachable for UDP."""
     DROPPED = "dropped"
-    """Nothing: with ``externalTrafficPolicy: Local`` another node serves, and a load balancer is to
-    find that out (KEP-1669)."""
+    """They get no answer: with ``externalTrafficPolicy: Local`` another node serves, and a load
+    balancer should detect that (KEP-1669)."""
 
 
 @dataclass(frozen=True, slots=True)
 class VirtualService:
-    """Portals with the endpoints that serve them here, in the order of :class:`Endpoint`.
+    """Portals with the endpoints that serve them on this node, in the order of :class:`Endpoint`.
 
-    ``endpoints`` are those that policies leave: nothing more is to be chosen but one of them.
-    ``local`` are those of them that are on this node, or do not say where they are. ``affinity``
-    are the seconds for which a client keeps its endpoint after its last connection, ``None`` where
-    it need not. ``proxy_protocol`` is the version of the PROXY protocol that endpoints are told the
-    client by, 0 for none; ``least_connections`` chooses the endpoint with the fewest, in place of
-    one after the other.
+    ``endpoints`` are those that the policies allow: only the load balancing remains to be done.
+    ``local`` are those of them that are on this node, or whose node is not known. ``affinity`` is
+    how many seconds a client keeps its endpoint after its last connection, ``None`` for no
+    affinity. ``proxy_protocol`` is the version of the PROXY protocol for connections to endpoints,
+    0 for none. ``least_connections`` selects the endpoint with the fewest connections, instead of
+    round-robin.
     """
 
     key: Key
@@ -160,7 +161,7 @@ class VirtualService:
 
 @dataclass(frozen=True, slots=True)
 class HealthCheckNodePort:
-    """What ``port`` answers about a Service: how many endpoints of it are on this node."""
+    """What ``port`` reports about a Service: the number of its endpoints on this node."""
 
     port: int
     namespace: str
@@ -170,7 +171,7 @@ class HealthCheckNodePort:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What of the objects cannot be served, and why; all else of them is."""
+    """A part of an object that cannot be served, and why; the rest is served."""
 
     what: str
     """The object or its port: ``namespace/name:port``, or ``endpointslice namespace/name``."""
@@ -179,14 +180,14 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What desired state depends on of this node.
+    """The facts of this node on which the desired state depends.
 
-    ``addresses`` are all of this machine, and ``versions`` those of IP that it has at all: by
-    another one nobody can be a client. By those that are ``unnumbered`` some may come by a link
-    that has no address. ``node_port_networks`` are those whose addresses serve node ports
-    (:func:`has_node_ports`). ``eligible`` is whether load balancers should send here:
-    the Node is not being deleted, and has not the autoscaler's taint. ``loopback`` is whether
-    nobody but programs of this machine are clients, to whom loopback addresses are open anyway.
+    ``addresses`` are all of this machine, and ``versions`` are the versions of IP that it has: no
+    client can use another one. ``unnumbered`` are the versions for which clients may come from a
+    link without an address. ``node_port_networks`` are those whose addresses serve node ports
+    (:func:`has_node_ports`). ``eligible`` is whether load balancers should send clients here: the
+    Node is not being deleted, and does not have the autoscaler's taint. ``loopback`` is whether
+    only programs of this machine can be clients, which can reach loopback addresses anyway.
     """
 
     name: str
@@ -200,9 +201,10 @@ class NodeFacts:
 
 
 def has_node_ports(address: Address, networks: Iterable[Network]) -> bool:
-    """Return whether an address of this machine serves node ports: one in a network of these.
+    """Return whether an address of this machine serves node ports: whether it is in one of the
+    networks.
 
-    Where none of them is of its family, all addresses of that do.
+    If there are no networks of its family, all its addresses do.
     """
     its = [each for each in networks if each.version == address.version]
     return not its or any(address in each for each in its)
@@ -210,10 +212,10 @@ def has_node_ports(address: Address, networks: Iterable[Network]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class DesiredState:
-    """All that is to be served.
+    """The complete desired state.
 
-    ``triggered`` are the times, in seconds since 1970, of what has led to the changes of endpoints
-    since the state before, as far as they say so.
+    ``triggered`` are the times, in seconds since 1970, of the events that caused the changes of
+    endpoints since the previous state, as far as they are known.
     """
 
     services: Mapping[Key, VirtualService] = field(default_factory=dict)

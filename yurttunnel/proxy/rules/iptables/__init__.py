@@ -1,1 +1,1 @@
-"""Rules of iptables: the chains of kube-proxy's userspace mode, and some for refusals."""
+"""Rules of iptables: the chains of kube-proxy's userspace mode, and some that reject clients."""

@@ -1,9 +1,9 @@
-"""The chains of the service proxy, and what leads to them.
+"""The chains of the service proxy, and the jumps to them.
 
-Those in the table ``nat``, and ``KUBE-NODEPORT-NON-LOCAL``, are those of kube-proxy's userspace
-mode (Kubernetes 1.1 to 1.25), whose leftovers are so taken over. That mode had none for refusals.
-CONTAINER chains are for packets that arrive, of pods and from elsewhere, and HOST chains for those
-of this machine's own programs.
+The chains in the table ``nat``, and ``KUBE-NODEPORT-NON-LOCAL``, are those of kube-proxy's
+userspace mode (Kubernetes 1.1 to 1.25), so that its leftovers are taken over. That mode had no
+chains that reject clients. CONTAINER chains are for incoming packets, from pods and elsewhere, and
+HOST chains for those of this machine's own programs.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ NODEPORT_CONTAINER = "KUBE-NODEPORT-CONTAINER"
 NODEPORT_HOST = "KUBE-NODEPORT-HOST"
 
 NODEPORT_NON_LOCAL = "KUBE-NODEPORT-NON-LOCAL"
-"""Accepts what node ports have led to a proxy port, whatever this machine's policy is."""
+"""Accepts packets to node ports that are redirected to a proxy port, whatever the policy is."""
 
 SOURCES = "YURTPROXY-SOURCES"
-"""Drops what comes to a load balancer's address from outside of its source ranges."""
+"""Drops packets to a load balancer's address from outside its source ranges."""
 
 REFUSED_CONTAINER = "YURTPROXY-REFUSED-CONTAINER"
 REFUSED_HOST = "YURTPROXY-REFUSED-HOST"
-"""Refuse or drop what comes to portals that nobody serves. Such packets are led nowhere, and so
-are still on their way to the portal."""
+"""Reject or drop packets to portals without endpoints. Such packets are not redirected, and still
+have the portal as their destination."""
 
 NAT = (PORTALS_CONTAINER, PORTALS_HOST, NODEPORT_CONTAINER, NODEPORT_HOST)
 FILTERING = (SOURCES, REFUSED_CONTAINER, REFUSED_HOST, NODEPORT_NON_LOCAL)
-"""All of them, by their tables."""
+"""All chains, by table."""
 
 PROXY = Owner(
     names=(*NAT, *FILTERING),
-    # Nobody is led anywhere before it is known who may not be.
+    # The restrictions come before the redirection.
     tables=("filter", "nat"),
     not_installed="use --proxy-backend nftables",
     not_shown="use --proxy-backend nftables, or move that program",
@@ -55,7 +55,8 @@ def nat(chains: dict[str, tuple[str, ...]], node_ports: Sequence[Network]) -> Ru
     """Return the rules of the table ``nat``, with the jumps to its chains.
 
     Load balancers' addresses may be those of this machine: a node port with the same number must
-    not come first. ``node_ports`` have the addresses that serve node ports; none are all.
+    not take precedence. Node ports are served at the addresses in ``node_ports``; if it is empty,
+    at all.
     """
     return Rules(
         chains,
@@ -87,7 +88,7 @@ def filtering(chains: dict[str, tuple[str, ...]]) -> Rules:
 
 
 def local_destinations(node_ports: Sequence[Network]) -> list[str]:
-    """Return the matches, one of which a packet to a node port has to meet."""
+    """Return the matches, of which a packet to a node port must meet one."""
     return [f"-d {network(each)} {LOCAL}" for each in node_ports] or [LOCAL]
 
 

@@ -1,4 +1,4 @@
-"""The rules that are wanted for virtual services, spelled and ordered as ``iptables-save`` does."""
+"""The rules for virtual services, in the spelling and order of ``iptables-save``."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ from yurttunnel.steering.firewall.own_chains import Rules
 from yurttunnel.steering.firewall.spelling import address, comment, lead, network
 
 MOST_IN_COMMENT = 255
-"""Characters (``XT_MAX_COMMENT_LEN`` of ``linux/netfilter/xt_comment.h``, less the one behind)."""
+"""The maximum number of characters (``XT_MAX_COMMENT_LEN`` of ``linux/netfilter/xt_comment.h``,
+without the terminator)."""
 
 _NAMES_HAVE_NOT = re.compile(r"[^\w./:-]", re.ASCII)
-"""Characters that no name of Kubernetes has, but an object in a file may."""
+"""Characters that Kubernetes does not allow in names, but that an object in a file may have."""
 
 _NOT_OVER_A_BRIDGE = " -m physdev ! --physdev-is-in"
 _TO_THIS_MACHINE = f" {chains.LOCAL}"
@@ -47,8 +48,8 @@ _RulesByChain = Mapping[str, list[str]]
 
 @dataclass(frozen=True, slots=True)
 class _Served:
-    """A virtual service, what serves packets to it from within the cluster, and where those of
-    this machine are led, and others.
+    """A virtual service, the one that serves packets to it from within the cluster, and the
+    addresses to which packets of this machine, and incoming ones, are redirected.
     """
 
     placed: Placed
@@ -58,11 +59,11 @@ class _Served:
 
 
 class PortalRules:
-    """Makes the rules of one family: ``node_ports`` have the addresses that serve node ports, and
-    ``pods`` those of pods, of which there are none where they are not known.
+    """Makes the rules of one family. ``node_ports`` are the networks whose addresses serve node
+    ports, and ``pods`` those of pods, empty if they are not known.
 
-    ``bridges`` says whether the kernel can tell packets that come over a bridge; if not, they are
-    led like others. What has not changed of a service is not made anew.
+    ``bridges`` is whether the kernel can recognize packets from a bridge; if not, they are
+    redirected like others. Rules of unchanged services are reused.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class PortalRules:
         self._pods = _of_version(version, pods)
         self.bridges = bridges
         networks = _of_version(version, node_ports)
-        # Rules that match any address are shown without it.
+        # iptables-save omits a match for any address.
         self._node_ports = () if _is_everything(networks) else networks
         self._made: dict[Key, tuple[_Served, _RulesByChain]] = {}
 
@@ -86,11 +87,11 @@ class PortalRules:
         host: Address | None,
         host_for_all: Address | None = None,
     ) -> Mapping[str, Rules]:
-        """Return the rules by their tables.
+        """Return the rules by table.
 
-        This machine's own packets are led to ``host``; where it has no such address, to loopback.
-        Others are led to an address of the link by which they come, or to ``host_for_all``, where
-        there is one, unless they are to an address of the link.
+        Packets of this machine are redirected to ``host``; if there is none, to a loopback address.
+        Others are redirected to an address of the incoming link, or to ``host_for_all``, if there
+        is one, unless they are sent to an address of the link.
         """
         services = {
             each.service.key: each for each in placed if each.service.key.version == self._version
@@ -115,7 +116,7 @@ class PortalRules:
 
 
 class _ServiceRules:
-    """The rules of one virtual service, by their chains."""
+    """The rules of one virtual service, by chain."""
 
     def __init__(
         self,
@@ -130,7 +131,7 @@ class _ServiceRules:
         self._host = served.host
         self._host_for_all = served.host_for_all
         self._node_ports = node_ports
-        # Of clients that arrive, and are served as this machine's own.
+        # Incoming clients that are served like this machine's own.
         self._pods = pods if served.own is not served.placed else ()
         self._bridges = bridges
         self._key = key
@@ -143,7 +144,7 @@ class _ServiceRules:
             self._refuse(portal)
 
     def _lead(self, portal: Portal) -> None:
-        """Lead packets to the portal to proxy ports."""
+        """Redirect packets for the portal to proxy ports."""
         is_node_port = portal.kind is PortalKind.NODE_PORT
         match = self._match(portal)
         port, own_port = self._placed.proxy_port, self._own.proxy_port
@@ -152,14 +153,14 @@ class _ServiceRules:
             if to is not None:
                 chain = chains.NODEPORT_CONTAINER if is_node_port else chains.PORTALS_CONTAINER
                 if portal.is_external and self._host_for_all is not None:
-                    # A node may choose the way of an answer by the address that it is from.
+                    # A node may have routes that depend on the source address of a reply.
                     self.rules[chain].append(f"{source}{match}{_TO_THE_LINK} {lead(None, to)}")
                 self.rules[chain] += [
                     f"{source}{match}{when} {lead(self._host_for_all, to)}"
                     for when in self._arriving(portal)
                 ]
                 if is_node_port:
-                    # By then the packet is one to the proxy port.
+                    # The packet's destination is the proxy port by then.
                     self.rules[chains.NODEPORT_NON_LOCAL].append(
                         f"{source}{self._match_port(to)} -m state --state NEW -j ACCEPT"
                     )
@@ -168,7 +169,7 @@ class _ServiceRules:
             self.rules[chain].append(f"{match}{_leaving(portal)} {lead(self._host, own_port)}")
 
     def _restrict(self, portal: Portal) -> None:
-        """Drop what comes from elsewhere than the portal's sources, wherever it is led to."""
+        """Drop packets from outside the portal's sources, wherever they are redirected."""
         sources = allowed_sources(portal, self._host)
         if sources is None or portal.address is None or _is_everything(sources):
             return
@@ -181,9 +182,9 @@ class _ServiceRules:
         rules.append(f"{match} -j DROP")
 
     def _refuse(self, portal: Portal) -> None:
-        """Refuse or drop what cannot be led, under the conditions under which it would have been.
+        """Reject or drop packets that cannot be redirected, under the same conditions.
 
-        Elsewhere addresses of portals may be those of other machines.
+        Otherwise, addresses of portals may be those of other machines.
         """
         for placed, chain, conditions in (
             (self._placed, chains.REFUSED_CONTAINER, self._arriving(portal)),
@@ -202,9 +203,9 @@ class _ServiceRules:
                 self.rules[chain] += [f"{match}{when} {target}" for when in conditions]
 
     def _arriving(self, portal: Portal) -> tuple[str, ...]:
-        """Return what else the rules for packets match that arrive.
+        """Return the additional matches of rules for incoming packets.
 
-        External addresses that are elsewhere can be reached there by pods, which come over a
+        External addresses of other machines can be reached there by pods, whose packets come from a
         bridge.
         """
         if portal.kind is not PortalKind.EXTERNAL_IP:
@@ -221,7 +222,7 @@ class _ServiceRules:
 
 
 def _leaving(portal: Portal) -> str:
-    """Return what else the rules for packets of this machine match."""
+    """Return the additional match of rules for packets of this machine."""
     return _TO_THIS_MACHINE if portal.kind is PortalKind.EXTERNAL_IP else ""
 
 
@@ -241,7 +242,7 @@ def _destinations(node_ports: Sequence[Network]) -> Iterator[str]:
 
 
 def _of_version(version: int, networks: Iterable[Network]) -> tuple[Network, ...]:
-    """Return those of one family that are within no other."""
+    """Return the networks of one family, without those within another."""
     fitting = [each for each in networks if each.version == version]
     return tuple(collapse_addresses(fitting))  # type: ignore[type-var]
 

@@ -1,4 +1,4 @@
-"""The chains of the service proxy in the kernel, by the programs of iptables."""
+"""The service proxy's chains in the kernel, managed by the iptables programs."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from yurttunnel.steering.netlink.generation import nft_generation
 from yurttunnel.steering.programs import IPrograms
 
 _GENERATIONS = 2**32
-"""They are counted in an ``unsigned int`` (``base_seq`` of ``struct nftables_pernet``)."""
+"""Generations are counted in an ``unsigned int`` (``base_seq`` of ``struct nftables_pernet``)."""
 
 
 _BRIDGES = "physdev"
-"""The match that kernels of small machines may lack, of which the programs then complain."""
+"""The match that kernels of small machines may lack; the programs then name it in their error."""
 
 
 _Hosts = tuple[Address | None, Address | None]
-"""To where this machine's own packets are led, and others."""
+"""The addresses to which this machine's own packets, and others, are redirected."""
 
 
 @dataclass(slots=True)
 class _Family:
     """One version of IP.
 
-    ``serves`` is whether the rules in the kernel lead clients somewhere, and ``told`` why they
-    could not be changed.
+    ``serves`` is whether its rules in the kernel redirect clients, and ``told`` the last logged
+    error.
     """
 
     back_end: BackEnd
@@ -50,7 +50,7 @@ class _Family:
 
 @dataclass(frozen=True, slots=True)
 class _Right:
-    """What was asked for when all was right, and the number of the kernel's rules then."""
+    """The last successful request, and the kernel's rule generation after it."""
 
     placed: tuple[Placed, ...]
     hosts: Mapping[int, _Hosts]
@@ -59,11 +59,11 @@ class _Right:
 
 @implementer(IRules)
 class IptablesRules:
-    """The rules of all families that this machine has; the first call finds out which those are.
+    """The rules of all families that this machine has; the first call finds out which.
 
-    ``node_ports`` have the addresses that serve node ports, none being all; ``pods`` are those of
-    the cluster's pods, none where they are not known. ``host_for_all`` gives the address to which
-    also others' packets are led than this machine's own, where they may come by links without one
+    ``node_ports`` are the networks whose addresses serve node ports, all if empty; ``pods`` those
+    of the cluster's pods, empty if they are not known. ``host_for_all`` returns the address to
+    which incoming packets are also redirected, if they may come from links without an address
     (:mod:`yurttunnel.proxy.unnumbered`).
     """
 
@@ -87,19 +87,19 @@ class IptablesRules:
 
     @property
     def backend(self) -> str:
-        """What pages and logs call it."""
+        """The name for pages and logs."""
         names = dict.fromkeys(each.back_end.name for each in self._families.values())
         return f"iptables ({', '.join(names)})" if names else "iptables"
 
     async def apply(self, placed: Sequence[Placed]) -> Applied:
-        """Read what there is, and change what differs; see :class:`IRules`."""
+        """Read the current rules, and change what differs; see :class:`IRules`."""
         placed = tuple(placed)
         problems: list[str] = []
         needed = {each.service.key.version for each in placed}
         try:
             await self.find(sorted(needed))
         except SteeringFailed as error:
-            # The other family may have one.
+            # The other family may have a back end.
             problems.append(str(error))
         hosts = {
             version: (self._host_address(version), self._host_for_all(version))
@@ -127,13 +127,14 @@ class IptablesRules:
                     generation = (generation + outcome.changed) % _GENERATIONS
         if problems:
             raise PartlyApplied("; ".join(problems), made)
-        # If it is another number, somebody has changed rules meanwhile: the next call will look.
+        # If the number differs, another program has changed rules meanwhile: the next call will
+        # check.
         if generation is not None and made == self._families.keys():
             self._right = _Right(placed, hosts, generation)
         return Applied(tuple(differences))
 
     async def remove(self, versions: Collection[int] = VERSIONS) -> bool:
-        """Remove our chains from both back ends, those of kube-proxy's userspace mode, too."""
+        """Remove our chains from both back ends, including those of kube-proxy's userspace mode."""
         self._right = None
         left = {
             key: back_end
@@ -152,7 +153,7 @@ class IptablesRules:
         return bool(told(sentences, [*failed, *more])) or removed
 
     def generation(self) -> int | None:
-        """Return what nftables counts; the kernel counts no changes of its legacy tables."""
+        """Return the nftables generation; the kernel does not count changes of legacy tables."""
         if any(family.back_end.name != "nft" for family in self._families.values()):
             return None
         return nft_generation() if self._families else None
@@ -160,7 +161,7 @@ class IptablesRules:
     async def find(self, versions: Iterable[int] = (4,)) -> None:
         """Find the back ends, unless those of ``versions`` are known.
 
-        Raises :class:`SteeringFailed` where one of these is missing.
+        Raises :class:`SteeringFailed` if one of these is missing.
         """
         needed = [each for each in versions if has_family(each)]
         if all(version in self._families for version in needed):
@@ -179,8 +180,8 @@ class IptablesRules:
     async def remove_elsewhere(self, versions: Collection[int] = VERSIONS) -> list[str]:
         """Remove our chains of these families from the back ends that are not used.
 
-        Return in sentences which. Raises :class:`SteeringFailed`, which lists what could not be
-        removed.
+        Return sentences about what was removed. Raises :class:`SteeringFailed`, which lists what
+        could not be removed.
         """
         used = {
             version: family.back_end.name
@@ -190,7 +191,7 @@ class IptablesRules:
         return await remove_chains_elsewhere(self._programs, PROXY, used)
 
     def _tell(self, family: _Family, why: str) -> None:
-        """Warn, once, of what harms nobody: no Service here is of that family."""
+        """Warn once about an error without effect: no Service here is of that family."""
         if family.told != why:
             family.told = why
             self._log.warn(
@@ -201,7 +202,7 @@ class IptablesRules:
             )
 
     async def _change(self, family: _Family, placed: tuple[Placed, ...], hosts: _Hosts) -> Outcome:
-        """Make the rules, and without telling bridges if the kernel cannot."""
+        """Change the rules, without matching bridges if the kernel does not support that."""
         try:
             return await family.tables.apply(family.portals.rules, placed, *hosts)
         except Refused as error:

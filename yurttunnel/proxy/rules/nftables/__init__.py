@@ -1,1 +1,1 @@
-"""Rules of native nftables: a table of our own for each family, whose maps hold the services."""
+"""Rules of native nftables: a table of our own for each family, whose maps contain the services."""

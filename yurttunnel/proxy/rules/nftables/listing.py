@@ -1,4 +1,4 @@
-"""Reading what ``nft list table`` shows of a table of ours."""
+"""Parsing what ``nft list table`` prints for our tables."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _KINDS_THAT_PACKETS_FILL = "dynamic"
 
 
 class _Unreadable(Exception):
-    """It is not a table of ours."""
+    """The output is not that of our table."""
 
 
 def read(text: str, version: int) -> Table:
-    """Return the table; one without anything where it has what no table of ours has."""
+    """Return the table; an empty one if it contains what our tables never do."""
     try:
         return _read(text.splitlines(), version)
     except _Unreadable:

@@ -1,4 +1,4 @@
-"""What each virtual service has in the table, in user mode: elements of maps."""
+"""The part of the table for each virtual service in user mode: elements of maps."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ from yurttunnel.proxy.state.virtual_services import (
 )
 
 RESTRICTED, ALLOWED = "restricted", "allowed"
-"""Sets: portals that have source ranges, and those with each of the networks."""
+"""Sets: portals with source ranges, and these portals with each of the networks."""
 
 REFUSE = "refuse"
-"""A chain that tells clients that nobody serves."""
+"""A chain that rejects clients because there are no endpoints."""
 
 
 class Way(enum.Enum):
-    """By which of the two ways packets come to the rules; each has maps of its own."""
+    """The two directions from which packets reach the rules; each has its own maps."""
 
     ARRIVING = "arriving"
     OWN = "own"
-    """From programs of this machine, and from pods where it is known which those are: by external
-    portals they get all endpoints, whatever policies say
+    """From programs of this machine, and from pods if their networks are known: at external portals
+    they get all endpoints, whatever the policies are
     (:mod:`yurttunnel.proxy.rules.within_cluster`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Led:
-    """To where a portal leads: ``verdict`` is the data of a map ``{way}-{map}``."""
+    """Where a portal leads: ``data`` is its value in a map ``{way}-{map}``."""
 
     map: str
     data: str
 
 
 PORTALS, NOBODY = "portals", "nobody"
-"""Maps to ports of proxy sockets, and to what clients get where nobody serves."""
+"""Maps to ports of proxy sockets, and to the verdicts for clients without endpoints."""
 
 NODE_PORTS = "-node-ports"
-"""What the names of maps for node ports end with, whose keys have no address."""
+"""The suffix of maps for node ports, whose keys have no address."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What of a table there is for one service."""
+    """The part of a table for one service."""
 
     chains: Mapping[str, Chain] = field(default_factory=dict)
     maps: Mapping[str, str] = field(default_factory=dict)
@@ -59,22 +59,22 @@ class Part:
 
 
 Parts = Callable[[Placed, Placed | None, Address | None], Part]
-"""Makes the part of a service; the second one serves clients within the cluster by its portals, and
-is ``None`` where it does so itself. The third one is the address of this machine."""
+"""Makes the part of a service. The second argument is the service for clients within the cluster
+that use its portals, ``None`` if it is the same. The third one is the address of this machine."""
 
 
 def user_part(placed: Placed, internal: Placed | None, host: Address | None) -> Part:
-    """Return the part of a service whose connections are all led to proxy sockets."""
+    """Return the part of a service whose connections are all redirected to proxy sockets."""
     found = elements(placed, internal, host, lambda served, _: socket_of(served))
     return Part(elements=dict(found))
 
 
 Lead = Callable[[Placed, Portal], Led]
-"""Returns where a service is led to by one of its portals, or those of its external sibling."""
+"""Returns where a service is led by one of its portals, or by those of its external sibling."""
 
 
 def socket_of(served: Placed) -> Led:
-    """Return the way to the proxy socket of a service, or what clients get where it has none."""
+    """Return the element for the proxy socket of a service, or the verdict if it has none."""
     if served.proxy_port is not None:
         return Led(PORTALS, str(served.proxy_port))
     refused = served.service.nobody_serves is NobodyServes.REFUSED
@@ -104,6 +104,6 @@ def elements(
 
 
 def _as_shown(network: Network) -> str:
-    """Return it as nft shows it."""
+    """Return a network as nft shows it."""
     whole = network.prefixlen == network.max_prefixlen
     return str(network.network_address) if whole else str(network)

@@ -1,4 +1,4 @@
-"""The tables in the kernel, by the program ``nft``."""
+"""The tables in the kernel, managed by the program ``nft``."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _NOT_IN_KERNEL = (
     "Protocol not supported",
     "Operation not supported",
 )
-"""What the program says, too, where the kernel has no nftables: the first one where it has what
-else speaks by NETLINK_NETFILTER, the second where it has not even that."""
+"""Other messages of the program if the kernel has no nftables: the first one if it has other users
+of NETLINK_NETFILTER, the second if it does not."""
 
 _MEANINGS = {
     "Operation not permitted": "yurtproxy needs the capability NET_ADMIN, as root in the host's"
@@ -33,12 +33,12 @@ _MEANINGS = {
     "Operation not supported": "this kernel's nftables is too old: it takes Linux 5.9 or later,"
     " or --proxy-backend iptables",
 }
-"""What to do where the program says so."""
+"""What to do about these messages."""
 
 
 @implementer(IRules)
 class Nftables:
-    """The tables ``yurtproxy``; ``tables`` makes what they are to be."""
+    """Manages the tables ``yurtproxy``; ``tables`` makes the desired ones."""
 
     def __init__(
         self, programs: IPrograms, tables: Callable[[Sequence[Placed]], Collection[Table]]
@@ -50,7 +50,7 @@ class Nftables:
 
     @property
     def backend(self) -> str:
-        """What pages and logs call it."""
+        """The name for pages and logs."""
         return "nftables"
 
     async def apply(self, placed: Sequence[Placed]) -> Applied:
@@ -63,7 +63,7 @@ class Nftables:
         change = transaction(known, desired.values())
         if change.text:
             await self._run("changing", "-f", "-", given=change.text.encode())
-            # If it is another number then, somebody has changed rules meanwhile.
+            # If the number differs then, another program has changed rules meanwhile.
             self._generation = None if before is None else before + 1
         else:
             self._generation = before
@@ -71,7 +71,7 @@ class Nftables:
         return Applied(change.differences)
 
     async def check(self, placed: Sequence[Placed]) -> None:
-        """Have program and kernel check what would be made, and change nothing.
+        """Have program and kernel check the rules, and change nothing.
 
         Raises :class:`SteeringFailed`.
         """
@@ -88,11 +88,11 @@ class Nftables:
         return bool(lines)
 
     def generation(self) -> int | None:
-        """Return what nftables counts."""
+        """Return the nftables generation."""
         return nft_generation()
 
     async def _found(self, versions: Iterable[int]) -> dict[int, Table]:
-        """Return what there is of these families."""
+        """Return the existing tables of these families."""
         found = {}
         for version in versions:
             family = FAMILIES[version]
@@ -106,7 +106,7 @@ class Nftables:
     def _says_there_is_none(self, said: str) -> bool:
         if _NOT_THERE in said:
             return True
-        # Where the kernel has nftables the same may be said of anything.
+        # If the kernel has nftables, these messages may mean anything.
         return self.generation() is None and any(text in said for text in _NOT_IN_KERNEL)
 
     async def _run(self, doing: str, *options: str, given: bytes) -> None:

@@ -1,4 +1,4 @@
-"""The content of a table of nftables, as far as two of them have to be compared."""
+"""The content of an nftables table, as far as it is needed to compare two."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 NAME = "yurtproxy"
-"""Of the table, in both families: nobody else has anything in it."""
+"""The name of the table, in both families: no other program uses it."""
 
 FORMAT = "format-4"
-"""An empty chain, by which a table is known as one whose maps and base chains are these."""
+"""An empty chain that identifies the version of the maps and base chains."""
 
 FAMILIES = {4: "ip", 6: "ip6"}
 
 _DIGESTS = 65536
-"""Rules whose digests are kept: some for each of thousands of services."""
+"""The number of cached rule digests: some for each of thousands of services."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Rules, in the order in which packets meet them.
+    """Rules, in the order in which packets pass them.
 
-    ``hook`` says where a base chain is called from (``type nat hook …``); it is empty for one that
-    others lead to. A chain that was read has the digests of rules only.
+    ``hook`` is where a base chain is called (``type nat hook …``); it is empty for other chains. A
+    chain that was read from the kernel has only the digests of its rules.
     """
 
     digests: tuple[str, ...] = ()
@@ -34,11 +34,11 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Chains and maps by name, and what is in the maps.
+    """Chains and maps by name, and the elements of the maps.
 
-    ``maps`` have declarations (``map { type …; }``, ``set { … }``, ``counter``); ``elements`` are
-    found by the map and the key, and are empty where that is a set. What packets add to a set is
-    none of them.
+    ``maps`` contains declarations (``map { type …; }``, ``set { … }``, ``counter``). The keys of
+    ``elements`` are a map and a key, and the values are empty for a set. Elements that packets add
+    to a set are not included.
     """
 
     version: int
@@ -53,11 +53,11 @@ class Table:
 
 
 def chain(*rules: str, hook: str = "") -> Chain:
-    """Return a chain that is to be made."""
+    """Return a chain that is to be created."""
     return Chain(tuple(map(digest, rules)), hook, rules)
 
 
 @lru_cache(_DIGESTS)
 def digest(rule: str) -> str:
-    """Return what the comment of a rule is: how programs show rules depends on their version."""
+    """Return the comment of a rule: how programs show rules depends on their version."""
     return hashlib.sha256(rule.encode()).hexdigest()[:16]

@@ -1,8 +1,8 @@
 """The tables for all services: base chains with one rule for each map, however full it is.
 
-They are chains of the type nat, which only the first packet of a connection passes: a packet of one
-that stands costs nothing here. What is dropped or refused there has no connection, so the next
-packet comes there again.
+The chains have the type nat, which only the first packet of a connection passes: packets of
+established connections cost nothing here. When a packet is dropped or rejected there, no connection
+is created, so the next packet passes them again.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from yurttunnel.proxy.rules.within_cluster import WithinCluster
 from yurttunnel.proxy.state.virtual_services import Address, Key, Network
 
 SERVICES = "services"
-"""Maps to chains of services, which the kernel carries."""
+"""Maps to chains of services that the kernel carries."""
 
-# Of a packet: what it is to, and where node ports are concerned without the address.
+# The destination of a packet; for node ports without the address.
 _PORT = "meta l4proto . th dport"
 _TRANSPORT = "meta l4proto { tcp, udp }"
-"""Which nft wants to be told where ports are replaced."""
+"""nft requires this match where ports are replaced."""
 
 _OF_THE_LINK = "fib daddr . iif type local"
 
 _LOOPBACK = {4: "127.0.0.0/8", 6: "::1"}
-"""Addresses from which nothing can be sent to an endpoint, so that the kernel carries nothing that
-is sent to them: kube-proxy's nftables mode has no node ports there, either."""
+"""Addresses that cannot be the source of packets to an endpoint, so that the kernel carries nothing
+that is sent to them; kube-proxy's nftables mode has no node ports there, either."""
 
 _MAPS = {PORTALS: "inet_service", NOBODY: "verdict", SERVICES: "verdict"}
 
@@ -48,8 +48,8 @@ _MAPS = {PORTALS: "inet_service", NOBODY: "verdict", SERVICES: "verdict"}
 class Networks:
     """What is the same for all services.
 
-    ``node_ports`` have the addresses of this machine that serve node ports, none being all;
-    ``pods`` are those of the cluster's pods, none where they are not known.
+    ``node_ports`` are the networks whose addresses on this machine serve node ports, all if empty;
+    ``pods`` those of the cluster's pods, empty if they are not known.
     """
 
     node_ports: tuple[Network, ...] = ()
@@ -57,11 +57,11 @@ class Networks:
 
 
 class Tables:
-    """Makes the tables of some families; what has not changed of a service is not made anew.
+    """Makes the tables of some families; parts of unchanged services are reused.
 
-    ``common`` is what the mode has for all services by a version of IP, beside what both have.
-    ``host_for_all`` gives the address to which also others' packets are led than this machine's
-    own, where they may come by links without one (:mod:`yurttunnel.proxy.unnumbered`).
+    ``common`` returns the part for all services that depends on the mode, for a version of IP.
+    ``host_for_all`` returns the address to which incoming packets are also redirected, if they may
+    come from links without an address (:mod:`yurttunnel.proxy.unnumbered`).
     """
 
     def __init__(
@@ -82,9 +82,9 @@ class Tables:
         self._made: dict[Key, tuple[Placed, Placed | None, Address | None, Part]] = {}
 
     def __call__(self, placed: Sequence[Placed]) -> list[Table]:
-        """Return the tables for these services; where two have the same portal, the first has it.
+        """Return the tables for these services; if two have the same portal, the first gets it.
 
-        A family that is not asked for is left out.
+        Families other than those of this object are left out.
         """
         within = WithinCluster(placed)
         former, self._made = self._made, {}
@@ -107,7 +107,7 @@ class Tables:
         ]
 
     def forget(self, keys: Iterable[Key]) -> None:
-        """Make the parts of these services anew at the next call."""
+        """Make new parts for these services at the next call."""
         for key in keys:
             self._made.pop(key, None)
 
@@ -129,9 +129,9 @@ class Tables:
         return Part(chains, {**_maps(version), **more.maps}, dict(more.elements))
 
     def _to_portals(self, version: int, way: Way, leads: Sequence[str]) -> Iterator[str]:
-        """Yield the rules for portals with an address; what most connections are to comes first.
+        """Yield the rules for portals with an address; the most frequent destinations come first.
 
-        They go before node ports, as any address of the machine has those: where a load balancer's
+        They precede node ports, which any address of the machine has: if a load balancer's address
         is one of them, a service may have the same port there.
         """
         family = FAMILIES[version]
@@ -143,7 +143,7 @@ class Tables:
             yield f"{clients}{portal} vmap @{by.value}-{NOBODY}"
 
     def _to_node_ports(self, version: int, way: Way, leads: Sequence[str]) -> Iterator[str]:
-        """Yield the rules for what is sent to this machine, in the same order."""
+        """Yield the rules for packets to this machine, in the same order."""
         others = f"{FAMILIES[version]} daddr != {_LOOPBACK[version]}"
         for by, clients in self._ways(version, way):
             yield f"{clients}{others} {_PORT} vmap @{by.value}-{SERVICES}{NODE_PORTS}"
@@ -152,7 +152,7 @@ class Tables:
             yield f"{clients}{_PORT} vmap @{by.value}-{NOBODY}{NODE_PORTS}"
 
     def _ways(self, version: int, way: Way) -> Iterator[tuple[Way, str]]:
-        """Yield whose maps to look at for what comes by one hook, and for which clients."""
+        """Yield the maps for packets at one hook, each with the match for its clients."""
         pods = [str(each) for each in self._networks.pods if each.version == version]
         if way is Way.OWN or not pods:
             yield way, ""
@@ -169,7 +169,7 @@ class Tables:
 
 
 def _add(table: Part, part: Part) -> None:
-    """Add a service's part; an element that is there already stays."""
+    """Add a service's part; existing elements stay."""
     assert isinstance(table.chains, dict) and isinstance(table.maps, dict)
     assert isinstance(table.elements, dict)
     table.chains.update(part.chains)
@@ -179,11 +179,11 @@ def _add(table: Part, part: Part) -> None:
 
 
 def _to(host: Address | None) -> str:
-    """Return the statement that leads to a proxy port, which follows a colon; ``host`` is the
-    address of this machine, ``None`` for that of the link by which a packet comes.
+    """Return the statement that redirects to a proxy port, to be followed by a colon; ``host`` is
+    the address of this machine, ``None`` for that of the incoming link.
 
-    To redirect a program's own packet leads to the loopback address, while its source stays
-    another one: the replies would go astray.
+    A redirect of a program's own packet would lead to the loopback address while its source stays
+    the same, so that replies would be lost.
     """
     if host is None:
         return f"{_TRANSPORT} redirect to "
@@ -191,10 +191,10 @@ def _to(host: Address | None) -> str:
 
 
 def _arriving_to(host: Address | None) -> Sequence[str]:
-    """Return the statements for what arrives: the first one whose condition is met.
+    """Return the statements for incoming packets; the first one that matches is used.
 
-    Who calls an address of the link is led to one of that all the same: a node may choose the way
-    of an answer by the address that it is from.
+    Clients of an address of the link are redirected to an address of the link all the same, because
+    a node may have routes that depend on the source address of a reply.
     """
     own = _to(None)
     return (own,) if host is None else (f"{_OF_THE_LINK} {own}", _to(host))

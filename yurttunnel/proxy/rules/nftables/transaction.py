@@ -1,4 +1,4 @@
-"""What makes one table of nftables into another: a text for ``nft -f -``, one transaction."""
+"""Commands that change one nftables table into another in one transaction (``nft -f -``)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from yurttunnel.proxy.rules.nftables.table import FORMAT, Chain, Table
 from yurttunnel.steering.firewall.transaction import Transaction, bounded
 
 _AT_ONCE = 500
-"""Elements in one line."""
+"""The maximum number of elements in one line."""
 
 
 def transaction(found: Mapping[int, Table], desired: Iterable[Table]) -> Transaction:
-    """Return what changes the tables that are to ``desired``, of which each family has one."""
+    """Return what changes the existing tables into ``desired``, which has one for each family."""
     lines: list[str] = []
     differences: list[str] = []
     for table in desired:
@@ -21,7 +21,7 @@ def transaction(found: Mapping[int, Table], desired: Iterable[Table]) -> Transac
         if before is None or FORMAT not in before.chains:
             why = "missing" if before is None else "of another version"
             differences.append(f"the table {table.where} is {why}")
-            # To delete one that is not there would fail, and to add one that is does not.
+            # Deleting a table that does not exist fails; adding one that exists does not.
             lines += [f"add table {table.where}", f"delete table {table.where}"]
             lines.append(f"add table {table.where}")
             before = Table(table.version)
@@ -33,7 +33,7 @@ def transaction(found: Mapping[int, Table], desired: Iterable[Table]) -> Transac
 
 
 def _change(before: Table, after: Table, lines: list[str]) -> list[str]:
-    """Add the lines for one table, in an order in which each finds what it refers to."""
+    """Add the commands for one table, in an order in which all references exist."""
     where = after.where
     new_maps = after.maps.keys() - before.maps.keys()
     old_maps = before.maps.keys() - after.maps.keys()
