@@ -1,1 +1,1 @@
-"""How the cluster's traffic gets to the server: firewall rules, DNS records."""
+"""Steering the cluster's traffic to the server: firewall rules and DNS records."""

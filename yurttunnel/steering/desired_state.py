@@ -1,4 +1,4 @@
-"""What is wanted of the firewall, made of the nodes, the ports and the command line."""
+"""The desired state of the firewall, computed from the nodes, the ports and the command line."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from yurttunnel.steering.interfaces import VERSIONS
 from yurttunnel.tunnel.kubelet_ports import KUBELET_PORT, KUBELET_READ_ONLY_PORT
 
 MOST_OF_A_NODE = 16
-"""How many addresses of a node count: its own kubelet writes them, and as many as it likes."""
+"""The maximum number of addresses used of a node, whose own kubelet writes any number of them."""
 
 MOST_TOLD = 10
-"""How many of a kind are told one by one of what is left out."""
+"""The maximum number of items of a kind that are reported one by one."""
 
 _ADDRESS_TYPES = frozenset({"InternalIP", "ExternalIP"})
 
@@ -27,10 +27,10 @@ _BROADCAST = IPv4Address("255.255.255.255")
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """Where the server listens for connections that are led to it, in one family of addresses.
+    """Where the server listens for redirected connections of one address family.
 
-    ``secure`` takes HTTPS, ``insecure`` HTTP, and ``passthrough`` whatever it is; that is ``None``
-    without ``--passthrough-port``.
+    ``secure`` is for HTTPS, ``insecure`` for HTTP, and ``passthrough`` for any protocol; that is
+    ``None`` without ``--passthrough-port``.
     """
 
     secure: Target
@@ -38,17 +38,17 @@ class Listeners:
     passthrough: Target | None = None
 
     def targets(self) -> frozenset[Target]:
-        """Return all of them."""
+        """Return all listeners, without duplicates."""
         return frozenset({self.secure, self.insecure, self.passthrough or self.secure})
 
 
 @dataclass(frozen=True, slots=True)
 class SteeringSettings:
-    """What the command line says; ``period`` is in seconds.
+    """The settings from the command line; ``period`` is in seconds.
 
-    ``listeners`` are by the version of IP. ``match`` is ``None`` where the kernel decides:
-    ``EDGE_SET`` if it has sets of addresses, else ``CLOUD_RETURN``. ``passthrough_ports`` are
-    those that lead to ``Listeners.passthrough``.
+    ``listeners`` are by the version of IP. If ``match`` is ``None``, it depends on the kernel:
+    ``EDGE_SET`` if it supports sets of addresses, else ``CLOUD_RETURN``. ``passthrough_ports`` are
+    redirected to ``Listeners.passthrough``.
     """
 
     listeners: Mapping[int, Listeners]
@@ -60,7 +60,7 @@ class SteeringSettings:
 
 @dataclass(slots=True)
 class _Sides:
-    """Addresses of one family with a node that has each, and the nodes that have too many."""
+    """The addresses of one family, each with a node, and the nodes with too many addresses."""
 
     edge: dict[Address, str] = field(default_factory=dict)
     cloud: dict[Address, str] = field(default_factory=dict)
@@ -76,9 +76,9 @@ def desired(
 ) -> dict[int, Interception]:
     """Return what is to be intercepted, by the version of IP.
 
-    Whether a node is ready does not matter: its connections go where they belong all the same. An
-    address that edge and cloud nodes share, as one of a gateway, is that of a cloud node. Those of
-    ``services`` are no node's. A family in which the server does not listen has no ports.
+    The readiness of a node does not matter. An address that edge and cloud nodes share, such as
+    that of a gateway, counts as one of a cloud node. The addresses of ``services`` are not those of
+    nodes. A family in which the server does not listen has no ports.
     """
     sides = _sides(nodes, services)
     found = {}
@@ -99,7 +99,7 @@ def desired(
 
 
 def left_out(settings: SteeringSettings, interception: Interception) -> tuple[str, ...]:
-    """Return in a sentence each what cannot be intercepted though it should, and what to do."""
+    """Return sentences about what should be intercepted but cannot be, and how to fix it."""
     return (*interception.notes, *_not_heard(settings, interception))
 
 
@@ -124,14 +124,14 @@ def _not_heard(settings: SteeringSettings, interception: Interception) -> tuple[
 
 
 def _sides(nodes: Iterable[Node], services: Collection[Address]) -> dict[int, _Sides]:
-    """Sort the addresses by the version of IP."""
+    """Group the addresses by the version of IP."""
     sides = {version: _Sides() for version in VERSIONS}
     for node in nodes:
         addresses = _addresses(node)
         for address in addresses[:MOST_OF_A_NODE]:
             family = sides[address.version]
             side = family.edge if node.edge else family.cloud
-            # The same node is told of whatever their order is.
+            # Report the same node regardless of the order.
             if side.setdefault(address, node.name) > node.name:
                 side[address] = node.name
         for version in {address.version for address in addresses[MOST_OF_A_NODE:]}:
@@ -143,7 +143,7 @@ def _sides(nodes: Iterable[Node], services: Collection[Address]) -> dict[int, _S
 
 
 def _shared(addresses: Collection[Address], sides: _Sides) -> Iterator[str]:
-    """Report addresses that are not intercepted since a cloud node has them, too."""
+    """Report addresses that are not intercepted because a cloud node has them, too."""
     shared = sorted(addresses, key=int)
     for address in shared[:MOST_TOLD]:
         yield (
@@ -156,7 +156,7 @@ def _shared(addresses: Collection[Address], sides: _Sides) -> Iterator[str]:
 
 
 def _crowded(version: int, sides: _Sides) -> Iterator[str]:
-    """Report nodes that have more addresses than count."""
+    """Report nodes with more addresses than are used."""
     crowded = sorted(sides.crowded)
     for name in crowded[:MOST_TOLD]:
         yield (
@@ -171,7 +171,7 @@ def _crowded(version: int, sides: _Sides) -> Iterator[str]:
 
 
 def _addresses(node: Node) -> list[Address]:
-    """Return the addresses by which a node may be reached, each once."""
+    """Return the addresses by which a node may be reached, without duplicates."""
     found = [
         address
         for kind, text in node.addresses
@@ -180,12 +180,12 @@ def _addresses(node: Node) -> list[Address]:
     return found if len(found) < 2 else list(dict.fromkeys(found))
 
 
-# Nodes change one at a time, and reading the addresses of all is most of the work.
+# Nodes change one at a time, and parsing the addresses of all is most of the work.
 @lru_cache(maxsize=1 << 16)
 def _useful(text: str) -> Address | None:
-    """Return the address, unless it means another machine everywhere, or many, or none.
+    """Return the address, unless it has a special meaning: any machine, many machines, or none.
 
-    Some clouds give their machines addresses of 240.0.0.0/4, which is still reserved.
+    Some clouds use addresses of 240.0.0.0/4, which is still reserved, for their machines.
     """
     address = address_in(text)
     if (
@@ -201,7 +201,7 @@ def _useful(text: str) -> Address | None:
 
 
 def _leading(listeners: Listeners, settings: SteeringSettings, ports: Ports) -> dict[int, Target]:
-    """Return where each port leads."""
+    """Return the target of each port."""
     leading = {
         **dict.fromkeys(ports.http, listeners.insecure),
         **dict.fromkeys(ports.https, listeners.secure),
@@ -214,7 +214,7 @@ def _leading(listeners: Listeners, settings: SteeringSettings, ports: Ports) -> 
 
 
 def _for_pods(leading: Mapping[int, Target]) -> dict[int, Target]:
-    """Leave out the listeners that are reached from this machine alone."""
+    """Omit listeners that can only be reached from this machine."""
     return {
         port: target
         for port, target in leading.items()

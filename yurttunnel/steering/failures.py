@@ -1,17 +1,18 @@
-"""What goes wrong with the firewall, its sets and the kernel's connections."""
+"""Errors of the firewall, its sets and the conntrack table."""
 
 from __future__ import annotations
 
 
 class SteeringFailed(Exception):
-    """The kernel, or the program that speaks to it, has refused.
+    """The kernel, or a program that changes its rules, has reported an error.
 
-    The text says what was tried, what was said to that, and what to do; it is one line.
+    The text is one line: what was attempted, the error, and how to fix it.
     """
 
 
 class SetsRefused(SteeringFailed):
-    """The firewall has no rules that refer to sets of addresses, now or ever.
+    """The firewall does not support rules that refer to sets of addresses.
 
-    Only where its program names that as the cause: never for what may pass, such as a lock.
+    It is raised only if the program names that as the cause, never for temporary causes such as a
+    lock.
     """

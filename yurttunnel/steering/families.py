@@ -1,4 +1,4 @@
-"""The families of addresses that this machine has a firewall for."""
+"""The address families for which this machine has a firewall."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _OVERDUE = (
 
 
 class Families:
-    """Finds out what the machine has, when that is needed first, and does all for each of them.
+    """Detects the machine's firewalls when they are first needed, and manages each family.
 
-    ``firewalls`` may fail with :class:`SteeringFailed`, and is asked again then. A firewall that is
-    needed and missing is looked for again every period. ``spent`` gives the seconds of a processor
-    that programs have taken so far.
+    ``firewalls`` may fail with :class:`SteeringFailed`, and is called again then. A firewall that
+    is needed and missing is searched again every period. ``spent`` returns the processor time in
+    seconds that programs have used so far.
     """
 
     _log = Logger()
@@ -56,16 +56,16 @@ class Families:
         self._looks = ProbeSchedule(clock, settings.period)
 
     def may_be_disturbed(self) -> bool:
-        """Return whether there should be a sync, since somebody may have changed something.
+        """Return whether a sync is needed because another program may have changed something.
 
-        It costs next to nothing.
+        This call is cheap.
         """
         return self._looks.wants_sync(self._generations())
 
     async def sync(self, desired: Mapping[int, Interception]) -> bool:
-        """Make everything as wanted; says whether it is so, where there is a firewall.
+        """Apply the desired state; return whether it was applied wherever there is a firewall.
 
-        Raises :class:`SteeringFailed` when it cannot be found out what there is.
+        Raises :class:`SteeringFailed` if the firewalls cannot be detected.
         """
         self._needed = frozenset(
             version for version, interception in desired.items() if not interception.is_nothing
@@ -90,7 +90,7 @@ class Families:
         return True
 
     async def remove(self) -> list[str]:
-        """Remove everything, what a former process has left, too; return what could not be."""
+        """Remove everything, including what a previous process left; return the errors."""
         try:
             await self._find()
         except SteeringFailed as error:
@@ -103,13 +103,13 @@ class Families:
         try:
             found = await gatherResults(removing, consumeErrors=True)
         except FirstError as error:
-            # Of a cancellation, or a defect.
+            # A cancellation, or a defect.
             error.subFailure.raiseException()
         return [why for why in found if why is not None]
 
     @property
     def has_rules(self) -> bool:
-        """Whether there are rules that were made by this process."""
+        """Whether there are rules that this process has created."""
         return any(family.has_rules for family in self._families.values())
 
     async def _removed(self, version: int, family: Family) -> str | None:
@@ -120,13 +120,13 @@ class Families:
         return None
 
     def problem(self) -> str | None:
-        """Return what fails, what is missing that is needed, and what nobody looks at in time."""
+        """Return errors, needed firewalls that are missing, and overdue checks."""
         problems = [family.problem for family in self._families.values()]
         overdue = _OVERDUE if self._looks.is_overdue(self._generations()) else None
         return "; ".join(filter(None, [*problems, overdue, *self._needed_and_missing()])) or None
 
     def report(self) -> tuple[FamilyReport, ...]:
-        """Report each family, also those that have no firewall."""
+        """Report each family, including those without a firewall."""
         reports = {
             version: FamilyReport(version=version, problem=why)
             for version, why in self._missing.items()
@@ -153,7 +153,7 @@ class Families:
             try:
                 await self._search()
             except SteeringFailed as error:
-                # What has been found goes on.
+                # Continue with the firewalls that have been found.
                 self._limited.warn("{error}; retrying", error=error)
 
     async def _search(self) -> None:
@@ -180,7 +180,7 @@ class Families:
         }
 
     async def _has_sets(self) -> bool:
-        """Return whether the kernel has sets; raises where they are asked for and it has not."""
+        """Return whether the kernel has sets; raise an error if these are requested and missing."""
         asked = self._settings.match
         try:
             has_sets = await self._sets.supported()

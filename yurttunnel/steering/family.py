@@ -1,4 +1,4 @@
-"""One family of addresses: its set, its rules and its flows are made those that are wanted."""
+"""One address family: reconciles its set, its rules and its flows with the desired state."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ from yurttunnel.steering.record import Record
 from yurttunnel.steering.report import FamilyReport
 
 MOST_FORMER = 16384
-"""Addresses of nodes to which flows are looked for once the kernel tells of them again."""
+"""The maximum number of addresses of former nodes that are kept for later, while the conntrack
+table cannot be read."""
 
 
 class Family:
-    """Keeps what ``firewall`` has, and the set that its rules refer to, as it is wanted.
+    """Reconciles the rules of ``firewall`` and the set that they refer to with the desired state.
 
-    ``sets`` is ``None`` where the kernel has no sets; then ``match`` is not ``EDGE_SET``. A
-    ``match`` that ``settings`` leave open is given up for ``CLOUD_RETURN`` if the firewall has no
-    rules with sets, and for nothing else: that intercepts far more.
+    ``sets`` is ``None`` if the kernel has no sets; then ``match`` is not ``EDGE_SET``. If
+    ``settings`` do not specify ``match``, it falls back to ``CLOUD_RETURN`` when the firewall does
+    not support rules with sets, and for no other reason, because that intercepts far more.
     """
 
     def __init__(
@@ -51,19 +52,19 @@ class Family:
         self._set_name = SET_NAMES[self._version]
         self._may_fall_back = settings.match is None and match is Match.EDGE_SET
         self._in_force: Interception | None = None
-        # Whether a change has begun whose end was not seen: it may have been made all the same.
+        # Whether a change has started whose result is not known: it may have been applied.
         self._unsure = False
-        # A former process may have left anything: a set, and flows that were led by its rules.
+        # A previous process may have left a set, and flows that its rules redirected.
         self._set_may_exist = True
         self._flows_due = True
         self._former_ports: frozenset[int] = frozenset()
         self._former_nodes: frozenset[Address] = frozenset()
-        # What was in force when flows were judged last.
+        # What was in force when flows were last checked.
         self._judged: Interception | None = None
 
     @property
     def problem(self) -> str | None:
-        """Why the rules may not be as wanted; ``None`` when they are."""
+        """Why the rules may not be as desired; ``None`` if they are."""
         return self._record.problem or self._record.without_sets
 
     @property
@@ -72,20 +73,20 @@ class Family:
         return self._record.changes
 
     def generation(self) -> int | None:
-        """Return the number of the rules' state, as :class:`IFirewall` says."""
+        """Return the generation of the rules; see :class:`IFirewall`."""
         found: int | None = self._firewall.generation()
         return found
 
     @property
     def has_rules(self) -> bool:
-        """Whether there are rules that were made here."""
+        """Whether there are rules that this object has created."""
         return self._in_force is not None and not self._in_force.is_nothing
 
     async def sync(self, desired: Interception, look: bool) -> bool:
-        """Make set and rules those that are wanted, then cut flows that go elsewhere.
+        """Update set and rules to the desired state, then cut flows that no longer match it.
 
-        Rules that need not become others are read if ``look`` says so, since that may take long.
-        Says whether the rules are now as wanted; what fails is told in the log.
+        If ``look`` is false, unchanged rules are not read, because that may take long. Return
+        whether the rules are now as desired; errors are logged.
         """
         self._record.began()
         try:
@@ -95,14 +96,14 @@ class Family:
         except CancelledError:
             raise
         except Exception as error:
-            # A defect here must not hold up the other family any more than a refusal does.
+            # A defect here must not block the other family any more than an error does.
             self._record.failed(error)
             return False
         self._record.succeeded(left_out(self._settings, desired))
         return True
 
     async def remove(self) -> None:
-        """Remove rules and set, and leave flows alone; raises :class:`SteeringFailed`."""
+        """Remove rules and set, without cutting flows; raises :class:`SteeringFailed`."""
         await self._firewall.remove()
         self._in_force = None
         self._unsure = False
@@ -115,7 +116,7 @@ class Family:
         return self._record.report(self._firewall.backend, self._match, self._in_force)
 
     async def _make(self, desired: Interception, look: bool) -> None:
-        """Make set and rules; without a set, if that is open and there are no rules with sets."""
+        """Update set and rules; fall back to rules without a set if that is allowed and needed."""
         try:
             differed = await self._make_by_match(desired, look)
         except SetsRefused as error:
@@ -131,10 +132,10 @@ class Family:
         self._in_force = desired
 
     async def _make_by_match(self, desired: Interception, look: bool) -> list[str]:
-        """Make the set, then the rules; return what was not as wanted."""
+        """Update the set, then the rules; return what differed."""
         former = None if self._unsure else self._in_force
         if desired.is_nothing and former is not None and former.is_nothing:
-            # It was seen that there is nothing, and nobody else makes rules of ours.
+            # It is known that there are no rules, and no other program creates ours.
             return []
         self._unsure = True
         differed: list[str] = []
@@ -149,13 +150,13 @@ class Family:
             differed += applied.differences
             self._former_ports |= applied.former_ports
         self._unsure = False
-        # What was begun before may have been made then, and nothing differs any more.
+        # A change that was started before may have been applied, so that nothing differs any more.
         if differed or former is None:
             self._flows_due = True
         return differed
 
     async def _cut_flows(self) -> None:
-        """Cut the flows that go elsewhere than the rules say; without that the rules do as well."""
+        """Cut the flows that contradict the rules; on errors the rules stay valid."""
         desired = self._in_force
         if not self._flows_due or desired is None:
             return
@@ -194,7 +195,7 @@ def _uses_set(interception: Interception) -> bool:
 
 
 def _rules(interception: Interception | None) -> tuple[bool, Interception | None]:
-    """Return what rules depend on: which addresses are in the set makes no difference to them."""
+    """Return what the rules depend on, which does not include the addresses in the set."""
     if interception is None or not _uses_set(interception):
         return False, interception
     return True, replace(interception, edge=frozenset(), cloud=frozenset())
@@ -213,16 +214,16 @@ def _nodes(interception: Interception | None) -> frozenset[Address]:
 def wrong_flows(
     desired: Interception, listeners: Collection[Target], node_addresses: Collection[Address]
 ) -> Callable[[Flow], bool]:
-    """Return a function that says whether a flow has to be cut; it may be called in any thread.
+    """Return a function that tells whether a flow has to be cut; it may be called in any thread.
 
-    A flow that should be intercepted must be answered by the listener that its port leads to, and
-    one that should not by none of ``listeners``: addresses of this machine itself are never led.
-    The latter goes for ``node_addresses`` alone,
-    those that nodes have or had: kube-proxy leads the address of the Service
-    ``x-tunnel-server-internal-svc`` to the same listeners, and rightly so.
+    A flow that should be intercepted must be answered by the listener of its port, and one that
+    should not, by none of ``listeners``: addresses of this machine itself are never redirected. The
+    second condition applies to ``node_addresses`` only, those that nodes have or had: kube-proxy
+    redirects the address of the Service ``x-tunnel-server-internal-svc`` to the same listeners, and
+    this is correct.
 
-    The server's own connections, which the rules let pass, cannot be told from others here. When
-    one of them is forgotten, it goes on with its next packet as it was.
+    The server's own connections, which the rules do not redirect, cannot be recognized here. When
+    the entry of one is deleted, the connection continues unchanged with its next packet.
     """
 
     def is_wrong(flow: Flow) -> bool:
@@ -237,7 +238,7 @@ def wrong_flows(
 
 
 def _is_answered_by(flow: Flow, target: Target) -> bool:
-    """Return whether the flow has been led to ``target``, which may be on whatever own address."""
+    """Return whether the flow has been redirected to ``target``, at any own address of it."""
     if flow.answers == Target(flow.destination, flow.port):
         return False
     return flow.answers.port == target.port and target.address in (None, flow.answers.address)

@@ -1,4 +1,4 @@
-"""What is to be intercepted, as data: which addresses and ports, and where they lead to."""
+"""What is to be intercepted, as data: addresses, ports, and their targets."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ SET_NAMES = {4: "YURTTUNNEL-EDGE4", 6: "YURTTUNNEL-EDGE6"}
 
 
 class Match(enum.Enum):
-    """How connections are recognised that are meant for nodes behind the tunnel."""
+    """How connections to nodes behind the tunnel are recognized."""
 
     EDGE_SET = "edge-set"
     """By their destination, which is in a set of the addresses of edge nodes."""
 
     CLOUD_RETURN = "cloud-return"
-    """By their port alone, but for the addresses of cloud nodes: as yurttunnel 1.2 did."""
+    """By their port only, except for the addresses of cloud nodes, as in yurttunnel 1.2."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
     """A listener of the server.
 
-    ``address`` is ``None`` where it listens on every address of the family: connections then stay
-    on the machine where they are (``REDIRECT``).
+    ``address`` is ``None`` if it listens on all addresses of the family: rules then redirect to the
+    port without naming an address (``REDIRECT``).
     """
 
     address: Address | None
@@ -37,13 +37,13 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Interception:
-    """What is wanted of one family of addresses (``version`` is 4 or 6).
+    """The desired interception of one address family (``version`` is 4 or 6).
 
     ``edge`` are the addresses of nodes behind the tunnel, and ``cloud`` those of the others; no
-    address is in both. ``ports`` says where connections of this machine's own programs lead, by
-    the port that they ask for, and ``pod_ports`` the same for those that come from elsewhere
-    through this machine, such as pods: it is empty unless ``--intercept-pods`` is given. ``notes``
-    are sentences about addresses that are left out; they make no difference to what is wanted.
+    address is in both. ``ports`` has the targets of connections of this machine's own programs, by
+    their destination port, and ``pod_ports`` the same for forwarded connections, such as those of
+    pods: it is empty without ``--intercept-pods``. ``notes`` are sentences about omitted addresses;
+    they are ignored in comparisons.
     """
 
     version: int
@@ -56,15 +56,15 @@ class Interception:
 
     @property
     def is_nothing(self) -> bool:
-        """Whether there is nothing to intercept: no node is behind the tunnel, or no port."""
+        """Whether there is nothing to intercept: no node is behind the tunnel, or no port is."""
         return not (self.edge and (self.ports or self.pod_ports))
 
     def all_ports(self) -> Collection[int]:
-        """Return the ports that are intercepted, of whichever origin."""
+        """Return the ports that are intercepted, for any origin."""
         return self.ports.keys() | self.pod_ports.keys()
 
     def intercepts(self, address: Address) -> bool:
-        """Return whether connections to ``address`` are led to the server, on these ports."""
+        """Return whether connections to ``address`` on these ports are redirected to the server."""
         if self.is_nothing or address.is_loopback:
             return False
         if self.match is Match.EDGE_SET:

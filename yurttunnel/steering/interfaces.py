@@ -1,4 +1,4 @@
-"""The seams of steering: the kernel's firewall, its sets of addresses, its table of connections."""
+"""The interfaces of steering: the kernel's firewall, its sets of addresses, its conntrack table."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from zope.interface import Attribute, Interface
 from yurttunnel.steering.interception import Address, Interception, Target
 
 VERSIONS = (4, 6)
-"""Of IP: the families that there may be rules of."""
+"""The versions of IP for which there may be rules."""
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What it took to make the rules those that are wanted.
+    """The changes that an update of the rules made.
 
-    ``differences`` says in one sentence each what was not as wanted (a bounded number of them);
-    there are none when nothing was changed. ``former_ports`` are those that were intercepted
-    before, whoever had made the rules.
+    ``differences`` has a sentence for each difference (a bounded number of them), and is empty if
+    nothing was changed. ``former_ports`` are the ports that were intercepted before, by the rules
+    of any process.
     """
 
     differences: tuple[str, ...] = ()
@@ -28,43 +28,43 @@ class Applied:
 
 
 class IFirewall(Interface):
-    """The rules of one family of addresses, all of them below chains of our own.
+    """The rules of one address family, all of them in chains of our own.
 
-    Calls are made one after the other. Each takes as many processes as it says at most, has a
-    deadline, and fails with :class:`SteeringFailed`.
+    Calls are made one after the other. Each runs at most the documented number of processes, has a
+    timeout, and fails with :class:`SteeringFailed`.
     """
 
     version = Attribute("`int`: 4 or 6.")
     backend = Attribute("`str`: which of the kernel's two firewalls, ``nft`` or ``legacy``.")
 
     async def apply(desired: Interception, set_name: str | None) -> Applied:
-        """Make the rules those that are wanted: read them, and change them at once if need be.
+        """Update the rules to the desired ones: read them, and change them if they differ.
 
-        One process reads. Where anything differs, leftovers included, one more changes it, in one
-        transaction: at no moment is something missing that was there and is wanted. ``set_name``
-        is the set of addresses that ``Match.EDGE_SET`` refers to; it exists. Fails with
-        :class:`SetsRefused` where there are no rules with sets.
+        One process reads. If anything differs, including leftovers, another one changes it in one
+        transaction, so that rules that stay are in force all the time. ``set_name`` is the set of
+        addresses that ``Match.EDGE_SET`` refers to; it exists. Fails with :class:`SetsRefused` if
+        rules with sets are not supported.
         """
 
     async def remove() -> bool:
-        """Remove everything that is ours; says whether there was anything.
+        """Remove everything that is ours; return whether there was anything.
 
-        One process removes what is known to be there since the last call; nothing is read then,
-        unless that is refused, because others have changed it.
+        One process removes the rules that the last call has left, without reading them, unless that
+        fails because other programs have changed them.
         """
 
     def generation() -> int | None:
-        """Return a number that is another one after each change of the kernel's rules, by anybody.
+        """Return a number that changes with each change of the kernel's rules, by any program.
 
-        ``None`` where the kernel does not count them. It costs next to nothing.
+        Return ``None`` if the kernel does not count them. This call is cheap.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Firewalls:
-    """What was found on this machine, by the version of IP.
+    """The firewalls of this machine, by the version of IP.
 
-    ``missing`` says for each version that has no firewall why, and what to do.
+    ``missing`` has, for each version without a firewall, the reason and how to fix it.
     """
 
     found: Mapping[int, IFirewall]
@@ -77,28 +77,28 @@ class IAddressSets(Interface):
     def supported() -> Deferred[bool]:
         """Return whether the kernel has such sets, and rules that refer to them.
 
-        Fails with :class:`SteeringFailed` where the kernel cannot be asked.
+        Fails with :class:`SteeringFailed` if the kernel cannot be queried.
         """
 
     def put(name: str, version: int, addresses: Collection[Address]) -> Deferred[bool]:
-        """Make the set that of ``addresses``, and make it first where there is none.
+        """Change the content of the set to ``addresses``; create the set if it does not exist.
 
-        At no moment is an address missing that was in it and is wanted. Says whether anything had
-        to be changed. Fails with :class:`SteeringFailed`.
+        Addresses that stay are in the set all the time. Return whether anything was changed. Fails
+        with :class:`SteeringFailed`.
         """
 
     def remove(name: str) -> Deferred[bool]:
-        """Remove the set, to which no rule refers any more; says whether there was one."""
+        """Remove the set, to which no rule refers any more; return whether it existed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
     """A TCP connection that the kernel tracks.
 
-    It was meant for ``destination`` and ``port``, and is answered by ``answers``: another address
-    or port than that when it has been led elsewhere. ``local`` says that this machine has begun
-    it (its source is an address of this machine), and ``to_self`` that it was meant for an address
-    of this machine.
+    Its original destination is ``destination`` and ``port``. ``answers`` is the end that answers;
+    it differs if the connection has been redirected. ``local`` means that this machine opened it
+    (its source is an address of this machine), and ``to_self`` that its original destination was an
+    address of this machine.
     """
 
     destination: Address
@@ -114,9 +114,9 @@ class IFlows(Interface):
     def cut(
         version: int, ports: Collection[int], is_wrong: Callable[[Flow], bool]
     ) -> Deferred[int]:
-        """End each flow to one of ``ports`` that ``is_wrong``; say how many they were.
+        """End each flow to one of ``ports`` for which ``is_wrong`` is true; return their number.
 
-        Where a program of this machine has begun it, that is told at once. Others are forgotten:
-        with the next packet of who has begun it such a connection is judged by the rules anew, and
-        then reset by whoever it reaches. Fails with :class:`SteeringFailed`.
+        A program of this machine that has opened one is notified at once. The entries of others are
+        deleted: with the next packet from the client, the rules apply to such a connection again,
+        and whatever it then reaches resets it. Fails with :class:`SteeringFailed`.
         """

@@ -1,4 +1,4 @@
-"""Keeps the rules of the firewall as nodes and ports demand, as long as the server runs."""
+"""Reconciles the firewall rules with nodes and ports while the server runs."""
 
 from __future__ import annotations
 
@@ -26,60 +26,58 @@ from yurttunnel.steering.interfaces import Firewalls, IAddressSets, IFlows
 from yurttunnel.steering.report import RulesReport
 
 LOOK_SECONDS = 0.5
-"""How often what nobody tells is looked at: whether all nodes are known, listeners accept, and
-somebody else has changed rules."""
+"""The interval of checks for conditions without notifications: whether all nodes are known,
+listeners accept, and other programs have changed rules."""
 
 LISTENERS_PATIENCE = 10.0
-"""Seconds for which the listeners may not accept before the rules that lead to them go.
+"""Seconds until the rules are removed when their listeners do not accept.
 
-A server that was killed and is started again accepts sooner than that: the rules that it finds
-lead to it again.
+A server that was killed and is restarted accepts sooner, so that existing rules lead to it again.
 """
 
 SETTLE_SECONDS = 0.05
-"""How long a change waits for others that come with it."""
+"""How long to wait for further changes after the first."""
 
 SYNC_BURST = 10
-"""Syncs that may follow one another at once after a quiet time."""
+"""The number of syncs that may follow one another at once after a quiet time."""
 
 SYNC_SPACING = 1.0
-"""Seconds from one sync to the next, on average: what a sync takes nobody else on this machine has,
-and a node can change as often as its kubelet likes."""
+"""The average interval of syncs in seconds: syncs take processor time from other programs of this
+machine, and kubelets may change their nodes at any rate."""
 
 SYNC_SECONDS = 180.0
-"""How long a sync may take: twice what its programs may, of which each has 20 s."""
+"""The timeout of a sync: twice what its programs may take, 20 s each."""
 
 FINISH_SECONDS = 5.0
-"""Seconds that a sync which is under way has for its end when the server stops."""
+"""How long a sync in progress may continue when the server stops, in seconds."""
 
 REMOVAL_PATIENCE = 20.0
-"""Seconds that there are to remove the rules when the server stops."""
+"""The timeout for the removal of rules when the server stops, in seconds."""
 
 REMOVAL_PAUSE = 0.5
-"""Seconds between two attempts at that."""
+"""Seconds between two attempts at the removal."""
 
 
 class State(enum.Enum):
-    """What the manager is at."""
+    """The state of the manager."""
 
     STOPPED = "stopped"
     WAITING = "waiting"
-    """Nodes are not all known, or the listeners do not accept: nothing new is made."""
+    """Nodes are not all known, or the listeners do not accept: no rules are created."""
     STEERING = "steering"
-    """The last sync went well."""
+    """The last sync succeeded."""
     FAILING = "failing"
-    """The last sync did not; it is tried again after a pause."""
+    """The last sync failed; it is retried after a pause."""
     STOPPING = "stopping"
 
 
 class SteeringManager(Service):
-    """Makes the rules when it starts, every period, and at once when nodes or ports change.
+    """Updates the rules at the start, every period, and at once when nodes or ports change.
 
-    ``firewalls`` finds those of the machine; it may fail with :class:`SteeringFailed` and is then
-    asked again. ``spent`` gives the
-    seconds of a processor that programs have taken so far. ``not_accepting`` says why the listeners
-    do not accept connections, ``None`` when they do. There is one sync at a time. Stopping removes
-    rules and sets; flows go on.
+    ``firewalls`` detects those of the machine; if it fails with :class:`SteeringFailed`, it is
+    called again later. ``spent`` returns the processor time in seconds that programs have used so
+    far. ``not_accepting`` returns why the listeners do not accept connections, ``None`` if they do.
+    There is one sync at a time. Stopping removes rules and sets; flows continue.
     """
 
     _log = Logger()
@@ -106,11 +104,11 @@ class SteeringManager(Service):
         self._not_accepting = not_accepting
         self._limited = RateLimitedLog(clock, self._log)
         self._state = State.STOPPED
-        # What is wanted, until nodes, ports or Services change.
+        # The desired state, until nodes, ports or Services change.
         self._desired: dict[int, Interception] | None = None
         self._failure: str | None = None
         self._closed_since: float | None = None
-        # A former process may have left some.
+        # A previous process may have left some.
         self._rules_may_exist = True
         self._reconciler = Reconciler(
             clock,
@@ -130,7 +128,7 @@ class SteeringManager(Service):
         self._forget_nodes: Callable[[], None] | None = None
 
     def startService(self) -> None:
-        """Begin; the first sync comes as soon as there is what it needs."""
+        """Start; the first sync runs as soon as what it needs is known."""
         super().startService()
         self._state = State.WAITING
         self._desired = None
@@ -141,7 +139,7 @@ class SteeringManager(Service):
         self._looking.startService()
 
     def stopService(self) -> Deferred[None]:
-        """Let a sync that is under way end, then remove rules and sets."""
+        """Wait for a sync in progress, then remove rules and sets."""
         super().stopService()
         self._state = State.STOPPING
         _ = self._looking.stopService()
@@ -152,7 +150,7 @@ class SteeringManager(Service):
         return Deferred.fromCoroutine(self._end())
 
     def problem(self) -> str | None:
-        """Return, for ``/readyz``, why callers may not be led to this server."""
+        """Return, for ``/readyz``, why connections may not be redirected to this server."""
         if self._state in (State.STOPPED, State.STOPPING):
             return f"the rules of the firewall are no longer kept: {self._state.value}"
         if self._state is State.WAITING:
@@ -161,13 +159,13 @@ class SteeringManager(Service):
         return "; ".join(filter(None, (self._failure, self._families.problem()))) or None
 
     def report(self) -> RulesReport:
-        """Return what is intercepted how, and what ails it."""
+        """Return what is intercepted, and the current problems."""
         return RulesReport(
             state=self._state.value, problem=self.problem(), families=self._families.report()
         )
 
     async def _look(self) -> None:
-        """Notice what nobody tells."""
+        """Check conditions that have no notifications."""
         if self._not_accepting() is None:
             self._closed_since = None
         elif self._closed_since is None:
@@ -191,7 +189,7 @@ class SteeringManager(Service):
         self._reconciler.trigger()
 
     async def _sync(self) -> bool:
-        """Do what is due; says whether it went well."""
+        """Run a sync if possible; return whether it succeeded."""
         try:
             state = await self._make()
             self._failure = None
@@ -200,11 +198,11 @@ class SteeringManager(Service):
             self._failure = str(error)
             self._limited.warn("{error}; retrying", error=error)
         except CancelledError:
-            # It took too long, altogether or to wait for at the stop.
+            # The sync, or waiting for it at the stop, has timed out.
             state = State.FAILING
             self._failure = "the rules of the firewall could not be made in time"
         except Exception as error:
-            # Whatever it is, the rules are looked at again later.
+            # Whatever the error is, the rules are checked again later.
             state = State.FAILING
             self._failure = f"internal error: {error!r}"
             self._log.failure("Defect: the rules cannot be made; retrying")
@@ -227,7 +225,7 @@ class SteeringManager(Service):
         return State.STEERING if all_well else State.FAILING
 
     def _waits_for(self) -> str | None:
-        """Return what is not there yet that rules need."""
+        """Return what rules need that is not known yet."""
         if not self._nodes.synced:
             return "the API has not told all nodes yet"
         if not self._ports.synced:
@@ -237,7 +235,7 @@ class SteeringManager(Service):
         return self._not_accepting()
 
     def _must_remove(self) -> bool:
-        """Return whether there are rules that have led nowhere for too long."""
+        """Return whether there are rules whose listeners have not accepted for too long."""
         closed = self._closed_since
         return (
             self._rules_may_exist
@@ -273,14 +271,14 @@ class SteeringManager(Service):
         try:
             failed = await self._families.remove()
             while failed and self._families.has_rules and self._clock.seconds() < last:
-                # The lock that somebody holds is given back, mostly.
+                # Usually another program held the lock, and releases it.
                 await deferLater(self._clock, REMOVAL_PAUSE)
                 failed = await self._families.remove()
         except CancelledError:
-            # It took too long, which is told by who waits.
+            # The timeout; the caller logs it.
             return
         except Exception as error:
-            # Whatever it is, the process ends, and should not do so in silence.
+            # Whatever the error is, the process ends, and must log it.
             self._log.failure("Defect: the rules of the firewall cannot be removed")
             failed = [f"internal error: {error!r}"]
         for why in failed:
@@ -293,5 +291,5 @@ class SteeringManager(Service):
 
 
 def _place(node: Node | None) -> tuple[bool, tuple[tuple[str, str], ...]] | None:
-    """Return what of a node the rules depend on."""
+    """Return what the rules depend on of a node."""
     return None if node is None else (node.edge, node.addresses)

@@ -1,7 +1,7 @@
-"""How the firewall knows the server's own connections: by the mark that their packets carry.
+"""The mark on packets by which the firewall recognizes the server's own connections.
 
-They must never be led to the server again. A destination tells nothing, since with
-``--intercept-match cloud-return`` any address may be led there.
+These must never be redirected to the server. Their destination does not distinguish them, because
+with ``--intercept-match cloud-return`` any address may be redirected.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from twisted.logger import Logger
 
 MARK = 0x59
 MASK = 0xFF
-"""Of ``SO_MARK`` (socket(7)). What else marks packets on a node has other bits: kube-proxy (0x4000,
-0x8000), Calico (0xffff0000) and Cilium (0xf00). Where Cilium joins several clusters, though, it
-keeps the id of a cluster in the low byte of identities: in cluster 89 these look like our own."""
+"""The value and mask of ``SO_MARK`` (socket(7)). Other programs that mark packets on a node use
+other bits: kube-proxy (0x4000, 0x8000), Calico (0xffff0000) and Cilium (0xf00). But if Cilium joins
+several clusters, the low byte of identities is the id of the cluster: in cluster 89 these look like
+our own."""
 
 _SO_MARK = getattr(socket, "SO_MARK", 36)
 
 
 class OwnMark:
-    """Marks sockets as the server's own; where that is refused it says so once.
+    """Marks sockets as the server's own; logs once if that fails.
 
-    It takes the capability CAP_NET_ADMIN, and a kernel that has marks.
+    It requires the capability CAP_NET_ADMIN, and a kernel that supports marks.
     """
 
     _log = Logger()

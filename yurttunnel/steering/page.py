@@ -1,4 +1,4 @@
-"""How the meta pages show a report of :mod:`yurttunnel.steering.report`: as JSON, and as HTML."""
+"""Pages that show a report of :mod:`yurttunnel.steering.report`, as JSON and as HTML."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NAME = "steering"
 
 
 def steering_page(report: Callable[[], SteeringReport | None]) -> JsonPage:
-    """Make the page ``/steering`` of what ``report()`` gives, ``None`` where nothing is steered."""
+    """Make the page ``/steering`` from ``report()``, which is ``None`` if steering is disabled."""
     return JsonPage(
         _NAME,
         "how the cluster's traffic gets to this server, as JSON",
@@ -41,7 +41,7 @@ def steering_section(report: SteeringReport | None) -> Section | None:
 
 
 def _shown(report: SteeringReport | None) -> dict[str, object] | None:
-    """Return the report as ``/steering`` shows it: ``null`` for what is switched off.
+    """Return the report as ``/steering`` shows it: ``null`` for disabled parts.
 
     Times are in ISO 8601, in UTC.
     """

@@ -1,4 +1,4 @@
-"""When the rules of the firewall have to be read: that costs more, the more of them others have."""
+"""When the firewall rules have to be read, which costs more the more rules other programs have."""
 
 from __future__ import annotations
 
@@ -7,29 +7,30 @@ from collections.abc import Mapping
 from twisted.internet.interfaces import IReactorTime
 
 LEAST_PAUSE = 5.0
-"""Seconds between two looks at the rules. Others, such as kube-proxy, change theirs often."""
+"""The minimum pause in seconds between two checks of the rules. Other programs, such as kube-proxy,
+change theirs often."""
 
 MOST_SHARE = 20
-"""The pause after a look is at least so many times the processor time that its programs have taken:
-on a node with 22,000 rules of kube-proxy that is a second. How long a look waits does not count, so
-that a machine that is busy is not left without rules for longer than another."""
+"""The pause after a check is at least this multiple of the processor time that its programs used:
+on a node with 22,000 rules of kube-proxy that is a second. The time that a check waits does not
+count, so that a busy machine is not left without rules for longer than another."""
 
 BLIND_PAUSE = 10.0
-"""Seconds after which sets are looked at, and rules too where the kernel does not count changes. A
-flush by others, as by a reload of firewalld, is repaired after so long at the latest."""
+"""Seconds until sets are checked again, and rules if the kernel does not count changes. A flush by
+another program, such as a reload of firewalld, is repaired after this time at the latest."""
 
 OVERDUE_SECONDS = 10.0
-"""How long a look may fail to come, after its time, before that is a problem to tell of."""
+"""How many seconds a check may be late before it is reported as a problem."""
 
 Generations = Mapping[int, int | None]
-"""What :meth:`IFirewall.generation` gives, by the version of IP."""
+"""The values of :meth:`IFirewall.generation`, by the version of IP."""
 
 
 class ProbeSchedule:
-    """Knows what the rules were at the last look, and says when there has to be another.
+    """Records the generation of the rules at the last check, and decides when the next is due.
 
-    ``longest_pause`` is in seconds: whatever a look costs, the pause after it is no longer, unless
-    that is less than :data:`LEAST_PAUSE`.
+    ``longest_pause`` is in seconds: whatever a check costs, the pause after it is not longer,
+    except that it is never less than :data:`LEAST_PAUSE`.
     """
 
     def __init__(self, clock: IReactorTime, longest_pause: float) -> None:
@@ -42,12 +43,12 @@ class ProbeSchedule:
         self._again = False
 
     def ended(self, cost: float, before: Generations, after: Generations, changed: bool) -> None:
-        """A look has ended well whose programs have taken ``cost`` seconds of a processor.
+        """Record a successful check whose programs used ``cost`` seconds of processor time.
 
-        ``before`` and ``after`` it the generations were these; ``changed`` says that it has made
-        changes. Then there is another look, since others may have made some between the reading
-        and the writing. What is changed without a look is none, and is not told here: where the
-        generation shows it, a look comes after the pause.
+        ``before`` and ``after`` are the generations around the check; ``changed`` means that it
+        made changes. Then there is another check, because other programs may have made changes
+        between the reading and the writing. Changes without a check are not recorded here: if they
+        change the generation, a check follows after the pause.
         """
         self._ended_at = self._clock.seconds()
         self._pause = min(max(LEAST_PAUSE, MOST_SHARE * cost), self._longest_pause)
@@ -55,21 +56,21 @@ class ProbeSchedule:
         self._again = changed
 
     def saw_sets(self) -> None:
-        """Sets have been looked at, as each sync does, with rules or without."""
+        """Record a check of the sets, which each sync does, with or without reading rules."""
         self._saw_sets_at = self._clock.seconds()
 
     def failed(self) -> None:
-        """What the rules are is not known."""
+        """Record that the state of the rules is unknown."""
         self._found = None
 
     def is_due(self, generations: Generations) -> bool:
-        """Whether rules have to be read, since somebody may have changed them."""
+        """Return whether rules have to be read, as another program may have changed them."""
         if self._found is None:
             return True
         return self._has_paused(self._pause) and self._may_differ(generations)
 
     def wants_sync(self, generations: Generations) -> bool:
-        """Whether there should be a sync before the period is over."""
+        """Return whether a sync is needed before the period is over."""
         if self._found is None or not self._has_paused(self._pause):
             return False
         if self._again or self._is_past(self._saw_sets_at, BLIND_PAUSE):
@@ -79,7 +80,7 @@ class ProbeSchedule:
         return generations != self._found
 
     def is_overdue(self, generations: Generations) -> bool:
-        """Whether somebody may have changed the rules, and the look at them does not come."""
+        """Return whether another program may have changed the rules, and the check is late."""
         latest = max(self._pause, BLIND_PAUSE) + OVERDUE_SECONDS
         return (
             self._found is not None and self._may_differ(generations) and self._has_paused(latest)
@@ -89,9 +90,9 @@ class ProbeSchedule:
         return self._again or generations != self._found or None in generations.values()
 
     def _has_paused(self, seconds: float) -> bool:
-        """Whether the last look is so long ago."""
+        """Return whether the last check was at least this many seconds ago."""
         return self._is_past(self._ended_at, seconds)
 
     def _is_past(self, since: float, seconds: float) -> bool:
-        """Whether so many seconds are over; a clock that was set back does not prolong them."""
+        """Return whether this time has passed; a clock that is set back does not extend it."""
         return not 0 <= self._clock.seconds() - since < seconds

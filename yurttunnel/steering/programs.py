@@ -1,4 +1,4 @@
-"""Programs of the system, run without a shell and without blocking."""
+"""Running programs of the system, without a shell and without blocking."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from zope.interface import Interface, implementer
 from yurttunnel.tunnel.reactor import IReactor
 
 SECONDS = 20.0
-"""How long a program may take, unless its caller says otherwise."""
+"""The default timeout of a program in seconds."""
 
 MAX_OUTPUT = 128 * 1024 * 1024
-"""Bytes that a program may write: ``iptables-save`` writes some 150 for each rule of anybody."""
+"""The maximum output of a program in bytes: ``iptables-save`` writes about 150 for each rule."""
 
 MAX_ERRORS = 16 * 1024
-"""Bytes that are kept of what a program complains about; what comes after them is dropped."""
+"""The maximum number of bytes kept of a program's error messages; the rest is dropped."""
 
 _MAX_SAID = 300
-"""Characters of that which are shown."""
+"""The maximum number of characters of them that are shown."""
 
 _DEATH_SECONDS = 5.0
-"""How long a killed program may take to be gone, which only the kernel can hold up."""
+"""How long to wait for a killed program to exit, which only the kernel can delay."""
 
 _SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin"
-"""Where programs for root are: not every service has these directories in its ``PATH``."""
+"""Directories of programs for root, which not every service has in its ``PATH``."""
 
 
 class ProgramFailed(Exception):
-    """A program has not come to an end of its own: it took too long, wrote too much, or died."""
+    """A program did not exit by itself: it took too long, wrote too much, or was killed."""
 
 
 class ProgramMissing(ProgramFailed):
@@ -47,7 +47,7 @@ class ProgramMissing(ProgramFailed):
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """What a program has left: its exit status, and what it has written to both outputs."""
+    """The result of a program: its exit status and both outputs."""
 
     status: int
     output: bytes
@@ -60,11 +60,11 @@ class IPrograms(Interface):
     def run(
         arguments: Sequence[str], given: bytes = b"", seconds: float = SECONDS
     ) -> Deferred[Finished]:
-        """Run the program that ``arguments`` begin with, and write ``given`` to its input.
+        """Run the program ``arguments[0]``, and write ``given`` to its standard input.
 
-        It is killed if it is still there after ``seconds``, if it writes too much, and if the
-        Deferred is cancelled. Any exit status is an answer. Fails with :class:`ProgramMissing`
-        or :class:`ProgramFailed`, whose texts name the program.
+        It is killed if it has not exited after ``seconds``, if it writes too much, or if the
+        Deferred is cancelled. Any exit status is a result. Fails with :class:`ProgramMissing` or
+        :class:`ProgramFailed`, whose texts name the program.
         """
 
 
@@ -78,19 +78,19 @@ class Programs:
     def run(
         self, arguments: Sequence[str], given: bytes = b"", seconds: float = SECONDS
     ) -> Deferred[Finished]:
-        """Run one; what it writes does not depend on this process's language."""
+        """Run a program; its output does not depend on the locale of this process."""
         return _Run(self._reactor, arguments, given, seconds).finished
 
 
 def one_line(said: str) -> str:
-    """Return what a program has said, for a sentence."""
+    """Return the output of a program on one line, for a message."""
     return " ".join(said.split())[:_MAX_SAID]
 
 
 def spent() -> float:
-    """Return the seconds of a processor that the programs have taken which have ended.
+    """Return the processor time in seconds that finished programs have used.
 
-    They are those of this process's children in turn, too, and of all it has started by other ways.
+    It includes their children, and all other children of this process.
     """
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
@@ -139,7 +139,7 @@ class _Run(ProcessProtocol):
             self._give_up(f"it wrote more than {MAX_OUTPUT} bytes")
 
     def errReceived(self, data: bytes) -> None:
-        """Keep the beginning of what it complains about."""
+        """Keep the beginning of the error messages."""
         self._errors = (self._errors + data)[:MAX_ERRORS]
 
     def processEnded(self, reason: Failure) -> None:
@@ -156,7 +156,7 @@ class _Run(ProcessProtocol):
             self.finished.callback(Finished(status, b"".join(self._output), errors))
 
     def _give_up(self, why: str) -> None:
-        # It is told when the program is gone, so that no two of them work at the same time.
+        # Report it when the program has exited, so that no two run at the same time.
         self._problem = ProgramFailed(f"{self._name} was ended: {why}")
         if self._deadline.active():
             self._deadline.cancel()
@@ -175,7 +175,7 @@ class _Run(ProcessProtocol):
         except ProcessExitedAlready:
             # Only one of its children is left, or nothing.
             pass
-        # Its end is told when its outputs are closed, which its children may have inherited.
+        # Its exit is reported when its outputs are closed, which its children may have inherited.
         self.transport.loseConnection()
 
     def _fail(self, error: ProgramFailed) -> None:

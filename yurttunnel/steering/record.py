@@ -1,4 +1,4 @@
-"""What has happened to the rules of one family of addresses: told in the log and in reports."""
+"""The history of the rules of one address family, for the log and reports."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from yurttunnel.steering.report import (
 
 
 class Record:
-    """Notes what is done about the rules for IP of ``version``.
+    """Records the syncs of the rules for IP of ``version``.
 
-    ``problem`` says why they may not be as wanted, ``None`` when they are.
+    ``problem`` is why they may not be as desired, ``None`` if they are.
     """
 
     _log = Logger()
@@ -47,7 +47,7 @@ class Record:
         self._syncs = dict.fromkeys(RESULTS, 0)
         self.problem: str | None = None
         self.without_sets: str | None = None
-        """Why there are no rules with a set, though there might be."""
+        """Why there are no rules with a set, though they should be possible."""
 
     @property
     def changes(self) -> int:
@@ -55,11 +55,11 @@ class Record:
         return self._syncs[CHANGED] + self._syncs[REPAIRED]
 
     def began(self) -> None:
-        """A sync begins."""
+        """Record that a sync starts."""
         self._last_sync = time_of_day(self._clock)
 
     def made(self, former: Interception | None, desired: Interception, differed: list[str]) -> None:
-        """The rules are as ``desired``; before, ``former`` had been made, and ``differed`` said."""
+        """Record that the rules are ``desired`` now, after ``former``, with what ``differed``."""
         if not differed:
             self._syncs[UNCHANGED] += 1
             return
@@ -86,7 +86,7 @@ class Record:
         )
 
     def succeeded(self, notes: tuple[str, ...]) -> None:
-        """A sync has ended well; ``notes`` say what cannot be intercepted all the same."""
+        """Record a successful sync; ``notes`` say what cannot be intercepted all the same."""
         if self.problem is not None:
             self._log.info("IPv{version}: the rules are as wanted again", version=self._version)
         self.problem = None
@@ -97,7 +97,7 @@ class Record:
         self._notes = notes
 
     def failed(self, error: Exception) -> None:
-        """A sync has ended with ``error``; it is called while that is handled."""
+        """Record a sync that failed with ``error``; called in its exception handler."""
         self._syncs[FAILED] += 1
         if isinstance(error, SteeringFailed):
             self.problem = f"IPv{self._version}: {error}"
@@ -110,7 +110,7 @@ class Record:
         )
 
     def fell_back(self, error: SteeringFailed) -> None:
-        """Rules with a set were refused with ``error``, those without were taken."""
+        """Record that rules with a set failed with ``error``, and rules without were applied."""
         self.without_sets = (
             f"IPv{self._version}: rules with an ipset are rejected: {error}. So --intercept-match"
             " is cloud-return: connections to all hosts but known cloud nodes are redirected to"
@@ -119,7 +119,7 @@ class Record:
         self._log.warn("{text}", text=self.without_sets)
 
     def flows_judged(self, cut: int) -> None:
-        """The flows are as the rules, after ``cut`` of them were cut."""
+        """Record that the flows match the rules, after ``cut`` of them were cut."""
         self._flows_problem = None
         self._flows_cut += cut
         if cut:
@@ -130,7 +130,7 @@ class Record:
             )
 
     def flows_not_judged(self, error: SteeringFailed) -> None:
-        """The flows could not be looked at, which is told once."""
+        """Record that the flows could not be checked, which is logged once."""
         known = self._flows_problem is not None
         self._flows_problem = f"connections from before the last change are not closed: {error}"
         if not known:

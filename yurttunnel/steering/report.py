@@ -1,6 +1,6 @@
-"""What is told of steering: how the cluster's traffic gets to this server, and what ails it.
+"""The report of steering: how the cluster's traffic gets to this server, and current problems.
 
-A scrape shows it by the metrics here, and people see it by :mod:`yurttunnel.steering.page`.
+The metrics here show it to a scrape, and :mod:`yurttunnel.steering.page` shows it to people.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from dataclasses import dataclass, field
 from yurttunnel.metrics import Metric, counter, gauge
 
 UNCHANGED, CHANGED, REPAIRED, FAILED = RESULTS = ("unchanged", "changed", "repaired", "failed")
-"""How a sync of the rules ends; one that ``repaired`` something wanted nothing else than the one
-before, so that somebody else must have disturbed the rules."""
+"""The results of a sync of the rules. ``repaired`` means that the rules differed though the desired
+state had not changed, so that another program must have changed them."""
 
 MOST_ADDRESSES = 100
-"""How many addresses of a kind a report lists."""
+"""The maximum number of addresses of a kind in a report."""
 
 _PREFIX = "yurttunnel_server_steering_"
 
 
 @dataclass(frozen=True, slots=True)
 class AddressReport:
-    """Addresses: how many, and the first :data:`MOST_ADDRESSES` of them in their order."""
+    """The number of addresses, and the first :data:`MOST_ADDRESSES` of them in order."""
 
     total: int = 0
     first: tuple[str, ...] = ()
@@ -30,9 +30,9 @@ class AddressReport:
 
 @dataclass(frozen=True, slots=True)
 class PortReport:
-    """Where a port of the nodes leads to, such as ``192.0.2.1:10263``, and for whom.
+    """The target of a port of the nodes, such as ``192.0.2.1:10263``, and for which clients.
 
-    ``pods`` says whether that goes for connections through this machine, too.
+    ``pods`` is whether it applies to forwarded connections, or to those of this machine.
     """
 
     port: int
@@ -42,13 +42,13 @@ class PortReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FamilyReport:
-    """The rules of one family of addresses, as they were made last; ``version`` is 4 or 6.
+    """The rules of one address family, as of the last sync; ``version`` is 4 or 6.
 
     ``backend`` is ``nft`` or ``legacy``, ``match`` a value of ``--intercept-match``; both are
-    ``None`` where there is no firewall. Times are in seconds since 1970. ``differed`` says what
-    was not as wanted when something was changed last. ``problem`` says what fails now, ``notes``
-    what else is to be known. ``syncs`` are by one of :data:`RESULTS`; they and ``flows_cut`` are
-    totals since the process started.
+    ``None`` if there is no firewall. Times are in seconds since 1970. ``differed`` says what
+    differed at the last change. ``problem`` is the current error, ``notes`` are further
+    information. ``syncs`` are by one of :data:`RESULTS`; they and ``flows_cut`` are totals since
+    the process started.
     """
 
     version: int
@@ -74,9 +74,9 @@ class FamilyReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RulesReport:
-    """The rules of the firewall (``--enable-iptables``).
+    """The firewall rules (``--enable-iptables``).
 
-    ``state`` is one word; ``problem`` says what is not healthy, ``None`` when all is.
+    ``state`` is one word; ``problem`` is the current error, or ``None``.
     """
 
     state: str
@@ -86,9 +86,9 @@ class RulesReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DnsReport:
-    """The DNS controller (``--enable-dns-controller``); only the server that leads writes.
+    """The DNS controller (``--enable-dns-controller``); only the leading server writes.
 
-    ``records`` counts the lines that are there, ``writes`` is by the kind of object, such as
+    ``records`` is the number of records, ``writes`` is by the kind of object, such as
     ``ConfigMap``. ``last_write`` is in seconds since 1970.
     """
 
@@ -103,8 +103,9 @@ class DnsReport:
 class PassthroughReport:
     """Layer-4 pass-through (``--passthrough-port``, which is ``port``).
 
-    ``ports`` are those of the nodes that lead to it. ``connections`` counts those that were led to
-    a node since the process started, ``refused`` the others by one of a few reasons.
+    ``ports`` are the ports of the nodes that are redirected to it. ``connections`` is the number of
+    those that were forwarded to a node since the process started, ``refused`` the number of others
+    by one of a few reasons.
     """
 
     port: int
@@ -115,7 +116,7 @@ class PassthroughReport:
 
 @dataclass(frozen=True, slots=True)
 class SteeringReport:
-    """What steering does; ``None`` for each of its ways that is switched off."""
+    """The state of steering; ``None`` for each method that is disabled."""
 
     rules: RulesReport | None = None
     dns: DnsReport | None = None

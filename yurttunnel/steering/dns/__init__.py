@@ -1,1 +1,1 @@
-"""Records by which callers that ask for nodes by name come to the server."""
+"""DNS records that lead callers that use node names to the server."""

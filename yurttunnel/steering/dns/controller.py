@@ -1,7 +1,7 @@
-"""The DNS controller: publishes where each node is reached by its name.
+"""The DNS controller, which publishes the address for the name of each node.
 
-Callers that ask for a node by its name are told the address of the internal Service for a node
-behind the tunnel, and the node's own for others. For that there are the records in the ConfigMap
+The name of a node behind the tunnel resolves to the address of the internal Service, that of any
+other node to its own address. The controller maintains the records in the ConfigMap
 ``yurt-tunnel-nodes``, and the ports of the Service.
 """
 
@@ -39,30 +39,30 @@ from yurttunnel.steering.dns.writer import Writer
 from yurttunnel.steering.report import DnsReport
 
 LEASE = "tunnel-dns-controller"
-"""The lease of the one server that publishes; yurttunnel 1.2 has the same."""
+"""The Lease of the one server that publishes; yurttunnel 1.2 uses the same."""
 
 SPACING_SECONDS = 1.0
-"""Seconds from one round to the next, at least: many changes make few writes."""
+"""The minimum interval of reconciliations in seconds, so that many changes cause few writes."""
 
 SETTLE_SECONDS = 0.1
-"""How long the first change waits for others: the API tells of many at once."""
+"""How long to wait for further changes after the first: the API sends many at once."""
 
 LONGEST_PAUSE = 30.0
-"""Seconds to the next round after many that failed, at most."""
+"""The maximum pause in seconds after repeated failures."""
 
 MOST_TOLD = 10
-"""How many nodes without a record are told of one by one."""
+"""The maximum number of nodes without a record that are reported one by one."""
 
 NO_SERVICE, NO_CLUSTER_IP, TOO_MANY_RECORDS = "NoService", "NoClusterIP", "TooManyRecords"
-"""Reasons of the events about what an operator has to see to."""
+"""The reasons of events about problems that an operator must solve."""
 
 
 class DnsController(Service):
-    """Keeps the ConfigMap and the ports of the Service as they should be.
+    """Reconciles the ConfigMap and the ports of the Service.
 
-    To be led: it may be started and stopped any number of times. Its caches are kept by servers
-    that do not lead, too. ``ports`` are those of the ConfigMap of ports, ``server`` what they lead
-    to; all is looked at again each ``period`` (seconds), whatever happened.
+    It runs on the leading server only, and can be started and stopped any number of times; other
+    servers keep its caches, too. ``ports`` are those of the ConfigMap of ports, ``server`` the
+    ports that they lead to. Everything is checked every ``period`` seconds in any case.
     """
 
     _log = Logger()
@@ -98,9 +98,9 @@ class DnsController(Service):
         )
         self._forget: list[Callable[[], object]] = []
         self._writer = Writer(clock, client, namespace)
-        # What an operator has to see to, by the reason of the event: one thing at a time.
+        # Problems that an operator must solve, by the reason of the event: one at a time.
         self._problems: dict[str, str] = {}
-        # Sentences about nodes that have no record, and those of them that were told.
+        # Sentences about nodes without a record, which have been logged.
         self._left_out: tuple[str, ...] = ()
         self._records = 0
 
@@ -112,7 +112,7 @@ class DnsController(Service):
         self._reconciler.startService()
 
     def stopService(self) -> Deferred[Any]:
-        """End; fires when nothing is under way. What was published stays."""
+        """Stop; fires when no reconciliation is in progress. The published records stay."""
         super().stopService()
         forget, self._forget = self._forget, []
         for each in forget:
@@ -123,11 +123,11 @@ class DnsController(Service):
         return self._reconciler.stopService()
 
     def problem(self) -> str | None:
-        """Return what keeps records or ports from being right; for the server that leads."""
+        """Return the problems with records or ports, on the leading server."""
         return "; ".join(self._all_problems()) or None
 
     def report(self) -> DnsReport:
-        """Return what is counted and known."""
+        """Return the counters and the current state."""
         return DnsReport(
             leader=bool(self.running),
             records=self._records,
@@ -156,9 +156,9 @@ class DnsController(Service):
         self._reconciler.trigger()
 
     async def _reconcile(self) -> bool:
-        """Make both objects what they should be; says whether they are now."""
+        """Reconcile both objects; return whether they are as desired now."""
         for informer in self._caches:
-            # With a part of the nodes, the records of the others would be removed.
+            # With only some of the nodes, the records of the others would be removed.
             await informer.when_synced()
         service: Object | None = self._service.get(INTERNAL_SERVICE, self._namespace)
         if service is None:
@@ -208,7 +208,7 @@ class DnsController(Service):
         return await self._writer.write(SERVICES, INTERNAL_SERVICE, service, new)
 
     def _tell(self, involved: Object, reason: str, problem: str) -> None:
-        """Notify an operator of a problem, once until it is solved."""
+        """Report a problem to operators, once until it is solved."""
         is_new = reason not in self._problems
         self._problems = {reason: problem}
         if is_new:
@@ -227,7 +227,7 @@ def _one(resource: Resource, namespace: str, name: str) -> InformerSpec[Object]:
 
 
 def _reference(resource: Resource, namespace: str, name: str, obj: Object | None) -> Object:
-    """Return the reference, for an event, to an object that need not be there."""
+    """Return the reference for an event to an object that may not exist."""
     metadata = {"namespace": namespace, "name": name}
     if obj is not None:
         metadata["uid"] = text(mapping(obj.get("metadata")).get("uid"))

@@ -1,4 +1,4 @@
-"""The records of all nodes, as the text of a hosts file; the form is that of yurttunnel 1.2."""
+"""The records of all nodes in the format of a hosts file, as in yurttunnel 1.2."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from yurttunnel.http.authority import Address, address_in
 from yurttunnel.kube.resources import Object
 
 CONFIG_MAP = "yurt-tunnel-nodes"
-"""Where the records are, for a DNS server that mounts it."""
+"""The ConfigMap with the records, for a DNS server that mounts it."""
 
 KEY = "tunnel-nodes"
-"""The key of the ConfigMap that has them."""
+"""The key of the records in the ConfigMap."""
 
 MAX_BYTES = 1024 * 1024
-"""What the values of a ConfigMap may have together (``MaxSecretSize`` of k8s.io/api core/v1)."""
+"""The maximum total size of the values of a ConfigMap (``MaxSecretSize`` of k8s.io/api core/v1)."""
 
 _PREFERRED = ("InternalIP", "ExternalIP")
 
 
 class TooManyRecords(Exception):
-    """The records do not fit into a ConfigMap; the text says how large they are, and what to do."""
+    """The records do not fit into a ConfigMap; the text has their size, and how to fix it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """``text`` is what is to be published, ``count`` its lines.
+    """The records to publish as ``text``, and their number, ``count``.
 
     ``problems`` are sentences about nodes that are left out.
     """
@@ -39,10 +39,11 @@ class Records:
 
 
 def make_records(nodes: Iterable[Node], tunnel: Address) -> Records:
-    """Return each node one record: ``tunnel`` for those behind the tunnel, else its own address.
+    """Return one record for each node: ``tunnel`` for those behind the tunnel, else its own
+    address.
 
-    That is the first ``InternalIP``, or the first ``ExternalIP`` when there is none. A node behind
-    the tunnel needs no address of its own.
+    Its own address is the first ``InternalIP``, or else the first ``ExternalIP``. A node behind the
+    tunnel needs no address.
     """
     lines, problems = [], []
     at_tunnel = str(tunnel)
@@ -67,9 +68,9 @@ def _own_address(node: Node) -> str | None:
 
 
 def with_records(config_map: Object | None, namespace: str, records: str) -> Object | None:
-    """Make what the ConfigMap has to become, ``None`` when it is so already.
+    """Return the updated ConfigMap, ``None`` if it is up to date.
 
-    ``config_map`` is ``None`` when there is none. What else is in it stays. Raises
+    ``config_map`` is ``None`` if it does not exist. Its other content stays. Raises
     :class:`TooManyRecords`.
     """
     old = {"metadata": {"name": CONFIG_MAP, "namespace": namespace}} | (config_map or {})
@@ -77,7 +78,7 @@ def with_records(config_map: Object | None, namespace: str, records: str) -> Obj
     if config_map is not None and data.get(KEY) == records:
         return None
     others = [text(value) for key, value in data.items() if key != KEY]
-    # Base64 has four characters for three bytes; the padding is no matter here.
+    # Base64 has four characters for three bytes; the padding does not matter here.
     binary = sum(len(text(value)) * 3 // 4 for value in mapping(old.get("binaryData")).values())
     _check_size(records, sum(len(value.encode()) for value in others) + binary)
     return {**old, "data": {**data, KEY: records}}
@@ -94,7 +95,7 @@ def _check_size(records: str, others: int) -> None:
 
 
 def shortened(problems: Collection[str], most: int) -> list[str]:
-    """Return the first ``most`` sentences, and how many there are beside them."""
+    """Return the first ``most`` sentences, and one with the number of the others."""
     shown = list(problems)[:most]
     more = len(problems) - len(shown)
     return [*shown, f"and {more} more nodes have no DNS record"] if more else shown

@@ -1,8 +1,8 @@
-"""The ports of the internal Service, which callers that ask for a node by name come to.
+"""The ports of the internal Service, to which callers connect that use node names.
 
-Each port that is to lead to the server has an entry with the number that callers ask for and the
-server's own port behind it. Entries that are added are called ``dnat-<port>``, and entries with
-such names are removed when they are no longer wanted: as yurttunnel 1.2 did it.
+Each port that leads to the server has an entry, with the number that callers use and the server's
+own port as its target. Entries that are added are called ``dnat-<port>``, and entries with such
+names are removed when they are no longer needed, as in yurttunnel 1.2.
 """
 
 from __future__ import annotations
@@ -16,17 +16,16 @@ from yurttunnel.kube.resources import Object
 from yurttunnel.tunnel.kubelet_ports import KUBELET_PORT, KUBELET_READ_ONLY_PORT
 
 PREFIX = "dnat-"
-"""What the names of entries begin with that are added and removed here."""
+"""The prefix of entries that are added and removed here."""
 
 _PROTOCOL = "TCP"
 
 
 @dataclass(frozen=True, slots=True)
 class ServerPorts:
-    """Where the server listens: for HTTPS, for HTTP, and for what it passes through.
+    """The ports on which the server listens for HTTPS, for HTTP, and for pass-through.
 
-    ``passthrough`` is ``None`` without ``--passthrough-port``; ``passthrough_ports`` are those
-    that lead there.
+    ``passthrough`` is ``None`` without ``--passthrough-port``; ``passthrough_ports`` lead there.
     """
 
     secure: int
@@ -39,8 +38,8 @@ class ServerPorts:
 class ServicePorts:
     """Which port leads to which port of the server.
 
-    There has to be an entry for each of ``desired``. Entries for ``kubelet`` may be left out of the
-    Service, which has them from the manifests; where they are, they lead to the right port.
+    There must be an entry for each port in ``desired``. The Service has the entries in ``kubelet``
+    from the manifests and may omit them; if they exist, they must lead to the right port.
     """
 
     desired: Mapping[int, int]
@@ -48,7 +47,7 @@ class ServicePorts:
 
 
 def service_ports(configured: Ports, server: ServerPorts) -> ServicePorts:
-    """Return what is to be, by the ConfigMap of ports and the flags."""
+    """Return the desired ports, according to the ConfigMap of ports and the flags."""
     desired = dict.fromkeys(configured.http, server.insecure)
     desired |= dict.fromkeys(configured.https, server.secure)
     if server.passthrough is not None:
@@ -58,9 +57,9 @@ def service_ports(configured: Ports, server: ServerPorts) -> ServicePorts:
 
 
 def with_ports(service: Object, ports: ServicePorts) -> Object | None:
-    """Make what the Service has to become, ``None`` when it is so already.
+    """Return the updated Service, ``None`` if it is up to date.
 
-    Nothing but ``spec.ports`` differs.
+    Only ``spec.ports`` differs.
     """
     spec = mapping(service.get("spec"))
     old = list(objects(spec.get("ports")))
@@ -69,11 +68,11 @@ def with_ports(service: Object, ports: ServicePorts) -> Object | None:
 
 
 def reconciled(entries: Iterable[Mapping[str, object]], ports: ServicePorts) -> list[Object]:
-    """Return the entries that there have to be (``ServicePort`` of k8s.io/api core/v1).
+    """Return the desired entries (``ServicePort`` of k8s.io/api core/v1).
 
-    Those that stay keep their order and everything but a wrong ``targetPort``; others are added
-    behind them, by their numbers. A name that begins with :data:`PREFIX` always has the number of
-    its own port behind that, so that no two are called the same.
+    Those that stay keep their order and everything but a wrong ``targetPort``; new ones are
+    appended, sorted by number. A name with the prefix :data:`PREFIX` always ends with the number of
+    its own port, so that names are unique.
     """
     targets = {**ports.kubelet, **ports.desired}
     kept = list(_kept(entries, targets))

@@ -1,4 +1,4 @@
-"""Writes the objects that have to become others, and knows why one cannot be written."""
+"""Writing changed objects, and recording why one cannot be written."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from yurttunnel.ops.log import RateLimitedLog
 class Writer:
     """Writes objects of ``namespace``.
 
-    ``problems`` are sentences by the names of objects, ``writes`` counts what went well by the
-    kind, and ``last_write`` is when that was, in seconds since 1970.
+    ``problems`` are sentences by the names of objects, ``writes`` counts successful writes by kind,
+    and ``last_write`` is the time of the last one, in seconds since 1970.
     """
 
     _log = Logger()
@@ -42,16 +42,16 @@ class Writer:
     async def write(
         self, resource: Resource, name: str, old: Object | None, new: Object | None
     ) -> bool:
-        """Make ``new`` of ``old``, which is ``None`` when there is no object.
+        """Update ``old`` to ``new``, or create it if ``old`` is ``None``.
 
-        ``new`` is ``None`` when nothing has to be written. Says whether the object is as it
-        should be; an object that has changed since ``old`` is not, and is left as it is.
+        ``new`` is ``None`` if there is nothing to write. Return whether the object is as desired;
+        it is not if it has changed since ``old``, and is left unchanged then.
         """
         try:
             if new is not None:
                 await self._put(resource, old, new)
         except (AlreadyExists, Conflict, NotFound):
-            # Who has ``old`` from a cache hears of what it is now.
+            # The cache that ``old`` is from will be updated.
             return False
         except (ApiError, ApiUnreachable) as error:
             problem = self._problem(resource, name, error)
@@ -65,7 +65,7 @@ class Writer:
         if old is None:
             await self._client.create(resource, new, self._namespace)
         else:
-            # The resourceVersion in it is that of ``old``.
+            # Its resourceVersion is that of ``old``.
             await self._client.update(resource, new)
         self.writes[resource.kind] += 1
         self.last_write = time_of_day(self._clock)

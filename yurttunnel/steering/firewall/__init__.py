@@ -1,1 +1,1 @@
-"""The rules that lead connections to the server, by the programs of iptables."""
+"""The rules that redirect connections to the server, managed by the iptables programs."""

@@ -1,4 +1,4 @@
-"""Removes what is ours: at start where it is of no use, and on demand wherever it is."""
+"""Removing our chains: at the start from the unused back end, and on demand from everywhere."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _NOT_IN_KERNEL = (
     "does not exist",
     "No such file or directory",
 )
-"""What programs of iptables say, when they read, where the kernel lacks what they are for."""
+"""Errors of the iptables programs when reading, if the kernel does not support the back end."""
 
 
 async def remove_chains_elsewhere(
     programs: IPrograms, owner: Owner, used: Mapping[int, str]
 ) -> list[str]:
-    """Remove our chains from the back end that is not used, where they still lead connections.
+    """Remove our chains from the back end that is not used, where they still redirect connections.
 
-    ``used`` names the others, by the version of IP; families that it has not are not looked at.
-    Returns in sentences what was removed. Raises :class:`SteeringFailed`, which lists what could
-    not be.
+    ``used`` names the other one, by the version of IP; other families are not checked. Return
+    sentences about what was removed. Raises :class:`SteeringFailed`, which lists what could not be
+    removed.
     """
     others = {
         key: back_end
@@ -41,7 +41,7 @@ async def remove_chains_elsewhere(
 async def remove_chains(
     programs: IPrograms, back_ends: BackEnds, owner: Owner
 ) -> tuple[list[str], list[str]]:
-    """Remove our chains; return in sentences what was removed, and what could not be."""
+    """Remove our chains; return sentences about what was removed, and what could not be."""
     removed: list[str] = []
     failed: list[str] = []
     for back_end in back_ends.values():
@@ -52,7 +52,7 @@ async def remove_chains(
             if await Tables(programs, back_end, owner, tables).remove():
                 removed.append(f"removed the chains {owner.names[0]} of {back_end.describe()}")
         except Refused as error:
-            # What was read and is to be changed is there, whatever is said of it then.
+            # What has been read exists, whatever the error of the change is.
             if error.changing or not any(text in error.said for text in _NOT_IN_KERNEL):
                 failed.append(str(error))
         except SteeringFailed as error:
@@ -61,7 +61,7 @@ async def remove_chains(
 
 
 def told(removed: Collection[str], failed: Collection[str]) -> list[str]:
-    """Return what was removed; raises :class:`SteeringFailed` where something could not be."""
+    """Return what was removed; raise :class:`SteeringFailed` if something could not be."""
     if failed:
         done = "; ".join(removed)
         raise SteeringFailed("; ".join(failed) + (f" (but {done})" if done else ""))
@@ -69,7 +69,7 @@ def told(removed: Collection[str], failed: Collection[str]) -> list[str]:
 
 
 def _tables(back_end: BackEnd, owner: Owner) -> list[str]:
-    """Return the tables in which there may be something."""
+    """Return the tables that may contain our chains."""
     if back_end.name == "nft":
         return list(owner.tables)
     there = legacy_tables(back_end.version)

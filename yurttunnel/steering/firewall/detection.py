@@ -1,8 +1,8 @@
 """Which of the kernel's two firewalls this machine uses.
 
-It has the old one, legacy, and nft, and both work on every packet. Rules belong where kubelet and
-kube-proxy have theirs. It is found as the ``iptables-wrappers`` of Kubernetes find it, which the
-images of kube-proxy use (github.com/kubernetes-sigs/iptables-wrappers).
+These are the old one, legacy, and nft, and both process every packet. Rules should be in the one
+that kubelet and kube-proxy use. It is detected as in the ``iptables-wrappers`` of Kubernetes, which
+the images of kube-proxy use (github.com/kubernetes-sigs/iptables-wrappers).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from yurttunnel.steering.firewall.tables import BackEnd, Tables
 from yurttunnel.steering.programs import IPrograms, ProgramFailed
 
 BackEnds = Mapping[tuple[int, str], BackEnd]
-"""Those whose programs are installed, by the version of IP and their name."""
+"""The back ends whose programs are installed, by the version of IP and their name."""
 
 NAMES = ("nft", "legacy")
 
@@ -27,7 +27,7 @@ PROC_NET = Path("/proc/thread-self/net")
 _BASES = {4: "iptables", 6: "ip6tables"}
 
 _HINTS = ("KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY")
-"""Chains of the table ``mangle`` that kubelet makes in the firewall which it uses."""
+"""Chains of the table ``mangle`` that kubelet creates in the firewall which it uses."""
 
 _LEGACY_TABLES = {4: "ip_tables_names", 6: "ip6_tables_names"}
 
@@ -36,7 +36,7 @@ _LEGACY_TABLES = {4: "ip_tables_names", 6: "ip6_tables_names"}
 class FoundBackEnds:
     """The back ends that this machine uses, by the version of IP.
 
-    ``missing`` says for each version that has none why, and what to do.
+    ``missing`` has, for each version without one, the reason and how to fix it.
     """
 
     found: Mapping[int, BackEnd]
@@ -46,10 +46,10 @@ class FoundBackEnds:
 async def find_back_ends(
     programs: IPrograms, owner: Owner, keep: Mapping[int, str] | None = None
 ) -> FoundBackEnds:
-    """Find the back end of each family, in which ``owner`` can have chains.
+    """Find the back end of each family for the chains of ``owner``.
 
-    ``keep`` names the back ends that are in use already, by the version of IP: they are the ones
-    of these families, whatever this machine uses by now.
+    ``keep`` names the back ends that are already in use, by the version of IP: they are kept,
+    whatever this machine uses by now.
     """
     back_ends = await installed(programs)
     kept = keep or {}
@@ -79,12 +79,12 @@ async def find_back_ends(
 
 
 def has_family(version: int) -> bool:
-    """Return whether this machine has a family of addresses at all."""
+    """Return whether this machine supports an address family at all."""
     return version == 4 or (PROC_NET / "if_inet6").exists()
 
 
 async def installed(programs: IPrograms) -> BackEnds:
-    """Find the programs of each back end: by their own names, or else by the plain one's."""
+    """Find the programs of each back end: by their own names, or else by the generic one."""
     back_ends = {}
     for version, base in _BASES.items():
         for name in NAMES:
@@ -96,11 +96,12 @@ async def installed(programs: IPrograms) -> BackEnds:
 
 
 def legacy_tables(version: int) -> frozenset[str]:
-    """Return the tables that legacy has; to ask its programs would make those that it has not."""
+    """Return the tables that legacy has; its programs would create missing ones."""
     try:
         return frozenset((PROC_NET / _LEGACY_TABLES[version]).read_text().split())
     except OSError:
-        # It is not loaded, or this process may not look, and then may change nothing either.
+        # The module is not loaded, or this process may not read the list, and then may not change
+        # anything either.
         return frozenset()
 
 
@@ -120,7 +121,7 @@ async def _used(programs: IPrograms, back_ends: BackEnds, owner: Owner) -> str:
 
 
 async def _has_hint(programs: IPrograms, back_ends: BackEnds, name: str) -> bool:
-    """Return whether kubelet's chains are there, in either family."""
+    """Return whether kubelet's chains exist, in either family."""
     for version in _BASES:
         back_end = back_ends.get((version, name))
         if back_end is None:
@@ -137,18 +138,18 @@ async def _has_hint(programs: IPrograms, back_ends: BackEnds, name: str) -> bool
 
 
 async def _has_chain(programs: IPrograms, back_end: BackEnd, chain: str) -> bool:
-    """Return whether the table ``mangle`` has a chain, and read no more than that takes."""
+    """Return whether the table ``mangle`` has a chain, reading as little as possible."""
     if back_end.name == "nft":
-        # To save a table reads all rules of it, one by one.
+        # iptables-save would read all rules of the table, one by one.
         finished = await programs.run([back_end.prefix, "-t", "mangle", "-S", chain])
         return finished.status == 0
-    # Legacy reads a table as one anyway, and this program waits for no lock.
+    # Legacy always reads a table as a whole, and this program does not wait for the lock.
     finished = await programs.run([f"{back_end.prefix}-save", "-t", "mangle"])
     return f":{chain} ".encode() in finished.output
 
 
 async def _texts(programs: IPrograms, back_ends: BackEnds, name: str) -> list[bytes]:
-    """Return what ``iptables-save`` shows of all tables; nothing where it shows nothing."""
+    """Return the output of ``iptables-save`` for all tables; empty if it fails."""
     texts = []
     for version in _BASES:
         back_end = back_ends.get((version, name))
@@ -161,20 +162,20 @@ async def _texts(programs: IPrograms, back_ends: BackEnds, name: str) -> list[by
             try:
                 finished = await programs.run([f"{back_end.prefix}-save", *options])
             except ProgramFailed:
-                # Such a back end is not in use; if it is the only one, the check says why.
+                # Such a back end is not in use; if it is the only one, the check reports why.
                 continue
             texts.append(finished.output)
     return texts
 
 
 def _foreign_rules(text: bytes, owner: Owner) -> int:
-    """Count the rules that are not ours: leftovers of ours tell nothing about this machine."""
+    """Count the rules that are not ours: our leftovers are not significant."""
     rules = sum(line.startswith(b"-A ") for line in text.split(b"\n"))
     return rules - sum(line.startswith(b"-A ") for line in owner.lines(text))
 
 
 async def _name_of(programs: IPrograms, program: str) -> str | None:
-    """Return which back end a program is for; those before 1.8 knew legacy only and do not say."""
+    """Return the back end of a program; before 1.8 all were legacy, and do not report it."""
     try:
         finished = await programs.run([program, "--version"])
     except ProgramFailed:

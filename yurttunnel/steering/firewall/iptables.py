@@ -1,4 +1,4 @@
-"""The server's firewall of one family of addresses: its chains in the table ``nat``."""
+"""The server's firewall for one address family: its chains in the table ``nat``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NO_SETS = (
     "Extension set revision 0 not supported",
     "Can't open socket to ipset",
 )
-"""What the programs say where they, or the kernel, have no rules that refer to sets."""
+"""Errors of the programs if they, or the kernel, do not support rules that refer to sets."""
 
 
 @implementer(IFirewall)
@@ -42,7 +42,7 @@ class Iptables:
         return self._back_end.name
 
     async def apply(self, desired: Interception, set_name: str | None) -> Applied:
-        """Read the rules, and change them by one transaction where they are not as wanted."""
+        """Read the rules, and change them in one transaction if they differ."""
         try:
             outcome = await self._tables.apply(_in_nat, desired, set_name)
         except Refused as error:
@@ -56,11 +56,11 @@ class Iptables:
         return Applied(outcome.differences, frozenset(port for port in ports if port is not None))
 
     async def remove(self) -> bool:
-        """Remove all chains of ours, and what leads to them."""
+        """Remove all our chains, and the jumps to them."""
         return await self._tables.remove()
 
     def generation(self) -> int | None:
-        """Return what nftables counts; the kernel counts no changes of its legacy tables."""
+        """Return the nftables generation; the kernel does not count changes of legacy tables."""
         return nft_generation() if self._back_end.name == "nft" else None
 
 

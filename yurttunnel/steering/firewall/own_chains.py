@@ -1,4 +1,4 @@
-"""Chains that are a program's own, among all those that the kernel has."""
+"""The chains of one program, among all those of the kernel."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Chains of ours in one table, each with its rules in order, and the jumps to them.
+    """Our chains in one table, each with its rules in order, and the jumps to them.
 
-    ``jumps`` are rules of the kernel's chains that come before all others there, and
-    ``last_jumps`` those that come behind them. A rule is what follows the name of the chain in the
-    output of ``iptables-save``.
+    ``jumps`` are rules of the kernel's chains that precede all others there, and ``last_jumps``
+    those that follow them. A rule is what follows the name of the chain in the output of
+    ``iptables-save``.
     """
 
     chains: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -22,11 +22,11 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Which chains are ours, and what to do where they cannot be made.
+    """Which chains are ours, and how to fix errors.
 
-    They are those of ``names``, and those whose names begin with one of these and ``-``, in any of
-    ``tables``, which are changed in this order. What to do is said for three cases: the programs
-    are not installed, they cannot show a table since it is another program's, they may not.
+    They have the ``names``, or begin with one of these and ``-``, in any of ``tables``, which are
+    changed in this order. There are fixes for three errors: the programs are not installed, they
+    cannot show a table because another program owns it, or they lack permissions.
     """
 
     names: tuple[str, ...]
@@ -36,13 +36,13 @@ class Owner:
     not_allowed: str
 
     def owns(self, chain: str) -> bool:
-        """Return whether a chain is one that this program, or a former version, may have made."""
+        """Return whether this program, or an earlier version, may have created a chain."""
         return any(chain == name or chain.startswith(f"{name}-") for name in self.names)
 
     def lines(self, text: bytes) -> list[bytes]:
         """Return the lines of ``iptables-save`` that may be about our chains.
 
-        It is quick, for there may be 100,000 others.
+        This is fast, because there may be 100,000 others.
         """
         found: set[tuple[int, int]] = set()
         for name in self.names:

@@ -1,9 +1,9 @@
-"""The rules that the server wants, spelled as ``iptables-save`` does.
+"""The server's rules, in the spelling of ``iptables-save``.
 
-Chains, comments and shapes are those of yurttunnel 1.2: ``OUTPUT`` jumps to ``TUNNEL-PORT``, that
-to ``TUNNEL-PORT-<port>`` for each port, and there ``RETURN`` or ``DNAT`` stand. What comes from
-elsewhere takes the same way from ``PREROUTING`` through ``TUNNEL-PODS``. The order of a rule's
-options is that of yurttunnel 1.2, which ``iptables -C`` insists on.
+Chains, comments and structure are those of yurttunnel 1.2: ``OUTPUT`` jumps to ``TUNNEL-PORT``,
+which jumps to ``TUNNEL-PORT-<port>`` for each port, where the rules have the targets ``RETURN`` or
+``DNAT``. Forwarded connections take the same path from ``PREROUTING`` through ``TUNNEL-PODS``. The
+order of a rule's options is that of yurttunnel 1.2, which ``iptables -C`` requires.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ from yurttunnel.steering.interception import Interception, Match, Target
 from yurttunnel.steering.marks import MARK, MASK
 
 OWN_CHAINS = "TUNNEL-PORT"
-"""The chain for this machine's own programs; the names of those below it begin with it."""
+"""The chain for this machine's own programs, and the prefix of the chains below it."""
 
 POD_CHAINS = "TUNNEL-PODS"
-"""The same for connections that come from elsewhere."""
+"""The same for forwarded connections."""
 
 HOOKS: Mapping[str, str] = {OWN_CHAINS: "OUTPUT", POD_CHAINS: "PREROUTING"}
-"""The kernel's own chains that ours are hooked into."""
+"""The kernel's own chains that jump to ours."""
 
 MOST_RETURNS_BY_PORT = 5000
-"""Rules up to which each port's chain has a ``RETURN`` for each cloud node, as yurttunnel 1.2 did.
+"""The maximum number of rules with which each port's chain has a ``RETURN`` for each cloud node, as
+in yurttunnel 1.2.
 
-Beyond that the addresses stand once in a chain ``TUNNEL-PORT-CLOUD`` before all ports. With 5,000
-cloud nodes and 5 ports, on nft, an unchanged sync takes 45 ms of CPU so, but 300 ms with a rule
-for each node and port; one node more takes 110 ms, but 600 ms.
+Beyond that the addresses are listed once, in a chain ``TUNNEL-PORT-CLOUD`` before all ports. With
+5,000 cloud nodes and 5 ports, on nft, an unchanged sync then takes 45 ms of CPU time, instead of
+300 ms with a rule for each node and port; one more node takes 110 ms, instead of 600 ms.
 """
 
 _HOOK_COMMENTS = {
@@ -52,13 +53,13 @@ TUNNEL = Owner(
 
 
 def port_of(chain: str) -> int | None:
-    """Return the port that a chain of ours is for."""
+    """Return the port of one of our chains."""
     number = chain.rpartition("-")[2]
     return int(number) if TUNNEL.owns(chain) and number.isdecimal() and number.isascii() else None
 
 
 def rules_of(desired: Interception, set_name: str | None) -> Rules:
-    """Return the rules for what is ``desired``; ``set_name`` is needed for ``Match.EDGE_SET``."""
+    """Return the rules for what is ``desired``; ``set_name`` is required for ``Match.EDGE_SET``."""
     if desired.is_nothing:
         return Rules()
     chains: dict[str, tuple[str, ...]] = {}
@@ -92,7 +93,7 @@ def _chains(
     if by_port:
         chains[first] = begin + to_ports
     else:
-        # A chain that was gone to, not jumped to, returns to the hook: no port is looked at then.
+        # A chain that is entered by goto, not jump, returns to the hook, without the ports' chains.
         cloud = f"{first}-CLOUD"
         to_cloud = (
             f"{_to_port(port)} {comment(f'cloud nodes before port {port}')} -g {cloud}"
@@ -109,9 +110,9 @@ def _chains(
 
 
 def _direct(desired: Interception) -> tuple[str, ...]:
-    """Return the destinations that are reached directly, loopback first.
+    """Return the destinations that are not redirected, loopback first.
 
-    That one is an address of this machine, and returned before; yurttunnel 1.2 has it here.
+    Loopback is an address of this machine, and has returned before; yurttunnel 1.2 has it here.
     """
     loopback = _LOOPBACK[desired.version]
     whole = f"/{loopback.max_prefixlen}"
@@ -132,8 +133,9 @@ _OWN_CONNECTIONS = (
     f" {comment('connections of the tunnel server itself')} -j RETURN"
 )
 
-# Whatever node says that it has them: they are here, behind no tunnel (a Docker bridge has the same
-# address on every machine). So a second interface, or an agent beside the server, stays reachable.
+# Whatever nodes report them as theirs, these addresses are on this machine, not behind the tunnel
+# (a Docker bridge has the same address on every machine). So a second interface, or an agent beside
+# the server, stays reachable.
 _OWN_ADDRESSES = (
     f"-m addrtype --dst-type LOCAL {comment('addresses of this machine itself')} -j RETURN"
 )

@@ -1,4 +1,4 @@
-"""Reads what is ours out of the text of ``iptables-save``."""
+"""Parsing our chains and rules in the output of ``iptables-save``."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ Option = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """Our chains as they are, and the rules of other chains that lead to them, in order.
+    """Our current chains, and the rules of other chains that lead to them, in order.
 
-    Rules are spelled as they were found, so that they can be deleted by that.
+    Rules have the spelling in which they were found, so that they can be deleted by it.
     """
 
     chains: dict[str, list[str]] = field(default_factory=dict)
@@ -47,13 +47,13 @@ class Saved:
 
 
 def table_of(text: bytes, table: str) -> bytes | None:
-    """Return what is shown of one table; ``None`` where that is not shown at all."""
+    """Return the part of one table; ``None`` if the output does not have it."""
     _, found, behind = (b"\n" + text).partition(f"\n*{table}\n".encode())
     return behind.partition(b"\nCOMMIT\n")[0] + b"\n" if found else None
 
 
 def read(lines: Iterable[bytes], owner: Owner) -> Saved:
-    """Read the lines of one table, of which there may be more than ours."""
+    """Parse the lines of one table, which may include others than ours."""
     saved = Saved()
     for line in lines:
         head, _, rest = line.decode("utf-8", "surrogateescape").partition(" ")
@@ -69,12 +69,12 @@ def read(lines: Iterable[bytes], owner: Owner) -> Saved:
 
 
 def same(found: str, desired: str) -> bool:
-    """Return whether two rules are one, whatever the order and spelling of their options."""
+    """Return whether two rules are the same, whatever the order and spelling of their options."""
     return found == desired or normalised(found) == normalised(desired)
 
 
 def normalised(rule: str) -> tuple[Option, ...]:
-    """Return the options of a rule, each with its values, in an order of their own.
+    """Return the options of a rule, each with its values, in a defined order.
 
     Back ends and versions differ in that order, in naming the match ``tcp`` that ``--dport``
     implies, and in spelling single addresses.

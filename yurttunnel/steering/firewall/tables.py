@@ -1,4 +1,4 @@
-"""Chains of ours in one family's tables, by ``iptables-save`` and ``iptables-restore``."""
+"""Our chains in one family's tables, by ``iptables-save`` and ``iptables-restore``."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from yurttunnel.steering.firewall.transaction import transaction
 from yurttunnel.steering.programs import Finished, IPrograms, ProgramFailed, one_line
 
 LOCK_SECONDS = 5
-"""How long the legacy back end waits for others that change rules; nft needs no lock."""
+"""How long the legacy back end waits for other programs' lock, in seconds; nft needs no lock."""
 
 REMOVAL_LOCK_SECONDS = 10
-"""The same when rules are removed: that is the last chance to, as when a server stops."""
+"""The same for the removal of rules; when a server stops, there is no later opportunity."""
 
 _LOCKED = "xtables lock"
 
 _BUILT_IN = "OUTPUT"
-"""A chain that each table of ours has."""
+"""A chain that exists in each of our tables."""
 
 
 class Refused(SteeringFailed):
-    """A program has ended with another exit status than 0; ``said`` is its complaint.
+    """A program has exited with a status other than 0; ``said`` is its error message.
 
-    ``changing`` is whether it was to change rules, not to read them.
+    ``changing`` is whether it was to change rules, and not to read them.
     """
 
     def __init__(self, text: str, said: str, changing: bool) -> None:
@@ -37,9 +37,9 @@ class Refused(SteeringFailed):
 
 @dataclass(frozen=True, slots=True)
 class BackEnd:
-    """One of the kernel's two firewalls for one family, and what its programs' names begin with.
+    """One of the kernel's two firewalls for one family, and the prefix of its programs' names.
 
-    ``name`` is ``nft`` or ``legacy``, and ``prefix`` is such as ``iptables-nft``.
+    ``name`` is ``nft`` or ``legacy``, and ``prefix`` is for example ``iptables-nft``.
     """
 
     version: int
@@ -47,17 +47,17 @@ class BackEnd:
     prefix: str
 
     def describe(self) -> str:
-        """Return which it is, for people."""
+        """Return a description for people."""
         return f"IPv{self.version} ({self.name})"
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What it took to make the rules those that are wanted.
+    """The result of an update of the rules.
 
-    ``differences`` are empty where nothing was changed. ``found`` are our chains of before by
-    their tables; it is ``None`` where they were seen to be what the last call has left.
-    ``changed`` is how many tables were changed, each in one transaction.
+    ``differences`` is empty if nothing was changed. ``found`` are our previous chains by table; it
+    is ``None`` if they are still those that the last call has left. ``changed`` is the number of
+    changed tables, each in one transaction.
     """
 
     differences: tuple[str, ...]
@@ -68,11 +68,11 @@ class Outcome:
 _Lines = dict[str, list[bytes]]
 
 Make = Callable[..., Mapping[str, Rules]]
-"""Returns the rules that are wanted, by their tables."""
+"""Returns the desired rules by table."""
 
 
 class Tables:
-    """Our chains in ``tables``, by default all that ``owner`` has chains in."""
+    """Our chains in ``tables``, by default all tables of ``owner``."""
 
     def __init__(
         self,
@@ -85,18 +85,18 @@ class Tables:
         self._back_end = back_end
         self._owner = owner
         self._tables = owner.tables if tables is None else tuple(tables)
-        # The rules that were wanted last, and what they were made by, of what.
+        # The last desired rules, and the function and arguments that they were made with.
         self._made: tuple[Make, tuple[object, ...], Mapping[str, Rules]] | None = None
-        # What was wanted when all was right, and the lines that were found then.
+        # The last desired state that was in force, and the lines that were found then.
         self._right: tuple[Mapping[str, Rules], _Lines] | None = None
-        # What the last change has left; nothing is known where it has failed.
+        # The result of the last change; unknown if it failed.
         self._known: dict[str, Saved] = {}
 
     async def check(self) -> None:
-        """Raise :class:`SteeringFailed` where the tables cannot be read."""
+        """Raise :class:`SteeringFailed` if the tables cannot be read."""
         for table in self._tables:
             if self._back_end.name == "nft":
-                # To save the table takes a second where others have 20,000 rules; this does not.
+                # iptables-save takes a second if other programs have 20,000 rules; this does not.
                 shown = await self._run(
                     f"reading {_named([table])}",
                     self._back_end.prefix,
@@ -107,9 +107,9 @@ class Tables:
                 await self._own_lines(table)
 
     async def apply(self, make: Make, *of: object) -> Outcome:
-        """Read the rules, and change by one run those of ``make(*of)`` that are not as wanted.
+        """Read the rules, and change those that differ from ``make(*of)``, in one run.
 
-        These are not made again where the same is asked for: there may be many of them. Raises
+        For the same arguments the desired rules are reused, because there may be many. Raises
         :class:`SteeringFailed`.
         """
         if self._made is None or self._made[:2] != (make, of):
@@ -128,10 +128,10 @@ class Tables:
         return outcome
 
     async def remove(self) -> bool:
-        """Remove all chains of ours, and what leads to them; return whether there were any.
+        """Remove all our chains, and the jumps to them; return whether there were any.
 
-        What is known to be there is removed without reading anything, unless that is refused.
-        Raises :class:`SteeringFailed`.
+        Chains that are known to exist are removed without reading, unless that fails. Raises
+        :class:`SteeringFailed`.
         """
         self._right = None
         known, self._known = self._known, {}
@@ -142,15 +142,16 @@ class Tables:
                 if _LOCKED in error.said:
                     self._known = known
                     raise
-                # Others have changed what was known.
+                # Other programs have changed what was known.
         lines = await self._all_own_lines()
         found = {table: read(some, self._owner) for table, some in lines.items()}
         return bool((await self._change(found, {}, REMOVAL_LOCK_SECONDS)).differences)
 
     async def _all_own_lines(self) -> _Lines:
-        """Return what may be about our chains, by one run of a program for several tables.
+        """Return the lines that may be about our chains, by one run of a program for several
+        tables.
 
-        It shows the tables that there are: one that is missing comes to be by asking for it.
+        It shows only existing tables; listing a missing one by its name creates it.
         """
         shown = b""
         if len(self._tables) > 1:
@@ -169,7 +170,7 @@ class Tables:
         return self._owner.lines(finished.output)
 
     def _insist(self, table: str, desired: str, shown: bytes) -> None:
-        """Raise :class:`SteeringFailed` where what is shown of the table has not ``desired``."""
+        """Raise :class:`SteeringFailed` if the output for the table lacks ``desired``."""
         if desired.encode() not in shown:
             said = one_line(shown.decode("utf-8", "replace"))
             raise SteeringFailed(
@@ -208,7 +209,7 @@ class Tables:
         return finished
 
     def _explained(self, finished: Finished, said: str) -> str:
-        """Return what a program has complained about, and what to do."""
+        """Return the error message of a program, and how to fix it."""
         if _LOCKED in said:
             return (
                 "the lock /run/xtables.lock was held by another program for too long"
@@ -220,7 +221,7 @@ class Tables:
 
 
 def _saved_of(rules: Rules) -> Saved:
-    """Return what is there after a change to ``rules``."""
+    """Return the state after a change to ``rules``."""
     jumps = [
         (chain, rule)
         for some in (rules.jumps, rules.last_jumps)

@@ -1,4 +1,4 @@
-"""What makes the rules that are into those that are wanted: a text for ``iptables-restore``."""
+"""Input for ``iptables-restore`` that changes the current rules to the desired ones."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from yurttunnel.steering.firewall.own_chains import Rules
 from yurttunnel.steering.firewall.saved import Saved, normalised, same
 
 MOST_EDITS = 50
-"""Rules of a chain up to which they are changed one by one.
+"""The maximum number of rules of a chain that are changed one by one.
 
-It spares the rest of a big chain. For each of them the program searches the chain, so that at
-some hundreds it is cheaper to fill the chain anew.
+This leaves the rest of a large chain unchanged. For each rule the program searches the chain, so
+that for some hundreds it is cheaper to refill the chain.
 """
 
 MOST_DIFFERENCES = 20
-"""Sentences about differences; a last one says how many more there are."""
+"""The maximum number of reported differences; a last sentence has the number of others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """The text for a program, and in sentences what it is for.
+    """The input for a program, and sentences about the differences.
 
-    Both are empty where nothing is to be done.
+    Both are empty if there is nothing to do.
     """
 
     text: str
@@ -33,9 +33,10 @@ class Transaction:
 
 @dataclass(slots=True)
 class _Edits:
-    """Lines of the text by the order in which they have to stand.
+    """Lines of the input in their required order.
 
-    Chains are there (and empty) before rules name them, and no rule names those that go.
+    Chains exist (and are empty) before rules refer to them, and no rule refers to chains to be
+    deleted.
     """
 
     chains: list[str]
@@ -46,7 +47,7 @@ class _Edits:
 
 
 def transaction(table: str, saved: Saved, desired: Rules) -> Transaction:
-    """Return what changes ``saved`` to ``desired`` in one ``COMMIT``, and no more than needed."""
+    """Return what changes ``saved`` to ``desired`` in one ``COMMIT``, and nothing unnecessary."""
     edits = _Edits([], [], [], [], [])
     for chain, rules in desired.chains.items():
         _chain(edits, chain, saved.chains.get(chain), rules)
@@ -88,9 +89,9 @@ def _chain(edits: _Edits, chain: str, found: Sequence[str] | None, rules: Sequen
 def _changes(
     found: Sequence[str], desired: Sequence[str]
 ) -> tuple[list[str], list[tuple[int, str]]] | None:
-    """Return which rules to delete, and then which to insert as which number, from 1.
+    """Return the rules to delete, and then those to insert with their positions, from 1.
 
-    There is no such answer where it would be long, or where what is kept has another order.
+    Return ``None`` if there would be many, or if the kept rules have another order.
     """
     exact = set(found).intersection(desired)
     keys = [rule if rule in exact else normalised(rule) for rule in found]
@@ -107,13 +108,13 @@ def _changes(
 
 
 def _change_jumps(found: Sequence[tuple[str, str]], desired: Rules) -> tuple[list[str], list[str]]:
-    """Return lines for ``iptables-restore``, and in sentences what they are for.
+    """Return lines for ``iptables-restore``, and sentences about the differences.
 
-    One jump of each that is wanted is kept, wherever it stands among others' rules, and all others
-    are deleted. It is made before all other rules, or behind them, but not moved there again:
-    those that come before it later, such as kube-proxy's, are for other destinations, and two
-    programs that both insist would take turns for ever. Only among each other they have their
-    order.
+    One of each desired jump is kept, wherever it is among other programs' rules, and all others are
+    deleted. New jumps are inserted before all other rules, or appended, but not moved there again:
+    rules that are inserted before them later, such as kube-proxy's, are for other destinations, and
+    two programs that both insist on the first place would alternate forever. Only the order among
+    our jumps is restored.
     """
     lines: list[str] = []
     differences: list[str] = []
@@ -138,7 +139,7 @@ def _change_jumps_from(
         else:
             differences.append(f"a rule of {chain} leads to our chains and is not wanted")
             lines.append(f"-D {chain} {rule}")
-            # Of several that are spelled so the kernel deletes the first.
+            # Of several rules with the same spelling the kernel deletes the first.
             kept.remove((key, rule))
     absent = missing.total()
     if not absent and [key for key, _ in kept] == wanted:
@@ -152,12 +153,12 @@ def _change_jumps_from(
 
 
 def _emptied(chain: str) -> str:
-    """Return the line that makes a chain, or empties one that is there."""
+    """Return the line that creates a chain, or empties an existing one."""
     return f":{chain} - [0:0]"
 
 
 def bounded(differences: list[str]) -> tuple[str, ...]:
-    """Return :data:`MOST_DIFFERENCES` of them at most, and how many more there are."""
+    """Return at most :data:`MOST_DIFFERENCES`, and a sentence with the number of others."""
     more = len(differences) - MOST_DIFFERENCES
     if more <= 0:
         return tuple(differences)

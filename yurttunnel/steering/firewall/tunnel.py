@@ -1,4 +1,4 @@
-"""The server's chains on this machine: where they are made, and from where they are removed."""
+"""The server's chains on this machine: where to create them, and where to remove them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from yurttunnel.steering.programs import IPrograms
 
 
 async def find_firewalls(programs: IPrograms, keep: Mapping[int, str] | None = None) -> Firewalls:
-    """Find the firewall of each family, and say of what is missing why.
+    """Find the firewall of each family, and the reason for each that is missing.
 
-    ``keep`` names the back ends that are in use already, by the version of IP: they are the ones
-    of these families, whatever this machine uses by now.
+    ``keep`` names the back ends that are already in use, by the version of IP: they are kept,
+    whatever this machine uses by now.
     """
     back_ends = await find_back_ends(programs, TUNNEL, keep)
     found = {version: Iptables(programs, each) for version, each in back_ends.found.items()}
@@ -30,11 +30,11 @@ async def remove_leftovers_elsewhere(
     firewalls: Firewalls,
     versions: Collection[int] = (4, 6),
 ) -> list[str]:
-    """Remove our chains from the back end that is not used, where they still lead connections.
+    """Remove our chains from the back end that is not used, where they still redirect connections.
 
-    ``versions`` are the families to look at: after a later search those that it has found newly.
-    Returns in sentences what was removed. Raises :class:`SteeringFailed`, which lists what could
-    not be.
+    ``versions`` are the families to check: after a later search those that it has newly found.
+    Return sentences about what was removed. Raises :class:`SteeringFailed`, which lists what could
+    not be removed.
     """
     used = {
         version: firewall.backend
@@ -47,8 +47,8 @@ async def remove_leftovers_elsewhere(
 async def remove_everything(programs: IPrograms, sets: IAddressSets) -> list[str]:
     """Remove our chains from both back ends and families, and then our sets of addresses.
 
-    Returns in sentences what was removed, if anything was there. Raises
-    :class:`SteeringFailed`, which lists what could not be.
+    Return sentences about what was removed. Raises :class:`SteeringFailed`, which lists what could
+    not be removed.
     """
     back_ends = await installed(programs)
     removed, failed = await remove_chains(programs, back_ends, TUNNEL)

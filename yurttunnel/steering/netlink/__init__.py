@@ -1,5 +1,5 @@
-"""The kernel's sets of addresses and its table of connections, by netlink.
+"""Access to the kernel's sets of addresses and its conntrack table by netlink.
 
-pyroute2 writes the requests. What comes back is read here: its classes take a quarter of a
+pyroute2 encodes the requests. Replies are parsed here, because its classes take a quarter of a
 millisecond for each connection, and hold the interpreter's lock meanwhile.
 """

@@ -1,4 +1,4 @@
-"""The kernel's word that an address of this machine, or a route, has come or gone."""
+"""Kernel notifications about changes of this machine's addresses and routes."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 _GROUPS = 0x10 | 0x40 | 0x100 | 0x400
-"""``RTMGRP_IPV4_IFADDR``, ``RTMGRP_IPV4_ROUTE``, and those of IPv6, of linux/rtnetlink.h."""
+"""``RTMGRP_IPV4_IFADDR``, ``RTMGRP_IPV4_ROUTE``, and those of IPv6, from linux/rtnetlink.h."""
 
 _LARGEST = 65536
 
 _AT_ONCE = 16
-"""Datagrams that are read in one turn of the reactor; what is left makes it come again."""
+"""The maximum number of datagrams read in one reactor turn; the rest is read in the next one."""
 
 
 @implementer(IReadDescriptor)
 class AddressEvents(Service):
-    """Calls ``changed()`` while it runs, for the network namespace in which it was started.
+    """Calls ``changed()`` at changes while it runs, for the network namespace in which it was
+    started.
 
-    What has changed is not said: events may be lost, and whoever looks sees all of it.
+    It does not report what has changed: events may be lost, and the callback reads the current
+    state.
     """
 
     def __init__(self, reactor: IReactorFDSet, changed: Callable[[], object]) -> None:
@@ -33,7 +35,7 @@ class AddressEvents(Service):
         self._socket: socket.socket | None = None
 
     def startService(self) -> None:
-        """Begin to listen; where the kernel tells nothing, nobody is told."""
+        """Start to listen; if the kernel does not support it, there are no notifications."""
         super().startService()
         try:
             events = socket.socket(
@@ -41,7 +43,7 @@ class AddressEvents(Service):
             )
             events.bind((0, _GROUPS))
         except OSError:
-            # Whoever looks from time to time sees the same, only later.
+            # Periodic checks detect the same changes, only later.
             return
         self._socket = events
         self._reactor.addReader(self)
@@ -64,12 +66,12 @@ class AddressEvents(Service):
             except BlockingIOError:
                 break
             except OSError:
-                # More came than the kernel keeps (ENOBUFS): something has changed.
+                # The kernel's buffer has overflowed (ENOBUFS): something has changed.
                 continue
         self._changed()
 
     def connectionLost(self, reason: Failure) -> None:
-        """Let the socket go: the reactor ends, or cannot read it."""
+        """Close the socket: the reactor stops, or cannot read it."""
         self._close()
 
     def _close(self) -> None:

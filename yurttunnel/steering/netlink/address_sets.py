@@ -1,4 +1,4 @@
-"""Sets of addresses that firewall rules refer to, kept as they are wanted."""
+"""Managing the sets of addresses that firewall rules refer to."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from yurttunnel.steering.netlink.set_table import MAXIMUM, SetTable
 from yurttunnel.steering.netlink.worker import Run
 
 NEW = "-new"
-"""After the name of a set that is made to take the place of another."""
+"""The suffix of a set that is created to replace another."""
 
 _TRIES = 10
 _PAUSE = 0.1
-"""How often, and how many seconds apart, the removal of a set is tried to which rules refer.
+"""How often the removal of a set that rules refer to is tried, and the interval in seconds.
 
-The kernel forgets rules of nftables a moment after it has said that they are gone.
+The kernel releases nftables rules a moment after it has reported their removal.
 """
 
 _LACKING = (
@@ -62,10 +62,10 @@ class _InUse(SteeringFailed):
 
 @implementer(IAddressSets)
 class AddressSets:
-    """The sets of the network namespace, read anew for each change.
+    """The sets of the network namespace, read again for each change.
 
-    Nothing is remembered: reading a set of 5,000 addresses takes some milliseconds, and so it does
-    not matter who else has changed it. ``run`` is where the kernel is waited for.
+    Nothing is cached: reading a set of 5,000 addresses takes some milliseconds, so changes by other
+    programs do not matter. ``run`` runs blocking calls to the kernel.
     """
 
     def __init__(self, run: Run, clock: IReactorTime) -> None:
@@ -114,14 +114,14 @@ def _put(table: SetTable, name: str, version: int, desired: frozenset[bytes]) ->
     if not content.fits:
         _replace(table, name, version, desired)
         return True
-    # What is new comes first, so that there is no moment with less than before and after.
+    # Add new addresses first, so that at no time fewer are in the set than before and after.
     table.add(name, version, desired - content.addresses)
     table.delete(name, version, content.addresses - desired)
     return left_over or desired != content.addresses
 
 
 def _replace(table: SetTable, name: str, version: int, desired: frozenset[bytes]) -> None:
-    """Put a set in the place of one that was made by somebody else, with other parameters."""
+    """Replace a set that another program created with other parameters."""
     table.create(name + NEW, version)
     table.add(name + NEW, version, desired)
     try:

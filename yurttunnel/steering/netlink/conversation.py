@@ -1,4 +1,4 @@
-"""Asking the kernel by netlink, from a thread that may wait for it."""
+"""Netlink requests to the kernel, from a thread that may block."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from types import TracebackType
 from yurttunnel.steering.netlink.messages import HEADER
 
 SECONDS = 5.0
-"""How long the kernel may take for one answer. It answers at once, unless others keep it busy."""
+"""The timeout of one reply. The kernel replies at once, unless other programs keep it busy."""
 
 _SOL_NETLINK = 270
 _NETLINK_CAP_ACK = 10
-"""Of ``linux/netlink.h``: answers do not repeat what was asked."""
+"""From ``linux/netlink.h``: replies do not repeat the request."""
 
 _LARGEST = 65536
-"""The kernel fills at most 32 KiB at once for a reader who takes so many."""
+"""The kernel sends at most 32 KiB at once to a reader with a buffer of this size."""
 
 _AT_ONCE = 64
-"""Requests in one system call: the answers to them fit what the kernel keeps for a socket."""
+"""The number of requests in one system call: the replies fit into the socket's receive buffer."""
 
 _CODE = struct.Struct("=i")
 
-# Of linux/netlink.h. pyroute2 has them, too, but importing it takes 10 MiB and half a second.
+# From linux/netlink.h. pyroute2 has them, too, but importing it takes 10 MiB and half a second.
 _NLMSG_ERROR, _NLMSG_DONE = 2, 3
 _REQUEST, _ACK, _DUMP = 0x1, 0x4, 0x300
 
@@ -35,7 +35,7 @@ DUMP = _REQUEST | _DUMP
 
 
 class KernelRefused(Exception):
-    """The kernel has answered with an error: ``code`` is of ``errno.h``, or the subsystem's."""
+    """The kernel has replied with an error: ``code`` is from ``errno.h``, or the subsystem's."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"netlink error {code}")
@@ -43,10 +43,10 @@ class KernelRefused(Exception):
 
 
 class Conversation:
-    """A netlink socket of one job, in the network namespace of its thread.
+    """A netlink socket for one job, in the network namespace of its thread.
 
-    It is about one thing at a time, and so its messages need no numbers. It is a context manager,
-    and raises :class:`OSError` for what the socket does not take.
+    It handles one request at a time, so that its messages need no sequence numbers. It is a context
+    manager, and raises :class:`OSError` for errors of the socket.
     """
 
     def __init__(self, protocol: int) -> None:
@@ -66,28 +66,29 @@ class Conversation:
         self.close()
 
     def close(self) -> None:
-        """Let the socket go, and with it what the kernel keeps for it."""
+        """Close the socket, and with it what the kernel keeps for it."""
         self._socket.close()
 
     def fileno(self) -> int:
-        """Return the descriptor, for a reactor that waits for what comes unasked."""
+        """Return the descriptor, for a reactor that waits for notifications."""
         return self._socket.fileno()
 
     def unasked(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the kind and the body of each message that has come unasked, without waiting.
+        """Yield the kind and body of each notification that has arrived, without waiting.
 
-        There are none where nothing has come. Raises ``OSError`` with ``ENOBUFS`` where some have
-        been lost, since nobody has read them.
+        There are none if nothing has arrived. Raises ``OSError`` with ``ENOBUFS`` if some were lost
+        because they were not read in time.
         """
         try:
-            # The socket's own method would wait; a socket with a time-out never blocks itself.
+            # The socket's own method would wait, though the descriptor of a socket with a timeout
+            # is non-blocking.
             received = os.read(self._socket.fileno(), _LARGEST)
         except BlockingIOError:
             return
         yield from _messages(received)
 
     def get(self, request: bytes) -> bytes:
-        """Ask for one thing; return the body of the answer. Raises :class:`KernelRefused`."""
+        """Send a request with one reply, and return its body. Raises :class:`KernelRefused`."""
         self._send([request])
         kind, body = next(self._received())
         if kind == _NLMSG_ERROR:
@@ -95,7 +96,9 @@ class Conversation:
         return body
 
     def dump(self, request: bytes) -> Iterator[bytes]:
-        """Ask for many things; return the body of each. Raises :class:`KernelRefused`."""
+        """Send a request with many replies, and yield the body of each. Raises
+        :class:`KernelRefused`.
+        """
         self._send([request])
         while True:
             for kind, body in self._received():
@@ -107,13 +110,13 @@ class Conversation:
                 yield body
 
     def change(self, request: bytes) -> None:
-        """Have one thing done. Raises :class:`KernelRefused`."""
+        """Send one request for a change. Raises :class:`KernelRefused`."""
         (code,) = self.change_all([request])
         if code:
             raise KernelRefused(code)
 
     def change_all(self, requests: Iterable[bytes]) -> list[int]:
-        """Have many things done, whatever becomes of each; return codes, 0 where it was done."""
+        """Send many requests for changes, regardless of errors; return codes, 0 for success."""
         waiting = list(requests)
         codes: list[int] = []
         for start in range(0, len(waiting), _AT_ONCE):

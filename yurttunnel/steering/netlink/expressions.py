@@ -1,4 +1,4 @@
-"""Steps of rules of nftables, as the kernel takes them: each works on one register."""
+"""Expressions of nftables rules in the kernel's format; all use one register."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import struct
 
 from yurttunnel.steering.netlink.messages import NESTED, attribute
 
-# NFTA_* of linux/netfilter/nf_tables.h: of a list, an expression, and what each has.
+# NFTA_* from linux/netfilter/nf_tables.h: of a list, an expression, and their attributes.
 _ELEMENT, _NAME, _DATA = 1, 1, 2
 _VALUE = 1
 _LOAD_REGISTER, _LOAD_KEY, _STORE_REGISTER = 1, 2, 4
@@ -26,12 +26,12 @@ CT_STATE, CT_STATUS, CT_MARK = 0, 2, 3
 
 
 def ct(key: int) -> bytes:
-    """Return what loads a number of the packet's connection."""
+    """Return the expression that loads a number of the packet's connection."""
     return _of_connection(_LOAD_REGISTER, key)
 
 
 def ct_has(key: int, bits: int) -> bytes:
-    """Return what ends the rule where a number of the connection has none of some bits."""
+    """Return expressions that end the rule if a number of the connection has none of the bits."""
     none = attribute(_CMP_DATA | NESTED, attribute(_VALUE, _number(0)))
     how = attribute(_CMP_HOW, number(_NOT_EQUAL))
     compared = _expression("cmp", attribute(_CMP_REGISTER, number(_REGISTER)), how, none)
@@ -39,12 +39,12 @@ def ct_has(key: int, bits: int) -> bytes:
 
 
 def add_to_ct(key: int, bits: int) -> bytes:
-    """Return what sets bits of a number of the connection."""
+    """Return expressions that set bits in a number of the connection."""
     return ct(key) + _changed(_ALL ^ bits, bits) + _of_connection(_STORE_REGISTER, key)
 
 
 def number(of: int) -> bytes:
-    """Return a number as attributes have it."""
+    """Return a number in the format of attributes."""
     return struct.pack("!I", of)
 
 
@@ -55,7 +55,7 @@ def _of_connection(register: int, key: int) -> bytes:
 
 
 def _changed(kept: int, flipped: int) -> bytes:
-    """Return what keeps some bits of what is loaded, and then flips some."""
+    """Return the expression that keeps some bits of the register, and then flips some."""
     return _expression(
         "bitwise",
         attribute(_BITWISE_FROM, number(_REGISTER)),
@@ -67,7 +67,7 @@ def _changed(kept: int, flipped: int) -> bytes:
 
 
 def _number(of: int) -> bytes:
-    """Return a number as registers have it."""
+    """Return a number in the format of registers."""
     return struct.pack("=I", of)
 
 

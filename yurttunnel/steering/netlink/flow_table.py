@@ -1,4 +1,4 @@
-"""The kernel's table of connections (conntrack), and this machine's addresses."""
+"""The kernel's conntrack table, and this machine's addresses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from yurttunnel.steering.netlink.messages import NESTED, attribute, attributes, 
 
 _FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
 
-# CTA_* of linux/netfilter/nfnetlink_conntrack.h: of a connection, a tuple, its parts.
+# CTA_* from linux/netfilter/nfnetlink_conntrack.h: of a connection, a tuple, its parts.
 _TUPLE_ORIG, _TUPLE_REPLY, _STATUS, _STATES, _MARK, _ZONE = 1, 2, 3, 4, 8, 18
 _MARK_MASK, _STATUS_MASK = 21, 26
 _TUPLE_IP, _TUPLE_PROTO = 1, 2
@@ -40,17 +40,16 @@ _PROTO_NUM, _PROTO_SRC_PORT, _PROTO_DST_PORT = 1, 2, 3
 _TCP = socket.IPPROTO_TCP
 _TCP_STATES, _TCP_STATE = 1, 1
 _BEGUN, _OVER = (1,), (7, 8)
-"""``TCP_CONNTRACK_SYN_SENT``; ``_TIME_WAIT`` and ``_CLOSE`` of
-linux/netfilter/nf_conntrack_tcp.h.
-"""
+"""``TCP_CONNTRACK_SYN_SENT``; ``_TIME_WAIT`` and ``_CLOSE`` from
+linux/netfilter/nf_conntrack_tcp.h."""
 
 _SEEN_REPLY, _TRANSLATED = 1 << 1, 1 << 5
-"""``IPS_SEEN_REPLY`` and ``IPS_DST_NAT`` of linux/netfilter/nf_conntrack_common.h."""
+"""``IPS_SEEN_REPLY`` and ``IPS_DST_NAT`` from linux/netfilter/nf_conntrack_common.h."""
 
 _GENERIC_HEADER_SIZE = 4
-"""Of ``struct nfgenmsg``."""
+"""The size of ``struct nfgenmsg``."""
 
-# Of linux/if_addr.h and linux/rtnetlink.h.
+# From linux/if_addr.h and linux/rtnetlink.h.
 _ADDRESS = struct.Struct("=2xBBI")
 """Flags, scope and link of ``struct ifaddrmsg``."""
 _TENTATIVE, _OPTIMISTIC = 0x40, 0x04
@@ -62,19 +61,19 @@ _PORT = struct.Struct("!H")
 _NUMBER = struct.Struct("!I")
 
 _FEW = 8
-"""Ports for each of which the kernel is asked to look through its table: it does so in less time
-than it takes to read all of that here."""
+"""The maximum number of ports for each of which the kernel searches its table: this takes less time
+than parsing the whole table here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A connection in the table, by TCP or UDP, with addresses packed.
+    """A TCP or UDP connection in the table; addresses are packed.
 
-    It goes from ``source`` and ``source_port`` to ``destination`` and ``port``; the answers come
-    from ``answering`` and ``answering_port``, once there are any. ``is_translated`` means that it
-    is led to another destination, ``is_begun`` that only the first packet of TCP has come, and
-    ``is_over`` that it is kept for late packets alone.
-    ``identity`` are the attributes that the kernel knows it by: its tuple, and its zone.
+    Its client sends from ``source`` and ``source_port`` to ``destination`` and ``port``; replies,
+    if any, come from ``answering`` and ``answering_port``. ``is_translated`` means that it is
+    redirected to another destination, ``is_begun`` that only the first packet of TCP has been seen,
+    and ``is_over`` that the entry exists only for late packets. ``identity`` has the attributes
+    that identify it in the kernel: its tuple, and its zone.
     """
 
     protocol: int
@@ -92,7 +91,7 @@ class Entry:
 
 
 class Direction(NamedTuple):
-    """What a connection sends one way; by either of both ways the kernel knows it.
+    """One direction of a connection; either of both identifies it in the kernel.
 
     ``protocol`` is ``IPPROTO_TCP`` or ``IPPROTO_UDP``; addresses are packed.
     """
@@ -105,7 +104,7 @@ class Direction(NamedTuple):
 
 
 _Wanted = Callable[[int, int], bool]
-"""Returns, by protocol and port of a connection, whether it is looked at any further."""
+"""Returns, by protocol and port of a connection, whether to parse it further."""
 
 
 def _all(protocol: int, port: int) -> bool:
@@ -113,9 +112,9 @@ def _all(protocol: int, port: int) -> bool:
 
 
 class FlowTable:
-    """The connections that are tracked in the network namespace.
+    """The tracked connections of the network namespace.
 
-    ``conversation`` is of the protocol ``NETLINK_NETFILTER``. Methods raise
+    ``conversation`` has the protocol ``NETLINK_NETFILTER``. Methods raise
     :class:`yurttunnel.steering.netlink.conversation.KernelRefused`.
     """
 
@@ -123,10 +122,11 @@ class FlowTable:
         self._conversation = conversation
 
     def to_ports(self, version: int, protocol: int, ports: Collection[int]) -> Iterator[Entry]:
-        """Yield the connections that were meant for one of ``ports``, whoever answers them.
+        """Yield the connections whose original destination port is in ``ports``, whatever answers
+        them.
 
-        ``protocol`` is ``IPPROTO_TCP`` or ``IPPROTO_UDP``. Of a few ports the kernel chooses them,
-        from Linux 5.8 on; else it gives all of the protocol, and they are chosen here.
+        ``protocol`` is ``IPPROTO_TCP`` or ``IPPROTO_UDP``. For a few ports the kernel filters them,
+        since Linux 5.8; otherwise it returns all of the protocol, and they are filtered here.
         """
         if len(ports) > _FEW:
             yield from self._to_ports(version, protocol, ports)
@@ -139,7 +139,7 @@ class FlowTable:
     ) -> Iterator[Entry]:
         family = _FAMILIES[version]
         desired = NFCTAttrTuple(family=family, proto=protocol, **more)
-        desired.attrs()  # which reckons the flags
+        desired.attrs()  # This computes the flags.
         message = nfct_msg.create_from(
             tuple_orig=desired,
             cta_filter={"attrs": [["CTA_FILTER_ORIG_FLAGS", desired.flags]]},
@@ -149,9 +149,10 @@ class FlowTable:
         return self._dumped(asked, version, lambda its, port: its == protocol and port in ports)
 
     def begun(self, version: int, ports: Collection[int]) -> Iterator[Entry]:
-        """Yield the connections by TCP to one of ``ports`` of which only the first packet has come.
+        """Yield the TCP connections to one of ``ports`` of which only the first packet has been
+        seen.
 
-        The kernel chooses those without an answer; an old one gives all.
+        The kernel filters unanswered ones; an old kernel returns all.
         """
         for entry in self._with_status(
             version, 0, _SEEN_REPLY, wanted=lambda its, port: its == _TCP and port in ports
@@ -160,11 +161,11 @@ class FlowTable:
                 yield entry
 
     def unanswered(self, version: int, mark: int) -> Iterator[Entry]:
-        """Yield the connections whose mark has all bits of ``mark``, and that have no answer yet.
+        """Yield the unanswered connections whose mark has all bits of ``mark``.
 
-        The kernel chooses them; an old one does not look at the second, and they are chosen here.
-        (``CTA_FILTER`` would choose by who is to answer, but by an address of
-        IPv6 Linux 6.18 chooses all the others.)
+        The kernel filters them; an old kernel ignores the second condition, so they are filtered
+        here, too. (``CTA_FILTER`` could select by the answering end, but for an IPv6 address Linux
+        6.18 selects all others.)
         """
         bits = _NUMBER.pack(mark)
         content = attribute(_MARK, bits) + attribute(_MARK_MASK, bits)
@@ -173,7 +174,7 @@ class FlowTable:
                 yield entry
 
     def translated(self, version: int) -> Iterator[Entry]:
-        """Yield the connections that are led to another destination.
+        """Yield the connections that are redirected to another destination.
 
         An old kernel yields all: see :attr:`Entry.is_translated`.
         """
@@ -188,14 +189,14 @@ class FlowTable:
         return self._dumped(asked, version, wanted)
 
     def requesting(self, version: int, direction: Direction) -> Entry | None:
-        """Return the connection whose client sends so; ``None`` where there is none.
+        """Return the connection with this original direction, or ``None``.
 
-        The kernel answers from what it has in memory: this may be asked in the reactor's thread.
+        The kernel answers from memory: this may be called in the reactor's thread.
         """
         return self._known_by(version, _TUPLE_ORIG, direction)
 
     def answering(self, version: int, direction: Direction) -> Entry | None:
-        """Return the one whose answers are sent so; see :meth:`requesting`."""
+        """Return the connection with this reply direction; see :meth:`requesting`."""
         return self._known_by(version, _TUPLE_REPLY, direction)
 
     def _known_by(self, version: int, way: int, direction: Direction) -> Entry | None:
@@ -221,7 +222,7 @@ class FlowTable:
                 yield entry
 
     def delete(self, version: int, entries: Collection[Entry]) -> int:
-        """Forget connections; return how many of them were still there."""
+        """Delete entries; return how many of them still existed."""
         codes = self._conversation.change_all(
             _message(version, IPCTNL_MSG_CT_DELETE, CHANGE, entry.identity) for entry in entries
         )
@@ -234,10 +235,10 @@ class FlowTable:
 def own_addresses(
     conversation: Conversation, version: int, certain: bool = False
 ) -> frozenset[bytes]:
-    """Return this machine's addresses, packed; the conversation is of ``NETLINK_ROUTE``.
+    """Return this machine's addresses, packed; the conversation has the protocol ``NETLINK_ROUTE``.
 
-    Those that are ``certain`` alone are without such of IPv6 as another machine may still have, as
-    after each time that the link was down: nobody can listen there.
+    With ``certain``, tentative IPv6 addresses are excluded, which another machine may still have,
+    for example each time after the link was down: sockets cannot listen on them.
     """
     found = set()
     for body in _addresses(conversation, version):
@@ -253,7 +254,7 @@ def own_addresses(
 
 
 def numbered_links(conversation: Conversation, version: int) -> frozenset[int]:
-    """Return the numbers of the links that have an address which is valid everywhere; see
+    """Return the indexes of the links that have an address of global scope; see
     :func:`own_addresses`.
     """
     found = (_ADDRESS.unpack_from(body) for body in _addresses(conversation, version))
@@ -320,6 +321,6 @@ def _is_in(states: bytes, some: Collection[int]) -> bool:
 
 
 def _tuple(content: bytes) -> tuple[dict[int, bytes], dict[int, bytes]]:
-    """Return the addresses and the ports of one direction, by the kinds of their attributes."""
+    """Return the addresses and the ports of one direction, by attribute kind."""
     parts = dict(attributes(content))
     return dict(attributes(parts[_TUPLE_IP])), dict(attributes(parts[_TUPLE_PROTO]))

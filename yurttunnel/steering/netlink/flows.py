@@ -1,9 +1,9 @@
-"""Cutting connections that were begun under other firewall rules than those of now.
+"""Cutting connections that started under previous firewall rules.
 
-To forget a connection (conntrack) is not enough for those of this machine's own programs. When the
-next packet comes from the far end, the kernel takes that for the first one, asks no rule that is
-ours, and the connection goes on as it was: so it is with a log that is followed. A socket that is
-destroyed resets both ends at once.
+For connections of this machine's own programs, it is not sufficient to delete the conntrack entry.
+When the next packet arrives from the far end, the kernel treats it as the first one, applies none
+of our rules, and the connection continues as it was; for example, a log that is followed.
+Destroying the socket resets both ends at once.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _LACKING = (
     "else connections from before a change go on as they were"
 )
 MEANINGS = {errno.EINVAL: _LACKING}
-"""What the kernel's refusals mean where its table is asked for."""
+"""The meanings of the kernel's errors when the table is read."""
 
 
 @implementer(IFlows)
 class Flows:
-    """The connections that the kernel tracks in this network namespace.
+    """The tracked connections of this network namespace.
 
-    ``run`` is where the kernel is waited for, and where ``is_wrong`` is called: in another thread
-    than the reactor's. So that must look at nothing that changes.
+    ``run`` runs blocking calls to the kernel, and calls ``is_wrong``, in a thread other than the
+    reactor's. So ``is_wrong`` must not use anything that changes.
     """
 
     def __init__(self, run: Run) -> None:
@@ -48,7 +48,7 @@ class Flows:
     def cut(
         self, version: int, ports: Collection[int], is_wrong: Callable[[Flow], bool]
     ) -> Deferred[int]:
-        """See :class:`IFlows`; a connection that ends meanwhile is not counted."""
+        """See :class:`IFlows`; connections that end in the meantime are not counted."""
         return self._run(partial(_cut, version, tuple(ports), is_wrong))
 
 
@@ -61,9 +61,9 @@ def _cut(version: int, ports: Collection[int], is_wrong: Callable[[Flow], bool])
     ):
         own = own_addresses(routes, version)
         table = FlowTable(firewall)
-        # The list is read to its end first: a conversation is about one thing at a time.
+        # Read the list to its end first: a netlink conversation handles one request at a time.
         wrong = list(_wrong(table.to_ports(version, socket.IPPROTO_TCP, ports), own, is_wrong))
-        # While it is known which are the other ends.
+        # Before the entries with the other ends are deleted.
         for entry in wrong:
             ends = Ends(entry.source, entry.source_port, entry.destination, entry.port)
             destroy(sockets, version, ends)
@@ -79,7 +79,8 @@ def _wrong(
         return packed in own or address(packed).is_loopback
 
     def address(packed: bytes) -> Address:
-        # Few addresses have many connections, and making one takes as long as all else.
+        # Few addresses have many connections, and creating an object takes as long as everything
+        # else.
         if packed not in addresses:
             addresses[packed] = ipaddress.ip_address(packed)
         return addresses[packed]

@@ -1,4 +1,4 @@
-"""Whether anybody has changed the kernel's rules: nftables counts its changes."""
+"""Detecting changes of the kernel's rules: nftables counts them."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from yurttunnel.steering.netlink.messages import attributes, raw_request
 
 NFNL_SUBSYS_NFTABLES = 10
 _NFTA_GEN_ID = 1
-"""Of ``linux/netfilter/nfnetlink.h`` and ``nf_tables.h``."""
+"""From ``linux/netfilter/nfnetlink.h`` and ``nf_tables.h``."""
 
 _ANY_FAMILY = bytes(4)
-"""``struct nfgenmsg``: the count is that of all families."""
+"""``struct nfgenmsg``: the generation is that of all families."""
 
 _COUNT = struct.Struct("!I")
 
 
 def nft_generation() -> int | None:
-    """Return the number of the present state of all rules of nftables in this network namespace.
+    """Return the generation of all nftables rules in this network namespace.
 
-    Each transaction of anybody leads to another one. The kernel answers from what it has in
-    memory, so that this may be asked in the reactor's thread. ``None`` where it cannot be told.
+    It changes with each transaction of any program. The kernel answers from memory, so that this
+    may be called in the reactor's thread. Return ``None`` if it is not available.
     """
     request = raw_request(_ANY_FAMILY, NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_GETGEN, GET)
     try:

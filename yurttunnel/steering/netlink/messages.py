@@ -1,4 +1,4 @@
-"""The format of netlink messages: a header, and attributes that may hold others (RFC 3549)."""
+"""The format of netlink messages: a header, and attributes that may be nested (RFC 3549)."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Iterator
 from typing import Any
 
 HEADER = struct.Struct("=IHHII")
-"""Length with the header, kind, flags, sequence number, port: ``struct nlmsghdr``."""
+"""``struct nlmsghdr``: length including the header, kind, flags, sequence number, port."""
 
 _ATTRIBUTE = struct.Struct("=HH")
-"""Length with this header, kind: ``struct nlattr``."""
+"""``struct nlattr``: length including this header, kind."""
 
 _KIND_MASK = 0x3FFF
-"""The two bits above say whether an attribute holds others, and in which order its bytes are."""
+"""The other two bits mean that an attribute is nested, and the byte order of its content."""
 
 NESTED = 0x8000
 """``NLA_F_NESTED``."""
 
 
 def request(message: Any, kind: int, flags: int, more: bytes = b"") -> bytes:
-    """Encode a message of pyroute2, which gets ``more`` attributes that are encoded already."""
+    """Encode a message of pyroute2, and append ``more`` attributes, which are already encoded."""
     message["header"]["type"] = kind
     message["header"]["flags"] = flags
     message.encode()
@@ -28,12 +28,12 @@ def request(message: Any, kind: int, flags: int, more: bytes = b"") -> bytes:
 
 
 def raw_request(body: bytes, kind: int, flags: int) -> bytes:
-    """Put a header before a message's body."""
+    """Prepend a header to a message's body."""
     return HEADER.pack(HEADER.size + len(body), kind, flags, 0, 0) + body
 
 
 def attribute(kind: int, content: bytes) -> bytes:
-    """Encode an attribute; the next one begins at a multiple of four bytes."""
+    """Encode an attribute; the next one starts at a multiple of four bytes."""
     return (
         _ATTRIBUTE.pack(_ATTRIBUTE.size + len(content), kind)
         + content

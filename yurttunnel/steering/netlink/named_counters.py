@@ -1,4 +1,4 @@
-"""What the named counters of a table of nftables have counted."""
+"""Reading the named counters of an nftables table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from yurttunnel.steering.netlink.refusals import as_steering_failed
 
 _FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
 
-# Of linux/netfilter/nf_tables.h: NFTA_OBJ_*, NFT_OBJECT_COUNTER and NFTA_COUNTER_PACKETS.
+# From linux/netfilter/nf_tables.h: NFTA_OBJ_*, NFT_OBJECT_COUNTER and NFTA_COUNTER_PACKETS.
 _TABLE, _NAME, _TYPE, _DATA = 1, 2, 3, 4
 _COUNTER = 1
 _PACKETS = 2
@@ -28,9 +28,9 @@ _COUNT = struct.Struct("!Q")
 
 
 def counted_packets(version: int, table: str) -> dict[str, int]:
-    """Return the packets of each counter of a table of one family, by its name.
+    """Return the packet count of each counter of a table of one family, by name.
 
-    There are none where there is no such table. Raises :class:`SteeringFailed`.
+    It is empty if there is no such table. Raises :class:`SteeringFailed`.
     """
     request = raw_request(
         _GENERIC_HEADER.pack(_FAMILIES[version], 0, 0)

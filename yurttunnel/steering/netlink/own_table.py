@@ -1,7 +1,7 @@
-"""Tables of nftables that are a process's own: they end with it, however it ends.
+"""nftables tables that belong to a process: they end with it, however it ends.
 
-Nobody else can change such a table, and no ``flush ruleset`` removes it: it belongs to the socket
-that has made it (``NFT_TABLE_F_OWNER``, Linux 5.12).
+No other program can change such a table, and no ``flush ruleset`` removes it: it belongs to the
+socket that has created it (``NFT_TABLE_F_OWNER``, Linux 5.12).
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from yurttunnel.steering.netlink.refusals import as_steering_failed
 from yurttunnel.steering.netlink.worker import Run
 
 _BATCH_BEGIN, _BATCH_END = 0x10, 0x11
-"""``NFNL_MSG_BATCH_BEGIN`` and ``_END`` of linux/netfilter/nfnetlink.h: what is between them is
-done as a whole, or not at all."""
+"""``NFNL_MSG_BATCH_BEGIN`` and ``_END`` from linux/netfilter/nfnetlink.h: what is between them is
+applied as a whole, or not at all."""
 
 _INET = 1
-"""``NFPROTO_INET`` of linux/netfilter.h: both families."""
+"""``NFPROTO_INET`` from linux/netfilter.h: both families."""
 
-# NFTA_* of linux/netfilter/nf_tables.h: of a table, a chain and its hook, a rule.
+# NFTA_* from linux/netfilter/nf_tables.h: of a table, a chain and its hook, a rule.
 _TABLE_NAME, _TABLE_FLAGS = 1, 2
 _CHAIN_TABLE, _CHAIN_NAME, _CHAIN_HOOK, _CHAIN_TYPE = 1, 3, 4, 7
 _HOOK_NUMBER, _HOOK_PRIORITY = 1, 2
@@ -49,7 +49,7 @@ _OWNER = 2
 """``NFT_TABLE_F_OWNER``."""
 
 INPUT, OUTPUT, POSTROUTING = 1, 3, 4
-"""``NF_INET_LOCAL_IN``, ``_LOCAL_OUT`` and ``_POST_ROUTING`` of linux/netfilter.h."""
+"""``NF_INET_LOCAL_IN``, ``_LOCAL_OUT`` and ``_POST_ROUTING`` from linux/netfilter.h."""
 
 _TOO_OLD = "that takes nf_tables of Linux 5.12 or later"
 _MEANINGS = dict.fromkeys(
@@ -59,7 +59,7 @@ _MEANINGS = dict.fromkeys(
 
 @dataclass(frozen=True, slots=True)
 class OwnChain:
-    """A base chain with ``rules``, each the :mod:`~yurttunnel.steering.netlink.expressions` of one.
+    """A base chain with ``rules``, each made of :mod:`~yurttunnel.steering.netlink.expressions`.
 
     ``kind`` is ``filter`` or ``nat``, ``hook`` one of the numbers above.
     """
@@ -74,9 +74,9 @@ class OwnChain:
 class OwnTable(Service):
     """Has a table of both families from its start to its stop.
 
-    Its name begins with ``prefix``; the rest is the process's own, since two of them may be there
-    while one takes the place of the other. ``run`` is where the kernel is waited for. What is
-    refused goes to ``refused``, as the end of a sentence that begins with ``what``.
+    Its name is ``prefix`` and a random suffix, since two processes may run while one replaces the
+    other. ``run`` runs blocking calls to the kernel. Errors are passed to ``refused``, with a text
+    that begins with ``what``.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class OwnTable(Service):
         self._making = making.addCallback(self._made).addErrback(self._failed)
 
     def stopService(self) -> Deferred[None]:
-        """Let it go; fires when it is no longer being made, either."""
+        """Close the table; fires once a creation in progress has ended, too."""
         super().stopService()
         if self._table is not None:
             self._table.close()
@@ -120,7 +120,7 @@ class OwnTable(Service):
 
 
 def _make(prefix: str, chains: Sequence[OwnChain], what: str) -> Conversation:
-    """Make the table; it is there until the conversation is closed."""
+    """Create the table; it exists until the conversation is closed."""
     with as_steering_failed(what, _MEANINGS):
         kernel = Conversation(NETLINK_NETFILTER)
         try:
@@ -132,7 +132,7 @@ def _make(prefix: str, chains: Sequence[OwnChain], what: str) -> Conversation:
 
 
 def _batch(table: bytes, chains: Sequence[OwnChain]) -> bytes:
-    """Make the messages; only that of the last rule is acknowledged."""
+    """Encode the messages; only that of the last rule is acknowledged."""
     messages = [
         _message(_BATCH_BEGIN, GET, socket.AF_UNSPEC, NFNL_SUBSYS_NFTABLES),
         _change(
@@ -176,7 +176,7 @@ def _change(kind: int, flags: int, *attributes: bytes) -> bytes:
 
 
 def _message(kind: int, flags: int, family: int, resource: int, content: bytes = b"") -> bytes:
-    """Put ``struct nfgenmsg`` before the attributes, and a header before both."""
+    """Prepend ``struct nfgenmsg`` to the attributes, and a header to both."""
     return raw_request(struct.pack("!BBH", family, 0, resource) + content, kind, flags)
 
 

@@ -1,4 +1,4 @@
-"""What the kernel's refusals mean, in words for the operator."""
+"""Messages for operators about the kernel's errors."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _EVERYWHERE = {
 
 @contextmanager
 def as_steering_failed(what: str, meanings: Mapping[int, str]) -> Iterator[None]:
-    """Raise :class:`SteeringFailed` for what the kernel refuses within.
+    """Raise :class:`SteeringFailed` for errors of the kernel in the block.
 
-    ``what`` says what is tried (``cannot read the set X``), and ``meanings`` what codes mean.
+    ``what`` says what failed (``cannot read the set X``), and ``meanings`` has texts for codes.
     """
     try:
         yield

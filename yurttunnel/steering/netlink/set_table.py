@@ -33,25 +33,26 @@ from yurttunnel.steering.netlink.conversation import (
 from yurttunnel.steering.netlink.messages import NESTED, attribute, attributes, raw_request, request
 
 MAXIMUM = 1 << 20
-"""Addresses in a set at most; the kernel's default, 65,536, is less than a large cluster needs."""
+"""The maximum number of addresses in a set; the default, 65,536, is too few for large clusters."""
 
 _TYPE = "hash:ip"
 _FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
 _LENGTHS = {4: 4, 6: 16}
 
 _PROTOCOL = 6
-"""The version of ipset's protocol that every kernel since 2.6.39 accepts."""
+"""The version of the ipset protocol that every kernel since 2.6.39 accepts."""
 
 _REVISION = 0
-"""The version of the set type: the first has all that is needed here, and every kernel has it."""
+"""The revision of the set type: the first is sufficient, and every kernel supports it."""
 
 _AT_ONCE = 1000
-"""Addresses in one message. An attribute takes 64 KiB, and the set is locked meanwhile."""
+"""The number of addresses in one message. An attribute has at most 64 KiB, and the set is locked
+while the kernel processes it."""
 
 _HEADER_SIZE = 4
-"""Of ``struct nfgenmsg``, before the attributes."""
+"""The size of ``struct nfgenmsg``, which precedes the attributes."""
 
-# IPSET_ATTR_* of linux/netfilter/ipset/ip_set.h: of commands, and of what is in DATA.
+# IPSET_ATTR_* from linux/netfilter/ipset/ip_set.h: of commands, and within DATA.
 _SETNAME, _TYPENAME, _FAMILY, _DATA, _ADT, _LINENO = 2, 3, 5, 7, 8, 9
 _IP, _TIMEOUT, _CADT_FLAGS, _BITMASK, _MAXELEM, _NETMASK = 1, 6, 8, 12, 19, 20
 _ADDRESSES = {4: 1, 6: 2}
@@ -59,16 +60,16 @@ _ADDRESSES = {4: 1, 6: 2}
 _NETWORK_ORDER = 0x4000
 """``NLA_F_NET_BYTEORDER``."""
 
-# NFNL_SUBSYS_NFT_COMPAT and what belongs to it, of linux/netfilter/nf_tables_compat.h.
+# NFNL_SUBSYS_NFT_COMPAT and its attributes, from linux/netfilter/nf_tables_compat.h.
 _NFT_COMPAT = 11
 _COMPAT_NAME, _COMPAT_REVISION, _COMPAT_KIND = 1, 2, 3
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """A set as the kernel has it, with its addresses packed.
+    """The content of a set in the kernel, with packed addresses.
 
-    ``fits`` says whether it is of the kind that :meth:`SetTable.create` makes, and large enough.
+    ``fits`` is whether it has the type and size that :meth:`SetTable.create` sets.
     """
 
     fits: bool
@@ -78,7 +79,7 @@ class Content:
 class SetTable:
     """The sets of the network namespace; each method raises :class:`KernelRefused`.
 
-    ``conversation`` is of the protocol ``NETLINK_NETFILTER``.
+    ``conversation`` has the protocol ``NETLINK_NETFILTER``.
     """
 
     def __init__(self, conversation: Conversation) -> None:
@@ -97,10 +98,10 @@ class SetTable:
         return True
 
     def has_match(self) -> bool:
-        """Return whether rules can refer to sets, as far as the kernel can be asked.
+        """Return whether rules can refer to sets, as far as the kernel can be queried.
 
-        That is through nftables' compatibility with iptables. A kernel without it, which has the
-        legacy iptables only, is taken to have the match that has always come with sets.
+        The query uses the compatibility of nftables with iptables. A kernel without it, which has
+        legacy iptables only, is assumed to have the match that has always been part of sets.
         """
         body = struct.pack("=BBH", socket.AF_INET, 0, 0) + b"".join(
             (
@@ -116,7 +117,7 @@ class SetTable:
         return True
 
     def read(self, name: str, version: int) -> Content | None:
-        """Return what is in a set, ``None`` if there is none; ``version`` is what is expected."""
+        """Return the content of a set, ``None`` if it does not exist; ``version`` is expected."""
         asked = request(_message(name=name), _kind(IPSET_CMD_LIST), DUMP)
         found: set[bytes] = set()
         seen = False
@@ -131,7 +132,7 @@ class SetTable:
         return Content(fits, frozenset(found)) if seen else None
 
     def create(self, name: str, version: int) -> None:
-        """Make an empty set."""
+        """Create an empty set."""
         message = _message(name=name, typename=_TYPE, family=_FAMILIES[version])
         message["attrs"] += [
             ["IPSET_ATTR_REVISION", _REVISION],
@@ -141,22 +142,22 @@ class SetTable:
         self._conversation.change(request(message, _kind(IPSET_CMD_CREATE), flags))
 
     def add(self, name: str, version: int, addresses: Collection[bytes]) -> None:
-        """Put addresses into a set; those that are there already do not matter."""
+        """Add addresses to a set; existing ones are ignored."""
         self._change(IPSET_CMD_ADD, name, version, addresses)
 
     def delete(self, name: str, version: int, addresses: Collection[bytes]) -> None:
-        """Take addresses out of a set; those that are not there do not matter."""
+        """Delete addresses from a set; missing ones are ignored."""
         self._change(IPSET_CMD_DEL, name, version, addresses)
 
     def swap(self, name: str, other: str) -> None:
-        """Exchange the names of two sets, for the rules that refer to them, too."""
+        """Exchange the names of two sets, also in the rules that refer to them."""
         message = _message(name=name)
         message["attrs"].append(["IPSET_ATTR_TYPENAME", other])  # its number means "other name"
         self._conversation.change(request(message, _kind(IPSET_CMD_SWAP), CHANGE))
 
     def destroy(self, name: str) -> bool:
-        """Remove a set; say whether there was one."""
-        # Without this flag the kernel is content, too, when there is no such set.
+        """Remove a set; return whether it existed."""
+        # Without this flag the kernel reports success even if the set does not exist.
         asked = request(_message(name=name), _kind(IPSET_CMD_DESTROY), CHANGE | NLM_F_EXCL)
         try:
             self._conversation.change(asked)
@@ -170,7 +171,7 @@ class SetTable:
         before = _before_address(version, _NETWORK_ORDER)
         remaining = iter(addresses)
         while some := list(itertools.islice(remaining, _AT_ONCE)):
-            # Each address is an attribute, and ``before`` is what stands before its bytes.
+            # Each address is an attribute, and ``before`` precedes its bytes.
             content = before + before.join(some)
             more = attribute(_LINENO, bytes(4)) + attribute(_ADT | NESTED, content)
             asked = request(_message(name=name), _kind(command), CHANGE, more)
@@ -197,10 +198,10 @@ def _kind(command: int) -> int:
 
 
 def _before_address(version: int, order: int = 0) -> bytes:
-    """Return the headers that stand before the bytes of an address of a set.
+    """Return the headers that precede the bytes of an address in a set.
 
-    The attribute DATA holds the attribute IP, and that one of the address. The kernel wants to be
-    told ``_NETWORK_ORDER`` with it, and does not say so itself, but for some old ones.
+    The attribute DATA contains the attribute IP, which contains the address. The kernel requires
+    ``_NETWORK_ORDER`` in requests, and does not set it in replies, except for some old kernels.
     """
     packed = attribute(_ADDRESSES[version] | order, bytes(_LENGTHS[version]))
     whole = attribute(_DATA | NESTED, attribute(_IP | NESTED, packed))
@@ -208,7 +209,7 @@ def _before_address(version: int, order: int = 0) -> bytes:
 
 
 def _read_part(body: bytes, version: int, found: set[bytes]) -> bool:
-    """Add the addresses in one message to ``found``; say whether it is of a set that fits."""
+    """Add the addresses in one message to ``found``; return whether the set fits."""
     fits = True
     for kind, content in attributes(body, _HEADER_SIZE):
         if kind == _TYPENAME:
@@ -224,13 +225,14 @@ def _read_part(body: bytes, version: int, found: set[bytes]) -> bool:
 
 def _has_parameters(parameters: dict[int, bytes]) -> bool:
     (largest,) = struct.unpack(">I", parameters.get(_MAXELEM, bytes(4)))
-    # With a mask the set has networks, whatever is put in.
+    # With a mask the set contains networks, whatever is added.
     plain = parameters.keys().isdisjoint((_TIMEOUT, _CADT_FLAGS, _BITMASK, _NETMASK))
     return plain and largest >= MAXIMUM
 
 
 def _read_addresses(content: bytes, version: int, found: set[bytes]) -> bool:
-    # All of a plain set look alike, which reads thousands in a millisecond: no loop of our own.
+    # All addresses of a plain set have the same headers: parsing them without a loop takes a
+    # millisecond for thousands.
     before = {_before_address(version), _before_address(version, _NETWORK_ORDER)}
     each = struct.Struct(f"{len(_before_address(version))}s{_LENGTHS[version]}s")
     if len(content) % each.size:

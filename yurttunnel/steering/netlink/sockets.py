@@ -1,4 +1,4 @@
-"""TCP sockets of this network namespace, whoever has them, or nobody any more (sock_diag(7))."""
+"""All TCP sockets of this network namespace, also those without a process (sock_diag(7))."""
 
 from __future__ import annotations
 
@@ -21,42 +21,42 @@ from yurttunnel.steering.netlink.conversation import (
 from yurttunnel.steering.netlink.messages import attributes, raw_request
 
 NETLINK_SOCK_DIAG = 4
-"""Of ``linux/netlink.h``."""
+"""From ``linux/netlink.h``."""
 
 DELIVERY_SECONDS = 5.0
-"""How long the last bytes of connections that have ended are waited for: who takes none of them for
-so long has little hope."""
+"""How long to wait until the last data of closed connections is delivered: a peer that accepts none
+for this long is unlikely to do so later."""
 
 _LOOK_SECONDS = 0.02
 
 _BY_FAMILY, _DESTROY = 20, 21
-"""Of ``linux/sock_diag.h``."""
+"""From ``linux/sock_diag.h``."""
 
 _MARK = 15
-"""``INET_DIAG_MARK`` of ``linux/inet_diag.h``; told to those with CAP_NET_ADMIN."""
+"""``INET_DIAG_MARK`` from ``linux/inet_diag.h``; only available with CAP_NET_ADMIN."""
 
 _REQUEST = struct.Struct("=BBBBI")
 _PORTS = struct.Struct("!HH")
 _NO_ADDRESSES = bytes(32)
 _NO_INTERFACE_NO_COOKIE = struct.pack("=III", 0, 0xFFFFFFFF, 0xFFFFFFFF)
 _ANSWER_SIZE = 72
-"""Of ``struct inet_diag_msg``; attributes follow it."""
+"""The size of ``struct inet_diag_msg``, which attributes follow."""
 
 _PORTS_OFFSET = 4
-"""Of the ports in that."""
+"""The offset of the ports in it."""
 
 _EVERY_STATE = 0xFFFFFFFF
 
 _UNDELIVERED = 1 << 4 | 1 << 9 | 1 << 11
-"""``TCP_FIN_WAIT1``, ``TCP_LAST_ACK`` and ``TCP_CLOSING`` of ``net/tcp_states.h``: the peer has not
-acknowledged the end, nor what may be before it."""
+"""``TCP_FIN_WAIT1``, ``TCP_LAST_ACK`` and ``TCP_CLOSING`` from ``net/tcp_states.h``: the peer has
+not acknowledged the FIN, nor any data that may precede it."""
 
 _FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
 
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """The two ends of a connection, its beginning first; addresses are as packets have them."""
+    """The two ends of a connection, the client's first; addresses are packed."""
 
     source: bytes
     source_port: int
@@ -65,11 +65,11 @@ class Ends:
 
 
 def destroy(conversation: Conversation, version: int, ends: Ends) -> None:
-    """End the socket that a connection was begun with, unless it is marked as the server's own.
+    """Destroy the client socket of a connection, unless it has the server's own mark.
 
-    There is none for a connection that only passes through this machine, but the kernel then finds
-    who listens on the number of its source port: that one is left alone. A kernel that destroys no
-    sockets (CONFIG_INET_DIAG_DESTROY) leaves all: then forgetting has to do.
+    A connection that is only forwarded has no socket here, but the kernel then returns a listening
+    socket with the number of its source port, which is left alone. A kernel that does not support
+    it (CONFIG_INET_DIAG_DESTROY) destroys none: then deleting the entry has to suffice.
     """
     addresses = ends.source.ljust(16, b"\0") + ends.destination.ljust(16, b"\0")
     desired = _desired(version, _EVERY_STATE, ends.source_port, ends.port, addresses)
@@ -77,7 +77,7 @@ def destroy(conversation: Conversation, version: int, ends: Ends) -> None:
         found = conversation.get(raw_request(desired, _BY_FAMILY, GET))
     except KernelRefused:
         return
-    # Who listens has no other end.
+    # A listening socket has no other end.
     is_its = _PORTS.unpack_from(found, _PORTS_OFFSET) == (ends.source_port, ends.port)
     mark = dict(attributes(found, _ANSWER_SIZE)).get(_MARK, b"")
     if is_its and int.from_bytes(mark, sys.byteorder) & MASK != MARK:
@@ -85,10 +85,10 @@ def destroy(conversation: Conversation, version: int, ends: Ends) -> None:
 
 
 def wait_until_delivered(ports: Collection[int], seconds: float = DELIVERY_SECONDS) -> None:
-    """Wait until the peers of connections to ``ports`` that were closed here have what was sent.
+    """Wait until the peers of closed connections to ``ports`` have acknowledged all data.
 
-    A process that has closed them may end long before. A kernel that does not tell
-    (CONFIG_INET_DIAG) is not waited for.
+    The process that closed them may end long before. If the kernel does not support it
+    (CONFIG_INET_DIAG), return at once.
     """
     end = time.monotonic() + seconds
     with (
@@ -96,12 +96,12 @@ def wait_until_delivered(ports: Collection[int], seconds: float = DELIVERY_SECON
         Conversation(NETLINK_SOCK_DIAG) as conversation,
     ):
         while _is_undelivered(conversation, ports) and time.monotonic() < end:
-            # This runs in a thread of its own, which may wait: the kernel tells nobody of it.
+            # This runs in its own thread, which may block: the kernel has no notification for it.
             time.sleep(_LOOK_SECONDS)
 
 
 def _is_undelivered(conversation: Conversation, ports: Collection[int]) -> bool:
-    # Both dumps are read to their ends: a conversation is about one thing at a time.
+    # Read both dumps to their ends: a netlink conversation handles one request at a time.
     found = [
         _PORTS.unpack_from(answer, _PORTS_OFFSET)[0] in ports
         for version in _FAMILIES

@@ -1,12 +1,12 @@
-"""Connections that have been led here stay led, whatever becomes of the rules that did it.
+"""Keeping redirected connections redirected when the rules are removed.
 
-The kernel remembers where it leads a connection, but applies that only while it tracks
-connections, and while there is a chain of the type ``nat``. It begins with the first rule that
-needs either, and ends with the last one: where the rules of this program are the only ones, whoever
-flushes them, or the program itself when it drains, would break every connection that they have led
-(``nf_ct_netns_put`` of net/netfilter/nf_conntrack_proto.c, ``nf_nat_unregister_fn`` of
-nf_nat_core.c). So this process has a table of its own with one of each, which stays until the
-kernel has delivered what was sent last.
+The kernel stores the destination of a redirected connection, but applies it only while it tracks
+connections, and while there is a chain of the type ``nat``. Both start with the first rule that
+needs them, and end with the last one. If there are only rules of this program, then a flush by
+another program, or the removal of the rules when this one drains, would break every connection that
+they have redirected (``nf_ct_netns_put`` of net/netfilter/nf_conntrack_proto.c,
+``nf_nat_unregister_fn`` of nf_nat_core.c). So this process has its own table with one of each,
+which exists until the last data has been delivered.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from yurttunnel.steering.netlink.sockets import wait_until_delivered
 from yurttunnel.steering.netlink.worker import Run
 
 TABLE = "yurttunnel-"
-"""What the name of the table begins with."""
+"""The prefix of the table's name."""
 
 _LAST = 100
-"""A priority behind the rules of iptables (``NF_IP_PRI_NAT_DST``)."""
+"""A priority after the rules of iptables (``NF_IP_PRI_NAT_DST``)."""
 
 
 class Tracking(OwnTable):
-    """Has the kernel track connections, and translate them, from its start to its stop.
+    """Has the kernel track and translate connections, from its start to its stop.
 
-    ``ports`` returns where connections have been led to on this machine. What is refused is told in
-    the log, once, with the ``flag`` that has asked for rules.
+    ``ports`` returns the local ports to which connections have been redirected. An error is logged
+    once, with the ``flag`` that has requested rules.
     """
 
     _log = Logger()
@@ -49,7 +49,7 @@ class Tracking(OwnTable):
         super().__init__(run, TABLE, [keep], "cannot keep connections tracked", self._tell)
 
     def stopService(self) -> Deferred[None]:
-        """Let it go, once clients have the end of what they were sent, or take too long."""
+        """Remove the table once clients have received all data, or after a timeout."""
         if self._table is None:
             return super().stopService()
         delivered = self._run(partial(wait_until_delivered, frozenset(self._ports())))
@@ -59,7 +59,7 @@ class Tracking(OwnTable):
         return super().stopService()
 
     def _unknown(self, failure: Failure) -> None:
-        """Wait no longer where the kernel is too busy to tell."""
+        """Stop waiting if the kernel is too busy to answer."""
         failure.trap(SteeringFailed)
 
     def _tell(self, error: SteeringFailed) -> None:

@@ -1,4 +1,4 @@
-"""A thread for what waits for the kernel, so that the reactor does not."""
+"""A thread for blocking calls to the kernel, so that the reactor does not block."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.tunnel.reactor import IReactor
 
 DEADLINE = 20.0
-"""Seconds for one job with its wait for the jobs before it: some times what each answer may take
-(:data:`yurttunnel.steering.netlink.conversation.SECONDS`)."""
+"""The timeout of a job in seconds, including its wait for previous jobs: several times that of one
+reply (:data:`yurttunnel.steering.netlink.conversation.SECONDS`)."""
 
 _Result = TypeVar("_Result")
 
 
 class Run(Protocol):
-    """Runs a job, and gives what it returns or raises."""
+    """Runs a job, and returns its result or error."""
 
     def __call__(self, job: Callable[[], _Result], /) -> Deferred[_Result]:
         """Run ``job``."""
@@ -32,8 +32,8 @@ class Run(Protocol):
 class KernelWorker(Service):
     """Runs jobs in threads, one after the other.
 
-    Each job gets a thread of its own, which begins in the network namespace of the thread that
-    asks, and ends with the job. Jobs are rare (some in a minute), and making a thread is cheap.
+    Each job has its own thread, which starts in the network namespace of the calling thread, and
+    ends with the job. Jobs are rare (a few in a minute), and creating a thread is cheap.
     """
 
     def __init__(self, reactor: IReactor) -> None:
@@ -41,10 +41,10 @@ class KernelWorker(Service):
         self._turn = DeferredLock()
 
     def run(self, job: Callable[[], _Result]) -> Deferred[_Result]:
-        """Run ``job`` in a thread; return what it returns or raises.
+        """Run ``job`` in a thread; return its result or error.
 
-        It fails with :class:`SteeringFailed` when that takes longer than :data:`DEADLINE`. The
-        thread goes on then, since nothing can stop it, and the jobs behind wait for its end.
+        Fails with :class:`SteeringFailed` after :data:`DEADLINE`. The thread then continues,
+        because nothing can stop it, and the next jobs wait for its end.
         """
         return Deferred.fromCoroutine(self._run(job)).addTimeout(DEADLINE, self._reactor, _too_late)
 
@@ -68,7 +68,7 @@ class KernelWorker(Service):
         return await ended
 
     def stopService(self) -> Deferred[bool]:
-        """Wait for the jobs that are under way, but no longer than :data:`DEADLINE`."""
+        """Wait for the jobs in progress, but no longer than :data:`DEADLINE`."""
         super().stopService()
         idle = self._turn.run(lambda: None)
         return ended_within(self._reactor, DEADLINE, idle)
