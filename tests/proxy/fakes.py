@@ -1,4 +1,4 @@
-"""The rooms around the proxier, in memory."""
+"""Fakes of the proxier's collaborators, in memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from yurttunnel.steering.interfaces import VERSIONS, Applied
 
 @implementer(IDesiredStateSource)
 class FakeSource:
-    """Has nothing listed until :meth:`set` is called."""
+    """Has no state until :meth:`set` is called."""
 
     def __init__(self):
         self.on_changed = []
@@ -39,7 +39,7 @@ class FakeSource:
         return self.current
 
     def set(self, *services, checks=(), problems=()):
-        """Have another state."""
+        """Set another state."""
         self.current = DesiredState(
             {each.key: each for each in services},
             {each.port: each for each in checks},
@@ -51,7 +51,7 @@ class FakeSource:
 
 @implementer(IProxySocket)
 class FakeSocket:
-    """Listens nowhere; a test sets ``active``, and ends what is under way by :meth:`drained`."""
+    """Does not listen; a test sets ``active``, and ends the connections by :meth:`drained`."""
 
     def __init__(self, owner, port, service, picker):
         self.owner = owner
@@ -63,11 +63,11 @@ class FakeSocket:
         self._stopped = Deferred()
 
     def update(self, service):
-        """Keep what has changed."""
+        """Store the change."""
         self.services.append(service)
 
     def stop(self, drain):
-        """Give the port back."""
+        """Release the port."""
         self.drains.append(drain)
         self.owner.used.discard(self.port)
         if not self.active:
@@ -75,18 +75,18 @@ class FakeSocket:
         return self._stopped
 
     def drained(self):
-        """End what is under way."""
+        """End the connections."""
         self.active = 0
         self._stopped.callback(None)
 
     def stats(self):
-        """Count what a test has set."""
+        """Return the counts that a test has set."""
         return SocketStats(self.active, total=3, failed=1, received=10, sent=20)
 
 
 @implementer(IProxySockets)
 class FakeSockets:
-    """Has some ports; ``opened`` are all sockets there have ever been."""
+    """Has some ports; ``opened`` are all sockets that were ever opened."""
 
     def __init__(self, ports=range(40000, 50000)):
         self.ports = ports
@@ -94,7 +94,7 @@ class FakeSockets:
         self.opened = []
 
     def open(self, service, picker):
-        """Take the first port that is free."""
+        """Use the first free port."""
         free = next((port for port in self.ports if port not in self.used), None)
         if free is None:
             raise OSError(98, "no remaining ports")
@@ -106,7 +106,7 @@ class FakeSockets:
 
 @implementer(IClaims)
 class FakeClaims:
-    """Holds every portal but those whose port is ``taken``."""
+    """Claims every portal except those whose port is ``taken``."""
 
     def __init__(self):
         self.taken = set()
@@ -123,17 +123,17 @@ class FakeClaims:
         }
 
     def release(self):
-        """Hold nothing."""
+        """Release all ports."""
         self.wanted = None
 
 
 @implementer(IRules)
 class FakeRules:
-    """Keeps what rules would be made for.
+    """Records what rules would be created for.
 
-    ``applied`` are all that there were. While ``failure`` is set calls fail with it, and while
-    ``holds`` they do not end until :meth:`go_on`. Families of the versions in ``refused`` get no
-    rules. ``differences`` are what the next one finds.
+    ``applied`` has all of them. While ``failure`` is set, calls fail with it, and while ``holds``
+    is true, they do not end until :meth:`go_on`. Families of the versions in ``refused`` get no
+    rules. ``differences`` are those that the next call finds.
     """
 
     backend = "none"
@@ -149,7 +149,7 @@ class FakeRules:
         self._waiting = []
 
     async def apply(self, placed):
-        """Make the rules."""
+        """Create the rules."""
         if self.holds:
             waiting = Deferred()
             self._waiting.append(waiting)
@@ -171,25 +171,25 @@ class FakeRules:
             each.callback(None)
 
     async def remove(self, versions=VERSIONS):
-        """Remove them."""
+        """Remove the rules."""
         if self.failure is not None:
             raise SteeringFailed(self.failure)
         self.removed += 1
         return True
 
     def generation(self):
-        """Count what others do."""
+        """Return the number of changes by others."""
         return self.number
 
     @property
     def ports(self):
-        """Where each virtual service leads by the last rules."""
+        """Return where each virtual service leads according to the last rules."""
         return {each.service.key: each.proxy_port for each in self.applied[-1]}
 
 
 @implementer(IConntrack)
 class FakeConntrack:
-    """Forgets what it is told; while ``failure`` is set it fails with it."""
+    """Records the flows that it deletes; while ``failure`` is set, fails with it."""
 
     def __init__(self):
         self.forgotten = []
@@ -202,19 +202,19 @@ class FakeConntrack:
         return len(stale)
 
     def forget(self, version, stale):
-        """Note the flows."""
+        """Record the flows."""
         return Deferred.fromCoroutine(self._forget(version, stale))
 
 
 class FakeChecks:
-    """The ports by which load balancers ask."""
+    """The health check ports."""
 
     def __init__(self):
         self.desired = {}
         self.found = []
 
     async def update(self, desired):
-        """Answer for ``desired``."""
+        """Serve the ``desired`` ports."""
         self.desired = desired
 
     def problems(self):
@@ -222,30 +222,30 @@ class FakeChecks:
         return self.found
 
     async def stop(self):
-        """Answer no more."""
+        """Stop serving."""
         self.desired = {}
 
 
 @implementer(IKernel)
 class FakeKernel:
-    """Carries all but what has the PROXY protocol; something is wrong with each of them."""
+    """Carries all services except those with the PROXY protocol; each has a problem."""
 
     def carries(self, service):
-        """Return whether it takes no socket."""
+        """Return whether the service needs no socket."""
         return not service.proxy_protocol
 
     def problems(self, service):
-        """Return what is wrong."""
+        """Return a problem."""
         return [Problem(str(service.key.name), "not as asked for")]
 
     def endpoints(self, service):
-        """Know nothing of them."""
+        """Return nothing."""
         return ()
 
     def stats(self, service):
-        """Have led some."""
+        """Return some attempts."""
         return KernelStats(2, 7)
 
     def totals(self):
-        """Have led some more, of services that are gone."""
+        """Return more attempts, including those of removed services."""
         return {Protocol.TCP: 9}

@@ -1,4 +1,4 @@
-"""Services, EndpointSlices and Nodes as the API has them."""
+"""Services, EndpointSlices and Nodes in the format of the API."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def endpoint_slice(
 ):
     """Return an EndpointSlice of the Service ``of``; an endpoint may be just an address.
 
-    ``triggered`` is when what has changed it came, as the API writes it.
+    ``triggered`` is the time of the event that caused the change, in the API's format.
     """
     return {
         "apiVersion": "discovery.k8s.io/v1",
@@ -89,14 +89,14 @@ def endpoint_slice(
 
 
 def taken(*objects):
-    """Return what is kept of Services, and what of EndpointSlices."""
+    """Return what is kept of Services and of EndpointSlices."""
     services = [service_from(each) for each in objects if each["kind"] == "Service"]
     slices = [endpoint_slice_from(each) for each in objects if each["kind"] == "EndpointSlice"]
     return [each for each in services if each], [each for each in slices if each]
 
 
 def shown(state):
-    """Return what is served, by the text of each key: portals, and endpoints."""
+    """Return portals and endpoints, by the text of each key."""
     return {
         str(key): ([_portal(each) for each in made.portals], [str(each) for each in made.endpoints])
         for key, made in state.services.items()
@@ -104,7 +104,7 @@ def shown(state):
 
 
 def told(state):
-    """Return the problems in sentences."""
+    """Return the problems as sentences."""
     return [f"{problem.what}: {problem.text}" for problem in state.problems]
 
 

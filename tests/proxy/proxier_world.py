@@ -39,7 +39,7 @@ class ProxierTestCase(SynchronousTestCase):
     settings = SETTINGS
 
     def setUp(self):
-        """Start it with nothing listed."""
+        """Start it without a state."""
         self.clock = Clock()
         self.addresses = frozenset([ip_address("192.0.2.1"), ip_address("2001:db8::1")])
         self.source = FakeSource()
@@ -70,22 +70,22 @@ class ProxierTestCase(SynchronousTestCase):
     kernel = None
 
     def make_placement(self):
-        """Have sockets carry, but for what the kernel does."""
+        """Use sockets, except for what the kernel carries."""
         return Placement(self.clock, dict.fromkeys(Protocol, self.sockets), self.kernel)
 
     def set(self, *services, **more):
-        """Have another state, and the turn of the reactor after it."""
+        """Set another state, and run the next reactor turn."""
         self.source.set(*services, **more)
         self.clock.advance(0)
         self.clock.advance(0)
 
     def pass_period(self):
-        """Have the next sync that nobody asks for."""
+        """Run the next periodic sync."""
         self.clock.advance(self.settings.least)
         self.clock.advance(self.settings.period)
 
     def warnings(self):
-        """Return what was logged as a warning or worse."""
+        """Return the messages at level warning or above."""
         return [
             each["log_format"].format(**each)
             for each in self.told

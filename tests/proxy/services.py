@@ -25,6 +25,6 @@ def endpoint(number, port=80):
 
 
 def service(endpoints=(), **more):
-    """Make a virtual service with endpoints, or the numbers of some."""
+    """Make a virtual service with endpoints, or with the numbers of endpoints."""
     found = sorted(endpoint(each) if isinstance(each, int) else each for each in endpoints)
     return VirtualService(more.pop("key", key()), more.pop("portals", ()), tuple(found), **more)

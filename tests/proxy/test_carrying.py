@@ -1,4 +1,4 @@
-"""What is chosen to carry connections, by the command line and what the machine has."""
+"""Tests of the choice of mode and back end, by the command line and the machine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class CarrierTests(SynchronousTestCase):
     """The mode, and the back end."""
 
     def setUp(self):
-        """Have a kernel that can carry."""
+        """Make a kernel that supports kernel mode."""
         self.unable = None
         self.versions = (4, 6)
         self.patch(
@@ -51,14 +51,14 @@ class CarrierTests(SynchronousTestCase):
         )
 
     def found(self, *flags):
-        """Return what is found for a command line."""
+        """Return what is chosen for a command line."""
         coroutine = find_carrier(
             MemoryReactorClock(), parse(*flags), lambda job: None, None, FakeSource()
         )
         return self.successResultOf(Deferred.fromCoroutine(coroutine))
 
     def test_without_rules(self):
-        """Nothing of the kernel is touched, and nothing claimed."""
+        """The kernel is not changed, and nothing is claimed."""
         found = self.found("--proxy-backend=none")
         self.assertIs(Mode.USER, found.mode)
         self.assertIsInstance(found.rules, NoRules)
@@ -67,7 +67,7 @@ class CarrierTests(SynchronousTestCase):
         self.assertEqual((self.shared,), found.services)
 
     def test_where_proxy_sockets_listen(self):
-        """At the loopback address that is given, and at the one of the other family."""
+        """At the loopback address that is given, and at the default one of the other family."""
 
         def kept(reactor, settings, ports):
             self.ports = ports
@@ -88,7 +88,7 @@ class CarrierTests(SynchronousTestCase):
             self.assertEqual(expected, hosts)
 
     def test_the_kernel_where_it_can(self):
-        """That has a service of its own, and says what ails it."""
+        """It has its own service, and reports its problems."""
         found = self.found()
         self.assertIs(Mode.KERNEL, found.mode)
         verifyObject(IKernel, found.kernel)
@@ -106,7 +106,7 @@ class CarrierTests(SynchronousTestCase):
         self.assertIn("--mode user", problem.text)
 
     def test_else_this_process(self):
-        """With the rules that there are, which drain as connections stay tracked without them."""
+        """With the available rules; connections stay tracked without them while they drain."""
         self.unable = "nft is not installed"
         found = self.found()
         self.assertIs(Mode.USER, found.mode)
@@ -115,26 +115,26 @@ class CarrierTests(SynchronousTestCase):
         self.assertEqual([Service, Tracking], [type(each) for each in found.services])
 
     def test_a_kernel_that_cannot_by_one_family(self):
-        """This process carries: the kernel would take the rules of neither."""
+        """User mode is used: the kernel would accept the rules of neither."""
         self.unable = "no nft_fib_ipv6"
         self.versions = (6,)
         self.assertIs(Mode.USER, self.found().mode)
 
     def test_a_machine_that_forwards_nothing(self):
-        """This process carries, unless the command line says that the kernel is to."""
+        """User mode is used, unless the command line requests kernel mode."""
         self.patch(carrying, "forwards", lambda versions: False)
         self.assertIs(Mode.USER, self.found().mode)
         self.assertIs(Mode.KERNEL, self.found("--mode=kernel").mode)
 
     def test_what_the_command_line_says(self):
-        """It is not asked what the kernel can."""
+        """The kernel's support is not checked."""
         self.assertIs(Mode.USER, self.found("--mode=user").mode)
         self.assertIs(Mode.USER, self.found("--proxy-backend=iptables").mode)
         self.unable = "nft is not installed"
         self.assertIs(Mode.KERNEL, self.found("--mode=kernel").mode)
 
     def test_where_node_ports_are_held(self):
-        """That is where rules lead them from."""
+        """They are claimed where rules redirect them."""
         self.patch(carrying, "Claims", lambda own, is_proxy_port, node_ports: node_ports)
         found = self.found("--nodeport-addresses=10.0.0.0/8")
         self.assertEqual((ip_network("10.0.0.0/8"),), found.claims)
@@ -144,7 +144,7 @@ class ProxySocketsTests(SynchronousTestCase):
     """What proxy sockets share."""
 
     def test_it_ends_with_its_service(self):
-        """Pipes that nobody has are closed, and nobody looks at connections any more."""
+        """Idle pipes are closed, and connections are no longer checked."""
         closed = []
         self.patch(carrying, "most_connections", lambda: 100)
         self.patch(TcpProxySockets, "close", lambda context: closed.append(context))
@@ -156,10 +156,10 @@ class ProxySocketsTests(SynchronousTestCase):
 
 
 class NodePortTests(SynchronousTestCase):
-    """Which ports no proxy socket may have."""
+    """Which ports a proxy socket may not use."""
 
     def test_they_follow_the_state(self):
-        """Cluster IPs have ports of their own."""
+        """Cluster IPs have their own ports."""
         source = FakeSource()
         is_claimed = NodePorts(source)
         self.assertFalse(is_claimed(30080))
@@ -169,7 +169,7 @@ class NodePortTests(SynchronousTestCase):
         self.assertEqual((False, True), (is_claimed(30080), is_claimed(30081)))
 
     def test_a_port_for_load_balancers(self):
-        """A proxy socket there would keep it, and nothing could answer them."""
+        """A proxy socket there would occupy it, and health checks would fail."""
         source = FakeSource()
         is_claimed = NodePorts(source)
         source.set(service([1]), checks=[HealthCheckNodePort(30082, "default", "shop", 1)])

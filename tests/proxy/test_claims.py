@@ -1,4 +1,4 @@
-"""Ports of this machine that are portals, in a network namespace."""
+"""Tests of claiming ports of this machine that are portals, in a network namespace."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def external(address=OWN, port=30080, kind=PortalKind.EXTERNAL_IP):
 
 
 class ClaimsTests(KernelTestCase):
-    """What is held, and what becomes of those who want it as well."""
+    """What is claimed, and what happens to others that want the same port."""
 
     addresses = (str(OWN), str(OTHER))
 
     def setUp(self):
-        """Hold nothing yet."""
+        """Start without claims."""
         super().setUp()
         command("ip", "address", "add", f"{OWN_6}/128", "dev", "lo", "nodad")
         wait_for_ipv6()
@@ -48,7 +48,7 @@ class ClaimsTests(KernelTestCase):
         self.addCleanup(self.claims.release)
 
     def bound(self, version=4, protocol=Protocol.TCP, port=30080, address=None, options=()):
-        """Have another program's socket at a port; it listens by TCP."""
+        """Return another program's socket on a port; for TCP it listens."""
         family = socket.AF_INET if version == 4 else socket.AF_INET6
         made = socket.socket(family, KINDS[protocol])
         self.addCleanup(made.close)
@@ -62,7 +62,7 @@ class ClaimsTests(KernelTestCase):
         return made
 
     def is_held(self, *arguments, **more):
-        """Return whether another program cannot have a port."""
+        """Return whether another program cannot use a port."""
         try:
             self.bound(*arguments, **more).close()
         except OSError as error:
@@ -71,11 +71,11 @@ class ClaimsTests(KernelTestCase):
         return False
 
     def test_interface(self):
-        """It has what it should have."""
+        """The claims provide their interface."""
         verifyObject(IClaims, self.claims)
 
     def test_node_ports(self):
-        """Each is held on every address of its family, by its protocol; no others are."""
+        """Each is claimed on every address of its family, by its protocol; no others are."""
         for version, protocol in EVERY:
             its = key(protocol=protocol, version=version)
             self.assertEqual({}, self.claims.want({its: [node_port()]}))
@@ -84,7 +84,7 @@ class ClaimsTests(KernelTestCase):
             self.assertFalse(self.is_held(version, protocol, 30081))
 
     def restrict_node_ports(self, *networks):
-        """Have node ports at the addresses of some networks alone."""
+        """Serve node ports at the addresses of some networks only."""
         self.claims = Claims(
             lambda: self.own,
             lambda *asked: asked in self.proxy_ports,
@@ -93,7 +93,7 @@ class ClaimsTests(KernelTestCase):
         self.addCleanup(self.claims.release)
 
     def test_node_ports_at_some_addresses(self):
-        """They are held there alone: another program may have the same port elsewhere."""
+        """They are claimed only there: another program may use the same port elsewhere."""
         self.restrict_node_ports("10.20.0.1/32", "fd00::/8", "fe80::/10")
         self.own.add(ip_address("fe80::1"))
         for version, protocol in EVERY:
@@ -104,7 +104,7 @@ class ClaimsTests(KernelTestCase):
             self.assertTrue(self.is_held(version, protocol, address=(OWN, OWN_6)[version == 6]))
 
     def test_node_ports_of_a_family_without_networks(self):
-        """They are at all of its addresses, as the rules have it; so they are with all networks."""
+        """They are claimed at all of its addresses, as in the rules; the same with all networks."""
         for networks in (["10.20.0.0/16"], ["::/0", "fd00::/8"]):
             self.restrict_node_ports(*networks)
             self.claims.want({key(version=6): [node_port()]})
@@ -112,21 +112,21 @@ class ClaimsTests(KernelTestCase):
             self.claims.release()
 
     def test_node_ports_at_many_addresses(self):
-        """They are held by one socket for all addresses, not by thousands."""
+        """They are claimed by one socket for all addresses, not by thousands."""
         self.restrict_node_ports("10.0.0.0/8")
         self.own = {ip_address(f"10.30.0.{number}") for number in range(17)}
         self.assertEqual({}, self.claims.want({key(): [node_port()]}))
         self.assertTrue(self.is_held(address=OWN))
 
     def test_an_external_address_with_a_node_port_of_another_service(self):
-        """Both are served: who speaks to that address gets the first."""
+        """Both are served: clients of that address get the first."""
         self.restrict_node_ports("10.20.0.0/16")
         wanted = {key("a"): [external(OWN)], key("b"): [node_port()]}
         self.assertEqual({}, self.claims.want(wanted))
         self.assertEqual({}, self.claims.want(dict(reversed(wanted.items()))))
 
     def test_whoever_shares(self):
-        """Options that share ports are no way to one that is held."""
+        """Options that share ports do not give access to a claimed one."""
         for version, protocol in EVERY:
             self.claims.want({key(protocol=protocol, version=version): [node_port()]})
             for options in ([socket.SO_REUSEADDR], [socket.SO_REUSEADDR, socket.SO_REUSEPORT]):
@@ -134,7 +134,7 @@ class ClaimsTests(KernelTestCase):
                 self.assertTrue(self.is_held(version, protocol, address=(OWN, OWN_6)[version == 6]))
 
     def test_own_external_addresses(self):
-        """They are held there only; those of other machines, and cluster IPs, are not."""
+        """They are claimed only there; those of other machines, and cluster IPs, are not."""
         portals = [
             external(OWN),
             external(OTHER, 443, PortalKind.LOAD_BALANCER_IP),
@@ -149,18 +149,18 @@ class ClaimsTests(KernelTestCase):
         self.assertFalse(self.is_held(port=81))
 
     def test_an_address_that_comes(self):
-        """It is held at the next call."""
+        """It is claimed by the next call."""
         portals = {key(): [external(FOREIGN)]}
         self.claims.want(portals)
         self.own.add(FOREIGN)
-        # Known already, but not there yet.
+        # It is already known, but not configured yet.
         self.assertEqual({}, self.claims.want(portals))
         self.network.add(str(FOREIGN))
         self.assertEqual({}, self.claims.want(portals))
         self.assertTrue(self.is_held(address=FOREIGN))
 
     def test_a_taken_port(self):
-        """It is told, the rest is held, and it is tried again."""
+        """It is reported, the rest is claimed, and it is tried again."""
         for version, protocol in EVERY:
             taken = self.bound(version, protocol)
             its = key(protocol=protocol, version=version)
@@ -176,7 +176,7 @@ class ClaimsTests(KernelTestCase):
             self.assertTrue(self.is_held(version, protocol))
 
     def test_a_proxy_port(self):
-        """Of a port that this process has itself nobody else is blamed; what helps is said."""
+        """A port of this process itself is not reported as another's; the fix is."""
         for version, protocol in EVERY:
             self.bound(version, protocol)
             self.proxy_ports = {(version, protocol, 30080)}
@@ -187,13 +187,13 @@ class ClaimsTests(KernelTestCase):
             self.assertNotIn("another process", problem)
 
     def test_a_port_in_time_wait(self):
-        """It need not be waited for when a server has just ended, as kube-proxy does not."""
+        """A port that a server, such as kube-proxy, has just released can be claimed at once."""
         for version in (4, 6):
             address = str(OWN_6 if version == 6 else OWN)
             former = self.bound(version, options=[socket.SO_REUSEADDR])
             with socket.create_connection((address, 30080)) as client:
                 served, _ = former.accept()
-                # Who ends first has the connection in TIME_WAIT.
+                # The end that closes first has the connection in TIME_WAIT.
                 served.close()
                 self.assertEqual(b"", client.recv(1))
             former.close()
@@ -203,7 +203,7 @@ class ClaimsTests(KernelTestCase):
                 self.assertTrue(self.is_held(version, options=options))
 
     def test_again(self):
-        """What is held stays held by the same socket."""
+        """A claim is kept by the same socket."""
         portals = {key(): [node_port(), external()]}
         self.claims.want(portals)
         self.patch(socket, "socket", self.refuse)
@@ -215,7 +215,7 @@ class ClaimsTests(KernelTestCase):
         raise OSError(errno.EMFILE, "Too many open files")
 
     def test_release(self):
-        """What is not wanted any more is free; in the end everything is."""
+        """Unneeded ports are released; in the end all are."""
         self.claims.want({key(): [node_port()], key("b"): [node_port(30081)]})
         self.claims.want({key("b"): [node_port(30081)]})
         self.assertFalse(self.is_held())
@@ -224,7 +224,7 @@ class ClaimsTests(KernelTestCase):
         self.assertFalse(self.is_held(port=30081))
 
     def test_two_services(self):
-        """The one that has had a portal keeps it; the other one is told whose it is."""
+        """The one that has had a portal keeps it; the other one's problem names the owner."""
         late, early = key("a"), key("b")
         self.claims.want({early: [node_port()]})
         for _ in range(2):
@@ -235,7 +235,7 @@ class ClaimsTests(KernelTestCase):
         self.assertTrue(self.is_held())
 
     def test_a_node_port_and_an_address(self):
-        """The socket for all addresses holds both, in whichever order they come and go."""
+        """The socket for all addresses includes both, in any order of changes."""
         everywhere, there = {key("a"): [node_port()]}, {key("b"): [external()]}
         for first, second in ((everywhere, there), (there, everywhere)):
             self.assertEqual({}, self.claims.want(first))
@@ -247,7 +247,7 @@ class ClaimsTests(KernelTestCase):
             self.claims.release()
 
     def test_a_node_port_that_is_taken_elsewhere(self):
-        """Of an address of its own a service still gets what is free there."""
+        """At its own address a service still gets the ports that are free there."""
         self.bound(address=OTHER)
         both = {key("a"): [node_port()], key("b"): [external()]}
         for _ in range(2):
@@ -255,7 +255,7 @@ class ClaimsTests(KernelTestCase):
             self.assertTrue(self.is_held(address=OWN))
 
     def test_without_rules(self):
-        """Who reaches a port that is only held is refused at once, by both protocols."""
+        """Clients of a claimed port are refused at once, for both protocols."""
         for version, protocol in EVERY:
             self.claims.want({key(protocol=protocol, version=version): [node_port()]})
             family = socket.AF_INET if version == 4 else socket.AF_INET6
@@ -267,7 +267,7 @@ class ClaimsTests(KernelTestCase):
                     client.recv(1)
 
     def test_no_descriptors(self):
-        """What cannot be held for another reason is told as it is."""
+        """Other reasons are reported as they are."""
         self.patch(socket, "socket", self.refuse)
         [problem] = self.claims.want({key(): [node_port()]}).values()
         self.assertEqual("TCP port 30080 (IPv4) cannot be held: Too many open files", problem)

@@ -1,4 +1,4 @@
-"""How full the kernel's table of connections is."""
+"""Tests of the usage of the kernel's conntrack table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from yurttunnel.proxy.connection_table import ConnectionTable, connection_table
 
 
 class ConnectionTableTests(SynchronousTestCase):
-    """What is read of /proc."""
+    """Reading /proc."""
 
     def test_both_numbers(self):
         """Entries and limit are those of the kernel's files."""

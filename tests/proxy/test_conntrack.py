@@ -1,4 +1,4 @@
-"""Flows that the kernel is to forget: real packets, in a network namespace."""
+"""Tests of deleting conntrack entries: real packets, in a network namespace."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ PROGRAMS = {4: "iptables", 6: "ip6tables"}
 
 
 def to(address, port=DNS, endpoint=None, protocol=Protocol.UDP, kept=()):
-    """Return which flows are meant."""
+    """Return the flows to a portal."""
     return StaleFlows(protocol, address, port, endpoint, frozenset(kept))
 
 
 class ConntrackTests(KernelTestCase):
-    """What is forgotten, and what is not."""
+    """Which entries are deleted, and which are not."""
 
     version = 4
     other_version = 6
 
     def setUp(self):
-        """Have addresses of pods, and portals that are led nowhere yet."""
+        """Add addresses of pods, and portals without rules."""
         super().setUp()
-        # Whatever is sent there is lost: nobody has that hardware address.
+        # Packets there are lost: no machine has that hardware address.
         command("ip", "link", "add", "cloud", "type", "veth", "peer", "name", "far")
         for link in ("cloud", "far"):
             command("ip", "link", "set", link, "addrgenmode", "none", "up")
@@ -66,13 +66,13 @@ class ConntrackTests(KernelTestCase):
         return made
 
     def listen(self, version, address):
-        """Have a pod that serves DNS."""
+        """Make a pod that serves DNS."""
         made = self.socket(version)
         made.bind((address, DNS))
         return made
 
     def lead(self, change, address, pod, port=DNS, version=None, protocol="udp"):
-        """Make the rule that leads a portal to a pod, or remove it."""
+        """Create the rule that redirects a portal to a pod, or remove it."""
         version = version or self.version
         there = PODS[version][pod]
         there = there if version == 4 else f"[{there}]"
@@ -84,21 +84,21 @@ class ConntrackTests(KernelTestCase):
         )
 
     def send(self, address, port=DNS, version=None):
-        """Have a new client send there."""
+        """Send from a new client."""
         client = self.socket(version or self.version)
         client.connect((address, port))
         client.send(b"?")
         return client
 
     def connect(self, address, port=DNS):
-        """Have a new client begin to connect there."""
+        """Start to connect from a new client."""
         connecting = self.socket(self.version, socket.SOCK_STREAM)
         connecting.setblocking(False)
         self.assertEqual(errno.EINPROGRESS, connecting.connect_ex((address, port)))
         return connecting
 
     def flows(self, version=None, protocol="udp"):
-        """Return where the flows that the kernel tracks were meant for, sorted."""
+        """Return the original destinations of tracked flows, sorted."""
         found = command("conntrack", "-L", "-p", protocol, "-f", f"ipv{version or self.version}")
         return sorted(
             (line.split(" dst=")[1].split()[0], int(line.split(" dport=")[1].split()[0]))
@@ -106,7 +106,7 @@ class ConntrackTests(KernelTestCase):
         )
 
     def forget(self, *stale, version=None):
-        """Forget, at once; give how many there were."""
+        """Delete entries at once; return their number."""
         return self.successResultOf(self.conntrack.forget(version or self.version, stale))
 
     def endpoint(self, pod):
@@ -114,11 +114,11 @@ class ConntrackTests(KernelTestCase):
         return Endpoint(ip_address(PODS[self.version][pod]), DNS)
 
     def test_interface(self):
-        """It has what it should have."""
+        """The class provides its interface."""
         verifyObject(IConntrack, self.conntrack)
 
     def test_a_client_goes_where_rules_lead_now(self):
-        """Without it one that goes on sending would have the former pod for ever."""
+        """Otherwise a client that continues to send would keep the former pod forever."""
         portal = PORTAL[self.version]
         self.lead("-A", portal, 0)
         client = self.send(portal)
@@ -132,7 +132,7 @@ class ConntrackTests(KernelTestCase):
         self.assertEqual(b"moved", self.pods[1].recv(10))
 
     def test_before_there_were_rules(self):
-        """One that has sent to a portal which led nowhere is served as soon as it leads."""
+        """A client that has sent to a portal without rules is served once there are rules."""
         portal = PORTAL[self.version]
         client = self.send(portal)
         self.lead("-A", portal, 0)
@@ -156,7 +156,7 @@ class ConntrackTests(KernelTestCase):
         self.assertEqual(0, self.forget(to(portal)))
 
     def test_an_attempt_before_there_were_rules(self):
-        """What a client by TCP sends after a second is led by those that there are by then."""
+        """A TCP client's packet after a second follows the rules that exist by then."""
         portal, pod = PORTAL[self.version], self.socket(self.version, socket.SOCK_STREAM)
         pod.bind((PODS[self.version][0], DNS))
         pod.listen()
@@ -168,7 +168,7 @@ class ConntrackTests(KernelTestCase):
         self.assertIn((OTHER_PORTAL[self.version], DNS), self.flows(protocol="tcp"))
 
     def test_connections_that_are_not_led(self):
-        """They are left alone, to whatever is a portal now; so is what has begun elsewhere."""
+        """They are left alone, whatever is a portal now; so are connections from elsewhere."""
         address = PODS[self.version][0]
         pod = self.socket(self.version, socket.SOCK_STREAM)
         pod.bind((address, DNS))
@@ -184,7 +184,7 @@ class ConntrackTests(KernelTestCase):
         self.assertEqual(b"!", client.recv(1))
 
     def test_both_protocols(self):
-        """Each in its own way."""
+        """Each protocol in its own way."""
         portal = PORTAL[self.version]
         self.send(portal)
         self.connect(portal)
@@ -201,7 +201,7 @@ class ConntrackTests(KernelTestCase):
         self.assertEqual(0, self.forget(to(portal, protocol=Protocol.TCP)))
 
     def test_a_removed_endpoint(self):
-        """Of the portal only those flows go that it answered."""
+        """Only flows of the portal that it answered are deleted."""
         portal = PORTAL[self.version]
         for pod, count in ((0, 2), (1, 3)):
             self.lead("-A", portal, pod)
@@ -214,8 +214,8 @@ class ConntrackTests(KernelTestCase):
         self.assertEqual(3, self.forget(to(portal, endpoint=self.endpoint(1))))
 
     def test_all_but_those_to_some_endpoints(self):
-        """What a former process has led to an endpoint that still serves goes on; what was led
-        nowhere does not.
+        """Flows that a previous process sent to an endpoint that still serves continue; those that
+        were not translated are deleted.
         """
         portal = PORTAL[self.version]
         for pod in (0, 1):
@@ -228,7 +228,7 @@ class ConntrackTests(KernelTestCase):
         self.assertEqual(1, self.forget(to(portal, endpoint=self.endpoint(1))))
 
     def test_node_ports(self):
-        """They are those of all addresses of this machine, and of no other machine."""
+        """They are at all addresses of this machine, and of no other machine."""
         here = [OWN[self.version], PODS[self.version][0], {4: "127.0.0.1", 6: "::1"}[self.version]]
         elsewhere = PORTAL[self.version]
         for address in (*here, elsewhere):
@@ -241,7 +241,7 @@ class ConntrackTests(KernelTestCase):
         )
 
     def test_many_portals(self):
-        """Hundreds of clients of more portals than the kernel is asked for one by one."""
+        """Hundreds of clients of more portals than the kernel filters one by one."""
         portal = PORTAL[self.version]
         ports = range(2000, 2300)
         for port in ports:
@@ -251,12 +251,12 @@ class ConntrackTests(KernelTestCase):
         self.assertEqual([(portal, DNS)], self.flows())
 
     def test_nothing(self):
-        """The kernel is not asked where there is nothing to forget."""
+        """The kernel is not queried if there is nothing to delete."""
         self.conntrack = Conntrack(None)
         self.assertEqual(0, self.forget())
 
     def test_a_kernel_that_refuses(self):
-        """It is said, and what to do."""
+        """The error is reported with the fix."""
 
         def refuse(table, version, protocol, ports):
             raise KernelRefused(errno.EINVAL)
@@ -269,7 +269,7 @@ class ConntrackTests(KernelTestCase):
 
 
 class SixTests(ConntrackTests):
-    """The same by IPv6."""
+    """The same with IPv6."""
 
     version = 6
     other_version = 4

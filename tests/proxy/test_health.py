@@ -1,4 +1,4 @@
-"""What load balancers are told: of the node, and of Services on it."""
+"""Tests of the health checks of load balancers: of the node, and of Services on it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from yurttunnel.proxy.state.virtual_services import HealthCheckNodePort, NodeFac
 
 
 def ask(site, clock, path, method="GET"):
-    """Ask for a path on a connection of its own."""
+    """Send a request for a path on its own connection."""
     transport = TcpTransport(peerAddress=IPv4Address("TCP", "192.0.2.1", 40000))
     channel = site.buildProtocol(None)
     channel.makeConnection(transport)
@@ -40,7 +40,7 @@ class NodeTests(SynchronousTestCase):
     """``/healthz`` and ``/livez``."""
 
     def setUp(self):
-        """Begin with nothing that waits."""
+        """Start without waiting changes."""
         self.clock = Clock()
         self.clock.advance(1000)
         self.eligible = True
@@ -49,11 +49,11 @@ class NodeTests(SynchronousTestCase):
         self.site = LimitedSite(self.pages.pages, self.clock)
 
     def statuses(self):
-        """Return the statuses of both pages."""
+        """Return the status codes of both pages."""
         return tuple(ask(self.site, self.clock, path).status for path in ("/healthz", "/livez"))
 
     def test_nothing_waits(self):
-        """All is well from the start, as kube-proxy has it, and after each sync."""
+        """Both are 200 from the start, as in kube-proxy, and after each sync."""
         self.assertEqual((200, 200), self.statuses())
         self.health.queued()
         self.health.begun()
@@ -62,12 +62,12 @@ class NodeTests(SynchronousTestCase):
         self.assertEqual((200, 200), self.statuses())
 
     def test_the_proxy_drains(self):
-        """It takes no clients any more, and is not to be killed for that."""
+        """It gets no new clients, but must not be killed."""
         self.health.drains = True
         self.assertEqual((503, 200), self.statuses())
 
     def test_a_change_waits(self):
-        """It may, for two sync periods; what came later makes no difference."""
+        """It may wait for two sync periods; later changes make no difference."""
         self.health.queued()
         self.clock.advance(59)
         self.health.queued()
@@ -77,7 +77,7 @@ class NodeTests(SynchronousTestCase):
         self.assertEqual(60.5, self.health.waits())
 
     def test_a_change_comes_during_a_sync(self):
-        """It waits for the next one."""
+        """It waits for the next sync."""
         self.health.begun()
         self.health.queued()
         self.clock.advance(1)
@@ -86,7 +86,7 @@ class NodeTests(SynchronousTestCase):
         self.assertEqual((503, 503), self.statuses())
 
     def test_failing_syncs(self):
-        """What they have taken up goes on to wait; the first that goes well ends that."""
+        """Their changes continue to wait; the first success ends that."""
         self.health.queued()
         for _ in range(5):
             self.clock.advance(15)
@@ -96,17 +96,17 @@ class NodeTests(SynchronousTestCase):
         self.assertEqual((200, 200), self.statuses())
 
     def test_failing_syncs_without_a_change(self):
-        """Rules that cannot be looked at may be wrong."""
+        """Rules that cannot be checked may be wrong."""
         self.health.begun()
         self.clock.advance(61)
         self.assertEqual((503, 503), self.statuses())
 
     def programming(self):
-        """Return how many changes of endpoints count, and the seconds that they took."""
+        """Return the number of measured endpoint changes, and their seconds."""
         return sum(self.health.programming.buckets), self.health.programming.total_seconds
 
     def test_how_long_changes_of_endpoints_take(self):
-        """From their reasons on, to the first sync behind them that goes well; each counts once."""
+        """From the trigger to the first successful sync after it; each counts once."""
         self.health.queued([1000.5, 1001])
         self.clock.advance(2)
         for _ in range(2):
@@ -121,21 +121,21 @@ class NodeTests(SynchronousTestCase):
         self.assertEqual((4, 6.5), self.programming())
 
     def test_changes_of_before(self):
-        """What was so before this process began has not waited for it."""
+        """Changes from before the start of this process have not waited for it."""
         self.health.queued([999])
         self.health.begun()
         self.health.synced()
         self.assertEqual((0, 0), self.programming())
 
     def test_a_clock_that_is_ahead(self):
-        """Whoever has changed endpoints has another one."""
+        """The machine that has changed the endpoints has another clock."""
         self.health.queued([2000])
         self.health.begun()
         self.health.synced()
         self.assertEqual((1, 0), self.programming())
 
     def test_a_node_that_is_about_to_go(self):
-        """Load balancers leave it; nobody restarts the proxy for that."""
+        """Load balancers stop using it, but the proxy is not restarted."""
         self.eligible = False
         self.assertEqual((503, 200), self.statuses())
 
@@ -159,12 +159,12 @@ class NodeTests(SynchronousTestCase):
         self.assertEqual("1970-01-01T00:17:46Z", shown["currentTime"])
 
     def test_nothing_else_is_there(self):
-        """What is asked for goes to the port for operators."""
+        """Other pages are on the port for operators."""
         for path in ("/", "/metrics", "/healthz/a"):
             self.assertEqual(404, ask(self.site, self.clock, path).status, path)
 
     def test_answers_are_counted(self):
-        """By their status, all of them from the start."""
+        """By status code, all of them from the start."""
         self.statuses()
         self.eligible = False
         self.statuses()
@@ -177,28 +177,28 @@ class NodeTests(SynchronousTestCase):
 
 
 class ServiceTests(SynchronousTestCase):
-    """The ports ``healthCheckNodePort``."""
+    """The ports of ``healthCheckNodePort``."""
 
     def setUp(self):
-        """Answer for nothing."""
+        """Start without ports."""
         self.reactor = MemoryReactorClock()
         self.alive = True
         self.hosts = ["::"]
         self.servers = HealthCheckServers(self.reactor, lambda: self.hosts, lambda: self.alive)
 
     def update(self, desired):
-        """Have it answer for ``desired``."""
+        """Serve the ``desired`` ports."""
         self.successResultOf(self.servers.update(desired))
 
     def answer(self, path="/"):
-        """Ask at the port that was opened last."""
+        """Send a request to the port that was opened last."""
         *_, (port, site, _, host) = self.reactor.tcpServers
         self.assertEqual((30500, "::"), (port, host))
         answer = ask(site, self.reactor, path)
         return answer.status, json.loads(answer.body), answer.headers
 
     def test_endpoints_on_this_node(self):
-        """Any path is answered, as kube-proxy does, by their number."""
+        """Any path is answered with their number, as in kube-proxy."""
         self.update({30500: HealthCheckNodePort(30500, "shop", "web", 2)})
         status, shown, headers = self.answer()
         self.assertEqual(200, status)
@@ -212,14 +212,14 @@ class ServiceTests(SynchronousTestCase):
         self.assertEqual(200, self.answer("/healthz")[0])
 
     def test_none_on_this_node(self):
-        """Load balancers are to go elsewhere; the port stays the same one."""
+        """The check fails, so that load balancers go elsewhere; the port stays the same."""
         self.update({30500: HealthCheckNodePort(30500, "shop", "web", 1)})
         self.update({30500: HealthCheckNodePort(30500, "shop", "web", 0)})
         self.assertEqual(503, self.answer()[0])
         self.assertEqual(1, len(self.reactor.tcpServers))
 
     def test_a_flood(self):
-        """Whoever asks at once, by whatever path, is answered at once."""
+        """Many requests at once, for any paths, are answered at once."""
         self.update({30500: HealthCheckNodePort(30500, "shop", "web", 2)})
         *_, (_, site, _, _) = self.reactor.tcpServers
         for _ in range(2 * AT_ONCE):
@@ -230,7 +230,7 @@ class ServiceTests(SynchronousTestCase):
             self.assertTrue(transport.value().startswith(b"HTTP/1.1 200 "))
 
     def test_a_service_that_has_gone(self):
-        """Who has connected before its port was closed is told that it has no endpoints."""
+        """A client that connected before its port was closed learns that it has no endpoints."""
         self.update({30500: HealthCheckNodePort(30500, "shop", "web", 2)})
         self.update({})
         status, shown, headers = self.answer()
@@ -239,14 +239,14 @@ class ServiceTests(SynchronousTestCase):
         self.assertEqual([], self.flushLoggedErrors())
 
     def test_a_proxy_that_does_not_keep_up(self):
-        """It may lead clients to endpoints that are gone."""
+        """It may send clients to removed endpoints."""
         self.update({30500: HealthCheckNodePort(30500, "shop", "web", 2)})
         self.alive = False
         status, shown, _ = self.answer()
         self.assertEqual((503, False), (status, shown["serviceProxyHealthy"]))
 
     def test_a_port_in_use(self):
-        """It is a problem of that Service, and tried again with the next update."""
+        """It is a problem of that Service, and retried with the next update."""
         good = HealthCheckNodePort(30500, "shop", "web", 1)
         bad = HealthCheckNodePort(30501, "shop", "api", 1)
         listen = health_checks.listen_tcp
@@ -267,7 +267,7 @@ class ServiceTests(SynchronousTestCase):
         self.assertEqual([30500, 30501], [server[0] for server in self.reactor.tcpServers])
 
     def test_addresses_of_node_ports(self):
-        """It is asked for there alone, wherever those are by now."""
+        """Health checks are only served there, also when the addresses change."""
         check = {30500: HealthCheckNodePort(30500, "shop", "web", 1)}
         opened = []
         for self.hosts in (["10.0.0.1", "fd00::1"], ["10.0.0.1", "fd00::2"]):
@@ -277,8 +277,8 @@ class ServiceTests(SynchronousTestCase):
         self.assertEqual([{"10.0.0.1", "fd00::1"}, {"fd00::2"}], opened)
 
     def test_which_addresses(self):
-        """All of them, unless some networks alone have node ports; of a family that none of them is
-        of, all. Very many are as all.
+        """All addresses, unless node ports are limited to some networks; all of a family without
+        networks. Very many addresses count as all.
         """
         own = ("127.0.0.1", "10.0.0.1", "192.0.2.1", "::1", "fd00::1", "fe80::1")
         facts = NodeFacts("here", addresses=frozenset(map(ip_address, own)))
@@ -294,7 +294,7 @@ class ServiceTests(SynchronousTestCase):
             self.assertEqual(expected, set(listening_hosts(some)))
 
     def test_one_address_in_place_of_all(self):
-        """It is opened once that for all is closed, which takes a turn of the reactor."""
+        """It is opened once the one for all is closed, which takes a reactor turn."""
         closing = Deferred()
         listen = health_checks.listen_tcp
 
@@ -315,7 +315,7 @@ class ServiceTests(SynchronousTestCase):
         self.assertEqual(["10.0.0.1"], [server[3] for server in self.reactor.tcpServers])
 
     def test_ports_that_are_wanted_no_more(self):
-        """They are given back, at the end all of them."""
+        """They are closed, at the end all of them."""
         closed = []
         checks = {port: HealthCheckNodePort(port, "shop", "web", 1) for port in (30500, 30501)}
         listen = health_checks.listen_tcp

@@ -1,4 +1,4 @@
-"""The addresses of this machine, as the kernel has them."""
+"""Tests of reading the addresses of this machine from the kernel."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from yurttunnel.proxy.node import machine_addresses
 
 
 class AddressTests(KernelTestCase):
-    """A network namespace with the loopback device, which has one address more."""
+    """A network namespace with a loopback device that has an additional address."""
 
     addresses = ("192.0.2.7",)
 
@@ -20,10 +20,10 @@ class AddressTests(KernelTestCase):
         self.assertEqual(expected, machine_addresses())
 
     def test_addresses_that_another_machine_may_have(self):
-        """They are found once it is known that none has: until then nobody can listen there."""
+        """They are found once duplicates are excluded: until then sockets cannot listen on them."""
         before = machine_addresses()
         command("ip", "link", "add", "eth0", "type", "veth", "peer", "name", "eth1")
-        # Without its peer the link is not ready, and others cannot be asked.
+        # Without its peer the link is not ready, so duplicates cannot be detected.
         command("ip", "link", "set", "eth0", "up")
         command("ip", "address", "add", "fd00::1/64", "dev", "eth0")
         with socket.socket(socket.AF_INET6) as listener:

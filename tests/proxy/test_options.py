@@ -1,4 +1,4 @@
-"""The command line of the service proxy."""
+"""Tests of the command line of the service proxy."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def parse(*arguments: str, environment: dict[str, str] | None = None) -> Setting
 
 
 class ValueTests(SynchronousTestCase):
-    """What good command lines mean."""
+    """Valid command lines."""
 
     def test_no_flag_is_required(self) -> None:
-        """Defaults are those of kube-proxy, where it has the flag."""
+        """Defaults are those of kube-proxy, for flags that it has."""
         settings = parse()
         self.assertEqual("edge-1", settings.node_name)
         self.assertIs(Mode.AUTO, settings.mode)
@@ -48,26 +48,26 @@ class ValueTests(SynchronousTestCase):
         self.assertEqual((None, None, None), (sources.kube_config, sources.master, sources.file))
 
     def test_the_machine_names_the_node(self) -> None:
-        """As for kube-proxy, where nothing else does; also behind a flag without a value."""
+        """As for kube-proxy, if nothing else does; also with a flag without a value."""
         name = socket.gethostname().lower()
         self.assertEqual(name, parse(environment={}).node_name)
         self.assertEqual(name, parse("--hostname-override=").node_name)
         self.assertEqual("edge-2", parse("--hostname-override=Edge-2").node_name)
 
     def test_a_file_takes_the_place_of_the_api(self) -> None:
-        """Unless it is said where the API is: then both count."""
+        """Unless the API is specified: then both are used."""
         alone = parse("--services-file=/etc/services.yaml").sources
         self.assertEqual((False, Path("/etc/services.yaml")), (alone.api, alone.file))
         both = parse("--services-file=/a", "--master=http://127.0.0.1:10261/").sources
         self.assertEqual((True, "http://127.0.0.1:10261"), (both.api, both.master))
 
     def test_a_hub_in_capital_letters(self) -> None:
-        """A scheme may be written so, and there is TLS or not as it says."""
+        """A scheme may be in capital letters, and selects TLS as usual."""
         self.assertEqual("http://hub:10261", parse("--master=HTTP://hub:10261").sources.master)
         self.assertEqual("https://api", parse("--master=api/").sources.master)
 
     def test_ranges_of_ports(self) -> None:
-        """They are written in the ways of kube-proxy."""
+        """All formats of kube-proxy are accepted."""
         for text, ports in {
             "": None,
             "0-0": None,
@@ -78,21 +78,21 @@ class ValueTests(SynchronousTestCase):
             self.assertEqual(ports, parse(f"--proxy-port-range={text}").proxy_ports, text)
 
     def test_addresses_of_pages(self) -> None:
-        """The port may be left out, and health checks altogether."""
+        """The port may be omitted, and health checks disabled."""
         self.assertEqual(("::", 10256), parse("--healthz-bind-address=[::]").pages.health)
         self.assertIsNone(parse("--healthz-bind-address=").pages.health)
         pages = parse("--metrics-bind-address=192.0.2.1:1").pages
         self.assertEqual(("192.0.2.1", 1), pages.metrics)
 
     def test_networks(self) -> None:
-        """Several are between commas; the bits behind a prefix do not count."""
+        """They are separated by commas; bits after the prefix are ignored."""
         found = parse("--nodeport-addresses=10.0.0.1/8, fd00::/8").node_port_networks
         self.assertEqual((ip_network("10.0.0.0/8"), ip_network("fd00::/8")), found)
         pods = parse("--cluster-cidr=10.244.0.0/16").masquerade.pods
         self.assertEqual((ip_network("10.244.0.0/16"),), pods)
 
     def test_a_manifest_of_kube_proxy(self) -> None:
-        """Its flags are taken, those that mean nothing, and its file, with a warning each."""
+        """Its flags are accepted; those without a meaning, and its file, cause a warning each."""
         file = Path(self.mktemp())
         file.write_text("kind: KubeProxyConfiguration\nmode: iptables\n")
         told: list[str] = []
@@ -113,7 +113,7 @@ class ValueTests(SynchronousTestCase):
         self.assertEqual(["--config", "--profiling", "--proxy-mode"], sorted(warned))
 
     def test_what_a_diagnosis_looks_at(self) -> None:
-        """The pages, the files that are named, and the rules of both kinds."""
+        """The pages, the files that are named, and the rules of both back ends."""
         found = subject(parse("--kubeconfig=/a", "--services-file=/b"))
         self.assertEqual(("127.0.0.1", 10249), (found.meta_host, found.meta_port))
         self.assertEqual((Path("/a"), Path("/b")), found.files)
@@ -125,23 +125,23 @@ class ValueTests(SynchronousTestCase):
 
 
 class RefusalTests(SynchronousTestCase):
-    """What is wrong is said with the flag and what to do."""
+    """Errors name the flag and the fix."""
 
     def refused(self, *arguments: str) -> str:
-        """Return why a command line is refused."""
+        """Return the error of a command line."""
         with self.assertRaises(UsageError) as raised:
             parse(*arguments)
         return str(raised.exception)
 
     def test_a_hub_is_told_no_secrets(self) -> None:
-        """With a kubeconfig the API is asked by TLS, wherever it is said to be."""
+        """With a kubeconfig the API is accessed by TLS, wherever it is."""
         told = self.refused("--kubeconfig=/etc/kubeconfig", "--master=http://127.0.0.1:10261")
         self.assertIn("--kubeconfig has no effect with --master http://", told)
         both = parse("--kubeconfig=/etc/kubeconfig", "--master=https://api").sources
         self.assertEqual(("https://api", Path("/etc/kubeconfig")), (both.master, both.kube_config))
 
     def test_rules_cannot_lead_to_loopback(self) -> None:
-        """Only clients that come by themselves do."""
+        """This is only allowed for clients that connect without rules."""
         for address in ("127.0.0.1", "::1"):
             told = self.refused(f"--bind-address={address}")
             self.assertIn("route_localnet", told)
@@ -150,18 +150,18 @@ class RefusalTests(SynchronousTestCase):
         self.assertEqual("127.0.0.1", settings.bind_address)
 
     def test_the_proxy_listens_on_all_addresses(self) -> None:
-        """Rules lead to whichever a client's packet came in at."""
+        """Rules redirect to the address at which a client's packet arrived."""
         self.assertIn("0.0.0.0", self.refused("--bind-address=192.0.2.1"))
 
     def test_the_kernel_carries_by_nftables_alone(self) -> None:
-        """It is said what to leave out."""
+        """The error says what to omit."""
         for name in ("iptables", "none"):
             told = self.refused("--mode=kernel", f"--proxy-backend={name}")
             self.assertIn(f"leave --proxy-backend {name} out", told)
         self.assertIs(Mode.KERNEL, parse("--mode=kernel", "--proxy-backend=nftables").mode)
 
     def test_bad_values(self) -> None:
-        """Each names its flag."""
+        """Each error names its flag."""
         for argument in (
             "--mode=fast",
             "--proxy-backend=ipvs",
@@ -183,6 +183,6 @@ class RefusalTests(SynchronousTestCase):
             self.assertIn(argument.partition("=")[0], self.refused(argument), argument)
 
     def test_syncs_are_not_rarer_than_they_are_frequent(self) -> None:
-        """The least time between two is at most the greatest."""
+        """The minimum interval of syncs must not exceed the maximum."""
         told = self.refused("--iptables-sync-period=1s", "--iptables-min-sync-period=2s")
         self.assertIn("--iptables-min-sync-period", told)

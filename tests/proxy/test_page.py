@@ -1,4 +1,4 @@
-"""What operators see of Services: the status page, ``/services``, and figures."""
+"""Tests of the status page, ``/services``, and metrics."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class PageTestCase(SynchronousTestCase):
     """A status page with what a test puts into ``carried`` and ``problems``."""
 
     def setUp(self):
-        """Have nothing yet."""
+        """Start empty."""
         self.clock = Clock()
         self.clock.advance(100)
         self.carried = []
@@ -87,7 +87,7 @@ class PageTestCase(SynchronousTestCase):
         )
 
     def render(self, desired=""):
-        """Make the page."""
+        """Render the page."""
         return ParsedPage("".join(self.page.pieces(desired, [])).encode())
 
 
@@ -95,7 +95,7 @@ class StatusTests(PageTestCase):
     """The sections of the status page."""
 
     def test_services(self):
-        """Each with its addresses, endpoints and figures; those with failures come first."""
+        """Each with its addresses, endpoints and counters; those with failures come first."""
         self.carried = [WELL, ILL, NONE]
         ill, none, well = self.render().rows["services"]
         self.assertEqual("shop/web:http TCP IPv4", well[0])
@@ -109,9 +109,9 @@ class StatusTests(PageTestCase):
         self.assertEqual(["the kernel", "", ""], none[3:])
 
     def test_by_the_kernel(self):
-        """It has counted connections, and no bytes; where it has too many, not those of now.
+        """It has counted connections, but no bytes; for a large table no open connections.
 
-        A portal may have some of which another service has the total.
+        A portal may have open ones that another service counts in its total.
         """
         served_elsewhere = Carried(service([1], key=key("local")), None, (), KernelStats(7, None))
         self.carried = [UNREAD, BY_KERNEL, served_elsewhere]
@@ -129,7 +129,7 @@ class StatusTests(PageTestCase):
         self.assertEqual(["none yet", "0 of 0"], row[3:5])
 
     def test_syncs(self):
-        """When the last one went well, how long it took, and what waits for the next."""
+        """When the last one succeeded, how long it took, and what waits for the next."""
 
         class Figures:
             syncs = {"ok": 1234, "repaired": 0, "failed": 2}
@@ -148,7 +148,7 @@ class StatusTests(PageTestCase):
             self.assertIn(each, found)
 
     def test_nothing_is_served(self):
-        """The page says so, and has no problems, nor syncs before it is known what there is."""
+        """The page says so, and has no problems, nor syncs before the state is known."""
         page = self.render()
         self.assertNotIn("syncs", page.sections)
         self.assertIn("No Service has an address that is served here", page.sections["services"])
@@ -166,7 +166,7 @@ class StatusTests(PageTestCase):
         self.assertIn("s149", row[0])
 
     def test_many_endpoints(self):
-        """Of one service some are shown."""
+        """Some endpoints of a service are shown."""
         self.carried = [Carried(service(range(1, 101)), 1, (), STATS)]
         (row,) = self.render().rows["services"]
         self.assertIn(f"and {100 - MOST_ENDPOINTS} more", row[2])
@@ -182,7 +182,7 @@ class JsonTests(PageTestCase):
     """The page ``/services``."""
 
     def test_all_of_them(self):
-        """With everything that is known."""
+        """With all that is known."""
         page = services_page(self.clock, lambda: [WELL, ILL, BY_KERNEL, UNREAD, NONE])
         well, ill, by_kernel, unread, none = page.show()
         self.assertEqual("services", page.name)
@@ -203,7 +203,7 @@ class JsonTests(PageTestCase):
 
 
 class MetricTests(SynchronousTestCase):
-    """What a scrape shows."""
+    """The content of a scrape."""
 
     def test_figures(self):
         """Sums over all services, by protocol."""

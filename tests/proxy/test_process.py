@@ -1,4 +1,4 @@
-"""The parts of the service proxy, put together."""
+"""Tests of the composition of the service proxy."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ FLAGS = ("--services-file=/services", "--proxy-backend=none")
 
 
 class NotedTable:
-    """Notes for how long clients by UDP are to be remembered."""
+    """Records the timeouts of UDP clients."""
 
     def __init__(self, settings):
         self.seconds = settings.udp.first, settings.udp.idle
 
     def remember(self, before_reply, after_reply):
-        """Note it."""
+        """Record them."""
         self.seconds = before_reply, after_reply
 
 
 class FileOfSettingsTests(SynchronousTestCase):
-    """What the file of the settings says while it is found out what this machine has."""
+    """Changes of the settings file while the machine is being examined."""
 
     def setUp(self):
-        """Have that take its time."""
+        """Delay the examination."""
         self.finding = Deferred()
         self.table = None
 
@@ -46,11 +46,11 @@ class FileOfSettingsTests(SynchronousTestCase):
         self.found = Deferred.fromCoroutine(self.proxy._find())
 
     def use(self, *flags):
-        """Have the file say something else."""
+        """Change the file."""
         self.proxy._use(parse(*FLAGS, *flags))
 
     def test_times_of_udp(self):
-        """They count, as those do that come later."""
+        """They apply, and so do later ones."""
         self.use("--udp-timeout=7m", "--udp-first-timeout=9s")
         self.finding.callback(None)
         self.assertIsNone(self.successResultOf(self.found))

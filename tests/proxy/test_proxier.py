@@ -1,4 +1,4 @@
-"""What becomes of Services: sockets, ports, and what is told."""
+"""Tests of reconciliation: sockets, ports, and messages."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from yurttunnel.proxy.state.virtual_services import (
 
 
 class SocketTests(ProxierTestCase):
-    """Which sockets there are, and where they are."""
+    """Which sockets exist, and where they listen."""
 
     def test_interfaces(self):
-        """The fakes and the placements have what they should have."""
+        """The fakes and the placements provide their interfaces."""
         verifyObject(IKernel, FakeKernel())
         verifyObject(IDesiredStateSource, self.source)
         verifyObject(IClaims, self.claims)
@@ -47,15 +47,15 @@ class SocketTests(ProxierTestCase):
         verifyObject(IProxySocket, self.sockets.opened[0])
 
     def test_nothing_is_done_before_all_is_listed(self):
-        """Not even in time: the rules of a former process stay."""
+        """Not even after a while: the rules of a previous process stay."""
         self.clock.advance(100)
         self.assertEqual([], self.rules.applied)
         self.assertIsNone(self.claims.wanted)
         self.assertEqual("nothing has been listed yet", self.proxier.problem())
 
     def test_addresses_of_this_machine_change(self):
-        """Claims and rules, which depend on them, are made anew at once, though what is to be
-        served is the same; before all is listed they are not.
+        """Claims and rules, which depend on them, are updated at once, though the state is the
+        same; before everything is listed they are not.
         """
         self.proxier.node_changed()
         self.clock.advance(0)
@@ -81,7 +81,7 @@ class SocketTests(ProxierTestCase):
         self.assertIsNone(self.proxier.warning())
 
     def test_endpoints_change_without_rules(self):
-        """Also amid the pause between two syncs: the socket and the picker know them at once."""
+        """Also between two syncs: the socket and the picker get them at once."""
         self.set(service([1, 2], portals=(CLUSTER_IP,)))
         placed = self.rules.applied[-1]
         self.source.set(service([2, 3], portals=(CLUSTER_IP,)))
@@ -91,7 +91,7 @@ class SocketTests(ProxierTestCase):
         self.assertEqual({endpoint(2), endpoint(3)}, picked)
         self.clock.advance(1)
         self.clock.advance(0)
-        # Rules for the same are made of it, which takes no process.
+        # Rules for the same are derived from it, which runs nothing.
         self.assertEqual(placed, self.rules.applied[-1])
 
     def test_a_socket_stays_while_portals_and_policies_change(self):
@@ -105,7 +105,7 @@ class SocketTests(ProxierTestCase):
         self.assertEqual((CLUSTER_IP, NODE_PORT), self.rules.applied[-1][0].service.portals)
 
     def test_without_endpoints_rules_lead_nowhere(self):
-        """The socket waits for endpoints that come back; where there never were any is none."""
+        """The socket waits until endpoints return; without any so far there is no socket."""
         empty, full = service([]), service([1])
         self.set(empty)
         self.assertEqual(({key(): None}, []), (self.rules.ports, self.sockets.opened))
@@ -122,7 +122,7 @@ class SocketTests(ProxierTestCase):
         self.assertEqual(1, len(self.sockets.opened))
 
     def test_services_without_endpoints_are_shown(self):
-        """Whether or not they have ever had some: clients of both are refused."""
+        """Whether they have ever had some or not: clients of both are refused."""
 
         def shown():
             return {
@@ -141,7 +141,7 @@ class SocketTests(ProxierTestCase):
         self.assertEqual(set(), shown())
 
     def test_a_removed_service_is_stopped_after_its_rules(self):
-        """What is under way has its time; nothing was led to a port that nobody listens at."""
+        """Its connections have their time; no rule led to a closed port."""
         self.set(service([1]))
         (socket,) = self.sockets.opened
         socket.active = 1
@@ -155,12 +155,12 @@ class SocketTests(ProxierTestCase):
         socket.drained()
 
     def in_scopes(self, *scopes, protocol=Protocol.TCP):
-        """Have the Service with these, as its traffic policies have it."""
+        """Place the Service in these scopes, as its traffic policies require."""
         self.clock.advance(1)
         self.set(*(service([1], key=key("web", protocol, scope=each)) for each in scopes))
 
     def test_a_removed_service_comes_back(self):
-        """Nothing is known of its endpoints by then."""
+        """The state of its endpoints is new."""
         self.set(service([1], portals=(CLUSTER_IP,)))
         for services in ((), (service([1], portals=(CLUSTER_IP,)),)):
             self.clock.advance(1)
@@ -169,7 +169,7 @@ class SocketTests(ProxierTestCase):
         self.assertIsNot(former.picker, new.picker)
 
     def test_connections_go_on_when_a_traffic_policy_changes(self):
-        """Another socket serves the Service then, and they end with it, or with the proxy."""
+        """Another socket serves the Service then; they end with it, or with the proxy."""
         self.in_scopes(Scope.ALL)
         (former,) = self.sockets.opened
         former.active = 2
@@ -186,7 +186,7 @@ class SocketTests(ProxierTestCase):
         self.assertEqual({}, self.placement.draining())
 
     def test_connections_go_on_when_a_port_gets_another_name(self):
-        """As it does when the Service gets a second one; they end when its number is gone."""
+        """For example when the Service gets a second one; they end when its number is removed."""
         self.set(service([1], portals=(CLUSTER_IP,)))
         (former,) = self.sockets.opened
         former.active = 2
@@ -198,7 +198,7 @@ class SocketTests(ProxierTestCase):
         self.assertEqual([None, 5.0], former.drains)
 
     def test_connections_end_when_another_service_gets_the_port(self):
-        """They were the other one's."""
+        """They belonged to the other one."""
         self.set(service([1], portals=(CLUSTER_IP,)))
         (former,) = self.sockets.opened
         former.active = 2
@@ -206,7 +206,7 @@ class SocketTests(ProxierTestCase):
         self.assertEqual([5.0], former.drains)
 
     def test_many_ports_that_are_gone(self):
-        """Whether they have another name is looked for once for all: there may be thousands."""
+        """Other names are searched once for all of them: there may be thousands."""
         names = [f"web-{number}" for number in range(100)]
         self.set(*(service([1], key=key(name)) for name in names))
 
@@ -223,7 +223,7 @@ class SocketTests(ProxierTestCase):
         self.assertLess(services.looks, 10)
 
     def test_connections_that_went_on_have_ended(self):
-        """Nothing is left to be stopped with the Service."""
+        """Nothing remains to be stopped with the Service."""
         self.in_scopes(Scope.ALL)
         (former,) = self.sockets.opened
         former.active = 1
@@ -233,17 +233,17 @@ class SocketTests(ProxierTestCase):
         self.assertEqual([None], former.drains)
 
     def test_clients_by_udp_go_to_the_new_socket_when_a_traffic_policy_changes(self):
-        """What they send next gets there, and the former socket need not stay."""
+        """Their next datagrams go there, and the former socket need not stay."""
         self.in_scopes(Scope.ALL, protocol=Protocol.UDP)
         self.in_scopes(Scope.INTERNAL, protocol=Protocol.UDP)
         self.assertEqual([[5.0], []], [each.drains for each in self.sockets.opened])
 
     def totals(self):
-        """What was counted, as a scrape reads it."""
+        """Return the totals, as a scrape reads them."""
         return finished(self.placement.totals())
 
     def test_what_was_counted_is_not_forgotten(self):
-        """Totals only grow, whatever becomes of the sockets."""
+        """Totals only increase, whatever happens to the sockets."""
         self.set(service([1]), service([1], key=key("api")))
         before = self.totals()
         self.assertEqual(6, before[Protocol.TCP, "total"])
@@ -252,7 +252,7 @@ class SocketTests(ProxierTestCase):
         self.assertEqual(before, self.totals())
 
     def test_what_drains_counts_as_before(self):
-        """A counter that fell until the end of that would be read as one of a new process."""
+        """A counter that decreases would be interpreted as a restart."""
         self.set(service([1]), service([1], key=key("api")))
         before = self.totals()
         self.sockets.opened[1].active = 1
@@ -272,7 +272,7 @@ class SocketTests(ProxierTestCase):
         self.assertEqual(100, len(self.rules.ports))
 
     def test_a_change_while_sockets_are_opened(self):
-        """Those that were opened before it know it before rules lead to them."""
+        """Those that were opened before are updated before rules lead to them."""
         services = [service([1], key=key(f"s{number}")) for number in range(100)]
         self.source.set(*services)
         self.assertEqual([], self.rules.applied)
@@ -284,15 +284,15 @@ class SocketTests(ProxierTestCase):
 
 
 class PortTests(ProxierTestCase):
-    """What cannot be had is told, and leaves the rest served."""
+    """Ports that cannot be used are reported, and the rest is served."""
 
     def make_placement(self):
-        """Have but one port."""
+        """Have only one port."""
         self.sockets = FakeSockets(range(40000, 40001))
         return super().make_placement()
 
     def test_no_port_remains(self):
-        """The clients are refused; it is served once another one has gone."""
+        """The clients are refused; it is served once another one is removed."""
         api = key("api")
         self.set(service([1]), service([1], key=api))
         self.assertEqual({key(): 40000, api: None}, self.rules.ports)
@@ -311,7 +311,7 @@ class PortTests(ProxierTestCase):
         self.assertIsNone(self.proxier.warning())
 
     def test_a_portal_that_is_somebody_elses(self):
-        """No rule is made for it, and the others of the Service are."""
+        """No rule is created for it, but for the others of the Service."""
         self.claims.taken = {30080}
         self.set(service([1], portals=(CLUSTER_IP, NODE_PORT)))
         self.assertEqual((CLUSTER_IP,), self.rules.applied[-1][0].service.portals)
@@ -325,7 +325,7 @@ class PortTests(ProxierTestCase):
         self.assertEqual((), self.proxier.problems)
 
     def test_many_problems_are_told_in_one_line(self):
-        """Those of objects are told by their source."""
+        """Those of objects are logged by their source."""
         portals = [Portal(PortalKind.NODE_PORT, None, number) for number in range(1, 31)]
         self.claims.taken = set(range(1, 31))
         self.set(service([1], portals=tuple(portals)), problems=[Problem("shop/a", "bad")])
@@ -335,7 +335,7 @@ class PortTests(ProxierTestCase):
         self.assertEqual((31, 30), (len(self.proxier.problems), self.proxier.own_problems))
 
     def test_rules_that_somebody_else_has_changed_are_counted(self):
-        """Differences from what was made before are repairs; those of what is asked for are not."""
+        """Differences from previous rules are repairs; changes of the desired state are not."""
         self.rules.differences = ("the chain is missing",)
         self.set(service([1]))
         self.clock.advance(1)

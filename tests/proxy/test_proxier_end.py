@@ -1,4 +1,4 @@
-"""How a proxier stops, and takes its rules away."""
+"""Tests of stopping a proxier, and of removing its rules."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from yurttunnel.proxy.state.virtual_services import (
 
 
 class EndTests(ProxierTestCase):
-    """An orderly end."""
+    """A graceful shutdown."""
 
     def test_no_clients_are_taken_while_it_drains(self):
-        """Nor are any to be sent here: a proxy that is started again is."""
+        """Load balancers are told to send none; a restarted proxy gets clients again."""
         self.set(service([1]))
         (socket,) = self.sockets.opened
         socket.active = 1
@@ -35,7 +35,7 @@ class EndTests(ProxierTestCase):
         self.successResultOf(self.proxier.stopService())
 
     def test_what_outlived_a_traffic_policy_drains(self):
-        """The proxy does not wait for ever."""
+        """The proxy does not wait forever."""
         self.set(service([1]))
         (former,) = self.sockets.opened
         former.active = 1
@@ -64,26 +64,26 @@ class EndTests(ProxierTestCase):
 
 
 class RemovalTests(ProxierTestCase):
-    """An orderly end that removes the rules."""
+    """A graceful shutdown that removes the rules."""
 
     settings = replace(SETTINGS, removes_rules=True)
 
     def test_rules_go_first(self):
-        """Then nobody is led to sockets that listen no more."""
+        """Then no rule leads to closed sockets."""
         self.set(service([1]))
         self.successResultOf(self.proxier.stopService())
         self.assertEqual(1, self.rules.removed)
         self.assertEqual([5.0], self.sockets.opened[0].drains)
 
     def test_they_cannot_be_removed(self):
-        """It is told what to do, and the end comes all the same."""
+        """The log says what to do, and the proxy ends all the same."""
         self.set(service([1]))
         self.rules.failure = "the lock is held"
         self.successResultOf(self.proxier.stopService())
         self.assertIn("run yurttunnel proxy --cleanup", self.warnings()[-1])
 
     def test_their_removal_hangs(self):
-        """It is waited for no longer than it may take."""
+        """It is cancelled after its timeout."""
         self.set(service([1]))
         hanging = Deferred()
         self.rules.remove = lambda: hanging

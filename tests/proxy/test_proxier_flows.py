@@ -1,4 +1,4 @@
-"""Flows that rules have led, which are forgotten."""
+"""Tests of deleting conntrack entries after changes of rules."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ class FlowTests(ProxierTestCase):
     flows = StaleFlows(Protocol.UDP, "10.96.0.10", 53)
 
     def forgotten(self):
-        """Return what was forgotten since the last call."""
+        """Return what was deleted since the last call."""
         found, self.conntrack.forgotten = self.conntrack.forgotten, []
         return found
 
     def at_first(self, *numbers):
-        """Return those that go when the first rules are there, by which endpoints serve."""
+        """Return those that are deleted with the first rules for services with endpoints."""
         return self.flows
 
     def test_once_there_are_rules(self):
-        """A former process may have led them to a port that nobody listens at."""
+        """A previous process may have led them to a closed port."""
         self.set(service([1], key=DNS, portals=(self.portal,)), service([1]))
         self.assertEqual([(4, self.at_first(1))], self.forgotten())
         self.pass_period()
@@ -50,14 +50,14 @@ class FlowTests(ProxierTestCase):
         self.assertEqual(1, self.proxier.flows_forgotten)
 
     def test_endpoints_come_and_go(self):
-        """A socket sees to that itself; where there were none clients were refused."""
+        """A socket handles them itself; without endpoints clients were refused."""
         for numbers, expected in (([1], 1), ([2], 0), ([], 1), ([2], 1)):
             self.set(service(numbers, key=DNS, portals=(self.portal,)))
             self.assertEqual(expected, len(self.forgotten()), numbers)
             self.clock.advance(1)
 
     def test_an_address_of_this_machine_goes(self):
-        """Flows that were led to sockets there are forgotten, once; in kernel mode none were."""
+        """Flows to sockets there are deleted, once; in kernel mode there were none."""
         self.set(service([1], key=DNS, portals=(self.portal,)), service([1]))
         self.forgotten()
         (former,) = [each for each in self.addresses if each.version == 4]
@@ -71,7 +71,7 @@ class FlowTests(ProxierTestCase):
         self.assertEqual([], self.forgotten())
 
     def test_very_many_addresses_go(self):
-        """As those of ipvs do: all flows are forgotten, not those to each address one by one."""
+        """For example those of ipvs: all flows are deleted, not those to each address."""
         self.addresses |= {ip_address("10.97.0.0") + each for each in range(100)}
         self.set(service([1], key=DNS, portals=(self.portal,)))
         self.forgotten()
@@ -81,7 +81,7 @@ class FlowTests(ProxierTestCase):
         self.assertEqual([(4, self.flows) for _ in self.sockets.opened], self.forgotten())
 
     def test_an_address_goes_while_rules_cannot_be_made(self):
-        """Those of before lead to it as long; in kernel mode none do."""
+        """Previous rules lead to it until then; in kernel mode none do."""
         self.set(service([1], key=DNS, portals=(self.portal,)))
         self.forgotten()
         self.addresses = frozenset([ip_address("192.0.2.2")])
@@ -95,7 +95,7 @@ class FlowTests(ProxierTestCase):
         self.assertEqual([ip_address("192.0.2.1") for _ in self.sockets.opened], lost)
 
     def test_an_address_goes_while_rules_are_made(self):
-        """These lead to it as long as there are no others."""
+        """They lead to it until the next change."""
         self.set(service([1], key=DNS, portals=(self.portal,)))
         self.clock.advance(1)
         self.rules.holds = True
@@ -115,7 +115,7 @@ class FlowTests(ProxierTestCase):
         )
 
     def test_an_address_comes_and_goes_while_rules_cannot_be_made(self):
-        """Those of before may have led to it."""
+        """Previous rules may have led to it."""
         self.set(service([1], key=DNS, portals=(self.portal,)))
         self.clock.advance(1)
         self.rules.failure = "locked"
@@ -130,11 +130,11 @@ class FlowTests(ProxierTestCase):
         )
 
     def forgotten_to(self):
-        """Return at which addresses were the ends of what was forgotten since the last call."""
+        """Return the addresses of the ends of entries deleted since the last call."""
         return [each.endpoint.address for _, each in self.forgotten() if each.endpoint]
 
     def test_attempts(self):
-        """Those of before there were rules are forgotten; later ones are led, or refused."""
+        """Those from before there were rules are deleted; later ones are redirected, or refused."""
         portal = replace(self.portal, port=80)
         attempts = StaleFlows(Protocol.TCP, "10.96.0.10", 80)
         for numbers, expected in (([1], 1), ([2], 0), ([], 0), ([2], 0), (None, 0), ([], 1)):
@@ -143,7 +143,7 @@ class FlowTests(ProxierTestCase):
             self.clock.advance(1)
 
     def test_attempts_cannot_be_forgotten(self):
-        """It is told, and not tried again, as clients soon give up; UDP is."""
+        """The failure is logged, and not retried, as clients soon give up; for UDP it is."""
         portal = replace(self.portal, port=80)
         self.conntrack.failure = "no netlink"
         with capturedLogs() as events:
@@ -155,8 +155,8 @@ class FlowTests(ProxierTestCase):
         self.assertEqual([(4, self.at_first(1))], self.forgotten())
 
     def test_endpoints_within_the_cluster(self):
-        """Clients within it may be led from an external portal to the socket of another scope, and
-        to one that is a third's by now; flows of external ones there go on by the same socket.
+        """Clients within it may be sent from an external portal to the socket of another scope, and
+        to one that is a third's by now; flows of external ones continue with the same socket.
         """
         every, inside, outside = (
             replace(DNS, scope=each) for each in (Scope.CLUSTER, Scope.INTERNAL, Scope.EXTERNAL)
@@ -181,9 +181,7 @@ class FlowTests(ProxierTestCase):
         self.assertEqual(expected, set(self.forgotten()))
 
     def test_rules_of_one_family_cannot_be_made(self):
-        """Flows of the other one are forgotten as ever, once; those of that one when it has its
-        rules.
-        """
+        """Flows of the other are deleted as before, once; of the failed one when it has rules."""
         six, there = replace(DNS, version=6), ip_address("fd00::10")
         self.rules.refused = {6}
         self.set(
@@ -199,7 +197,7 @@ class FlowTests(ProxierTestCase):
         self.assertEqual([(6, replace(self.flows, address="fd00::10"))], self.forgotten())
 
     def test_they_cannot_be_forgotten(self):
-        """It is told, tried again, and stops nothing else."""
+        """The failure is logged, retried, and blocks nothing else."""
         self.conntrack.failure = "no netlink"
         self.set(service([1], key=DNS, portals=(self.portal,)))
         self.assertIn("no netlink", self.proxier.warning())
@@ -211,16 +209,16 @@ class FlowTests(ProxierTestCase):
 
 
 class KernelTests(FlowTests):
-    """What is otherwise where the kernel carries."""
+    """Differences in kernel mode."""
 
     kernel = FakeKernel()
 
     def at_first(self, *numbers):
-        """A former process may have led clients to endpoints that serve them still."""
+        """A previous process may have sent clients to endpoints that still serve them."""
         return replace(self.flows, kept=frozenset(map(endpoint, numbers)))
 
     def test_the_first_endpoints_of_another_scope(self):
-        """Clients within the cluster that a former process has led to those keep theirs, too."""
+        """Clients within the cluster that a previous process has sent there keep theirs, too."""
         inside, outside = replace(DNS, scope=Scope.INTERNAL), replace(DNS, scope=Scope.EXTERNAL)
         self.set(
             service([1, 2], key=inside, portals=(self.portal,)),
@@ -230,7 +228,7 @@ class KernelTests(FlowTests):
         self.assertEqual({(4, self.at_first(1, 2)), (4, by_node_port)}, set(self.forgotten()))
 
     def test_endpoints_come_and_go(self):
-        """Flows to an endpoint that is gone are forgotten, and those of the others stay."""
+        """Flows to a removed endpoint are deleted, and those of the others stay."""
         gone = StaleFlows(Protocol.UDP, "10.96.0.10", 53, endpoint(1))
         for numbers, expected in (
             ([1, 2], [self.at_first(1, 2)]),
@@ -244,7 +242,7 @@ class KernelTests(FlowTests):
             self.clock.advance(1)
 
     def test_attempts_at_an_endpoint_itself(self):
-        """They get there without any rule, by its address or by a node port of the same number."""
+        """They reach it without any rule, by its address or by a node port of the same number."""
         (there,) = service([1]).endpoints
         itself = Portal(PortalKind.EXTERNAL_IP, there.address, there.port)
         same = Portal(PortalKind.NODE_PORT, None, there.port)
@@ -252,8 +250,8 @@ class KernelTests(FlowTests):
         self.assertEqual([], self.forgotten())
 
     def test_endpoints_within_the_cluster(self):
-        """Clients within it are led to endpoints of another scope by external portals: flows by
-        those to one that is gone are forgotten, too, and no flows to one that still serves there.
+        """Clients within it are sent from external portals to endpoints of another scope: flows to
+        removed ones of these are deleted, too, and none to those that still serve there.
         """
         inside, outside = replace(DNS, scope=Scope.INTERNAL), replace(DNS, scope=Scope.EXTERNAL)
         balancer = Portal(PortalKind.LOAD_BALANCER_IP, ip_address("192.0.2.7"), 53)
@@ -279,7 +277,7 @@ class KernelTests(FlowTests):
         self.assertEqual([(4, gone)], self.forgotten())
 
     def test_rules_know_the_endpoints(self):
-        """They are in no socket."""
+        """No socket has them."""
         self.set(service([1, 2]))
         (placed,) = self.rules.applied[-1]
         self.assertEqual((None, 2), (placed.proxy_port, len(placed.service.endpoints)))
@@ -290,7 +288,7 @@ class KernelTests(FlowTests):
         self.assertEqual(["not as asked for"], [each.text for each in self.proxier.problems])
 
     def test_some_take_a_socket_all_the_same(self):
-        """Those that the kernel cannot carry; they get one, and leave it, as they change."""
+        """Services that the kernel cannot carry get one, and lose it, as they change."""
         by_socket = service([1], proxy_protocol=1)
         self.set(by_socket)
         self.assertEqual({key(): 40000}, self.rules.ports)

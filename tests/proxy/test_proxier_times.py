@@ -1,4 +1,4 @@
-"""When rules are made, and what becomes of failures."""
+"""Tests of the times of syncs, and of failures."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from yurttunnel.proxy.proxier import LOOK_SECONDS
 
 
 class FailureTests(ProxierTestCase):
-    """Rules that cannot be made."""
+    """Rules that cannot be created."""
 
     def test_it_is_tried_again(self):
-        """All stays as it was, and it is told once."""
+        """Everything stays as it was, and it is logged once."""
         self.rules.failure = "the lock is held"
         self.set(service([1]))
         self.assertEqual("the lock is held", self.proxier.problem())
@@ -28,7 +28,7 @@ class FailureTests(ProxierTestCase):
         self.assertIsNone(self.proxier.problem())
 
     def test_removed_sockets_go_on_until_there_are_rules(self):
-        """Rules lead to them still."""
+        """Rules still lead to them."""
         self.set(service([1]))
         self.clock.advance(1)
         self.rules.failure = "the lock is held"
@@ -39,8 +39,8 @@ class FailureTests(ProxierTestCase):
         self.assertEqual([5.0], self.sockets.opened[0].drains)
 
     def test_a_family_is_refused(self):
-        """Sockets of the other one are closed as ever, and its ports can be had again; those of
-        the one that is refused stay, since rules lead there still.
+        """Sockets of the other one are closed as before, and their ports can be reused; those of
+        the failed one stay, since rules still lead there.
         """
         six = replace(key(), version=6)
         self.set(service([1]), service([1], key=six))
@@ -71,7 +71,7 @@ class FailureTests(ProxierTestCase):
         self.assertTrue(self.health.is_alive)
 
     def test_a_hanging_firewall(self):
-        """It is given up after some time, and tried again."""
+        """It is cancelled after a timeout, and retried."""
         self.rules.holds = True
         self.set(service([1]))
         self.clock.advance(60)
@@ -82,10 +82,10 @@ class FailureTests(ProxierTestCase):
 
 
 class TimeTests(ProxierTestCase):
-    """When syncs are."""
+    """When syncs run."""
 
     def test_the_first_changes_wait_for_nothing(self):
-        """Two after a quiet time do not; those that follow within a second come together."""
+        """Two after a quiet time run at once; those that follow within a second are combined."""
         self.set(service([1]))
         self.assertEqual(1, len(self.rules.applied))
         for number in range(2, 100):
@@ -97,7 +97,7 @@ class TimeTests(ProxierTestCase):
         self.assertEqual({key(), key("s99")}, self.rules.ports.keys())
 
     def test_a_change_after_a_quiet_time(self):
-        """It waits for nothing, also where the period has had a sync right before."""
+        """It is not delayed, even if a periodic sync has just run."""
         self.set(service([1]))
         self.pass_period()
         self.assertEqual(2, len(self.rules.applied))
@@ -105,13 +105,13 @@ class TimeTests(ProxierTestCase):
         self.assertEqual(3, len(self.rules.applied))
 
     def test_each_period(self):
-        """Rules are looked at though nothing is known to have changed."""
+        """Rules are checked without known changes."""
         self.set(service([1]))
         self.pass_period()
         self.assertEqual(2, len(self.rules.applied))
 
     def test_somebody_changes_rules(self):
-        """That is noticed sooner."""
+        """It is detected earlier."""
         self.set(service([1]))
         self.rules.number += 1
         self.clock.advance(LOOK_SECONDS)
@@ -122,7 +122,7 @@ class TimeTests(ProxierTestCase):
         self.assertEqual(2, len(self.rules.applied))
 
     def test_figures(self):
-        """What went well, and how long it took."""
+        """The number of successes, and their durations."""
         self.rules.holds = True
         self.set(service([1]))
         self.clock.advance(0.25)

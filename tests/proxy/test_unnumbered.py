@@ -1,4 +1,4 @@
-"""Links without an address, as the kernel has them, and where their clients are led."""
+"""Tests of links without an address, and where their clients are redirected."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class LinkTests(KernelTestCase):
     """A network namespace with a link to a pod."""
 
     def setUp(self):
-        """Make the link."""
+        """Create the link."""
         super().setUp()
         command("ip", "link", "add", "cali0", "type", "veth", "peer", "name", "eth0")
         for link in ("cali0", "eth0"):
             command("ip", "link", "set", link, "up")
 
     def test_links(self):
-        """Those count that lead somewhere, until they have an address that is more than theirs."""
+        """Links with routes count, until they have an address that is not link-local."""
         command("ip", "route", "add", "blackhole", "10.9.0.0/26")
         self.assertEqual(set(), unnumbered_versions())
         ways = {4: ("10.9.0.5", "10.9.0.1/32"), 6: ("fd09::5", "fd09::1/128")}
@@ -36,7 +36,7 @@ class LinkTests(KernelTestCase):
             self.assertEqual(set(), unnumbered_versions())
 
     def test_not_all_links_are_listed(self):
-        """Nobody goes on while Python waits for that, and there may be thousands."""
+        """Python blocks all threads for that, and there may be thousands."""
         self.patch(socket, "if_nameindex", lambda: self.fail("all links are listed"))
         command("ip", "route", "add", "10.9.0.5", "dev", "cali0")
         self.assertEqual({4}, unnumbered_versions())
@@ -58,21 +58,21 @@ class LinkTests(KernelTestCase):
 
 
 class AddressTests(SynchronousTestCase):
-    """The address for clients by any link."""
+    """The address for clients from all links."""
 
     def of(self, host, *addresses, unnumbered=(4,)):
-        """Return the one of IPv4 of a machine that has some, as text."""
+        """Return the IPv4 address of a machine with these, as text."""
         found = frozenset(ip_address(each) for each in (host, *addresses) if each)
         facts = NodeFacts("here", addresses=found, unnumbered=frozenset(unnumbered))
         return address_for_all(facts, {4: host and ip_address(host)}.get, 4)
 
     def test_address(self):
-        """It is that for the node's own programs; without one, any that others can reach."""
+        """It is the one for the node's own programs; without one, any that others can reach."""
         self.assertEqual(ip_address("10.0.0.9"), self.of("10.0.0.9", "10.0.0.1"))
         others = ("127.0.0.1", "169.254.1.1", "fd00::1")
         self.assertEqual(ip_address("10.0.0.1"), self.of(None, "10.0.0.2", "10.0.0.1", *others))
         self.assertIsNone(self.of(None, *others))
 
     def test_each_link_has_one(self):
-        """Then it is that of the link."""
+        """Then it is the address of the link."""
         self.assertIsNone(self.of("10.0.0.9", unnumbered=(6,)))

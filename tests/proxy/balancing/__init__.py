@@ -1,1 +1,1 @@
-"""Tests of who gets which endpoint."""
+"""Tests of load balancing."""

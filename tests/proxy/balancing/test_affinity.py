@@ -1,4 +1,4 @@
-"""Clients that stay with their endpoint."""
+"""Tests of session affinity."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ class AffinityTests(PickerTestCase):
     """``sessionAffinity: ClientIP``."""
 
     def stays(self, picker, client="192.0.2.1", times=10):
-        """Return the one endpoint that a client gets."""
+        """Return the only endpoint that a client gets."""
         [found] = self.picked(picker, times, client=client)
         return found
 
     def test_the_same_endpoint(self):
-        """A client keeps its endpoint, and clients are spread."""
+        """A client keeps its endpoint, and clients are spread over the endpoints."""
         picker = self.picker(A, B, C, affinity=TTL)
         found = [self.stays(picker, f"192.0.2.{number}") for number in range(30)]
         self.assertEqual([10, 10, 10], [found.count(each) for each in (A, B, C)])
 
     def test_sliding(self):
-        """It lasts from the last connection on, not the first."""
+        """The timeout starts with the last connection, not the first."""
         picker = self.picker(A, B, C, affinity=10)
         own = self.stays(picker, times=1)
         for _ in range(10):
@@ -38,7 +38,7 @@ class AffinityTests(PickerTestCase):
         self.assertNotEqual(own, self.stays(picker, times=1))
 
     def test_time_changes(self):
-        """A shorter or longer time holds for clients of before, too."""
+        """A changed timeout applies to existing records as well."""
         picker = self.picker(A, B, C, affinity=10)
         own = self.stays(picker)
         self.picker(A, B, C, affinity=1000)
@@ -49,7 +49,7 @@ class AffinityTests(PickerTestCase):
         self.assertNotEqual(own, self.stays(picker))
 
     def test_removed_endpoint(self):
-        """Its clients get another one; those of others keep theirs."""
+        """Clients of a removed endpoint get another one; other clients keep theirs."""
         picker = self.picker(A, B, C, affinity=TTL)
         before = {number: self.stays(picker, f"192.0.2.{number}") for number in range(30)}
         self.picker(A, C, affinity=TTL)
@@ -59,7 +59,7 @@ class AffinityTests(PickerTestCase):
         self.assertEqual([before[number] for number in kept], [after[number] for number in kept])
 
     def test_endpoints_vanish(self):
-        """The policy stays, and what comes back does not have the clients of before."""
+        """The policy stays without endpoints; one that is added again has lost its clients."""
         picker = self.picker(A, B, C, affinity=TTL)
         for number in range(30):
             self.stays(picker, f"192.0.2.{number}")
@@ -71,7 +71,7 @@ class AffinityTests(PickerTestCase):
         self.assertEqual({A, B}, found)
 
     def test_failed_dial(self):
-        """The client gets another endpoint, and keeps that."""
+        """After a failed dial the client gets another endpoint, and keeps it."""
         picker = self.picker(A, B, C, affinity=TTL)
         own = self.stays(picker)
         picker.failed(picker.pick("192.0.2.1", ()), "refused")
@@ -80,7 +80,7 @@ class AffinityTests(PickerTestCase):
         self.assertEqual(other, self.stays(picker))
 
     def test_ejected_endpoint(self):
-        """Clients of one that is left out do not wait for it first."""
+        """Clients of an ejected endpoint are not sent to it first."""
         picker = self.picker(A, B, affinity=TTL)
         own = self.stays(picker)
         for _ in range(FAILURES):
@@ -90,29 +90,29 @@ class AffinityTests(PickerTestCase):
         self.assertNotEqual(own, self.stays(picker))
 
     def test_given_up(self):
-        """Without affinity clients are spread again."""
+        """When affinity is disabled, clients are spread again."""
         picker = self.picker(A, B, C, affinity=TTL)
         self.stays(picker)
         self.picker(A, B, C)
         self.assertEqual({A: 3, B: 3, C: 3}, self.picked(picker, 9))
 
     def test_with_least_connections(self):
-        """A client's own endpoint counts more than how many connections that has."""
+        """A client's own endpoint takes precedence over the number of connections."""
         picker = self.picker(A, B, affinity=TTL, least_connections=True)
         self.stays(picker, times=50)
 
 
 class AffinityRecordsTests(SynchronousTestCase):
-    """How many records there are."""
+    """The limit of records."""
 
     def setUp(self):
-        """Keep few."""
+        """Set a small limit."""
         self.clock = Clock()
         self.records = AffinityRecords(10, self.clock.seconds, most=100)
         self.state = EndpointState(A, 0)
 
     def test_bounded(self):
-        """Where there are too many, those go that were not used for longest."""
+        """Over the limit, the least recently used records are dropped."""
         for number in range(100):
             self.records.put(f"client {number}", self.state)
         self.records.put("client 0", self.state)
@@ -124,7 +124,7 @@ class AffinityRecordsTests(SynchronousTestCase):
         self.assertIsNotNone(self.records.get("client 51"))
 
     def test_old_ones_go(self):
-        """What is too old makes room as others come, without anybody who looks through all."""
+        """Expired records are dropped as new ones are added, without a pass over all of them."""
         for number in range(100):
             self.records.put(f"old {number}", self.state)
         self.clock.advance(10)

@@ -1,4 +1,4 @@
-"""Endpoints whose dials fail are left out for a while."""
+"""Tests of the ejection of endpoints whose dials fail."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from yurttunnel.proxy.balancing.ejections import FAILURES, FIRST, LONGEST, PROBE
 
 
 class EjectionTests(PickerTestCase):
-    """When an endpoint is left out, for how long, and what becomes of it."""
+    """When an endpoint is ejected, and for how long."""
 
     def fail(self, picker, endpoint, times=FAILURES):
         """Have dials to ``endpoint`` fail."""
@@ -17,11 +17,11 @@ class EjectionTests(PickerTestCase):
             picker.failed(endpoint, "refused")
 
     def ejected(self, picker):
-        """Return who is left out."""
+        """Return the ejected endpoints."""
         return {each.endpoint for each in picker.endpoints() if each.ejected_until is not None}
 
     def test_failures_in_a_row(self):
-        """After some an endpoint gets no connections; the page says until when."""
+        """After consecutive failures an endpoint gets no connections; the page shows until when."""
         picker = self.picker(A, B, C)
         self.clock.advance(100)
         self.fail(picker, A)
@@ -30,7 +30,7 @@ class EjectionTests(PickerTestCase):
         self.assertEqual(100 + FIRST, told.ejected_until)
 
     def test_one_packet_that_was_lost(self):
-        """A single failure, or some with successes between them, is no reason."""
+        """A single failure, or failures with successes in between, cause no ejection."""
         picker = self.picker(A, B)
         for _ in range(5):
             self.fail(picker, A, FAILURES - 1)
@@ -38,7 +38,7 @@ class EjectionTests(PickerTestCase):
         self.assertEqual(set(), self.ejected(picker))
 
     def test_two_of_three_are_dead(self):
-        """As soon as they are left out, all go to the one that lives, at the first dial."""
+        """Once two of three endpoints are ejected, each first dial goes to the third."""
         picker = self.picker(A, B, C)
         dials = []
         for _ in range(20):
@@ -53,7 +53,7 @@ class EjectionTests(PickerTestCase):
         self.assertEqual([1] * 10, dials[10:])
 
     def test_one_probe_at_its_end(self):
-        """A single connection finds out; if it stands, the endpoint is one as the others."""
+        """One connection probes the endpoint at the end; if it succeeds, the ejection is over."""
         picker = self.picker(A, B)
         self.fail(picker, A)
         self.clock.advance(FIRST)
@@ -63,7 +63,7 @@ class EjectionTests(PickerTestCase):
         self.assertEqual({A: 5, B: 5}, self.picked(picker, 10))
 
     def test_the_probe_fails(self):
-        """It is left out for twice as long, each time, up to a bound."""
+        """If the probe fails, the ejection doubles, up to a limit."""
         picker = self.picker(A, B)
         self.fail(picker, A)
         pauses = []
@@ -79,7 +79,7 @@ class EjectionTests(PickerTestCase):
         self.assertEqual([LONGEST] * 3, [round(each) for each in pauses[5:]])
 
     def test_short_again_after_success(self):
-        """An endpoint that has served meanwhile is left out as at first."""
+        """After a success the next ejection is as short as the first."""
         picker = self.picker(A, B)
         for _ in range(3):
             self.fail(picker, A)
@@ -90,7 +90,7 @@ class EjectionTests(PickerTestCase):
             picker.connected(A)
 
     def test_dials_from_before(self):
-        """Those that were under way, and fail later, do not make it longer."""
+        """Dials that began before the ejection and fail later do not extend it."""
         picker = self.picker(A, B)
         for _ in range(100):
             self.assertEqual(A, picker.pick("192.0.2.1", [B]))
@@ -100,7 +100,7 @@ class EjectionTests(PickerTestCase):
         self.assertEqual(FIRST, told.ejected_until)
 
     def test_a_probe_without_outcome(self):
-        """If its client has gone before, the next one is tried some time later."""
+        """If the client of the probe has gone, another connection probes some time later."""
         picker = self.picker(A, B)
         self.fail(picker, A)
         self.clock.advance(FIRST)
@@ -111,7 +111,7 @@ class EjectionTests(PickerTestCase):
         self.assertEqual(A, picker.pick("192.0.2.1", ()))
 
     def test_nobody_else_is_left(self):
-        """Then those that are left out are chosen, one after the other, rather than none."""
+        """If all endpoints are ejected, they are used in turn."""
         for least in (False, True):
             picker = self.picker(A, B, least_connections=least)
             self.fail(picker, A)
@@ -125,13 +125,13 @@ class EjectionTests(PickerTestCase):
             picker.connected(B)
 
     def test_the_others_were_tried(self):
-        """One that is left out is a better try than another one of those that just failed."""
+        """An ejected endpoint is preferred to those that have just failed."""
         picker = self.picker(A, B, C)
         self.fail(picker, A)
         self.assertEqual(A, picker.pick("192.0.2.1", [B, C]))
 
     def test_it_goes_meanwhile(self):
-        """An endpoint that was removed, and comes back, is a new one."""
+        """An endpoint that is removed and added again is not ejected."""
         picker = self.picker(A, B)
         self.fail(picker, A)
         self.picker(B)
@@ -142,7 +142,7 @@ class EjectionTests(PickerTestCase):
         self.assertEqual({A: 5, B: 5}, self.picked(picker, 10))
 
     def test_a_dial_outlives_it(self):
-        """One that goes well after its endpoint has been removed does not bring that back."""
+        """A dial that succeeds after its endpoint was removed does not add it again."""
         picker = self.picker(A, B)
         self.assertEqual(A, picker.pick("192.0.2.1", [B]))
         self.fail(picker, A)
@@ -151,7 +151,7 @@ class EjectionTests(PickerTestCase):
         self.assertEqual({B: 10}, self.picked(picker, 10))
 
     def test_the_one_with_the_fewest_connections(self):
-        """When it is left out the next fewest are found."""
+        """When the endpoint with the fewest connections is ejected, the next one is selected."""
         picker = self.picker(A, B, C, least_connections=True)
         self.picked(picker, 3, tried=[A, B])
         self.picked(picker, 2, tried=[A, C])
@@ -159,7 +159,7 @@ class EjectionTests(PickerTestCase):
         self.assertEqual({B: 1}, self.picked(picker, 1))
 
     def test_other_endpoints_change(self):
-        """One that is left out stays so."""
+        """An endpoint stays ejected when other endpoints change."""
         picker = self.picker(A, B)
         self.fail(picker, A)
         self.picker(A, C)

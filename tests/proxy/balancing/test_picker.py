@@ -1,4 +1,4 @@
-"""Endpoints one after the other, or those with the fewest connections."""
+"""Tests of round-robin and of the fewest connections."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class PickerTestCase(SynchronousTestCase):
     """A picker with a clock."""
 
     def setUp(self):
-        """Have no service yet."""
+        """Start without a service."""
         self.clock = Clock()
         self._made = None
 
@@ -37,7 +37,7 @@ class PickerTestCase(SynchronousTestCase):
         return self._made
 
     def picked(self, picker, count, tried=(), client="192.0.2.1"):
-        """Return how often each endpoint is picked, whose dials all go well."""
+        """Return how often each endpoint is picked when all dials succeed."""
         found = Counter()
         for _ in range(count):
             one = picker.pick(client, tried)
@@ -47,10 +47,10 @@ class PickerTestCase(SynchronousTestCase):
 
 
 class RoundRobinTests(PickerTestCase):
-    """One after the other."""
+    """Round-robin."""
 
     def test_interface(self):
-        """It has what it should have."""
+        """The picker provides its interface."""
         verifyObject(IEndpointPicker, self.picker(A))
 
     def test_equal_counts(self):
@@ -58,14 +58,14 @@ class RoundRobinTests(PickerTestCase):
         self.assertEqual({A: 100, B: 100, C: 100}, self.picked(self.picker(A, B, C), 300))
 
     def test_a_removed_endpoint(self):
-        """None goes there any more."""
+        """A removed endpoint gets no connections."""
         picker = self.picker(A, B, C)
         self.picked(picker, 10)
         self.picker(A, C)
         self.assertEqual({A: 50, C: 50}, self.picked(picker, 100))
 
     def test_the_first_one_is_any(self):
-        """Of many nodes, or services, not all begin with the same endpoint."""
+        """Not all nodes or services start with the same endpoint."""
         first = set()
         for _ in range(200):
             picker = EndpointPicker(self.clock, service((A, B, C)))
@@ -73,21 +73,21 @@ class RoundRobinTests(PickerTestCase):
         self.assertEqual({A, B, C}, first)
 
     def test_no_endpoints(self):
-        """There is none to pick, and there is when one comes."""
+        """Without endpoints none is picked; a new one is."""
         picker = self.picker()
         self.assertIsNone(picker.pick("192.0.2.1", ()))
         self.picker(A)
         self.assertEqual(A, picker.pick("192.0.2.1", ()))
 
     def test_another_endpoint_than_those_tried(self):
-        """A dial that has failed is followed by one to another endpoint, while there is one."""
+        """A retry goes to an endpoint that was not tried, if there is one."""
         picker = self.picker(A, B, C)
         for _ in range(9):
             self.assertEqual(B, picker.pick("192.0.2.1", [A, C]))
         self.assertIn(picker.pick("192.0.2.1", [A, B, C]), {A, B, C})
 
     def test_an_update_without_change(self):
-        """The order stays where it was."""
+        """An update without changes keeps the position."""
         picker = self.picker(A, B, C)
         found = Counter()
         for _ in range(300):
@@ -97,10 +97,10 @@ class RoundRobinTests(PickerTestCase):
 
 
 class SchedulerTests(SynchronousTestCase):
-    """Whose turn it is while endpoints are left out."""
+    """The order while endpoints are ejected."""
 
     def test_one_before_it_goes(self):
-        """Nobody's turn is passed over."""
+        """When an endpoint is removed, none of the others is skipped."""
         states = [EndpointState(each, 0) for each in (A, B, C)]
         scheduler = RoundRobin(states, 2)
         scheduler.remove(states[0])
@@ -108,14 +108,14 @@ class SchedulerTests(SynchronousTestCase):
 
 
 class CountTests(PickerTestCase):
-    """What is told of each endpoint."""
+    """The stats of endpoints."""
 
     def active(self, picker):
-        """Return the numbers of connections, by endpoint."""
+        """Return the numbers of connections by endpoint."""
         return {each.endpoint: each.active for each in picker.endpoints()}
 
     def test_connections(self):
-        """They count from the pick to the end, or the failure of the dial."""
+        """Connections count from the pick to their end, or to the failure of the dial."""
         for least in (False, True):
             picker = self.picker(A, B, least_connections=least)
             for _ in range(4):
@@ -128,7 +128,7 @@ class CountTests(PickerTestCase):
             picker.ended(B)
 
     def test_an_endpoint_that_comes_back(self):
-        """Connections that it has kept still count; nothing is counted twice."""
+        """Connections of an endpoint that is added again still count, once."""
         picker = self.picker(A)
         for _ in range(2):
             picker.connected(picker.pick("192.0.2.1", ()))
@@ -141,7 +141,7 @@ class CountTests(PickerTestCase):
         self.assertEqual({A: 0}, self.active(picker))
 
     def test_what_ends_after_its_endpoint(self):
-        """Connections outlive their endpoint, and their end is no error."""
+        """Connections may outlive their endpoint, and their end is no error."""
         picker = self.picker(A)
         for _ in range(3):
             picker.pick("192.0.2.1", ())
@@ -154,7 +154,7 @@ class CountTests(PickerTestCase):
         self.assertEqual([], list(picker.endpoints()))
 
     def test_failures(self):
-        """The last one is told with its reason."""
+        """The last failure is reported with its reason."""
         picker = self.picker(A)
         for why in ("timed out", "refused"):
             picker.pick("192.0.2.1", ())
@@ -167,7 +167,7 @@ class LeastConnectionsTests(PickerTestCase):
     """The endpoint with the fewest connections."""
 
     def test_fewest(self):
-        """Where one has got rid of all of its connections, it gets the next ones."""
+        """An endpoint whose connections have ended gets the next ones."""
         picker = self.picker(A, B, C, least_connections=True)
         self.assertEqual({A: 10, B: 10, C: 10}, self.picked(picker, 30))
         for _ in range(10):
@@ -186,7 +186,7 @@ class LeastConnectionsTests(PickerTestCase):
         self.assertEqual({A: 10, B: 10, C: 10}, found)
 
     def test_fewest_of_those_not_tried(self):
-        """With the best ones tried it is the best of the others."""
+        """If the best endpoints were tried, the best of the others is picked."""
         picker = self.picker(A, B, C, least_connections=True)
         self.picked(picker, 5, tried=[A, B])
         self.picked(picker, 2, tried=[A, C])
@@ -194,7 +194,7 @@ class LeastConnectionsTests(PickerTestCase):
         self.assertEqual(A, picker.pick("192.0.2.1", [A, B, C]))
 
     def test_policy_changes(self):
-        """It can be taken up and given up while there are connections."""
+        """The policy can change while there are connections."""
         picker = self.picker(A, B)
         self.picked(picker, 6, tried=[B])
         self.picker(A, B, least_connections=True)
@@ -204,7 +204,7 @@ class LeastConnectionsTests(PickerTestCase):
 
     @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 4)), max_size=60))
     def test_whatever_happens(self, events):
-        """It is always one with the fewest of those that are not left out, and counts are right."""
+        """It has the fewest connections of those not ejected, and counts are correct."""
         picker = EndpointPicker(self.clock, service(range(5), least_connections=True))
         active, in_a_row = Counter(), Counter()
         for what, number in events:

@@ -1,4 +1,4 @@
-"""A node that leads clients to endpoints, each a network namespace of its own.
+"""A node between clients and endpoints, each in its own network namespace.
 
 ::
 
@@ -6,7 +6,7 @@
     10.5.0.2   10.5.0.1  10.1.0.1  10.1.0.10, .11, .12 …
     fd05::2    fd05::1   fd01::1   fd01::10, ::11, ::12 …
 
-The client has its way to everything through the node. The pods' switch may be a bridge of the node.
+The client's routes lead through the node. The pods' switch may be a bridge of the node.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _AGAIN = 0.3
 
 
 def ip(source, destination, protocol, carried, options=b""):
-    """Make a packet, as RFC 791 and 8200 have it; the checksum is left out."""
+    """Make a packet according to RFC 791 and 8200, without the checksum."""
     if source.version == 6:
         head = struct.pack("!IHBB", 6 << 28, len(carried), protocol, 64)
         return head + source.packed + destination.packed + carried
@@ -72,7 +72,7 @@ def ip(source, destination, protocol, carried, options=b""):
 
 
 class Lab:
-    """The network; the thread lives on the node until :meth:`close`."""
+    """The network; the thread stays in the node's namespace until :meth:`close`."""
 
     def __init__(self, endpoints=3, bridged=False):
         self._former = Namespace(current=True)
@@ -92,7 +92,7 @@ class Lab:
         self._join(self.client, "eth0", CLIENT, self.node, "lan", NODE)
         for family, gateway in (("-4", NODE[4]), ("-6", NODE[6])):
             self.client.run("ip", family, "route", "add", "default", "via", gateway)
-            # A way to clusters' addresses, as a node's default route is one.
+            # A route to addresses of clusters, as a node's default route provides.
             via = CLIENT[4 if family == "-4" else 6]
             self.node.run("ip", family, "route", "add", "default", "via", via)
         switch.run("ip", "link", "add", "switch", "type", "bridge")
@@ -121,27 +121,27 @@ class Lab:
         return Endpoint(ip_address(text), PORT)
 
     def attempts(self):
-        """Return how many first packets the client's machine has sent since this was asked last."""
+        """Return how many first packets the client's machine has sent since the last call."""
         shown = self.client.run("nft", "reset", "counter", "inet", "count", "syns")
         return int(shown.partition("packets ")[2].split()[0])
 
     def close(self):
-        """Go back."""
+        """Return to the original namespace."""
         self._former.enter()
         for machine in (*self._machines, self._former):
             machine.close()
 
     def drop(self, number):
-        """Have an endpoint's machine be a black hole."""
+        """Have an endpoint's machine drop all packets."""
         self.endpoints[number].run("nft", "-f", "-", stdin=_HOLE)
 
     def refuse(self, number):
-        """Have a firewall in front of an endpoint refuse by ICMP."""
+        """Have a firewall in front of an endpoint reject packets by ICMP."""
         self.endpoints[number].run("nft", "-f", "-", stdin=_HOLE.replace("drop", "reject"))
 
     def tell_too_big(self, router, client, endpoint, most):
-        """Have an endpoint's machine tell a client, as a router would, that what it has sent to an
-        endpoint may have ``most`` bytes. A client is an address and a port.
+        """Report to a client, as a router would, that its packets to an endpoint may have at most
+        ``most`` bytes. A client is an address and a port.
         """
         (source, source_port), destination = client, endpoint.address
         sent = struct.pack("!HHHH", source_port, endpoint.port, 9, 0) + b"?"
@@ -188,18 +188,18 @@ class Lab:
 
 
 class Serving(Protocol):
-    """Sends who it is and whom it sees, and keeps the connection."""
+    """Sends its name and the client's address, and keeps the connection."""
 
     def __init__(self):
         self.lost = Deferred()
 
     def connectionMade(self):
-        """Tell."""
+        """Send both."""
         self.factory.connections.append(self)
         self.transport.write(f"{self.factory.name} {self.transport.getPeer().host}\n".encode())
 
     def connectionLost(self, reason=connectionDone):
-        """Forget it."""
+        """Remove the connection."""
         self.factory.connections.remove(self)
         self.lost.callback(None)
 
@@ -216,8 +216,8 @@ class Server(Factory):
 
 
 async def hang_up(port):
-    """End what listens with a :class:`Server`, and what it has accepted, though its clients may
-    not have told yet that they are gone.
+    """Close the listener of a :class:`Server`, and its accepted connections, even if their clients
+    have not closed them yet.
     """
     await maybeDeferred(port.stopListening)
     for serving in list(port.factory.connections):
@@ -226,20 +226,20 @@ async def hang_up(port):
 
 
 class Asking(Protocol):
-    """Waits for a line, and ends the connection; answers when its other end is gone, too."""
+    """Waits for a line, then closes the connection; fires when the other end has closed it, too."""
 
     def __init__(self):
         self.answered = Deferred()
         self._line = b""
 
     def dataReceived(self, data):
-        """Take it."""
+        """Store the line."""
         self._line += data
         if b"\n" in self._line:
             self.transport.loseWriteConnection()
 
     def connectionLost(self, reason=connectionDone):
-        """Answer, or fail where the line has not come."""
+        """Fire with the line, or fail if there was none."""
         if b"\n" in self._line:
             self.answered.callback(self._line.decode().split())
         else:
@@ -247,7 +247,7 @@ class Asking(Protocol):
 
 
 class Asker(Factory):
-    """Makes them."""
+    """Makes these protocols."""
 
     noisy = False
     protocol = Asking
@@ -257,12 +257,12 @@ class Echo(DatagramProtocol):
     """Sends datagrams back."""
 
     def datagramReceived(self, data, address):
-        """Do so."""
+        """Send the datagram back."""
         self.transport.write(data, address)
 
 
 class Resolver(DatagramProtocol):
-    """Sends a datagram again and again until it is answered; takes note of refusals."""
+    """Sends a datagram repeatedly until it is answered; counts refusals."""
 
     def __init__(self, host, port):
         self._to = host, port
@@ -271,12 +271,12 @@ class Resolver(DatagramProtocol):
         self._sending = LoopingCall(self._send)
 
     def startProtocol(self):
-        """Begin."""
+        """Start."""
         self.transport.connect(*self._to)
         self._sending.start(_AGAIN)
 
     def stopProtocol(self):
-        """End."""
+        """Stop."""
         if self._sending.running:
             self._sending.stop()
 
@@ -284,18 +284,18 @@ class Resolver(DatagramProtocol):
         self.transport.write(b"?")
 
     def datagramReceived(self, data, address):
-        """Take the answer."""
+        """Store the answer."""
         if self._sending.running:
             self._sending.stop()
             self.answered.callback(None)
 
     def connectionRefused(self):
-        """Count it."""
+        """Count the refusal."""
         self.refusals += 1
 
 
 class Flow:
-    """A client by UDP that goes on to send when it is refused."""
+    """A UDP client that continues to send when it is refused."""
 
     def __init__(self, inside, host, port=80):
         with inside.inside():
@@ -305,10 +305,10 @@ class Flow:
         self._socket.setblocking(False)
         self._socket.connect((host, port))
         self.is_answered = None
-        """Whether the last word was an answer, and no refusal."""
+        """Whether the last event was an answer, and not a refusal."""
 
     def ask(self):
-        """Send, and take what has come; return whether anything has by now."""
+        """Send, and read what has arrived; return whether anything has arrived yet."""
         with contextlib.suppress(BlockingIOError):
             try:
                 self._socket.send(b"?")
@@ -318,14 +318,14 @@ class Flow:
         return self.is_answered is not None
 
     def close(self):
-        """End it."""
+        """Close the socket."""
         self._socket.close()
 
 
 class Connected:
-    """What has become of a client: who has served it, seeing whom.
+    """The result of a client: which endpoint has served it, and which address that saw.
 
-    ``retransmissions`` are how often it has sent its first packet again until it was connected.
+    ``retransmissions`` is how often its first packet was retransmitted until it was connected.
     """
 
     def __init__(self, server, seen, retransmissions):
@@ -348,14 +348,14 @@ async def _served(connecting):
 
 
 def retransmissions_of(connection):
-    """Return how often a connection has sent something again."""
+    """Return the number of retransmissions of a connection."""
     number, at = _TOTAL_RETRANSMISSIONS
     told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, at + number.size)
     return number.unpack_from(told, at)[0]
 
 
 def out_of_window(connection):
-    """Return a segment of a connection, as its machine would send it, far behind its window."""
+    """Return a segment of a connection, as its machine would send it, far outside its window."""
     # TCP_REPAIR, TCP_REPAIR_QUEUE (of what was received, and sent), and TCP_QUEUE_SEQ (linux/tcp.h)
     connection.setsockopt(socket.IPPROTO_TCP, 19, 1)
     numbers = []

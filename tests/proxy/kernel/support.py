@@ -1,4 +1,4 @@
-"""A node in kernel mode with real packets: it, a client and endpoints have a namespace each."""
+"""A node in kernel mode with real packets: it, a client and endpoints each have a namespace."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FAMILY = {4: socket.AF_INET, 6: socket.AF_INET6}
 
 
 def most_retransmissions(found):
-    """Return how often a client had to send its first packet again: 0 is at once, 1 takes 1 s."""
+    """Return how often a client retransmitted its first packet at most: 1 takes 1 s."""
     return max(each.retransmissions for each in found)
 
 
@@ -98,11 +98,11 @@ class KernelTestCase(TestCase):
         return port
 
     def serve_all(self):
-        """Have all of them listen."""
+        """Have all endpoints listen."""
         return [self.serve(number) for number in range(3)]
 
     def answer_datagrams(self):
-        """Have the first endpoint answer by UDP."""
+        """Have the first endpoint answer UDP datagrams."""
         with self.lab.endpoints[0].inside():
             port = reactor.listenUDP(PORT, Echo(), interface="::")
         self.addCleanup(port.stopListening)
@@ -118,11 +118,11 @@ class KernelTestCase(TestCase):
         return resolvers
 
     def apply(self, *services):
-        """Make the rules."""
+        """Apply the rules."""
         return self.mode.rules.apply([Placed(each, None) for each in services])
 
     def service(self, version=None, numbers=(0, 1, 2), portals=None, others=(), **more):
-        """Make a service of some endpoints, of all where it is not said which, and of others."""
+        """Make a service of some endpoints, by default all."""
         version = version or self.version
         cluster = Portal(PortalKind.CLUSTER_IP, ip_address(CLUSTER[version]), 80)
         the_key = key(
@@ -140,21 +140,21 @@ class KernelTestCase(TestCase):
         return Portal(kind, ip_address(EXTERNAL[self.version]), 80, sources)
 
     def target(self, number):
-        """Return an endpoint, by TCP."""
+        """Return an endpoint as a TCP target."""
         return Target(Protocol.TCP, self.lab.address(number, self.version))
 
     def clients(self, count, host, inside=None, port=80):
-        """Connect many at once."""
+        """Connect many clients at once."""
         inside = inside or self.lab.client
         return gatherResults([connect(inside, host, port) for _ in range(count)])
 
     async def clients_are_soon_served(self, inside=None, then=None, host=None, port=80):
-        """Require that clients are connected by the first packet that they send after the dead are
-        found out, which is the second one of each: a second later. Return what became of them.
+        """Require that clients are connected by the first packet that they send after the detection
+        of dead endpoints, which is their second one: a second later. Return the results.
 
-        ``then`` is what happens meanwhile. Where this machine is so busy that finding out takes
-        more than a second, that may be a later one, and no more than that: what the last job does
-        is to forget attempts at the dead.
+        ``then`` happens meanwhile. If this machine is so busy that detection takes more than a
+        second, it may be a later packet, but only for that reason: the last step is to delete the
+        entries of attempts at dead endpoints.
         """
         begun = done = time.monotonic()
         clients = self.clients(24, host or CLUSTER[self.version], inside, port)
@@ -171,7 +171,7 @@ class KernelTestCase(TestCase):
         return {str(ip_address(each.seen.removeprefix("::ffff:"))) for each in found}
 
     async def is_refused(self, inside=None, host="", port=80):
-        """Require that a client is told that nobody serves."""
+        """Require that a client is refused."""
         connecting = connect(inside or self.lab.client, host or CLUSTER[self.version], port)
         await self.assertFailure(connecting, ConnectionRefusedError)
 
@@ -181,12 +181,12 @@ class KernelTestCase(TestCase):
             await deferLater(reactor, 0.01)
 
     async def log_is_read(self):
-        """Wait until the process has read of the packets that have been delivered."""
+        """Wait until the process has read the log of packets that have been delivered."""
         for _ in range(2):
             await deferLater(reactor, 0)
 
     async def until_served_by(self, servers):
-        """Connect until these have served: rules follow a moment later."""
+        """Connect until these endpoints have served: rules follow a moment later."""
         served = set()
         while served != servers:
             served |= {each.server for each in await self.clients(8, CLUSTER[self.version])}

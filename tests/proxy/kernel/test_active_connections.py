@@ -1,4 +1,4 @@
-"""Connections of the moment, by what their clients have dialled."""
+"""Tests of open connections by the destination of their clients."""
 
 from __future__ import annotations
 
@@ -15,21 +15,23 @@ from yurttunnel.proxy.state.virtual_services import Portal, PortalKind, Protocol
 
 OWN, PORTAL = "10.20.0.9", "10.96.0.1"
 SECONDS = 30.0
-"""How long a packet may take on a loaded machine."""
+"""How long a packet may take on a loaded machine, in seconds."""
 
 
 def portal(address, port=80):
-    """Make a portal; without an address a node port."""
+    """Make a portal; a node port if there is no address."""
     if address is None:
         return Portal(PortalKind.NODE_PORT, None, port)
     return Portal(PortalKind.CLUSTER_IP, ip_address(address), port)
 
 
 class ActiveConnectionsTests(SynchronousTestCase):
-    """Which of them are a service's."""
+    """Which connections belong to a service."""
 
     def test_of(self):
-        """Those to its portals, of its protocol and family; a node port is at own addresses."""
+        """Those to its portals count, of its protocol and family; a node port is at own
+        addresses.
+        """
         other, third = (ip_address(text).packed for text in ("10.96.0.2", "fd00::1"))
         counted = {
             (6, ip_address(PORTAL).packed, 80): 3,
@@ -62,7 +64,7 @@ class KernelTableTests(KernelTestCase):
     addresses = (OWN,)
 
     def test_table(self):
-        """Those count that are led elsewhere, until they are over."""
+        """Translated connections count until they are closed."""
         rules = f"ip daddr {PORTAL} meta l4proto {{ tcp, udp }} dnat to {OWN}:7000;"
         chain = f"chain out {{ type nat hook output priority -100; {rules} }};"
         command("nft", f"table ip led {{ {chain} }};")
@@ -94,7 +96,7 @@ class KernelTableTests(KernelTestCase):
         return client
 
     def counted(self):
-        """Return how many there are by TCP and by UDP."""
+        """Return the numbers of TCP and UDP connections."""
         active = active_connections((4, 6))
         return tuple(
             active.of(service([1], key=key("web", protocol), portals=[portal(PORTAL, port)]))

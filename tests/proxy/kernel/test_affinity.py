@@ -1,4 +1,4 @@
-"""The numbers by which the kernel remembers a client's endpoint."""
+"""Tests of the numbers by which the kernel stores a client's endpoint."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ WEB, DNS = key("web"), key("dns")
 
 
 class EndpointNumbersTests(SynchronousTestCase):
-    """An endpoint keeps its number while it is there, and only then."""
+    """An endpoint keeps its number while it is present, and only then."""
 
     def setUp(self):
-        """Have two endpoints of a service."""
+        """Make two endpoints of a service."""
         self.numbers = EndpointNumbers()
         self.first = self.numbers.of(WEB, [ONE, TWO])
 
     def test_the_same_in_each_process(self):
-        """Else clients would lose their endpoints by a restart; no two have the same."""
+        """Numbers are unique, and the same in each process, so that a restart keeps affinity."""
         self.assertEqual(self.first, EndpointNumbers().of(WEB, [TWO, ONE]))
         self.assertEqual(2, len(set(self.first.values())))
         self.assertLess(max(self.first.values()), 2**32)
 
     def test_others_come_and_go(self):
-        """That is nothing to those that stay."""
+        """Changes of other endpoints do not change the number."""
         self.assertEqual(self.first[ONE], self.numbers.of(WEB, [ONE, THREE])[ONE])
 
     def test_return(self):
-        """Who returns has another number each time: its clients have other endpoints by now."""
+        """An endpoint that returns has another number each time: its clients have other ones."""
         seen = {self.first[TWO]}
         for _ in range(3):
             self.numbers.of(WEB, [ONE])
@@ -41,13 +41,13 @@ class EndpointNumbersTests(SynchronousTestCase):
         self.assertEqual(4, len(seen))
 
     def test_another_service(self):
-        """It does not matter what becomes of the endpoint there."""
+        """Changes of another service do not matter."""
         before = self.numbers.of(DNS, [ONE, TWO])
         self.numbers.of(WEB, [ONE])
         self.assertEqual(before, self.numbers.of(DNS, [ONE, TWO]))
 
     def test_bounds(self):
-        """What has gone is not kept for ever, and neither are services."""
+        """Removed endpoints and services are not remembered forever."""
         self.patch(affinity, "MOST_GONE", 1)
         self.numbers.of(WEB, [])
         self.assertEqual(
@@ -61,27 +61,25 @@ class EndpointNumbersTests(SynchronousTestCase):
 
 
 class ClientsSetsTests(SynchronousTestCase):
-    """A service's set is another one only when its time gets shorter."""
+    """A service gets another set only when its timeout becomes shorter."""
 
     def setUp(self):
-        """Have some time."""
+        """Set a timeout."""
         self.sets = ClientsSets()
         self.first = self.sets.of(WEB, 3600.0)
 
     def test_the_same_in_each_process(self):
-        """Clients keep their endpoints across a restart, also after the time was shortened."""
+        """Clients keep their endpoints across a restart, also after the timeout was shortened."""
         self.assertEqual(self.first, ClientsSets().of(WEB, 3600.0))
         self.assertEqual(self.sets.of(WEB, 60.0), ClientsSets().of(WEB, 60.0))
 
     def test_a_longer_time(self):
-        """Those that are remembered stay so."""
+        """With a longer timeout the set stays."""
         self.assertEqual(self.first, self.sets.of(WEB, 7200.0))
         self.assertEqual(self.first, self.sets.of(WEB, 7200.0))
 
     def test_shorter_times(self):
-        """Each time the set is another than the one before, and then stays; another service's does
-        not matter.
-        """
+        """Each shorter timeout makes another set, which stays; other services do not matter."""
         seen = [self.first, self.sets.of(WEB, 60.0)]
         for _ in range(3):
             seen.append(self.sets.of(WEB, 30.0))
@@ -90,11 +88,11 @@ class ClientsSetsTests(SynchronousTestCase):
         self.assertTrue(all(one != other for one, other in itertools.pairwise(seen)))
 
     def test_a_shorter_time_since_the_last_process(self):
-        """It has another set as well."""
+        """A timeout that was shortened between two processes makes another set as well."""
         self.assertNotEqual(self.first, ClientsSets().of(WEB, 60.0))
 
     def test_bounds(self):
-        """Services are not remembered for ever."""
+        """Services are not remembered forever."""
         self.patch(affinity, "MOST_SERVICES", 1)
         self.sets.of(WEB, 7200.0)
         self.sets.of(DNS, 1.0)

@@ -1,4 +1,4 @@
-"""Connections that the kernel carries to endpoints that are well, with real packets."""
+"""Tests of connections that the kernel sends to healthy endpoints, with real packets."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ table inet seen {
     }
 }
 """
-"""What this machine itself gets of what conntrack takes for no connection's."""
+"""Counts packets to this machine that conntrack considers invalid."""
 
 _OTHER_MARKS = """
 table inet others {
@@ -61,11 +61,11 @@ table inet others {
     }
 }
 """
-"""Of a program whose marks have the bits of ours."""
+"""A program whose marks include our bits."""
 
 
 class Carrying:
-    """Endpoints that are well, by the version of IP."""
+    """Healthy endpoints, by the version of IP."""
 
     async def test_all_serve(self):
         """Connections from elsewhere and from this node are spread, at once."""
@@ -79,7 +79,7 @@ class Carrying:
             self.assertEqual(0, most_retransmissions(found))
 
     async def test_affinity(self):
-        """A client keeps its endpoint, and gets another one where that goes."""
+        """A client keeps its endpoint, and gets another one when that is removed."""
         self.serve_all()
         await self.apply(self.service(affinity=60.0))
         found = await self.clients(20, CLUSTER[self.version])
@@ -94,19 +94,19 @@ class Carrying:
         self.assertEqual({second}, {each.server for each in found})
 
     async def test_affinity_slides(self):
-        """A client's time begins anew with each connection."""
+        """A client's timeout restarts with each connection."""
         self.serve_all()
         await self.apply(self.service(affinity=50.0))
         await self.clients(1, CLUSTER[self.version])
         first = self.seconds_of_affinity()
-        # More than it takes to look again, on a busy machine.
+        # Longer than the next check takes on a busy machine.
         await self.until(lambda: self.seconds_of_affinity() < first - 2)
         before = self.seconds_of_affinity()
         await self.clients(1, CLUSTER[self.version])
         self.assertGreater(self.seconds_of_affinity(), before)
 
     async def test_affinity_gets_shorter(self):
-        """No client keeps its endpoint for the time that was; a longer time takes it from none."""
+        """A shorter timeout applies to all clients; a longer one takes no endpoint from any."""
         self.serve_all()
         for seconds, is_kept in ((100.0, True), (200.0, True), (50.0, False)):
             await self.apply(self.service(affinity=seconds))
@@ -116,7 +116,7 @@ class Carrying:
             self.assertEqual(is_kept, CLIENT[self.version] in listed)
 
     async def test_connections_are_counted(self):
-        """Once each, whatever becomes of endpoints, and also when the process has ended."""
+        """Connections count once, whatever happens to endpoints, also after the process ended."""
         self.serve_all()
         for affinity, numbers in ((None, (0, 1, 2)), (60.0, (0, 1, 2)), (None, (0, 1))):
             await self.apply(self.service(numbers=numbers, affinity=affinity))
@@ -130,7 +130,7 @@ class Carrying:
         self.assertEqual(45, await self.counted())
 
     async def test_datagrams_are_counted(self):
-        """A client is one connection, whatever it sends."""
+        """A client counts as one connection, whatever it sends."""
         await self.apply(self.service(numbers=[0], protocol=Protocol.UDP))
         self.answer_datagrams()
         await self.resolve(10)
@@ -146,7 +146,7 @@ class Carrying:
         return counts.of(the_service).total
 
     async def test_the_other_mode(self):
-        """It takes the table over, and nothing of this one is left."""
+        """User mode takes over the table, and nothing of kernel mode remains."""
         await self.apply(self.service(affinity=60.0))
         programs = Programs(reactor)
         tables = Tables((4, 6), user_part, HOSTS.get, Networks())
@@ -156,20 +156,20 @@ class Carrying:
         self.assertIn(": 40000", listed)
 
     def seconds_of_affinity(self):
-        """Return for how much longer the one client keeps its endpoint."""
+        """Return for how much longer the only client keeps its endpoint."""
         listed = self.listed()
         seconds, milliseconds = re.search(r"expires (?:(\d+)s)?(?:(\d+)ms)?", listed).groups()
         return int(seconds or 0) + int(milliseconds or 0) / 1000
 
     async def test_source_is_kept_within_the_cluster(self):
-        """Endpoints see the client of a cluster IP."""
+        """Endpoints see the address of a client of a cluster IP."""
         self.serve_all()
         await self.apply(self.service())
         found = await self.clients(3, CLUSTER[self.version])
         self.assertEqual({CLIENT[self.version]}, self.seen(found))
 
     async def test_external_clients(self):
-        """Endpoints see this node, whose answers alone lead back; unless they are all here."""
+        """Endpoints see this node, to which they must reply, unless all endpoints are here."""
         self.serve_all()
         node_port = Portal(PortalKind.NODE_PORT, None, 30080)
         portals = (node_port, self.external(PortalKind.EXTERNAL_IP))
@@ -180,7 +180,7 @@ class Carrying:
             self.assertEqual({seen[self.version]}, self.seen(found))
 
     async def test_marks_of_others(self):
-        """They mean nothing of ours: such a client is seen as itself, and refused."""
+        """Others' marks have no effect: such a client is seen with its address, and refused."""
         self.serve(0)
         await self.apply(self.service())
         self.lab.node.run("nft", "-f", "-", stdin=_OTHER_MARKS)
@@ -192,7 +192,7 @@ class Carrying:
         self.assertFalse(self.mode.ejections.is_ejected(*self.target(1)))
 
     async def test_node_port_at_loopback(self):
-        """It is refused at once: no endpoint could answer a client with such an address."""
+        """It is refused at once: no endpoint could reply to a client with such an address."""
         self.serve_all()
         await self.apply(self.service(portals=(Portal(PortalKind.NODE_PORT, None, 30080),)))
         found = await self.clients(3, NODE[self.version], self.lab.node, port=30080)
@@ -200,7 +200,7 @@ class Carrying:
         await self.is_refused(self.lab.node, LOOPBACK[self.version], 30080)
 
     async def test_hairpin(self):
-        """An endpoint reaches itself by its service."""
+        """An endpoint reaches itself through its service."""
         self.serve_all()
         local = frozenset([self.lab.address(0, self.version)])
         await self.apply(self.service(numbers=[0], local=local))
@@ -208,18 +208,18 @@ class Carrying:
         self.assertEqual({PODS[self.version]}, self.seen(found))
 
     async def test_own_packets_to_external_portals(self):
-        """They are served by all that serve within the cluster."""
+        """Own packets are served by the endpoints for clients within the cluster."""
         await self.own_packets_are_served_by(self.service(numbers=[0], scope=Scope.INTERNAL))
 
     async def test_own_packets_where_both_policies_are_local(self):
-        """They are served by all endpoints all the same."""
+        """Own packets are served by all endpoints, even if both policies are ``Local``."""
         await self.own_packets_are_served_by(
             self.service(numbers=[2], scope=Scope.INTERNAL),
             self.service(numbers=[0], scope=Scope.CLUSTER, portals=()),
         )
 
     async def own_packets_are_served_by(self, *within):
-        """Require that endpoint 0 serves packets of this machine by a portal from outside."""
+        """Require that endpoint 0 serves packets of this machine through an external portal."""
         self.serve_all()
         await self.apply(
             *within,
@@ -239,7 +239,7 @@ class Carrying:
         """Clients are refused at once, or get nothing."""
         for inside in (self.lab.client, self.lab.node):
             await self.apply(self.service(numbers=[]))
-            # What was dropped before has been sent again, perhaps.
+            # Dropped packets may have been retransmitted.
             self.lab.attempts()
             await self.is_refused(inside)
             self.assertLessEqual(self.lab.attempts(), 1)
@@ -249,7 +249,7 @@ class Carrying:
             )
 
     async def test_source_ranges(self):
-        """Only clients in these networks get to a load balancer's address."""
+        """Only clients in the source ranges reach a load balancer's address."""
         self.serve_all()
         for address, error in ((CLIENT, None), (PODS, TimeoutError)):
             net = ip_network(address[self.version])
@@ -262,7 +262,7 @@ class Carrying:
                 await self.assertFailure(connecting, error)
 
     async def test_services_with_sockets(self):
-        """What the kernel cannot carry is led to its proxy port."""
+        """Services that the kernel cannot carry are redirected to their proxy port."""
         server = Server("proxy")
         port = reactor.listenTCP(0, server, interface="::")
         self.addCleanup(hang_up, port)
@@ -284,16 +284,16 @@ class CarryingIPv6Tests(Carrying, KernelTestCase):
 
 
 class OutOfWindow:
-    """Packets that conntrack takes for no connection's, by the version of IP."""
+    """Packets that conntrack considers invalid, by the version of IP."""
 
     async def test_they_break_nothing(self):
-        """They are not led to clients untranslated, who would reset the connection."""
+        """They are not forwarded untranslated to clients, which would reset the connection."""
         await self.apply(self.service(numbers=[0]))
         self.connection_survives()
         self.assertIn("ct state invalid drop", self.listed())
 
     async def test_those_for_this_machine(self):
-        """They get to it: it is only not to forward them."""
+        """Invalid packets for this machine reach it: only forwarding is blocked."""
         await self.apply(self.service(numbers=[0]))
         self.lab.node.run("nft", "-f", "-", stdin=_SEEN)
         with self.lab.node.inside():
@@ -310,7 +310,9 @@ class OutOfWindow:
         )
 
     async def test_where_conntrack_is_liberal(self):
-        """They are the connection's, and no rule is needed; a sync sees that this has changed."""
+        """With liberal conntrack they belong to the connection, and no rule is needed; a sync
+        detects the change.
+        """
         await self.apply(self.service(numbers=[0]))
         Path("/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal").write_text("1")
         await self.apply(self.service(numbers=[0]))
@@ -346,12 +348,12 @@ class OutOfWindowIPv6Tests(OutOfWindow, KernelTestCase):
 
 
 class MasqueradeTests(KernelTestCase):
-    """Where clients of cluster IPs are masqueraded."""
+    """Masquerading of clients of cluster IPs."""
 
     masquerade = Masquerade(pods=(ip_network("10.5.0.0/24"), ip_network("fd01::/64")))
 
     async def test_clients_from_elsewhere(self):
-        """The client is as a pod by IPv4, and is kept; by IPv6 it is none, and is replaced."""
+        """The client is in a pod network with IPv4, and keeps its address; with IPv6 it is not."""
         self.serve_all()
         for version, seen in ((4, CLIENT), (6, PODS)):
             await self.apply(self.service(version))

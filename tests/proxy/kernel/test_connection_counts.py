@@ -1,4 +1,4 @@
-"""How many connections the kernel has led, as its counters are read from time to time."""
+"""Tests of the number of connections, as read from the kernel's counters."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ WEB, DNS = key("web"), key("dns", Protocol.UDP)
 
 
 class Active:
-    """Open connections, as many of each service."""
+    """Open connections, the same number for each service."""
 
     def __init__(self, number):
         self.number = number
 
     def of(self, service):
-        """Return them."""
+        """Return the number."""
         return self.number
 
 
 class ConnectionCountsTests(SynchronousTestCase):
-    """A kernel that a test lets count."""
+    """A kernel whose counts a test sets."""
 
     def setUp(self):
-        """Begin to read."""
+        """Start reading."""
         self.clock = Clock()
         self.table = Table(None, 0.0)
         self.result = self.read({})
@@ -49,7 +49,7 @@ class ConnectionCountsTests(SynchronousTestCase):
         self.addCleanup(self.counts.stopService)
 
     def run_job(self, job):
-        """Return what a test has set in place of what the kernel says."""
+        """Return what a test has set instead of the kernel's counts."""
         self.readings += 1
         self.asked = job
         return self.result
@@ -59,21 +59,21 @@ class ConnectionCountsTests(SynchronousTestCase):
         return succeed(Reading(counted, self.table))
 
     def total(self, its, counts=None):
-        """Return how many a service has had."""
+        """Return the total of a service."""
         return (counts or self.counts).of(service([1], key=its)).total
 
     def count(self, **counted):
-        """Have counters, by the names of services, and the next reading."""
+        """Set counters by the names of services for the next reading."""
         keys = {"web": WEB, "dns": DNS}
         self.pass_period(self.read({counter_name(keys[name]): n for name, n in counted.items()}))
 
     def pass_period(self, result):
-        """Have a reading with a result."""
+        """Read a result."""
         self.result = result
         self.clock.advance(PERIOD)
 
     def test_by_service_and_by_protocol(self):
-        """Each as of the last reading; a service of which nothing was read has none."""
+        """Counts are as of the last reading; a service without a counter has none."""
         self.assertIsNone(self.total(WEB))
         self.assertEqual({}, self.counts.totals())
         self.count(web=3, dns=1)
@@ -82,7 +82,7 @@ class ConnectionCountsTests(SynchronousTestCase):
         self.assertEqual({Protocol.TCP: 5, Protocol.UDP: 1}, self.counts.totals())
 
     def test_a_service_goes(self):
-        """Totals only grow, also when it comes back, whose counter begins at 0."""
+        """Totals only increase, also when a service returns, whose counter restarts at 0."""
         self.count(web=3, dns=1)
         self.count(dns=2)
         self.assertIsNone(self.total(WEB))
@@ -90,14 +90,14 @@ class ConnectionCountsTests(SynchronousTestCase):
         self.assertEqual({Protocol.TCP: 5, Protocol.UDP: 2}, self.counts.totals())
 
     def test_a_counter_begins_anew(self):
-        """As where somebody has removed the table: what it has by then comes on top."""
+        """If another program has removed the table, new counts are added to the old total."""
         self.count(web=3)
         self.count(web=2)
         self.assertEqual(2, self.total(WEB))
         self.assertEqual({Protocol.TCP: 5}, self.counts.totals())
 
     def test_a_change_amid_a_reading(self):
-        """What was read before stays, and it is read again soon."""
+        """After a change during a reading the old counts stay, and they are read again soon."""
         self.count(web=3)
         self.pass_period(self.read(None))
         self.assertEqual(3, self.total(WEB))
@@ -107,12 +107,12 @@ class ConnectionCountsTests(SynchronousTestCase):
         self.assertEqual({Protocol.TCP: 4}, self.counts.totals())
 
     def test_counters_of_somebody_else(self):
-        """They are nobody's connections."""
+        """Counters of other programs are ignored."""
         self.pass_period(self.read({"mine": 100, counter_name(WEB): 3}))
         self.assertEqual({Protocol.TCP: 3}, self.counts.totals())
 
     def test_a_kernel_that_does_not_say(self):
-        """It is told once in a while; the total stays, open connections are not known."""
+        """An error is logged once in a while; totals stay, open connections are unknown."""
         self.table = Table(Active(2), 0.0)
         self.count(web=3)
         with capturedLogs() as logged:
@@ -125,7 +125,7 @@ class ConnectionCountsTests(SynchronousTestCase):
         self.assertEqual(4, self.total(WEB))
 
     def test_those_of_the_moment(self):
-        """They are what the kernel's table had; where it had too many, that is not known."""
+        """Open connections are from the conntrack table, unknown if it is too large."""
         self.table = Table(Active(2), 0.0)
         self.count(web=3)
         self.assertEqual(KernelStats(2, 3), self.counts.of(service([1], key=WEB)))
@@ -134,7 +134,7 @@ class ConnectionCountsTests(SynchronousTestCase):
         self.assertEqual(KernelStats(None, 4), self.counts.of(service([1], key=WEB)))
 
     def test_a_table_that_takes_long(self):
-        """It is read less often, and what it had stays meanwhile; counters are read as ever."""
+        """A slow table is read less often, and its counts stay; counters are read as before."""
         self.table = Table(Active(2), 0.5)
         self.count(web=3)
         self.table = None
@@ -148,7 +148,7 @@ class ConnectionCountsTests(SynchronousTestCase):
         self.assertEqual(KernelStats(1, 9), self.counts.of(service([1], key=WEB)))
 
     def test_a_table_that_cannot_be_read(self):
-        """It is told, and counters are read all the same."""
+        """If the table cannot be read, this is logged, and counters are read all the same."""
         self.table = Table(None, 0.0, SteeringFailed("not permitted"))
         with capturedLogs() as logged:
             self.count(web=3)
@@ -157,7 +157,7 @@ class ConnectionCountsTests(SynchronousTestCase):
         self.assertEqual(KernelStats(None, 3), self.counts.of(service([1], key=WEB)))
 
     def test_a_former_process(self):
-        """A service has what it had before, and totals begin at 0, as a process's do."""
+        """A service continues the counts of a previous process, while totals start at 0."""
         self.count(web=3, dns=0)
         later = ConnectionCounts(self.clock, self.run_job, (4, 6))
         later.startService()
@@ -167,7 +167,7 @@ class ConnectionCountsTests(SynchronousTestCase):
         self.assertEqual({Protocol.TCP: 2, Protocol.UDP: 1}, later.totals())
 
     def test_the_end(self):
-        """Nothing is read any more."""
+        """Nothing is read after the stop."""
         self.counts.stopService()
         before = self.readings
         self.clock.advance(10 * PERIOD)

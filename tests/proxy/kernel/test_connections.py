@@ -1,4 +1,4 @@
-"""Single connections in the kernel's table, as it has them: those of a network namespace."""
+"""Tests of looking up single connections in the kernel's conntrack table."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ PORT, PORTAL, CLIENTS = 8080, 30080, 40000
 
 
 class ConnectionsTests(KernelTestCase):
-    """A client that is led from a node port to a pod."""
+    """A client that is sent from a node port to a pod."""
 
     version = 4
 
     def setUp(self) -> None:
-        """Have a table."""
+        """Create a table."""
         super().setUp()
         self.portals = [(ip_address(NODE[self.version]), PORTAL)]
         self.connections = Connections(run_at_once, lambda target: self.portals)
@@ -29,7 +29,7 @@ class ConnectionsTests(KernelTestCase):
         self.addCleanup(self.connections.stop)
 
     def lead(self, seen_as: str, *more: str) -> None:
-        """Have an entry by which the first pod sees the client come from an address."""
+        """Create an entry by which the first pod sees the client with an address."""
         client, node, pod = CLIENT[self.version], NODE[self.version], PODS[self.version][0]
         command(
             *("conntrack", "-I", "-p", "tcp", "-s", client, "-d", node),
@@ -45,7 +45,7 @@ class ConnectionsTests(KernelTestCase):
         return Attempt(Target(Protocol.TCP, endpoint), ip_address(CLIENT[self.version]), CLIENTS)
 
     def test_whether_it_is_answered(self) -> None:
-        """It is known of a client that the pod sees as it is, and of one seen as the node."""
+        """The lookup finds clients that the pod sees with their address, or with the node's."""
         for seen_as in (CLIENT[self.version], NODE[self.version]):
             for more, expected in (((), False), (("--status", "SEEN_REPLY"), True)):
                 self.lead(seen_as, *more)
@@ -54,7 +54,7 @@ class ConnectionsTests(KernelTestCase):
                 self.assertIsNone(self.connections.is_answered(self.attempt()))
 
     def test_by_answers_alone(self) -> None:
-        """A client that the pod sees as it is is found whatever portal it has come by."""
+        """A client that the pod sees with its address is found for any portal."""
         client, node, pod = CLIENT[self.version], NODE[self.version], PODS[self.version][0]
         command(
             *("conntrack", "-I", "-p", "tcp", "-s", client, "-d", node),
@@ -66,14 +66,14 @@ class ConnectionsTests(KernelTestCase):
         self.assertIs(False, self.connections.is_answered(self.attempt()))
 
     def test_another_endpoint(self) -> None:
-        """What the client has with another pod by now is not its attempt at this one."""
+        """A connection with another pod is not the attempt at this one."""
         self.lead(NODE[self.version])
         self.assertIsNone(self.connections.is_answered(self.attempt(1)))
         self.connections.forget(self.attempt(1))
         self.assertIs(False, self.connections.is_answered(self.attempt()))
 
     def test_the_endpoint_itself(self) -> None:
-        """A connection that the client has with the pod from the same port is another one."""
+        """A direct connection of the client with the pod from the same port is another one."""
         client, pod = CLIENT[self.version], PODS[self.version][0]
         command(
             *("conntrack", "-I", "-p", "tcp", "-s", client, "-d", pod),
@@ -85,7 +85,7 @@ class ConnectionsTests(KernelTestCase):
         self.assertIs(False, self.connections.is_answered(self.attempt()))
 
     def test_portals_beyond_a_bound(self) -> None:
-        """The kernel is not asked for ever: what is behind that many portals is not found."""
+        """The number of lookups is limited: a portal beyond the limit is not found."""
         self.lead(NODE[self.version])
         self.portals = [*((self.portals[0][0], 1) for _ in range(MOST_PORTALS)), *self.portals]
         self.assertIsNone(self.connections.is_answered(self.attempt()))
@@ -94,6 +94,6 @@ class ConnectionsTests(KernelTestCase):
 
 
 class ConnectionsIPv6Tests(ConnectionsTests):
-    """The same by IPv6."""
+    """The same with IPv6."""
 
     version = 6

@@ -1,4 +1,4 @@
-"""Endpoints that are left out until they answer."""
+"""Tests of the ejection of endpoints until they respond."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ DNS = Target(Protocol.UDP, endpoint(1))
 
 
 class EjectionsTests(SynchronousTestCase):
-    """What becomes of one that does not answer."""
+    """The ejection of an endpoint that does not respond."""
 
     def setUp(self):
-        """Have probes that do what the test says."""
+        """Make probes whose results the test sets."""
         self.clock = Clock()
         self.outcome = Outcome.REFUSED
         self.probed = []
@@ -30,7 +30,7 @@ class EjectionsTests(SynchronousTestCase):
         self.ejections.on_changed.append(self.changed.append)
 
     def probe(self, where):
-        """Note when."""
+        """Record the time."""
         self.probed.append(self.clock.seconds())
         return self.outcome if isinstance(self.outcome, Deferred) else succeed(self.outcome)
 
@@ -39,11 +39,11 @@ class EjectionsTests(SynchronousTestCase):
         self.clock.pump([0.5] * round(seconds / 0.5))
 
     def is_ejected(self, target=ONE):
-        """Return whether it is."""
+        """Return whether the endpoint is ejected."""
         return self.ejections.is_ejected(*target)
 
     def test_ejection(self):
-        """It is left out from then on, which is told once; others are not."""
+        """It is left out from then on, which is logged once; others are not."""
         with capturedLogs() as logged:
             self.ejections.eject(ONE, Outcome.REFUSED)
             self.ejections.eject(ONE, Outcome.REFUSED)
@@ -54,7 +54,7 @@ class EjectionsTests(SynchronousTestCase):
         self.assertEqual([ONE], self.changed)
 
     def test_return(self):
-        """It returns when a probe is answered, and not before."""
+        """It returns when a probe is answered, and not earlier."""
         self.ejections.eject(ONE, Outcome.SILENT)
         self.clock.advance(FIRST)
         self.assertTrue(self.is_ejected())
@@ -66,14 +66,14 @@ class EjectionsTests(SynchronousTestCase):
         self.assertEqual(2, len(self.probed))
 
     def test_growing_pauses(self):
-        """Each is twice as long as the one before, up to a bound."""
+        """Each pause is twice as long as the previous one, up to a limit."""
         self.ejections.eject(ONE, Outcome.REFUSED)
         self.pass_time(100)
         pauses = [after - at for at, after in zip([0.0, *self.probed], self.probed, strict=False)]
         self.assertEqual([1.0, 2.0, 4.0, 8.0, 16.0, LONGEST, LONGEST], pauses)
 
     def test_ejected_again(self):
-        """One that failed before is left out for longer, unless it has answered clients since."""
+        """One that failed before is ejected for longer, unless it has answered clients since."""
         self.outcome = Outcome.ANSWERED
         self.ejections.eject(ONE, Outcome.REFUSED)
         self.clock.advance(FIRST)
@@ -88,7 +88,7 @@ class EjectionsTests(SynchronousTestCase):
         self.assertFalse(self.is_ejected())
 
     def test_trial(self):
-        """One that only our probes do not reach returns after a minute; one that refuses not."""
+        """One that does not respond to probes returns after a minute; one that refuses does not."""
         self.pass_time(TRIAL)
         self.outcome = Outcome.SILENT
         self.ejections.eject(ONE, Outcome.SILENT)
@@ -102,14 +102,14 @@ class EjectionsTests(SynchronousTestCase):
         self.assertTrue(self.is_ejected(TWO))
 
     def test_udp(self):
-        """It cannot be probed, and returns after a time."""
+        """A UDP endpoint cannot be probed, and returns after some time."""
         self.ejections.eject(DNS, Outcome.REFUSED)
         self.clock.advance(FIRST * UDP_FACTOR)
         self.assertFalse(self.is_ejected(DNS))
         self.assertEqual([], self.probed)
 
     def test_udp_again(self):
-        """It is left out for longer each time, but for one that has not refused for long."""
+        """It is ejected for longer each time, unless it has not refused anybody for long."""
         for pause in (FIRST, 2 * FIRST):
             self.ejections.eject(DNS, Outcome.REFUSED)
             self.clock.advance(pause * UDP_FACTOR - 0.1)
@@ -122,7 +122,7 @@ class EjectionsTests(SynchronousTestCase):
         self.assertFalse(self.is_ejected(DNS))
 
     def test_reconsidered(self):
-        """It is probed at once, and in doubt until it is known; the pause is that of before."""
+        """It is probed at once, and in doubt until the result; the pause stays the same."""
         told = []
         self.ejections.on_ejected.append(told.append)
         self.ejections.eject(ONE, Outcome.REFUSED)
@@ -145,7 +145,7 @@ class EjectionsTests(SynchronousTestCase):
         self.assertEqual([0.0, FIRST], self.probed)
 
     def test_reconsidered_between_growing_pauses(self):
-        """The pause that follows is as long as the one that was cut short."""
+        """The next pause is as long as the one that was cut short."""
         self.ejections.eject(ONE, Outcome.REFUSED)
         self.pass_time(4)
         self.ejections.reconsider([ONE])
@@ -153,7 +153,7 @@ class EjectionsTests(SynchronousTestCase):
         self.assertEqual([1.0, 3.0, 4.0, 8.0], self.probed)
 
     def test_services_that_are_gone(self):
-        """What no service has any more is forgotten, also while it is probed."""
+        """Endpoints without services are dropped, also during a probe."""
         self.outcome = Deferred()
         self.ejections.eject(ONE, Outcome.REFUSED)
         self.clock.advance(FIRST)
@@ -164,7 +164,7 @@ class EjectionsTests(SynchronousTestCase):
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def test_services_that_come_back(self):
-        """What a probe of before has found counts no more for one that is ejected anew."""
+        """The result of an earlier probe does not apply to a new ejection."""
         self.ejections.eject(ONE, Outcome.REFUSED)
         former = self.outcome = Deferred()
         self.clock.advance(FIRST)
@@ -177,7 +177,7 @@ class EjectionsTests(SynchronousTestCase):
         self.assertFalse(self.is_ejected())
 
     def test_stop(self):
-        """Nothing is probed afterwards, and nothing is ejected, whatever is being probed."""
+        """After the stop nothing is probed or ejected, whatever probes are in progress."""
         answer = self.outcome = Deferred()
         self.ejections.eject(ONE, Outcome.REFUSED)
         self.ejections.eject(DNS, Outcome.REFUSED)
@@ -188,8 +188,8 @@ class EjectionsTests(SynchronousTestCase):
         self.assertFalse(self.is_ejected())
 
     def test_what_the_page_shows(self):
-        """The failures of each endpoint, the last of them or what the last probe has found, and
-        until when it is left out.
+        """The failures of each endpoint, its last failure or probe result, and its ejection's
+        end.
         """
         self.ejections.eject(ONE, Outcome.REFUSED)
         self.ejections.eject(ONE, Outcome.SILENT)

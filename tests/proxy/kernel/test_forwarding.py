@@ -1,4 +1,4 @@
-"""What keeps a machine from forwarding what is led to endpoints, by its settings and chains."""
+"""Tests of settings and chains that prevent a machine from forwarding."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ForwardingTests(SynchronousTestCase):
     """Settings in a directory, and a program that shows chains."""
 
     def setUp(self):
-        """Have a machine where all is well."""
+        """Make a machine without obstacles."""
         self.settings, self.links = Path(self.mktemp()), Path(self.mktemp())
         self.patch(sysctl, "ROOT", self.settings)
         self.patch(forwarding, "LINKS", self.links)
@@ -47,7 +47,7 @@ class ForwardingTests(SynchronousTestCase):
             self.forwarding.stopService()
 
     def set(self, name, value):
-        """Have a setting."""
+        """Change a setting."""
         path = self.settings / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{value}\n")
@@ -58,14 +58,14 @@ class ForwardingTests(SynchronousTestCase):
         return Finished(0, self.chains.encode(), "")
 
     def drop(self, family="ip", policy="drop"):
-        """Have a chain with a policy."""
+        """Add a chain with a policy."""
         self.chains = (
             f"table {family} filter {{\n\tchain FORWARD {{\n"
             f"\t\ttype filter hook forward priority filter; policy {policy};\n\t}}\n}}\n"
         )
 
     def logged(self, seconds=0.0):
-        """Start, or go on; return what is logged."""
+        """Start, or continue; return what is logged."""
         with capturedLogs() as events:
             if self.forwarding.running:
                 self.clock.advance(seconds)
@@ -74,7 +74,7 @@ class ForwardingTests(SynchronousTestCase):
         return [event["problem"] for event in events if "problem" in event]
 
     def test_nothing_in_the_way(self):
-        """Nothing is said, and chains are read once."""
+        """Nothing is logged, and chains are read once."""
         self.drop(policy="accept")
         self.assertEqual([], self.logged())
         self.assertEqual([], self.logged(PERIOD))
@@ -82,7 +82,7 @@ class ForwardingTests(SynchronousTestCase):
         self.assertEqual(1, self.asked)
 
     def test_nothing_is_forwarded(self):
-        """It is told once, with the cure, and no more when that was done."""
+        """Disabled forwarding is logged once, with the fix, and no more once it is enabled."""
         self.set("ipv4/ip_forward", 0)
         (problem,) = self.logged()
         self.assertIn("net.ipv4.ip_forward is 0", problem)
@@ -92,7 +92,7 @@ class ForwardingTests(SynchronousTestCase):
         self.assertIsNone(self.forwarding.problem())
 
     def test_families_that_services_have(self):
-        """Of another one nothing is said; nothing at all before Services are known."""
+        """Families without services are not reported; nothing is before Services are known."""
         self.set("ipv6/conf/all/forwarding", 0)
         self.assertEqual([], self.logged())
         self.source.set(WEB4, WEB6)
@@ -101,7 +101,7 @@ class ForwardingTests(SynchronousTestCase):
         self.assertIsNone(empty.problem())
 
     def test_a_bridge(self):
-        """Rules have to see what passes it: the module may be missing, or be switched off."""
+        """Bridged packets must pass the rules: the module may be missing, or disabled."""
         (self.links / "cni0" / "bridge").mkdir(parents=True)
         self.assertIn("br_netfilter", self.forwarding.problem())
         self.set("bridge/bridge-nf-call-iptables", 0)
@@ -110,7 +110,7 @@ class ForwardingTests(SynchronousTestCase):
         self.assertIsNone(self.forwarding.problem())
 
     def test_a_policy(self):
-        """One that drops is told; it is read again until it does no more."""
+        """A policy that drops is reported; it is read again until it no longer drops."""
         for family in ("ip", "inet"):
             self.drop(family)
             self.logged(PERIOD)
@@ -120,7 +120,7 @@ class ForwardingTests(SynchronousTestCase):
         self.assertIsNone(self.forwarding.problem())
 
     def test_whether_any_family_is_forwarded(self):
-        """A machine without a setting says nothing against it."""
+        """A machine without the setting counts as forwarding."""
         self.assertTrue(forwards([4, 6]))
         self.set("ipv4/ip_forward", 0)
         self.assertTrue(forwards([4, 6]))
@@ -135,7 +135,7 @@ class PolicyTests(TestCase):
     """The chains of a real machine."""
 
     def setUp(self):
-        """Live on a machine of its own."""
+        """Use a network namespace."""
         former, machine = Namespace(current=True), new_machine()
         for each in (former, machine):
             self.addCleanup(each.close)
@@ -143,7 +143,7 @@ class PolicyTests(TestCase):
         self.addCleanup(former.enter)
 
     async def test_both_firewalls(self):
-        """A policy is found in either, by its family; to ask makes no table."""
+        """A policy is found in either firewall, by its family; the check creates no table."""
         self.assertEqual(frozenset(), await dropping_versions(Programs(reactor)))
         self.assertEqual("", run("nft", "list", "ruleset"))
         run("ip6tables-nft", "-P", "FORWARD", "DROP")

@@ -1,4 +1,4 @@
-"""Kernel mode on kernels and machines that lack something, and beside another process."""
+"""Tests of kernel mode on kernels without some features, and beside another process."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from yurttunnel.steering.programs import Programs
 
 
 class OtherKernelTests(KernelTestCase):
-    """Kernels and machines that lack something."""
+    """Kernels and machines without some features."""
 
     async def test_available(self):
-        """This one has everything, in both families; asking changes nothing."""
-        # What the process has of its own may still be coming.
+        """This machine supports everything, in both families; the check changes nothing."""
+        # The process may still be creating its own table.
         await self.mode.stopService()
         await self.mode.rules.remove()
         before = self.lab.node.run("nft", "list", "ruleset")
@@ -27,11 +27,11 @@ class OtherKernelTests(KernelTestCase):
         self.assertEqual(before, self.lab.node.run("nft", "list", "ruleset"))
 
     async def test_without_nft(self):
-        """It is said what is not installed."""
+        """The error says what is not installed."""
         self.assertIn("nft is not installed", await kernel_mode_available(FakePrograms(), 4))
 
     async def test_a_kernel_without_tables_of_processes(self):
-        """It is told, and refusals are kept from clients all the same."""
+        """It is logged, and refusals are dropped all the same."""
         await self.mode.stopService()
         self.patch(own_table, "_OWNER", 1 << 30)
         self.mode = self.new()
@@ -48,7 +48,7 @@ class OtherKernelTests(KernelTestCase):
         return self.lab.node.run("nft", "list", "chain", "ip", "yurtproxy", name)
 
     async def test_another_process(self):
-        """A second one does not watch, and says why, until the first has ended."""
+        """A second process does not watch, and reports why, until the first has ended."""
         other = self.new()
         other.startService()
         self.addCleanup(other.stopService)

@@ -1,4 +1,4 @@
-"""The kernel's log of packets, as it comes."""
+"""Tests of reading the kernel's packet log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MANY = 500
 
 
 def rule(port, prefix=""):
-    """Return the command for a rule that logs what is sent to a port."""
+    """Return the command for a rule that logs packets to a port."""
     return (
         f"add rule ip logs output udp dport {port} log {prefix} group {GROUP} snaplen {COPIED}"
         " queue-threshold 1"
@@ -25,12 +25,12 @@ def rule(port, prefix=""):
 
 
 class PacketLogTests(KernelTestCase):
-    """A machine that logs what is sent to a port."""
+    """A machine that logs packets to a port."""
 
     addresses = (OWN,)
 
     def setUp(self):
-        """Make the rule, and begin to read."""
+        """Create the rule, and start reading."""
         super().setUp()
         command(
             "nft",
@@ -51,7 +51,7 @@ class PacketLogTests(KernelTestCase):
             self.client.sendto(text, (OWN, port))
 
     def read(self):
-        """Read until nothing more has come; return how much that was."""
+        """Read until nothing more arrives; return the number of packets."""
         before = -1
         while before < len(self.told):
             before = len(self.told)
@@ -60,7 +60,7 @@ class PacketLogTests(KernelTestCase):
         return found
 
     def test_packets(self):
-        """Each is told from the header of IP on, as far as was asked for."""
+        """Each packet is passed on from the IP header, up to the requested length."""
         self.send(b"x" * 100)
         ((prefix, payload),) = self.read()
         self.assertEqual((b"", COPIED), (prefix, len(payload)))
@@ -68,13 +68,13 @@ class PacketLogTests(KernelTestCase):
         self.assertEqual([], self.read())
 
     def test_a_prefix(self):
-        """It is told with what its rule calls it."""
+        """A packet is passed on with the prefix of its rule."""
         self.send(b"x", port=CALLED)
         ((prefix, payload),) = self.read()
         self.assertEqual((b"called", 0x45), (prefix, payload[0]))
 
     def test_more_than_the_kernel_keeps(self):
-        """What comes too fast is lost in part (ENOBUFS), and later packets are told as before."""
+        """On overflow some packets are lost (ENOBUFS), and later ones are passed on as before."""
         buffer = socket.socket(fileno=os.dup(self.log.fileno()))
         buffer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
         buffer.close()
@@ -84,7 +84,7 @@ class PacketLogTests(KernelTestCase):
         self.assertEqual(1, len(self.read()))
 
     def test_the_end(self):
-        """Nobody waits for it any more, and nothing is read."""
+        """After the stop the reactor does not wait for packets, and none is read."""
         self.log.stop()
         self.send(b"late")
         self.assertEqual([], self.read())

@@ -1,4 +1,4 @@
-"""What the beginnings of packets say, made as RFC 791, 8200, 9293, 792 and 4443 have them."""
+"""Tests of parsing packets that are made according to RFC 791, 8200, 9293, 792 and 4443."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SYN, RST, ACK = 2, 4, 16
 
 
 def tcp(source_port, port, flags):
-    """Make a header of TCP."""
+    """Make a TCP header."""
     return struct.pack("!HHIIBBHHH", source_port, port, 7, 0, 5 << 4, flags, 0, 0, 0)
 
 
@@ -31,29 +31,29 @@ def target(version, protocol=Protocol.TCP):
 
 
 class ToldTests(SynchronousTestCase):
-    """Each kind of packet."""
+    """All kinds of packets."""
 
     def test_an_attempt(self):
-        """A first packet tells the endpoint, and as whom it sees the client."""
+        """A first packet has the endpoint, and the client's address as the endpoint sees it."""
         for version in (4, 6):
             packet = ip(CLIENT[version], POD[version], TCP, tcp(40000, 8080, SYN))
             attempt = Attempt(target(version), CLIENT[version], 40000)
             self.assertEqual(Tried(attempt, False), told(b"", packet))
 
     def test_a_reset(self):
-        """It tells the endpoint that it comes from, and which client it is for."""
+        """A reset contains the endpoint that sent it, and its client."""
         for version in (4, 6):
             packet = ip(POD[version], CLIENT[version], TCP, tcp(8080, 40000, RST | ACK))
             attempt = Attempt(target(version), CLIENT[version], 40000)
             self.assertEqual(Refused(attempt, False), told(b"", packet))
 
     def test_options(self):
-        """What follows the header of IP is found behind options."""
+        """The payload is found after options of the IP header."""
         packet = ip(POD[4], CLIENT[4], TCP, tcp(8080, 40000, RST | ACK), options=bytes(8))
         self.assertEqual(target(4), told(b"", packet).attempt.target)
 
     def test_unreachable(self):
-        """An error tells what the packet was for that it is about, whoever sends it."""
+        """An error contains the destination of the original packet, whoever sends it."""
         router = {4: ip_address("10.1.0.1"), 6: ip_address("fd01::1")}
         for version, kind, code in ((4, ICMP, 3), (6, ICMPV6, 1)):
             for protocol, number in ((Protocol.TCP, TCP), (Protocol.UDP, UDP)):
@@ -64,7 +64,7 @@ class ToldTests(SynchronousTestCase):
                 self.assertEqual(Refused(attempt), told(b"", packet))
 
     def test_no_way(self):
-        """It is told apart what a firewall may say, or a router, of a client alone."""
+        """Codes that a firewall or router may send for a single client are distinguished."""
         about = {
             version: ip(CLIENT[version], POD[version], TCP, tcp(40000, 8080, SYN))
             for version in (4, 6)
@@ -78,7 +78,7 @@ class ToldTests(SynchronousTestCase):
                 self.assertIs(expected, refused.has_no_way)
 
     def test_other_errors(self):
-        """That a packet is too big, or lives too long, says nothing of the endpoint."""
+        """Errors about the size or the lifetime of a packet say nothing about the endpoint."""
         about = ip(CLIENT[4], POD[4], TCP, tcp(40000, 8080, SYN))
         for kind, code in ((0, 0), (3, 4), (8, 0), (11, 0)):
             packet = ip(POD[4], CLIENT[4], ICMP, struct.pack("!BBHI", kind, code, 0, 0) + about)
@@ -88,19 +88,19 @@ class ToldTests(SynchronousTestCase):
         self.assertIsNone(told(b"", packet))
 
     def test_other_packets(self):
-        """An answer, data and what is neither TCP nor an error are none of these."""
+        """Answers, data, and packets that are neither TCP nor errors are ignored."""
         for flags in (SYN | ACK, ACK):
             self.assertIsNone(told(b"", ip(POD[4], CLIENT[4], TCP, tcp(8080, 40000, flags))))
         self.assertIsNone(told(b"", ip(CLIENT[4], POD[4], UDP, bytes(8))))
 
     def test_too_short(self):
-        """A beginning that ends too early says nothing."""
+        """A packet that is too short is ignored."""
         packet = ip(POD[4], CLIENT[4], TCP, tcp(8080, 40000, RST | ACK))
         for size in range(33):
             self.assertIsNone(told(b"", packet[:size]), size)
 
     def test_stale(self):
-        """The rules call so what is an earlier connection's, whichever way the packet goes."""
+        """The log prefix marks packets of earlier connections, in both directions."""
         for version in (4, 6):
             attempt = Attempt(target(version), CLIENT[version], 40000)
             packet = ip(CLIENT[version], POD[version], TCP, tcp(40000, 8080, SYN))
@@ -110,5 +110,5 @@ class ToldTests(SynchronousTestCase):
 
     @given(st.sampled_from((b"", b"stale")), st.binary(max_size=128))
     def test_anything(self, prefix, payload):
-        """No packet breaks it."""
+        """No packet causes an exception."""
         told(prefix, payload)

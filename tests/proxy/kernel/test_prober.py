@@ -1,4 +1,4 @@
-"""What a probe makes of an endpoint, and of this machine."""
+"""Tests of the results of probes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ONE = endpoint(1)
 
 
 class TurningReactor(MemoryReactorClock):
-    """One that keeps what is to be done in its next turn until :meth:`turn`."""
+    """Delays what is to be done in its next turn until :meth:`turn`."""
 
     def __init__(self):
         super().__init__()
@@ -33,7 +33,7 @@ class TurningReactor(MemoryReactorClock):
         return made
 
     def turn(self):
-        """Do it."""
+        """Run the calls of this turn."""
         due, self.next = self.next, []
         for each in due:
             if each.active():
@@ -42,7 +42,7 @@ class TurningReactor(MemoryReactorClock):
 
 
 class Connection(StringTransport):
-    """One that is told to abort."""
+    """A connection that can be aborted."""
 
     def abortConnection(self):
         """End it at once."""
@@ -51,10 +51,10 @@ class Connection(StringTransport):
 
 
 class ProbeTests(SynchronousTestCase):
-    """One probe, whose connection is made by hand."""
+    """One probe, whose connection is simulated."""
 
     def setUp(self):
-        """Begin it."""
+        """Start the probe."""
         self.reactor = TurningReactor()
         self.probing = Prober(self.reactor).probe(ONE)
         ((_, _, self.factory, self.timeout, _),) = self.reactor.tcpClients
@@ -67,11 +67,11 @@ class ProbeTests(SynchronousTestCase):
         made.makeConnection(transport)
 
     def fail(self, error):
-        """Have it come to nothing."""
+        """Have the connection fail."""
         self.factory.clientConnectionFailed(None, Failure(error))
 
     def test_silence(self):
-        """It is told at the end of the time, and nothing is left."""
+        """Silence is reported at the end of the time, and nothing remains."""
         self.reactor.advance(SECONDS)
         self.assertNoResult(self.probing)
         self.reactor.turn()
@@ -79,7 +79,7 @@ class ProbeTests(SynchronousTestCase):
         self.assertEqual([], self.reactor.getDelayedCalls())
 
     def test_a_process_that_is_late(self):
-        """What came in time, and is read after it, is an answer."""
+        """An answer that arrived in time but is read later counts as an answer."""
         self.assertEqual(1.0, self.timeout)
         self.reactor.advance(2 * SECONDS)
         self.connect()
@@ -88,27 +88,27 @@ class ProbeTests(SynchronousTestCase):
         self.assertEqual([], self.reactor.getDelayedCalls())
 
     def test_no_way(self):
-        """A router that says so refuses, too."""
+        """An error of a router counts as a refusal."""
         self.fail(NoRouteError(errno.EHOSTUNREACH, "no route"))
         self.assertIs(Outcome.REFUSED, self.successResultOf(self.probing))
         self.assertEqual([], self.reactor.getDelayedCalls())
 
     def test_no_descriptors(self):
-        """No endpoint is to blame for that."""
+        """Missing descriptors are no failure of the endpoint."""
         self.fail(ConnectBindError(errno.EMFILE, "too many open files"))
         self.assertIs(Outcome.UNKNOWN, self.successResultOf(self.probing))
 
     def test_no_local_ports(self):
-        """Nor for that, though the kernel says so only when it connects."""
+        """Missing local ports are no failure either, though only connect reports them."""
         self.fail(getConnectError((errno.EADDRNOTAVAIL, "cannot assign requested address")))
         self.assertIs(Outcome.UNKNOWN, self.successResultOf(self.probing))
 
 
 class RealEndpointTests(KernelTestCase):
-    """What endpoints do, with real packets."""
+    """The results of endpoints, with real packets."""
 
     async def test_outcomes(self):
-        """One answers, one refuses, one is silent; who does not wait for that hears nothing."""
+        """One answers, one refuses, one is silent; a cancelled probe has no result."""
         prober = Prober(reactor)
         self.serve(0)
         self.lab.drop(2)

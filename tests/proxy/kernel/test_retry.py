@@ -1,4 +1,4 @@
-"""Endpoints that are dead: the kernel leads clients to others, with real packets."""
+"""Tests of dead endpoints: the kernel sends clients to others, with real packets."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from yurttunnel.proxy.rules.nftables.tables import Networks
 from yurttunnel.proxy.state.virtual_services import Endpoint, Portal, PortalKind, Protocol
 
 NARROW = 1400
-"""Bytes of a packet on a way that carries no larger ones."""
+"""The maximum size of a packet on a narrow path, in bytes."""
 
 PATH_MTU = {4: (socket.IPPROTO_IP, 14), 6: (socket.IPPROTO_IPV6, 24)}
 """The level, and ``IP_MTU`` of linux/in.h and of linux/in6.h."""
 
 BRIDGED = {4: "bridge-nf-call-iptables", 6: "bridge-nf-call-ip6tables"}
-"""The setting by which rules see what passes a bridge."""
+"""The setting by which rules see bridged packets."""
 
 _POLICY = """
 table inet network-policy {{
@@ -37,14 +37,14 @@ table inet network-policy {{
     }}
 }}
 """
-"""Of a firewall of the node that keeps others from one endpoint."""
+"""A firewall of the node that blocks one endpoint."""
 
 
 class NodePorts:
     """Clients of node ports."""
 
     async def test_clients_seen_as_the_node(self):
-        """Those of a node port, whose addresses are replaced, are led elsewhere like others."""
+        """Clients of a node port, whose addresses are replaced, are sent elsewhere like others."""
         self.serve(0)
         self.lab.drop(1)
         node_port = Portal(PortalKind.NODE_PORT, None, 30080)
@@ -55,7 +55,7 @@ class NodePorts:
 
 
 class Retry(NodePorts):
-    """Endpoints that are dead, by the version of IP."""
+    """Dead endpoints, by the version of IP."""
 
     async def all_are_served(self, by):
         """Require that clients are connected in time, and later ones at once."""
@@ -65,14 +65,14 @@ class Retry(NodePorts):
         self.assertEqual(0, most_retransmissions(found))
 
     async def test_two_of_three_dead(self):
-        """One refuses, and one is a black hole."""
+        """One refuses, and one drops packets."""
         self.serve(0)
         self.lab.drop(1)
         await self.apply(self.service())
         await self.all_are_served({"0"})
 
     async def test_two_black_holes(self):
-        """Both are found out before any client tries again."""
+        """Both are detected before any client retries."""
         self.serve(0)
         self.lab.drop(1)
         self.lab.drop(2)
@@ -80,7 +80,7 @@ class Retry(NodePorts):
         await self.all_are_served({"0"})
 
     async def test_a_black_hole_is_replaced(self):
-        """Clients that were led to it are led elsewhere, though it is no endpoint any more."""
+        """Clients of a removed endpoint that drops packets are sent elsewhere."""
         self.serve(0)
         self.lab.drop(1)
         await self.apply(self.service(numbers=[1]))
@@ -99,7 +99,7 @@ class Retry(NodePorts):
         self.assertEqual({"0"}, {each.server for each in found})
 
     async def test_amid_a_change(self):
-        """Who comes by rules of which the map has just gone is led by those that follow."""
+        """A client whose packet meets a deleted map is served by the following rules."""
         self.serve(0)
         family = FAMILIES[self.version]
         for affinity in (None, 60.0):
@@ -108,10 +108,10 @@ class Retry(NodePorts):
             listed = self.lab.node.run("nft", "-a", "list", "table", family, "yurtproxy")
             (choice,) = (line for line in listed.splitlines() if "numgen random" in line)
             rule, _, handle = choice.strip().partition(" # handle ")
-            # Without the digest that it has for a comment it is written anew.
+            # Without its digest as a comment the rule is written again.
             rule, _, _ = rule.partition(" comment ")
             (name,) = re.findall(r"chain (svc-\S+) {[^}]*numgen random", listed)
-            # No number is in the map now.
+            # The map contains no number now.
             empty = rule.replace("numgen random mod 1", "numgen random mod 1 offset 1")
             where = f"{family} yurtproxy {name}"
             self.lab.node.run("nft", f"replace rule {where} handle {handle} {empty}")
@@ -124,14 +124,14 @@ class Retry(NodePorts):
             await self.clients_are_soon_served(then=repair)
 
     async def test_refusal_by_icmp(self):
-        """A firewall in front of an endpoint refuses, which no client sees."""
+        """No client sees the refusal by a firewall in front of an endpoint."""
         self.serve(0)
         self.lab.refuse(1)
         await self.apply(self.service(numbers=[0, 1]))
         await self.all_are_served({"0"})
 
     async def test_with_affinity(self):
-        """A client whose endpoint dies gets another, and keeps that."""
+        """A client whose endpoint dies gets another, and keeps it."""
         ports = self.serve_all()
         await self.apply(self.service(affinity=60.0))
         ((first, _),) = Counter(
@@ -142,13 +142,13 @@ class Retry(NodePorts):
         self.assertEqual(1, len({each.server for each in found}))
 
     async def test_programs_of_the_node(self):
-        """They are clients like others."""
+        """Programs of the node are clients like others."""
         self.serve(0)
         await self.apply(self.service())
         await self.clients_are_soon_served(self.lab.node)
 
     async def test_an_endpoint_of_the_node(self):
-        """One in the node's own network that refuses is left out, for all clients."""
+        """An endpoint in the node's own network that refuses is ejected for all clients."""
         self.serve(0)
         own = Endpoint(HOSTS[self.version], PORT)
         for inside in (self.lab.client, self.lab.node):
@@ -158,7 +158,7 @@ class Retry(NodePorts):
             await self.apply(self.service(numbers=[0]))
 
     async def test_a_firewall_of_the_node(self):
-        """Who is not let through to an endpoint is told so at once, and others go on to get it."""
+        """A client that the node's firewall blocks is refused at once; others are served."""
         self.serve_all()
         await self.apply(self.service())
         for hook, inside in (("forward", self.lab.client), ("output", self.lab.node)):
@@ -171,33 +171,33 @@ class Retry(NodePorts):
             self.assertEqual({"0", "2"}, {each.server for each in found})
             self.assertEqual(0, most_retransmissions(found))
             if hook == "forward":
-                # The other one keeps probes of this machine from it as well.
+                # The other one blocks probes of this machine as well.
                 await self.log_is_read()
                 self.assertFalse(self.mode.ejections.is_ejected(*self.target(1)))
             self.lab.node.run("nft", "delete", "table", "inet", "network-policy")
 
     async def test_a_firewall_that_refuses_by_icmp(self):
-        """It leaves the endpoint to others as well, whatever it says."""
+        """An endpoint stays in use for others also if the firewall rejects by ICMP."""
         self.serve_all()
         await self.apply(self.service())
         for reason in ("port-unreachable", "host-unreachable", "admin-prohibited"):
             self.forbid("forward", f"reject with icmpx {reason}")
             clients = [connect(self.lab.client, CLUSTER[self.version], 80) for _ in range(24)]
-            # Some kernels do not know by then whom to tell.
+            # Some kernels do not know by then whom to notify.
             await DeferredList(clients, consumeErrors=True)
             await self.log_is_read()
             self.assertFalse(self.mode.ejections.is_ejected(*self.target(1)), reason)
             self.lab.node.run("nft", "delete", "table", "inet", "network-policy")
 
     def forbid(self, hook, verdict):
-        """Have the node keep what is sent by one hook from endpoint 1."""
+        """Have the node block packets to endpoint 1 at one hook."""
         endpoint = self.lab.address(1, self.version).address
         family = FAMILIES[self.version]
         policy = _POLICY.format(hook=hook, family=family, endpoint=endpoint, verdict=verdict)
         self.lab.node.run("nft", "-f", "-", stdin=policy)
 
     async def test_all_dead(self):
-        """Clients are refused as soon as that is known: by what they send after a second."""
+        """If all endpoints refuse, so are clients once that is known: by their second packet."""
         await self.apply(self.service())
         begun = time.monotonic()
         await self.is_refused()
@@ -205,8 +205,8 @@ class Retry(NodePorts):
         self.assertLessEqual(self.lab.attempts(), 2 + late)
 
     async def test_all_silent(self):
-        """Nobody tells clients anything, as there is nothing to tell: they go on to try, and are
-        served soon after one endpoint lives again, wherever their packets were led before.
+        """If all are silent, clients get no answer and retry. They are served soon after one
+        endpoint is back, wherever their packets were sent before.
         """
         self.patch(ejections, "LONGEST", ejections.FIRST)  # The pause between two probes.
         self.serve(0)
@@ -218,7 +218,7 @@ class Retry(NodePorts):
         self.assertEqual({"0"}, await self.who_serves_at_last(live))
 
     async def test_all_silent_until_there_is_another(self):
-        """It serves those that were led to what is silent, and still belongs to the Service."""
+        """A new endpoint serves clients of silent ones, which still belong to the Service."""
         self.serve(2)
 
         async def live():
@@ -227,8 +227,8 @@ class Retry(NodePorts):
         self.assertEqual({"2"}, await self.who_serves_at_last(live))
 
     async def who_serves_at_last(self, live):
-        """Have clients come to two endpoints that are silent, before and after that is known; then
-        have one ``live``, and return who has served them.
+        """Have clients connect to two silent endpoints, before and after that is detected; then
+        make one ``live``, and return which endpoints have served them.
         """
         for number in (0, 1):
             self.lab.drop(number)
@@ -247,13 +247,13 @@ class Retry(NodePorts):
         return {each.server for each in (*then, *await first)}
 
     async def test_one_endpoint(self):
-        """Where there is no other, its refusal is the truth, at once."""
+        """The refusal of a single endpoint reaches the client at once."""
         await self.apply(self.service(numbers=[0]))
         await self.is_refused()
         self.assertEqual(1, self.lab.attempts())
 
     async def test_return(self):
-        """One that listens again is used again."""
+        """An endpoint that listens again is used again."""
         self.serve(0)
         await self.apply(self.service(numbers=[0, 1]))
         await self.all_are_served({"0"})
@@ -263,14 +263,14 @@ class Retry(NodePorts):
         await self.until_served_by({"0", "1"})
 
     async def test_udp(self):
-        """Datagrams for a port where nobody listens go elsewhere, and nobody hears of it."""
+        """Datagrams to a port without a listener go elsewhere, and the client gets no error."""
         self.answer_datagrams()
         await self.apply(self.service(numbers=[0, 1], protocol=Protocol.UDP))
         found = await self.resolve(10)
         self.assertEqual([0] * 10, [each.refusals for each in found])
 
     async def test_too_big(self):
-        """That a packet has to be smaller is told the client, and held against no endpoint."""
+        """The client learns that its packets are too big, which is no failure of the endpoint."""
         endpoints = [self.lab.address(number, self.version) for number in (0, 1)]
         for number in (0, 1):
             self.lab.drop(number)
@@ -293,7 +293,7 @@ class Retry(NodePorts):
             self.assertFalse(self.mode.ejections.is_ejected(Protocol.UDP, each))
 
     async def test_no_way(self):
-        """An endpoint that this machine has no way to is left out, and no client hears of it."""
+        """An endpoint without a route is ejected, and the client gets no error."""
         self.serve(0)
         there = str(self.lab.address(1, self.version).address)
         self.lab.node.run("ip", f"-{self.version}", "route", "add", "unreachable", there)
@@ -302,10 +302,10 @@ class Retry(NodePorts):
         self.assertTrue(self.mode.ejections.is_ejected(*self.target(1)))
 
     async def test_flows_begun_without_a_process(self):
-        """One by UDP that lasts is led elsewhere by a process that begins later."""
+        """A long UDP flow is sent elsewhere by a process that starts later."""
         self.answer_datagrams()
         with self.lab.endpoints[1].inside():
-            # Else a machine sends one host few errors in a second (RFC 1812, 4.3.2.8).
+            # Otherwise a machine limits the errors to one host (RFC 1812, 4.3.2.8).
             for setting in ("ipv4/icmp_ratelimit", "ipv6/icmp/ratelimit"):
                 Path("/proc/sys/net", setting).write_text("0")
         placed = self.service(numbers=[0, 1], protocol=Protocol.UDP)
@@ -327,7 +327,7 @@ class Retry(NodePorts):
         await self.until(lambda: all_are_told() and all(each.is_answered for each in flows))
 
     async def test_the_end_of_the_process(self):
-        """What stays ejects nobody, and keeps no refusal from clients."""
+        """The remaining rules eject no endpoint, and pass refusals to clients."""
         self.serve(0)
         await self.apply(self.service(numbers=[0, 1]))
         await self.all_are_served({"0"})
@@ -348,19 +348,19 @@ class RetryIPv6Tests(Retry, KernelTestCase):
 
 
 class NodePortsOfAFamilyTests(NodePorts, KernelTestCase):
-    """Node ports are where networks of IPv4 say, and at all addresses of IPv6."""
+    """Node ports are in the given IPv4 networks, and at all IPv6 addresses."""
 
     version = 6
     networks = Networks((ip_network("10.5.0.0/24"),))
 
 
 class Bridge:
-    """Pods on one bridge of the node, as bridge plugins of CNI have them."""
+    """Pods on one bridge of the node, as with CNI bridge plugins."""
 
     bridged = True
 
     async def test_a_pod_that_refuses_another(self):
-        """The rules see a refusal that the bridge passes on."""
+        """The rules see a refusal that is bridged."""
         setting = Path("/proc/sys/net/bridge", BRIDGED[self.version])
         if not setting.exists():
             raise SkipTest("this kernel has no br_netfilter")

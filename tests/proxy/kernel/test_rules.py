@@ -1,4 +1,4 @@
-"""The rules of kernel mode, as endpoints are ejected and return."""
+"""Tests of the rules of kernel mode, as endpoints are ejected and return."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ PORTAL = Portal(PortalKind.CLUSTER_IP, ip_address("10.96.0.1"), 80)
 
 
 class KernelRulesTests(SynchronousTestCase):
-    """A service of three endpoints, by a program that says that it does what it is given."""
+    """A service of three endpoints, with a program that accepts all input."""
 
     def setUp(self):
-        """Make its rules."""
+        """Create its rules."""
         self.clock = Clock()
         self.transactions = []
         self.forgotten = []
@@ -55,15 +55,15 @@ class KernelRulesTests(SynchronousTestCase):
         self.transactions.clear()
 
     def nft(self, arguments, given):
-        """Have no table of before, and take everything."""
+        """Report no existing table, and accept everything."""
         if arguments[0] == "list":
             return Finished(1, b"", "No such file or directory")
         self.transactions.append(given.decode())
         return Finished(0, b"", "")
 
     def forget(self, targets, mark):
-        """Note whose attempts are forgotten, and how many transactions there were by then; of those
-        that are left out where others have returned, attempts without a mark as well.
+        """Record which attempts are deleted, and the number of transactions by then; and for
+        ejected endpoints, beside returned ones, attempts without a mark.
         """
         if mark == 0 and self.rules.siblings(next(iter(targets))):
             self.passed_over.append((set(targets), len(self.transactions)))
@@ -73,18 +73,18 @@ class KernelRulesTests(SynchronousTestCase):
         return self.forgetting()
 
     def probe(self, where):
-        """Have the test answer."""
+        """Have the test set the result."""
         self.probes.append((where, Deferred()))
         return self.probes[-1][1]
 
     def eject(self, *targets):
-        """Find some dead in one turn of the reactor."""
+        """Detect dead endpoints in one reactor turn."""
         for each in targets:
             self.ejections.eject(each, Outcome.SILENT)
 
     def test_found_dead_together(self):
-        """They are gone in one transaction, before attempts at them are forgotten: no client is led
-        from one to the other.
+        """They are removed in one transaction before attempts at them are deleted, so that no
+        client is sent from one to the other.
         """
         self.eject(ONE, TWO)
         self.clock.advance(0)
@@ -93,7 +93,7 @@ class KernelRulesTests(SynchronousTestCase):
         self.assertEqual([({ONE, TWO}, 1)], self.forgotten)
 
     def test_found_dead_during_a_change(self):
-        """It goes into the next transaction, which begins when the first is through."""
+        """It is part of the next transaction, which starts when the first has finished."""
         first = Deferred()
         self.forgetting = lambda: first
         self.eject(ONE)
@@ -107,9 +107,9 @@ class KernelRulesTests(SynchronousTestCase):
         self.assertEqual([({ONE}, 1), ({TWO}, 2)], self.forgotten)
 
     def test_the_last_one(self):
-        """When it is found dead the others are asked again, which may have come back: until that is
-        known a client is led to all, and a refusal is none; then to who answers, wherever it had
-        been led.
+        """When the last endpoint is found dead, the others are probed again, as they may be back.
+        Until the result is known, clients are sent to all, and refusals are dropped; then to those
+        that answer, wherever the clients were sent before.
         """
         self.eject(ONE, TWO)
         self.clock.advance(0)
@@ -129,7 +129,7 @@ class KernelRulesTests(SynchronousTestCase):
         self.assertEqual([({ONE, THREE}, len(self.transactions))], self.passed_over)
 
     def test_none_is_left(self):
-        """Where all of them are dead, clients get what those answer, once that is known."""
+        """If all are dead, clients get their refusals, once that is known."""
         self.eject(ONE, TWO, THREE)
         self.clock.advance(0)
         self.assertIn(set_mark(RETRIED), self.transactions[-1])
@@ -141,7 +141,7 @@ class KernelRulesTests(SynchronousTestCase):
         self.assertNotIn(set_mark(RETRIED), self.transactions[-1])
 
     def test_a_service_of_what_is_ejected(self):
-        """One that has nothing else has its endpoints asked again at once."""
+        """The endpoints of a service are probed at once if all of them are ejected."""
         self.eject(ONE, TWO)
         self.clock.advance(0)
         web = service([1, 2], key=key("web"), portals=(PORTAL,))
@@ -152,7 +152,7 @@ class KernelRulesTests(SynchronousTestCase):
         self.assertEqual(2, len(self.probes))
 
     def test_a_new_one(self):
-        """It gets those that were led to what is left out, once."""
+        """A new endpoint gets the clients of ejected ones, once."""
         self.eject(ONE, TWO, THREE)
         self.clock.advance(0)
         self.apply([1, 2, 3, 4])
@@ -163,14 +163,14 @@ class KernelRulesTests(SynchronousTestCase):
         self.assertEqual(1, len(self.passed_over))
 
     def test_a_new_one_beside_others(self):
-        """Where nothing is left out there is nothing to forget."""
+        """If none is ejected, no entries are deleted."""
         self.apply([1, 2, 3, 4])
         self.assertEqual([], self.clock.getDelayedCalls())
         self.assertEqual([], self.passed_over)
 
     def test_siblings(self):
-        """They are the other endpoints of all services that an endpoint has, as of the last call;
-        there are none of one that the kernel leads nothing to.
+        """Siblings are the other endpoints of all services of an endpoint, as of the last call;
+        there are none for an endpoint that the kernel does not use.
         """
         others = {each.endpoint for each in (TWO, THREE)}
         self.assertEqual(others, self.rules.siblings(ONE))
@@ -187,8 +187,8 @@ class KernelRulesTests(SynchronousTestCase):
         self.assertIsNone(self.rules.siblings(TWO))
 
     def test_portals(self):
-        """Clients come by those of an endpoint's services, and of all that have their name, as this
-        machine's own do; not by those of another protocol.
+        """Clients use the portals of an endpoint's services, and of all with the same name, as this
+        machine's own clients do; not those of another protocol.
         """
         outside = dataclasses.replace(PORTAL, kind=PortalKind.EXTERNAL_IP)
         within, external = (key("web", scope=scope) for scope in (Scope.INTERNAL, Scope.EXTERNAL))
@@ -203,7 +203,7 @@ class KernelRulesTests(SynchronousTestCase):
         self.assertEqual([], list(self.rules.portals(Target(Protocol.TCP, endpoint(9)))))
 
     def test_portals_of_one_that_has_left(self):
-        """The kernel may lead clients to it by earlier connections; the latest ones are known."""
+        """Earlier connections may lead clients there; its latest portals are known."""
         self.patch(rules, "MOST_FORMER", 1)
         self.apply([2, 3])
         self.assertEqual([PORTAL], list(self.rules.portals(ONE)))
@@ -212,7 +212,7 @@ class KernelRulesTests(SynchronousTestCase):
         self.assertEqual([], list(self.rules.portals(ONE)))
 
     def test_a_kernel_that_does_not_forget(self):
-        """It is told, and all of it is tried again."""
+        """The failure is logged, and everything is retried."""
         self.forgetting = lambda: fail(SteeringFailed("it is locked"))
         self.eject(ONE)
         with capturedLogs() as logged:
@@ -223,7 +223,7 @@ class KernelRulesTests(SynchronousTestCase):
         self.assertEqual([{ONE}, {ONE}], [targets for targets, _ in self.forgotten])
 
     def test_a_kernel_that_never_forgets(self):
-        """Of what has left its services nothing is kept: clients try there for two minutes."""
+        """Removed endpoints are not kept: their clients retry for two minutes only."""
         self.forgetting = lambda: fail(SteeringFailed("there is no such table"))
         for number in range(4, 40):
             self.apply([2, number])
@@ -235,8 +235,8 @@ class KernelRulesTests(SynchronousTestCase):
         self.assertEqual([], self.forgotten)
 
     def test_an_endpoint_leaves(self):
-        """What it has not answered by then is forgotten some time after it: a client is led to
-        another endpoint when it tries again.
+        """Its unanswered attempts are deleted some time later, so that clients reach another
+        endpoint when they retry.
         """
         self.apply([2, 3])
         self.clock.advance(LEAVING - 0.01)
@@ -246,7 +246,7 @@ class KernelRulesTests(SynchronousTestCase):
         self.assertEqual([{ONE}], [which for which, _ in self.forgotten])
 
     def test_an_endpoint_leaves_one_of_its_services(self):
-        """What it answers for another one is not forgotten; nor where it has come back."""
+        """Attempts are kept if another service has the endpoint, or if it was added again."""
         api = Placed(service([1], key=key("api")), None)
         for others in ([api], []):
             self.apply([2, 3], *others)
@@ -257,7 +257,7 @@ class KernelRulesTests(SynchronousTestCase):
             self.assertEqual([], self.forgotten)
 
     def test_services_leave(self):
-        """All that they had leave, but for what datagrams are sent to (see the stale flows)."""
+        """All TCP endpoints of removed services are removed; for UDP see the stale flows."""
         names = key("names", Protocol.UDP)
         self.apply([1, 2], Placed(service([1, 2, 3], key=names), None))
         self.successResultOf(self.rules.apply([]))
@@ -266,12 +266,12 @@ class KernelRulesTests(SynchronousTestCase):
         self.assertEqual({ONE, TWO, THREE}, set().union(*(which for which, _ in self.forgotten)))
 
     def apply(self, numbers, *others):
-        """Make the rules for other endpoints, and perhaps other services."""
+        """Apply rules for other endpoints, and perhaps other services."""
         web = service(numbers, key=key("web"), portals=(PORTAL,))
         self.successResultOf(self.rules.apply([Placed(web, None), *others]))
 
     def test_the_end(self):
-        """What was about to be changed is not, no timer is left, and nothing is left out."""
+        """Pending changes are dropped, no timer is left, and no endpoint is ejected."""
         self.eject(ONE)
         self.apply([1, 2])
         self.assertIn("mod 1 map", self.transactions[-1])
@@ -281,7 +281,7 @@ class KernelRulesTests(SynchronousTestCase):
         self.assertIn("mod 2 map", self.transactions[-1])
 
     def test_the_end_amid_a_change(self):
-        """What was to follow that does not: it would go on behind the end."""
+        """Nothing follows a change that is in progress at the stop."""
         change = Deferred()
         self.forgetting = lambda: change
         self.eject(ONE)

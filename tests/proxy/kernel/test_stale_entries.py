@@ -1,4 +1,4 @@
-"""Forgetting entries of the kernel's table that lead clients where nobody answers."""
+"""Tests of deleting conntrack entries that lead clients to dead endpoints."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ FIRST, SECOND = (Attempt(ONE, CLIENT, port) for port in (40000, 40001))
 
 
 class StaleEntriesTests(SynchronousTestCase):
-    """A service of two endpoints, and probes that end as the test says."""
+    """A service of two endpoints, and probes whose results the test sets."""
 
     def setUp(self):
-        """Have a kernel that forgets all but what is in ``kept``."""
+        """Make a kernel that deletes all entries except those in ``kept``."""
         self.clock = Clock()
         self.forgotten, self.kept = [], []
         self.probes = []
@@ -39,33 +39,33 @@ class StaleEntriesTests(SynchronousTestCase):
         self.entries = StaleEntries(self.clock, self.forget, self.probe, self.suspicion)
 
     def forget(self, attempt):
-        """Have the kernel forget an entry."""
+        """Delete an entry."""
         if attempt in self.kept:
             raise SteeringFailed("the table is not given")
         self.forgotten.append(attempt)
 
     def probe(self, where):
-        """Begin a probe."""
+        """Start a probe."""
         self.probes.append((where, Deferred()))
         return self.probes[-1][1]
 
     def siblings(self, target):
-        """Return the other one."""
+        """Return the other endpoint."""
         if target.endpoint not in self.service:
             return None
         return [each for each in self.service if each != target.endpoint] or None
 
     def ends(self, outcome):
-        """Have the probe of the first endpoint end."""
+        """End the probe of the first endpoint."""
         ((_, probing),) = [probe for probe in self.probes if probe[0] == ONE.endpoint]
         probing.callback(outcome)
 
     def is_ejected(self):
-        """Return whether the endpoint is left out."""
+        """Return whether the endpoint is ejected."""
         return self.ejections.is_ejected(*ONE)
 
     def test_a_refusal(self):
-        """The entry is forgotten at once, and the endpoint left out if it refuses a probe."""
+        """The entry is deleted at once, and the endpoint is ejected if it refuses a probe."""
         for outcome, is_ejected in ((Outcome.ANSWERED, False), (Outcome.REFUSED, True)):
             self.forgotten.clear()
             self.probes.clear()
@@ -76,21 +76,21 @@ class StaleEntriesTests(SynchronousTestCase):
             self.assertIs(is_ejected, self.is_ejected())
 
     def test_an_endpoint_that_answers(self):
-        """The entry is right, also where the endpoint serves no more: its client is connected."""
+        """The entry is valid, even if the endpoint was removed: its client is connected."""
         self.service.remove(ONE.endpoint)
         self.entries.tried(FIRST)
         self.ends(Outcome.ANSWERED)
         self.assertEqual(([], False), (self.forgotten, self.is_ejected()))
 
     def test_an_endpoint_that_refuses_a_probe(self):
-        """As if it had refused the client."""
+        """It is treated as if it had refused the client."""
         self.entries.tried(FIRST)
         self.assertEqual([], self.forgotten)
         self.ends(Outcome.REFUSED)
         self.assertEqual(([FIRST], True), (self.forgotten, self.is_ejected()))
 
     def test_a_silent_endpoint(self):
-        """All that wait for its probe are forgotten, and it is suspected as by other clients."""
+        """All entries that wait for its probe are deleted, and it is suspected as usual."""
         self.entries.tried(FIRST)
         self.entries.tried(SECOND)
         self.assertEqual(1, len(self.probes))
@@ -100,7 +100,7 @@ class StaleEntriesTests(SynchronousTestCase):
         self.assertIn(ONE.endpoint, [where for where, _ in self.probes])
 
     def test_an_endpoint_that_is_silent_to_probes_alone(self):
-        """Where clients have just been answered, probes say nothing."""
+        """If clients have just been answered, failed probes are ignored."""
         self.suspicion.tried(FIRST)
         self.clock.advance(ANSWER)
         self.entries.tried(SECOND)
@@ -109,7 +109,7 @@ class StaleEntriesTests(SynchronousTestCase):
         self.assertEqual([], self.forgotten)
 
     def test_an_endpoint_that_cannot_be_probed(self):
-        """Nothing is known of it, and nothing done; the next attempt is looked at again."""
+        """Nothing is known and nothing is done; the next attempt causes another probe."""
         self.entries.tried(FIRST)
         self.ends(Outcome.UNKNOWN)
         self.assertEqual([], self.forgotten)
@@ -119,14 +119,14 @@ class StaleEntriesTests(SynchronousTestCase):
         self.assertEqual([FIRST], self.forgotten)
 
     def test_many(self):
-        """No more wait than a bound; the others' clients try again."""
+        """The number of waiting attempts is limited; other clients retry."""
         for port in range(MOST_WAITING + 1):
             self.entries.tried(FIRST._replace(port=port))
         self.ends(Outcome.REFUSED)
         self.assertEqual(MOST_WAITING, len(self.forgotten))
 
     def test_a_kernel_that_does_not_forget(self):
-        """It is told, and the next one is forgotten all the same."""
+        """The failure is logged, and the next entry is deleted all the same."""
         self.kept.append(FIRST)
         self.entries.tried(FIRST)
         self.entries.tried(SECOND)
@@ -136,7 +136,7 @@ class StaleEntriesTests(SynchronousTestCase):
         self.assertEqual([SECOND], self.forgotten)
 
     def test_the_end(self):
-        """A probe that is cancelled says nothing."""
+        """A cancelled probe has no effect."""
         self.entries.tried(FIRST)
         self.probes[0][1].cancel()
         self.assertEqual([], self.forgotten)

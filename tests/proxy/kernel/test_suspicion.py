@@ -1,4 +1,4 @@
-"""Finding out which endpoints do not answer, by what the kernel tells and by probes."""
+"""Tests of the detection of dead endpoints, by logged packets and by probes."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from yurttunnel.steering.failures import SteeringFailed
 ONE, TWO, THREE = (Target(Protocol.TCP, endpoint(number)) for number in (1, 2, 3))
 FIRST_RETRANSMISSION = 1.0
 APPLYING = 0.5
-"""Seconds that are left to change the rules, beside other programs."""
+"""Seconds that remain to change the rules, beside other programs."""
 
 
 class SuspicionTests(SynchronousTestCase):
     """A service of three endpoints."""
 
     def setUp(self):
-        """Have a kernel that knows ``answered``, and probes that fire as the test says."""
+        """Make a kernel that knows ``answered``, and probes whose results the test sets."""
         self.clock = Clock()
         self.answered = {}
         self.outcomes = {}
@@ -39,14 +39,14 @@ class SuspicionTests(SynchronousTestCase):
         )
 
     def is_answered(self, attempt):
-        """Return what the kernel has of it."""
+        """Return the kernel's view of an attempt."""
         found = self.answered.get(attempt.target.endpoint)
         if isinstance(found, Exception):
             raise found
         return found
 
     def probe(self, where):
-        """Answer or refuse at once, and be silent for as long as a probe is."""
+        """Answer or refuse at once, or be silent until the probe times out."""
         self.probes.append(where)
         outcome = self.outcomes.get(where, Outcome.ANSWERED)
         result = Deferred()
@@ -61,7 +61,7 @@ class SuspicionTests(SynchronousTestCase):
         return [each for each in self.service if each != target.endpoint]
 
     def attempt(self, target):
-        """Have the kernel tell of a client's first packet."""
+        """Log a client's first packet."""
         self.suspicion.tried(Attempt(target, ip_address("10.5.0.2"), 40000))
 
     def pass_time(self, seconds=FIRST_RETRANSMISSION - APPLYING):
@@ -69,11 +69,11 @@ class SuspicionTests(SynchronousTestCase):
         self.clock.pump([0.01] * round(seconds / 0.01))
 
     def ejected(self):
-        """Return which are."""
+        """Return the ejected endpoints."""
         return [each for each in (ONE, TWO, THREE) if self.ejections.is_ejected(*each)]
 
     def test_an_answer(self):
-        """Nothing is suspected, and nothing probed."""
+        """Nothing is suspected, and nothing is probed."""
         self.answered[ONE.endpoint] = True
         self.attempt(ONE)
         self.pass_time()
@@ -81,7 +81,7 @@ class SuspicionTests(SynchronousTestCase):
         self.assertEqual([], self.ejected())
 
     def test_no_answer(self):
-        """An endpoint that is silent to a probe as well is ejected before the client's next try."""
+        """An endpoint that is also silent to a probe is ejected before the client retries."""
         self.answered[ONE.endpoint] = False
         self.outcomes[ONE.endpoint] = Outcome.SILENT
         self.attempt(ONE)
@@ -89,7 +89,7 @@ class SuspicionTests(SynchronousTestCase):
         self.assertEqual([ONE], self.ejected())
 
     def test_a_lost_packet(self):
-        """One that answers a probe is not."""
+        """An endpoint that answers a probe is not ejected."""
         self.answered[ONE.endpoint] = False
         self.attempt(ONE)
         self.pass_time()
@@ -97,12 +97,12 @@ class SuspicionTests(SynchronousTestCase):
         self.assertEqual([], self.ejected())
 
     def test_a_refusal(self):
-        """It is ejected at once."""
+        """An endpoint that refuses is ejected at once."""
         self.suspicion.refused(ONE)
         self.assertEqual([ONE], self.ejected())
 
     def test_neighbors(self):
-        """What the client might be led to next is probed, and found dead before it is."""
+        """Endpoints to which the client might be sent next are probed, and found dead in time."""
         self.outcomes[TWO.endpoint] = Outcome.SILENT
         self.suspicion.refused(ONE)
         self.pass_time()
@@ -118,7 +118,7 @@ class SuspicionTests(SynchronousTestCase):
         self.assertEqual([], self.probes)
 
     def test_probes_that_reach_nobody(self):
-        """Where none is answered, only what did not answer a client is ejected."""
+        """If no probe is answered, only the endpoint that did not answer a client is ejected."""
         self.outcomes.update(dict.fromkeys(self.service, Outcome.SILENT))
         self.answered[ONE.endpoint] = False
         self.attempt(ONE)
@@ -126,7 +126,7 @@ class SuspicionTests(SynchronousTestCase):
         self.assertEqual([ONE], self.ejected())
 
     def test_an_answer_after_all(self):
-        """One that answers another client meanwhile is not ejected for a probe that is not."""
+        """One that answers another client meanwhile is not ejected for a failed probe."""
         self.outcomes[ONE.endpoint] = Outcome.SILENT
         self.answered[ONE.endpoint] = False
         self.attempt(ONE)
@@ -138,14 +138,14 @@ class SuspicionTests(SynchronousTestCase):
         self.assertEqual([], self.ejected())
 
     def test_all_refuse(self):
-        """All are ejected before the client's next try, which then is told the truth."""
+        """All are ejected before the client retries, which then gets a refusal."""
         self.outcomes.update(dict.fromkeys(self.service, Outcome.REFUSED))
         self.suspicion.refused(ONE)
         self.pass_time()
         self.assertEqual([ONE, TWO, THREE], self.ejected())
 
     def test_endpoints_of_no_service(self):
-        """Nothing is done about them, nor about those that have gone meanwhile."""
+        """Endpoints without a service are ignored, also if they have lost it meanwhile."""
         self.service.remove(ONE.endpoint)
         self.suspicion.refused(ONE)
         self.answered[ONE.endpoint] = False
@@ -155,13 +155,13 @@ class SuspicionTests(SynchronousTestCase):
         self.assertEqual([], self.ejected())
 
     def test_forgotten_connections(self):
-        """They say nothing."""
+        """Attempts without an entry are ignored."""
         self.attempt(ONE)
         self.pass_time()
         self.assertEqual([], self.probes)
 
     def test_many_neighbors(self):
-        """No more are probed at a time than a bound, and none twice."""
+        """The number of concurrent probes is limited, and none is probed twice."""
         self.service += [endpoint(number) for number in range(10, 500)]
         for _ in range(10):
             self.suspicion.refused(ONE)
@@ -169,14 +169,14 @@ class SuspicionTests(SynchronousTestCase):
         self.assertEqual(len(self.probes), len(set(self.probes)))
 
     def test_udp(self):
-        """What is refused is ejected; nothing can be probed."""
+        """A UDP endpoint that refuses is ejected; none can be probed."""
         dns = Target(Protocol.UDP, ONE.endpoint)
         self.suspicion.refused(dns)
         self.assertTrue(self.ejections.is_ejected(*dns))
         self.assertEqual([], self.probes)
 
     def test_a_kernel_that_does_not_answer(self):
-        """It is told; the next attempt is looked at."""
+        """The error is logged; the next attempt is checked."""
         self.answered[ONE.endpoint] = SteeringFailed("the table is not given")
         self.answered[TWO.endpoint] = False
         self.attempt(ONE)
@@ -187,7 +187,7 @@ class SuspicionTests(SynchronousTestCase):
         self.assertIn(TWO.endpoint, self.probes)
 
     def test_stop(self):
-        """Attempts are no longer looked at."""
+        """Attempts are no longer checked."""
         self.attempt(ONE)
         self.suspicion.stop()
         self.assertEqual([], self.clock.getDelayedCalls())

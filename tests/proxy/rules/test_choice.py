@@ -1,4 +1,4 @@
-"""Which rules are made, and what becomes of those of other kinds."""
+"""Tests of the selection of the back end, and of leftovers in others."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from yurttunnel.steering.programs import Finished
 
 @implementer(IRules)
 class RecordedRules:
-    """Rules that note what is asked of them, and fail with ``problem`` while there is one.
+    """Rules that record calls, and fail with ``problem`` while it is set.
 
-    With ``made`` they are those of some families alone.
+    ``made`` limits them to some families.
     """
 
     def __init__(self, backend):
@@ -41,18 +41,18 @@ class RecordedRules:
         return succeed(answer) if self.problem is None else fail(SteeringFailed(self.problem))
 
     def apply(self, placed):
-        """Note it."""
+        """Record the call."""
         if self.made is not None:
             self.calls.append("apply")
             return fail(PartlyApplied("a family is refused", self.made))
         return self._answer("apply", Applied(("made",)))
 
     def remove(self, versions=VERSIONS):
-        """Note it, and where it is of some families alone, of which."""
+        """Record the call, with the families if these are limited."""
         return self._answer(_of("remove", versions), self.leftovers)
 
     def generation(self):
-        """Return a number of this kind's own."""
+        """Return a number of this back end."""
         return len(self.backend)
 
     async def find(self):
@@ -60,7 +60,7 @@ class RecordedRules:
         await self._answer("find", None)
 
     async def remove_elsewhere(self, versions=VERSIONS):
-        """Note it in the same way."""
+        """Record the call in the same way."""
         removed = ["removed the chains of iptables (legacy)"] if self.leftovers else []
         return await self._answer(_of("remove elsewhere", versions), removed)
 
@@ -73,19 +73,19 @@ class ChoiceTests(SynchronousTestCase):
     """``--proxy-backend``."""
 
     def setUp(self):
-        """Have both kinds."""
+        """Make both back ends."""
         self.iptables = RecordedRules("iptables (nft)")
         self.nftables = RecordedRules("nftables")
 
     def choose(self, back_end, kernel_mode=False):
-        """Choose, and apply once; return what is used."""
+        """Choose, and apply once; return the back end in use."""
         rules = choose(back_end, kernel_mode, self.iptables, self.nftables)
         verifyObject(IRules, rules)
         self.successResultOf(rules.apply([]))
         return rules
 
     def test_auto(self):
-        """It is iptables where that works."""
+        """iptables is used if it works."""
         rules = choose(BackEnd.AUTO, False, self.iptables, self.nftables)
         self.assertEqual(("auto", None), (rules.backend, rules.generation()))
         self.assertEqual(Applied(("made",)), self.successResultOf(rules.apply([])))
@@ -95,7 +95,7 @@ class ChoiceTests(SynchronousTestCase):
         self.assertEqual(["remove"], self.nftables.calls)
 
     def test_auto_without_iptables(self):
-        """It is nftables where iptables does not work, and stays that."""
+        """nftables is used if iptables does not work, and stays in use."""
         self.iptables.problem = "iptables is not installed"
         rules = self.choose(BackEnd.AUTO)
         self.assertEqual("nftables", rules.backend)
@@ -105,7 +105,7 @@ class ChoiceTests(SynchronousTestCase):
         self.flushLoggedErrors()
 
     def test_auto_without_any(self):
-        """Where neither works both reasons are told, and both are tried again."""
+        """If neither works, both reasons are reported, and both are retried."""
         self.iptables.problem, self.nftables.problem = "no iptables", "no nft"
         rules = choose(BackEnd.AUTO, False, self.iptables, self.nftables)
         error = self.failureResultOf(rules.apply([]), SteeringFailed).value
@@ -116,7 +116,7 @@ class ChoiceTests(SynchronousTestCase):
         self.assertEqual("iptables (nft)", rules.backend)
 
     def test_given(self):
-        """What is asked for is used, and nothing else."""
+        """The requested back end is used, and no other."""
         self.iptables.problem = "no iptables"
         rules = choose(BackEnd.IPTABLES, False, self.iptables, self.nftables)
         self.failureResultOf(rules.apply([]), SteeringFailed)
@@ -124,17 +124,17 @@ class ChoiceTests(SynchronousTestCase):
         self.assertEqual("nftables", self.choose(BackEnd.NFTABLES).backend)
 
     def test_kernel_mode(self):
-        """It is by nftables alone."""
+        """Kernel mode always uses nftables."""
         self.assertEqual("nftables", self.choose(BackEnd.AUTO, kernel_mode=True).backend)
         self.assertEqual(["remove"], self.iptables.calls)
 
     def test_none(self):
-        """Nothing is done to the kernel."""
+        """The kernel is not changed."""
         self.assertIsInstance(self.choose(BackEnd.NONE), NoRules)
         self.assertEqual(([], []), (self.iptables.calls, self.nftables.calls))
 
     def test_leftovers(self):
-        """What a former process has left is removed once, when there are rules."""
+        """Leftovers of a previous process are removed once, when there are rules."""
         self.nftables.leftovers = True
         rules = choose(BackEnd.IPTABLES, False, self.iptables, self.nftables)
         self.iptables.problem = "the lock is held"
@@ -146,7 +146,7 @@ class ChoiceTests(SynchronousTestCase):
         self.assertEqual(["remove"], self.nftables.calls)
 
     def test_leftovers_of_one_family(self):
-        """Where the rules of another are refused, those of this one lead no client elsewhere."""
+        """If the rules of another family fail, leftovers of this one are removed all the same."""
         rules = choose(BackEnd.IPTABLES, False, self.iptables, self.nftables)
         self.iptables.made = {4}
         for _ in range(2):
@@ -162,7 +162,7 @@ class ChoiceTests(SynchronousTestCase):
         )
 
     def test_leftovers_of_all_kinds(self):
-        """It is told what there was of each."""
+        """The log says what each back end has left."""
         self.iptables.leftovers = self.nftables.leftovers = True
         with capturedLogs() as events:
             self.choose(BackEnd.IPTABLES)
@@ -175,7 +175,7 @@ class ChoiceTests(SynchronousTestCase):
         )
 
     def test_leftovers_that_cannot_be_removed(self):
-        """It is tried again each time, since they may lead clients elsewhere, and told once."""
+        """The removal is retried each time, as they may still redirect clients, and logged once."""
         self.nftables.leftovers = True
         self.nftables.problem = "the lock is held"
         rules = choose(BackEnd.IPTABLES, False, self.iptables, self.nftables)
@@ -192,7 +192,7 @@ class ChoiceTests(SynchronousTestCase):
         self.assertIn("removed the rules of nftables", told[1])
 
     def test_remove(self):
-        """All kinds are removed at the end."""
+        """The rules of all back ends are removed at the end."""
         rules = self.choose(BackEnd.IPTABLES)
         self.assertFalse(self.successResultOf(rules.remove()))
         self.nftables.leftovers = True
@@ -208,7 +208,7 @@ class CleanupTests(SynchronousTestCase):
         return Deferred.fromCoroutine(remove_everything(of))
 
     def test_sentences(self):
-        """It is told what there was, and what could not be removed."""
+        """It reports what there was, and what could not be removed."""
         one, two = RecordedRules("iptables"), RecordedRules("nftables")
         self.assertEqual([], self.successResultOf(self.removed(one, two)))
         one.leftovers = True
@@ -220,7 +220,7 @@ class CleanupTests(SynchronousTestCase):
         self.assertEqual("it may not (but removed the rules of iptables)", str(error))
 
     def test_not_installed(self):
-        """Programs that are not installed have made no rules, and that is no failure."""
+        """Programs that are not installed have created no rules, and that is no failure."""
         programs = FakePrograms()
         self.patch(detection, "PROC_NET", Path(self.mktemp()))
         kinds = (
@@ -230,8 +230,8 @@ class CleanupTests(SynchronousTestCase):
         self.assertEqual([], self.successResultOf(self.removed(*kinds)))
 
     def cleaned_of_nftables(self, said, generation=None):
-        """Remove what nftables has where its program ends with a complaint, and the kernel counts
-        changes up to ``generation``, or none.
+        """Remove nftables rules when the program ends with an error, and the kernel counts changes
+        up to ``generation``, or not at all.
         """
         programs = FakePrograms()
         programs.programs["nft"] = lambda arguments, given: Finished(1, b"", said)
@@ -240,19 +240,19 @@ class CleanupTests(SynchronousTestCase):
         return self.removed(rules)
 
     def test_not_in_the_kernel(self):
-        """A kernel that has no nftables has no rules of it, whatever its program says to that."""
+        """A kernel without nftables has no such rules, whatever the program's error is."""
         for said in (
             "netlink: Error: cache initialization failed: Invalid argument",
             "netlink.c:62: Unable to initialize Netlink socket: Protocol not supported",
             "netlink: Error: cache initialization failed: Operation not supported",
         ):
             self.assertEqual([], self.successResultOf(self.cleaned_of_nftables(said)))
-            # Of one that has it that says nothing.
+            # On a kernel with nftables the error is a failure.
             failure = self.failureResultOf(self.cleaned_of_nftables(said, 7), SteeringFailed)
             self.assertIn(said, str(failure.value))
 
     def test_not_permitted(self):
-        """Who may not ask does not know whether there are rules."""
+        """Without permission it is unknown whether there are rules."""
         said = "netlink: Error: cache initialization failed: Operation not permitted"
         failure = self.failureResultOf(self.cleaned_of_nftables(said), SteeringFailed)
         self.assertIn("NET_ADMIN", str(failure.value))

@@ -1,4 +1,4 @@
-"""The chains in the kernel: both back ends of iptables, with both families at once."""
+"""Tests of the chains in the kernel: both back ends of iptables, with both families at once."""
 
 from __future__ import annotations
 
@@ -76,11 +76,11 @@ KUBE_PROXY = (
     "-t filter -A KUBE-NODEPORT-NON-LOCAL -m comment --comment gone/service:http -m comment"
     " --comment gone/service:http -p tcp -m tcp --dport 41000 -m state --state NEW -j ACCEPT",
 )
-"""What the userspace mode has left behind, and how it had made it (k#28465)."""
+"""Leftovers of the userspace mode, as it created them (k#28465)."""
 
 
 def services(version, port=4000):
-    """Return services with every kind of portal, and of each fate."""
+    """Return services with every kind of portal and every outcome."""
     prefix = PREFIXES[version]
 
     def one(name, *portals, port, protocol=Protocol.TCP, scope=Scope.ALL, **more):
@@ -109,7 +109,7 @@ def services(version, port=4000):
 
 
 class IptablesContract:
-    """What is made of the kernel's tables, whatever they are before."""
+    """Changes of the kernel's tables from any previous state."""
 
     back_end: str
 
@@ -129,7 +129,7 @@ class IptablesContract:
         self.placed = [*services(4), *services(6)]
 
     def new_rules(self, host_for_all=no_address):
-        """Make what a proxy has that has just started."""
+        """Make the rules of a proxy that has just started."""
         return IptablesRules(self.programs, HOSTS.get, host_for_all=host_for_all)
 
     def save(self):
@@ -145,7 +145,7 @@ class IptablesContract:
         }
 
     def assert_foreign_untouched(self):
-        """Check that others' lines are as they were, and in their order."""
+        """Check that the lines of others are unchanged, and in order."""
         found = {
             key: [line for line in lines if line in self.foreign[key]]
             for key, lines in self.save().items()
@@ -153,20 +153,20 @@ class IptablesContract:
         self.assertEqual(self.foreign, found)
 
     def everywhere(self, *commands):
-        """Do what an administrator does, in both families."""
+        """Run a command as an administrator, in both families."""
         for version, base in BASES.items():
             for command in commands:
                 gone = f"{PREFIXES[version]}99"
                 execute(f"{base}-{self.back_end} -w 20 {command.format(gone=gone)}")
 
     async def calls(self, placed):
-        """Apply; return which programs that took, and what it has changed."""
+        """Apply; return which programs ran, and what was changed."""
         del self.programs.calls[:]
         applied = await self.rules.apply(placed)
         return [call[0].rpartition("-")[2] for call in self.programs.calls], applied
 
     async def test_apply(self):
-        """The first time what is there is read, and all is changed by one run a family."""
+        """The first call reads the tables, and changes everything by one run for each family."""
         await self.rules.find((4, 6))
         calls, applied = await self.calls(self.placed)
         self.assertEqual(["save", "restore"] * 2, calls)
@@ -175,15 +175,15 @@ class IptablesContract:
         self.assert_foreign_untouched()
 
     async def test_shown_as_made(self):
-        """What was made is found again by whoever looks, word for word."""
+        """New rules are read back word for word."""
         await self.shown_as_made(no_address)
 
     async def test_shown_as_made_for_all(self):
-        """So are the rules where a link has no address."""
+        """So are the rules for links without an address."""
         await self.shown_as_made(HOSTS.get)
 
     async def shown_as_made(self, host_for_all):
-        """Make the rules, and look at them."""
+        """Create the rules, and read them."""
         await self.new_rules(host_for_all).apply(self.placed)
         shown = self.save()
         for version, base in BASES.items():
@@ -204,7 +204,7 @@ class IptablesContract:
         self.assertEqual(shown, self.save())
 
     async def test_places_of_jumps(self):
-        """Portals come before what others have, and node ports behind."""
+        """Portals precede the rules of others, and node ports follow them."""
         await self.rules.apply(self.placed)
         for base in BASES.values():
             nat = self.save()[base, "nat"]
@@ -216,7 +216,7 @@ class IptablesContract:
                 )
 
     async def test_one_more(self):
-        """A service more is its rules, and nothing else of the chain."""
+        """A new service adds its rules, and changes nothing else in the chain."""
         await self.rules.apply(self.placed)
         key = Key(ServicePortName("shop", "x", ""), 4, Protocol.TCP, Scope.ALL)
         portal = Portal(PortalKind.CLUSTER_IP, ip_address("10.96.0.77"), 80)
@@ -232,7 +232,7 @@ class IptablesContract:
         self.assertTrue((await self.rules.apply(self.placed)).differences)
 
     async def test_disturbed(self):
-        """What others destroy or add within our chains is put right; nothing else is touched."""
+        """Changes of others in our chains are repaired; nothing else is touched."""
         await self.rules.apply(self.placed)
         good = self.save()
         for commands in (
@@ -252,7 +252,7 @@ class IptablesContract:
             self.assertEqual(good, self.save(), commands)
 
     async def test_flushed(self):
-        """All is made again after another program has flushed everything."""
+        """Everything is created again after another program has flushed everything."""
         await self.rules.apply(self.placed)
         self.everywhere("-t nat -F", "-t nat -X", "-t filter -F", "-t filter -X")
         self.assertTrue((await self.rules.apply(self.placed)).differences)
@@ -260,7 +260,7 @@ class IptablesContract:
         self.assertIn("KUBE-PORTALS-HOST", str(self.save()["ip6tables", "nat"]))
 
     async def test_wrong_order(self):
-        """Of our own jumps the order is kept; against others' there is no fight."""
+        """The order of our own jumps is restored; their place among others is not contested."""
         await self.rules.apply(self.placed)
         good = self.save()
         jump = next(line for line in good["iptables", "nat"] if "-A OUTPUT -m addrtype" in line)
@@ -275,7 +275,7 @@ class IptablesContract:
         self.assertEqual(Applied(), await self.rules.apply(self.placed))
 
     async def test_leftovers_of_kube_proxy(self):
-        """Chains and jumps of its userspace mode become ours, and its rules go."""
+        """Chains and jumps of its userspace mode are taken over, and its rules are removed."""
         self.everywhere(*KUBE_PROXY)
         applied = await self.rules.apply(self.placed)
         self.assertNotIn("IPv4: the jump from PREROUTING is missing", applied.differences)
@@ -290,13 +290,13 @@ class IptablesContract:
         self.assertEqual(taken_over, self.save())
 
     async def test_leftovers_removed(self):
-        """Whoever has made them, nothing is left when rules are removed."""
+        """Whoever created them, nothing remains when rules are removed."""
         self.everywhere(*KUBE_PROXY)
         self.assertTrue(await self.rules.remove())
         self.assertEqual(self.foreign, self.save())
 
     async def test_remove_of_one_family(self):
-        """The other one keeps its rules, of whichever process they are."""
+        """The other family keeps its rules, of whichever process they are."""
         await self.rules.apply(self.placed)
         made = self.save()
         for rules in (self.rules, self.new_rules()):
@@ -308,7 +308,7 @@ class IptablesContract:
             await self.rules.apply(self.placed)
 
     async def test_remove(self):
-        """Nothing is left, also by a process that has made none; nothing is no error."""
+        """Nothing remains, even if this process has created none; removing nothing is no error."""
         await self.rules.apply(self.placed)
         self.assertTrue(await self.rules.remove())
         self.assertEqual(self.foreign, self.save())
@@ -319,7 +319,7 @@ class IptablesContract:
         self.assertTrue((await self.rules.apply(self.placed)).differences)
 
     def refuse_ipv6(self):
-        """Have the kernel refuse changes of IPv6; return what ends that."""
+        """Have the kernel reject changes of IPv6; return a function that ends this."""
         restore = f"ip6tables-{self.back_end}-restore"
         run = self.programs.run
 
@@ -331,7 +331,7 @@ class IptablesContract:
         return self.patch(self.programs, "run", failing)
 
     async def test_refused(self):
-        """A family that cannot be changed is told, and the other one is."""
+        """The failure of one family is reported, and the other one is changed."""
         refusal = self.refuse_ipv6()
         with self.assertRaises(PartlyApplied) as raised:
             await self.rules.apply(self.placed)
@@ -345,7 +345,7 @@ class IptablesContract:
         self.assertEqual(Applied(), await self.new_rules().apply(self.placed))
 
     async def test_refused_and_not_needed(self):
-        """A family that no Service has is no failure, but told once, and tried again."""
+        """The failure of a family without services is no failure, but logged once, and retried."""
         refusal = self.refuse_ipv6()
         with capturedLogs() as events:
             for number in (4000, 4100):
@@ -359,9 +359,7 @@ class IptablesContract:
         self.assertIn("IPv6: the chain KUBE-PORTALS-HOST is missing", applied.differences)
 
     async def test_refused_and_no_longer_needed(self):
-        """Rules of its last Services lead to their sockets still: that is a failure, until they
-        are gone.
-        """
+        """While rules of its last Services still lead to sockets, it is a failure."""
         await self.rules.apply(self.placed)
         refusal = self.refuse_ipv6()
         with self.assertRaises(PartlyApplied) as raised:
@@ -375,7 +373,7 @@ class IptablesContract:
         await self.rules.apply(services(4))
 
     async def test_no_physdev(self):
-        """Where the kernel cannot tell bridges, rules do without, and all else is served."""
+        """If the kernel cannot match bridges, the rules omit it, and the rest is served."""
         run = self.programs.run
 
         def lacking(arguments, given=b"", *more):
@@ -395,12 +393,12 @@ class IptablesContract:
 
 
 class NftTests(IptablesContract, TestCase):
-    """The newer back end, of which the kernel counts the changes."""
+    """The newer back end, whose changes the kernel counts."""
 
     back_end = "nft"
 
     async def test_unchanged(self):
-        """What is wanted again runs nothing, until somebody changes something."""
+        """An unchanged state runs nothing, until another program changes something."""
         await self.calls(self.placed)
         self.assertEqual(([], Applied()), await self.calls(list(self.placed)))
         self.everywhere("-t filter -A OTHERS -j RETURN")
@@ -408,7 +406,7 @@ class NftTests(IptablesContract, TestCase):
         self.assertEqual(([], Applied()), await self.calls(self.placed))
 
     async def test_changed_meanwhile(self):
-        """What others change while rules are made is seen the next time."""
+        """Changes by others while rules are created are detected by the next call."""
         run = self.programs.run
 
         def disturbed(arguments, *more):
@@ -424,7 +422,7 @@ class NftTests(IptablesContract, TestCase):
         self.assertEqual(([], Applied()), await self.calls(self.placed))
 
     async def test_host_address(self):
-        """Another address of this machine takes other rules."""
+        """Another address of this machine requires other rules."""
         hosts = dict(HOSTS)
         self.rules = IptablesRules(self.programs, hosts.get)
         await self.rules.apply(self.placed)
@@ -440,13 +438,13 @@ class LegacyTests(IptablesContract, TestCase):
     back_end = "legacy"
 
     async def test_unchanged(self):
-        """What is wanted again is looked at, and nothing is changed."""
+        """An unchanged state is checked, and nothing is changed."""
         await self.calls(self.placed)
         for _ in range(2):
             self.assertEqual((["save"] * 2, Applied()), await self.calls(self.placed))
 
     async def test_generation(self):
-        """The kernel counts none of its changes."""
+        """The kernel does not count its changes."""
         self.assertIsNone(self.rules.generation())
         await self.rules.apply(self.placed)
         self.assertIsNone(self.rules.generation())
@@ -456,7 +454,7 @@ class OtherBackEndTests(TestCase):
     """Both back ends at once."""
 
     async def test_elsewhere(self):
-        """Rules that are left in the back end that is not used are removed."""
+        """Leftovers in the back end that is not used are removed."""
         use_own_lock(self)
         network = OwnNetwork([])
         self.addCleanup(network.close)
@@ -474,7 +472,7 @@ class OtherBackEndTests(TestCase):
         self.assertIn("KUBE-PORTALS", execute("iptables-nft-save -t nat"))
 
     async def test_no_ipv6(self):
-        """A machine without IPv6 has no rules of it, and none are missed."""
+        """A machine without IPv6 has no IPv6 rules, and this is no error."""
         use_own_lock(self)
         network = OwnNetwork([])
         self.addCleanup(network.close)

@@ -1,4 +1,4 @@
-"""Where the kernel leads real packets by the rules of iptables."""
+"""Tests of the rules of iptables, with real packets."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ PREFIXES = {4: "10.96.0.", 6: "fd96::"}
 LOOPBACK = {4: "127.0.0.1", 6: "::1"}
 
 CLUSTER, EXTERNAL, OWN_EXTERNAL, BALANCER, OWN_BALANCER = range(1, 6)
-"""The last parts of addresses of portals; own ones are addresses of this machine, too."""
+"""The last parts of addresses of portals; the own ones are addresses of this machine, too."""
 
 PORT, NODE_PORT, PROXY_PORT, OTHER_PROXY_PORT = 80, 30080, 4000, 4001
 
 NO_ANSWER_SECONDS = 0.3
-"""How long an answer is waited for that is not to come; a refusal takes less than 1 ms."""
+"""How long to wait for an answer that must not arrive; a refusal takes less than 1 ms."""
 
 
 class PacketsContract(Networks):
-    """A machine with a network of pods, and one outside, where the default route leads."""
+    """A machine with a network of pods, and one outside, to which the default route leads."""
 
     def setUp(self):
-        """Make the three, with a listener outside at the external address that is elsewhere."""
+        """Make all three, with a listener outside at the external address of another machine."""
         for base in BASES.values():
             if shutil.which(f"{base}-{self.back_end}") is None:
                 raise SkipTest(f"{base}-{self.back_end} is not installed")
@@ -70,7 +70,7 @@ class PacketsContract(Networks):
         with self.neighbour("pods", *PODS[self.version]):
             self.pods = [self.socket() for _ in range(16)]
             self.udp_pods = [self.socket(socket.SOCK_DGRAM) for _ in range(4)]
-        # Neither family's nor the other back end's: a detection is tested elsewhere.
+        # For this back end and family only: detection is tested elsewhere.
         execute(f"{BASES[4]}-{self.back_end} -w 20 -t mangle -N KUBE-IPTABLES-HINT")
         self.rules = IptablesRules(Programs(reactor), host_address)
 
@@ -93,7 +93,7 @@ class PacketsContract(Networks):
         return Placed(VirtualService(key, portals, (), **more), port)
 
     def all_portals(self):
-        """Return one of each kind, and those whose addresses are this machine's."""
+        """Return one portal of each kind, and those at addresses of this machine."""
         return (
             *self.portals(
                 (PortalKind.CLUSTER_IP, CLUSTER),
@@ -106,7 +106,7 @@ class PacketsContract(Networks):
         )
 
     def way(self, client, address, port=PORT):
-        """Return the port of the listener that a new connection comes to; -1 where none does."""
+        """Return the port of the listener that a new connection reaches, -1 if none does."""
         client.settimeout(NO_ANSWER_SECONDS)
         try:
             client.connect((address, port))
@@ -120,19 +120,19 @@ class PacketsContract(Networks):
         return next(name for name, each in self.listeners.items() if each is took)
 
     def from_pod(self, address, port=PORT):
-        """Connect as a pod does."""
+        """Connect from a pod."""
         return self.way(self.pods.pop(), address, port)
 
     def from_outside(self, address, port=PORT):
-        """Connect as a machine does that is no node."""
+        """Connect from a machine that is not a node."""
         return self.way(self.outsiders.pop(), address, port)
 
     def from_here(self, address, port=PORT):
-        """Connect as a program of this machine does."""
+        """Connect from a program of this machine."""
         return self.way(self.socket(), address, port)
 
     async def test_led(self):
-        """Each portal leads to the proxy port: from pods, from outside, and from here."""
+        """Each portal leads to the proxy port: from pods, from outside, and from this machine."""
         await self.rules.apply([self.placed(*self.all_portals())])
         lasts = CLUSTER, OWN_EXTERNAL, BALANCER, OWN_BALANCER
         for where in (self.from_pod, self.from_here):
@@ -145,19 +145,19 @@ class PacketsContract(Networks):
         self.assertEqual(PROXY_PORT, self.from_outside(self.address(CLUSTER)))
 
     async def test_external_ip_elsewhere(self):
-        """It is led when it comes in, and reached where it is from this machine itself."""
+        """Incoming packets are redirected; this machine itself reaches the other machine."""
         await self.rules.apply([self.placed(*self.all_portals())])
         self.assertEqual(PROXY_PORT, self.from_pod(self.address(EXTERNAL)))
         self.assertEqual("outside", self.from_here(self.address(EXTERNAL)))
 
     async def test_nothing_else(self):
-        """Other ports of the addresses are left alone, and node ports of others' addresses."""
+        """Other ports of the addresses, and node ports at other machines, are not redirected."""
         await self.rules.apply([self.placed(*self.all_portals())])
         self.assertEqual(errno.ECONNREFUSED, self.from_pod(PODS[self.version][0], PORT + 1))
         self.assertEqual(errno.ECONNREFUSED, self.from_pod(OUTSIDE[self.version][1], NODE_PORT))
 
     async def test_balancer_before_node_port(self):
-        """A load balancer's address that is this machine's wins over a node port."""
+        """A load balancer's address of this machine takes precedence over a node port."""
         balancer = Portal(
             PortalKind.LOAD_BALANCER_IP, ip_address(self.address(OWN_BALANCER)), NODE_PORT
         )
@@ -170,7 +170,7 @@ class PacketsContract(Networks):
             self.assertEqual(OTHER_PROXY_PORT, where(PODS[self.version][0], NODE_PORT))
 
     async def test_policy_drop(self):
-        """Node ports are reached where this machine accepts nothing that is not said."""
+        """Node ports are reachable if the machine's policy drops packets."""
         prefix = f"{BASES[self.version]}-{self.back_end} -w 20"
         execute(f"{prefix} -A INPUT -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT")
         if self.version == 6:
@@ -182,7 +182,7 @@ class PacketsContract(Networks):
         self.assertEqual(-1, self.from_outside(OUTSIDE[self.version][0], NODE_PORT))
 
     async def test_datagrams(self):
-        """Datagrams take the same ways, and answers come from where they were sent to."""
+        """Datagrams take the same paths, and replies come from the address they were sent to."""
         server = self.socket(socket.SOCK_DGRAM)
         server.bind(("", PROXY_PORT))
         ask_for_local_address(server)
@@ -201,7 +201,7 @@ class PacketsContract(Networks):
                 self.assertEqual((b"question", b"answer"), (question, client.recv(100)))
 
     async def test_refused(self):
-        """What nobody serves is refused at once, though somebody listens to hold its port."""
+        """Portals without endpoints are refused at once, even though a socket claims their port."""
         self.listeners[NODE_PORT] = self.listen(NODE_PORT)
         self.assertEqual(NODE_PORT, self.from_pod(PODS[self.version][0], NODE_PORT))
         await self.rules.apply([self.placed(*self.all_portals(), port=None)])
@@ -215,7 +215,7 @@ class PacketsContract(Networks):
         self.assertEqual(PROXY_PORT, self.from_pod(self.address(CLUSTER)))
 
     async def test_datagrams_refused(self):
-        """Who sends datagrams that nobody serves is told; programs of this machine at once."""
+        """Datagrams without endpoints are rejected; for programs of this machine at once."""
         await self.rules.apply([self.placed(*self.all_portals(), protocol=Protocol.UDP, port=None)])
         pod, own = self.udp_pods.pop(), self.socket(socket.SOCK_DGRAM)
         for client in (pod, own):
@@ -225,7 +225,7 @@ class PacketsContract(Networks):
         self.assertRaises(PermissionError, own.send, b"question")
 
     async def test_local_policy(self):
-        """Without an endpoint of this node external clients get no answer; programs of it do."""
+        """Without local endpoints external clients get no answer; programs of the node do."""
         internal, *_, balancer, node_port = self.all_portals()
         await self.rules.apply(
             [
@@ -247,7 +247,7 @@ class PacketsContract(Networks):
         self.assertEqual(PROXY_PORT, self.from_pod(str(internal.address)))
 
     async def test_external_portals_from_within(self):
-        """Packets of this machine, and of pods that are known, are for whoever serves within."""
+        """Packets of this machine and known pods go to the endpoints for the cluster."""
         internal, *_, balancer, node_port = self.all_portals()
         bits = 24 if self.version == 4 else 64
         pods = ip_network(f"{PODS[self.version][0]}/{bits}", strict=False)
@@ -271,7 +271,7 @@ class PacketsContract(Networks):
             self.assertEqual(PROXY_PORT, self.from_pod(address, port))
 
     async def test_source_ranges(self):
-        """Who is in no source range reaches a load balancer's address nowhere, others do."""
+        """Clients outside the source ranges never reach a load balancer's address, others do."""
         bits = 24 if self.version == 4 else 64
         pods = ip_network(f"{PODS[self.version][0]}/{bits}", strict=False)
         for last in (BALANCER, OWN_BALANCER):
@@ -287,7 +287,7 @@ class PacketsContract(Networks):
             self.assertEqual(-1, self.from_outside(self.address(last)))
 
     async def test_source_ranges_with_this_machine(self):
-        """This machine may where its address is in a range, from that of the load balancer, too."""
+        """This machine is allowed if a range includes it, also from the load balancer's address."""
         here = ip_network(OUTSIDE[self.version][0])
         lasts = BALANCER, OWN_BALANCER
         restricted = self.portals(
@@ -298,9 +298,9 @@ class PacketsContract(Networks):
         self.assertEqual(-1, self.from_pod(self.address(BALANCER)))
 
     async def test_connections_go_on(self):
-        """What stands is not disturbed by other services, nor when its rules are removed.
+        """Established connections are not disturbed by other services, nor by the removal of rules.
 
-        For that somebody else must have the kernel track connections, as all of Kubernetes does.
+        This requires that other rules keep connection tracking active, as in Kubernetes.
         """
         prefix = f"{BASES[self.version]}-{self.back_end} -w 20"
         execute(f"{prefix} -A INPUT -m conntrack --ctstate RELATED -j ACCEPT")
@@ -321,7 +321,7 @@ class PacketsContract(Networks):
             self.assertEqual(b"still here", server.recv(100))
 
     async def test_host_address(self):
-        """It is that of the interface with the default route; without one there is none."""
+        """It is the address of the default route's interface, or none without a default route."""
         self.assertEqual(ip_address(OUTSIDE[self.version][0]), host_address(self.version))
         execute(f"ip -{self.version} route del default")
         self.assertIsNone(host_address(self.version))

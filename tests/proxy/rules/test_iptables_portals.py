@@ -1,4 +1,4 @@
-"""The rules of iptables for virtual services, as texts (service-proxy reference, section 5)."""
+"""Tests of the text of iptables rules for virtual services (service-proxy reference, section 5)."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def placed(
 
 
 class PortalsCase(SynchronousTestCase):
-    """What the chains have."""
+    """The content of the chains."""
 
     def rules(self, *services, version=4, host=HOST, node_ports=(), pods=()):
-        """Return the rules by their tables."""
+        """Return the rules by table."""
         return PortalRules(version, node_ports, pods).rules(services, host)
 
     def filled(self, *services, **more):
-        """Return the rules by their chains, where there are any."""
+        """Return the rules by chain, without empty chains."""
         tables = self.rules(*services, **more).values()
         return {chain: list(some) for each in tables for chain, some in each.chains.items() if some}
 
@@ -57,7 +57,7 @@ class LedTests(PortalsCase):
     """Portals with endpoints."""
 
     def test_cluster_ip(self):
-        """What arrives is redirected; the node's own is led to its address."""
+        """Incoming packets are redirected; the node's own are sent to its address."""
         match = f"-d 10.96.0.10/32 -p tcp {NAMED} -m tcp --dport 80"
         self.assertEqual(
             {
@@ -68,7 +68,7 @@ class LedTests(PortalsCase):
         )
 
     def test_external_ip(self):
-        """It is led where it does not come over a bridge, or is this machine's own."""
+        """Packets are redirected unless they come over a bridge to another machine's address."""
         match = f"-d 198.51.100.1/32 -p tcp {NAMED} -m tcp --dport 80"
         local = f"{match} -m addrtype --dst-type LOCAL"
         self.assertEqual(
@@ -94,7 +94,7 @@ class LedTests(PortalsCase):
         )
 
     def test_node_port(self):
-        """It is of any address, and what it leads to the proxy port is accepted there."""
+        """It is at any address, and packets redirected to the proxy port are accepted."""
         match = f"-p tcp {NAMED} -m tcp --dport 30080"
         self.assertEqual(
             {
@@ -108,7 +108,7 @@ class LedTests(PortalsCase):
         )
 
     def test_udp_by_ipv6(self):
-        """Addresses are whole ones of 128 bits, and in brackets before ports."""
+        """Addresses have 128 bits, and brackets before ports."""
         cluster = replace(CLUSTER_IP, address=ip_address("fd96::a"))
         match = f"-p udp {NAMED} -m udp --dport"
         found = self.filled(
@@ -130,17 +130,17 @@ class LedTests(PortalsCase):
         )
 
     def test_other_family(self):
-        """A family has none of the other one's services."""
+        """A family has no services of the other one."""
         self.assertEqual({}, self.filled(placed(CLUSTER_IP), version=6))
 
     def test_no_host_address(self):
-        """Without an address of its own the node's packets go to loopback."""
+        """Without a host address the node's packets are redirected to loopback."""
         (rule,) = self.filled(placed(CLUSTER_IP), host=None)["KUBE-PORTALS-HOST"]
         self.assertTrue(rule.endswith("-j REDIRECT --to-ports 4000"), rule)
 
     def test_address_for_all(self):
-        """What arrives is led to it as well, as a link may have no address; but what is to one of
-        the link is led to that.
+        """Incoming packets are sent to it as well, because a link may have no address; those to an
+        address of the link are redirected to the link.
         """
         tables = PortalRules(4).rules([placed(CLUSTER_IP, NODE_PORT)], HOST, HOST)
         there, at_the_link = f"-j DNAT --to-destination {HOST}:4000", "-j REDIRECT --to-ports 4000"
@@ -152,7 +152,7 @@ class LedTests(PortalsCase):
                 self.assertTrue(rule.endswith(end), rule)
 
     def test_order(self):
-        """Rules have one order, in whichever the services are given; portals have their own."""
+        """Rules have a fixed order for any order of services; portals keep their own order."""
         other = placed(CLUSTER_IP, LOAD_BALANCER_IP, name=ServicePortName("a", "b", ""), port=5000)
         one, two = self.rules(placed(CLUSTER_IP), other), self.rules(other, placed(CLUSTER_IP))
         self.assertEqual(one, two)
@@ -161,7 +161,7 @@ class LedTests(PortalsCase):
         self.assertIn('"a/b"', rules[0])
 
     def test_changes(self):
-        """What is asked of one who has made other rules before is what it would be without."""
+        """After changes the rules are the same as without previous ones."""
         one, two = PortalRules(4), [placed(CLUSTER_IP), placed(NODE_PORT, protocol=Protocol.UDP)]
         for services, host in (
             (two, HOST),
@@ -174,7 +174,7 @@ class LedTests(PortalsCase):
             self.assertEqual(self.rules(*services, host=host), one.rules(services, host))
 
     def test_what_stays(self):
-        """Of thousands of Services the rules are made again of those alone that have changed."""
+        """Only the rules of changed Services are made again."""
         one = PortalRules(4)
         before, after = (
             one.rules([placed(CLUSTER_IP)], HOST)["nat"].chains["KUBE-PORTALS-CONTAINER"][0]
@@ -183,7 +183,7 @@ class LedTests(PortalsCase):
         self.assertIs(before, after)
 
     def test_names(self):
-        """A comment is no longer than the kernel takes it, and can be nothing but a comment."""
+        """A comment is no longer than the kernel accepts, and nothing but a comment."""
         name = ServicePortName("n" * 63, "s" * 253, 'x" -j ACCEPT\n-A INPUT -j ACCEPT #')
         (rule,) = self.filled(placed(CLUSTER_IP, name=name))["KUBE-PORTALS-HOST"]
         comment = rule.split('"')[1]
@@ -195,10 +195,10 @@ class LedTests(PortalsCase):
 
 
 class OwnPacketsTests(PortalsCase):
-    """External portals with endpoints of this node only."""
+    """External portals with local endpoints only."""
 
     def test_internal_serves(self):
-        """This machine's own packets to them are served as those to the cluster IP."""
+        """This machine's own packets are served like those to the cluster IP."""
         found = self.filled(
             placed(CLUSTER_IP, scope=Scope.INTERNAL, port=4001),
             placed(LOAD_BALANCER_IP, NODE_PORT, scope=Scope.EXTERNAL, port=4002, keeps_source=True),
@@ -210,7 +210,7 @@ class OwnPacketsTests(PortalsCase):
         self.assertEqual(["172.16.1.9:4001"], ports["KUBE-NODEPORT-HOST"])
 
     def test_pods(self):
-        """Where it is known which clients are pods, it is the same for them, before all others."""
+        """Known pods are served the same way, with precedence over others."""
         found = self.filled(
             placed(CLUSTER_IP, scope=Scope.INTERNAL, port=4001),
             placed(LOAD_BALANCER_IP, NODE_PORT, scope=Scope.EXTERNAL, port=4002, keeps_source=True),
@@ -230,7 +230,7 @@ class OwnPacketsTests(PortalsCase):
         self.assertEqual(1, len(self.filled(placed(CLUSTER_IP))["KUBE-PORTALS-CONTAINER"]))
 
     def test_only_internal(self):
-        """They are so also where no endpoint is on this node: only what arrives is dropped."""
+        """This also holds if no endpoint is on this node: only incoming packets are dropped."""
         found = self.filled(
             placed(CLUSTER_IP, scope=Scope.INTERNAL, port=4001),
             placed(
@@ -254,7 +254,7 @@ class NobodyServesTests(PortalsCase):
     """Portals without endpoints."""
 
     def both(self, *portals, **more):
-        """Return the rules, which are in chains for refusals only."""
+        """Return the rules, which are only in chains for refusals."""
         host = more.get("host", HOST)
         found = self.filled(placed(*portals, port=None, **more), host=host, version=more["version"])
         names = ["YURTPROXY-REFUSED-CONTAINER", "YURTPROXY-REFUSED-HOST"]
@@ -269,7 +269,7 @@ class NobodyServesTests(PortalsCase):
         self.assertEqual([[rule]] * 2, self.both(CLUSTER_IP, version=4))
 
     def test_udp(self):
-        """Datagrams are answered that nobody listens."""
+        """Datagrams are rejected as port unreachable."""
         for version, text, reason in (
             (4, "10.96.0.10", "icmp-port-unreachable"),
             (6, "fd96::a", "icmp6-port-unreachable"),
@@ -281,13 +281,13 @@ class NobodyServesTests(PortalsCase):
             self.assertEqual([[f"{rule} {reason}"]] * 2, found)
 
     def test_dropped(self):
-        """Where another node serves there is no answer."""
+        """If another node serves, there is no answer."""
         found = self.both(LOAD_BALANCER_IP, version=4, nobody_serves=NobodyServes.DROPPED)
         rule = f"-d 203.0.113.1/32 -p tcp {NAMED} -m tcp --dport 80 -j DROP"
         self.assertEqual([[rule]] * 2, found)
 
     def test_external_ip(self):
-        """What may be elsewhere is refused only where it would be led, were there endpoints."""
+        """An address that may be elsewhere is refused only where it would be redirected."""
         container, host = self.both(EXTERNAL_IP, version=4)
         refuse = "-j REJECT --reject-with tcp-reset"
         self.assertEqual(2, len(container))
@@ -303,7 +303,7 @@ class NobodyServesTests(PortalsCase):
 
 
 class SourceRangesTests(PortalsCase):
-    """Load balancers' addresses that are not for everybody."""
+    """Load balancers' addresses with source ranges."""
 
     MATCH = f"-p tcp {NAMED} -m conntrack --ctorigdst 203.0.113.1 --ctorigdstport 80"
 
@@ -314,7 +314,7 @@ class SourceRangesTests(PortalsCase):
         return self.filled(placed(portal), host=host).get("YURTPROXY-SOURCES")
 
     def test_some(self):
-        """Who is in none of them is dropped, by what the packet was meant for."""
+        """Clients outside all ranges are dropped, by the original destination."""
         self.assertEqual(
             [
                 f"-s 192.0.2.0/24 {self.MATCH} -j RETURN",
@@ -325,20 +325,20 @@ class SourceRangesTests(PortalsCase):
         )
 
     def test_everyone(self):
-        """All of IPv4 needs no rules."""
+        """A range of all IPv4 addresses needs no rules."""
         self.assertIsNone(self.sources("192.0.2.0/24", "0.0.0.0/0"))
 
     def test_nobody(self):
-        """Ranges of the other family only leave nobody."""
+        """With ranges of the other family only, no client is allowed."""
         self.assertEqual([f"{self.MATCH} -j DROP"], self.sources("fd00::/8"))
 
     def test_this_machine(self):
-        """Where this machine may, it may from the load balancer's address, if that is its own."""
+        """If this machine is allowed, so is the load balancer's address, in case it is its own."""
         self.assertIn(f"-s 203.0.113.1/32 {self.MATCH} -j RETURN", self.sources("172.16.0.0/16"))
 
 
 class JumpsTests(PortalsCase):
-    """What leads to the chains."""
+    """The jumps to the chains."""
 
     def test_nat(self):
         """Portals come first, and node ports last."""
@@ -374,7 +374,7 @@ class JumpsTests(PortalsCase):
         )
 
     def test_filter(self):
-        """Who may not is dropped before anybody is accepted."""
+        """Clients that are not allowed are dropped before any are accepted."""
         jumps = self.rules()["filter"].jumps
         self.assertEqual(
             {
@@ -395,7 +395,7 @@ class JumpsTests(PortalsCase):
         )
 
     def test_node_port_networks(self):
-        """Node ports of some addresses only are led, and refused, at those."""
+        """With node port networks, only their addresses are redirected and refused."""
         networks = [ip_network(text) for text in ("10.1.0.0/16", "172.16.1.9/32", "fd00::/8")]
         tables = self.rules(placed(NODE_PORT, port=None), node_ports=networks)
         for jumps in tables["nat"].last_jumps.values():

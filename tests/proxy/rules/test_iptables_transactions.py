@@ -1,4 +1,4 @@
-"""Changes of the chains of iptables, from any state to any other, on tables in memory."""
+"""Tests of changes of iptables chains from any state to any other, on tables in memory."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ TABLES = st.sampled_from(PROXY.tables)
 
 
 def rules_of(table, placed):
-    """Return the rules that one table is to have."""
+    """Return the desired rules of one table."""
     return PortalRules(4).rules(placed, HOST)[table]
 
 
 def changed(table, desired):
-    """Make a table what is wanted; give the text."""
+    """Change a table to the desired state; return the input."""
     saved = read(PROXY.lines(table.save().encode()), PROXY)
     text = transaction(table.name, saved, desired).text
     if text:
@@ -76,12 +76,12 @@ def changed(table, desired):
 
 
 def leads(rule):
-    """Return whether a rule of a kernel's chain leads to a chain of ours."""
+    """Return whether a rule of a kernel's chain leads to our chains."""
     return PROXY.owns(rule.rpartition(" ")[2])
 
 
 def others(table):
-    """Return what is not ours, in order."""
+    """Return the rules of others, in order."""
     return {
         chain: [rule for rule in rules if not leads(rule)]
         for chain, rules in table.chains.items()
@@ -90,7 +90,7 @@ def others(table):
 
 
 def jumps(table):
-    """Return what leads to ours, in order, as options."""
+    """Return the jumps to our chains, in order, as options."""
     found = {
         chain: [normalised(rule) for rule in rules if leads(rule)]
         for chain, rules in table.chains.items()
@@ -100,7 +100,7 @@ def jumps(table):
 
 
 def wanted_jumps(rules):
-    """Return the same of what is wanted."""
+    """Return the same for the desired state."""
     chains = rules.jumps.keys() | rules.last_jumps.keys()
     return {
         chain: [
@@ -113,7 +113,7 @@ def wanted_jumps(rules):
 
 @st.composite
 def damaged(draw, name):
-    """Draw a table that was right once, and what has become of it."""
+    """Draw a correct table, and a damaged version of it."""
     table = FakeTable(name)
     for chain in ("INPUT", "OUTPUT", "PREROUTING"):
         table.chains[chain] += draw(st.lists(st.sampled_from(FOREIGN), max_size=2))
@@ -137,12 +137,12 @@ def damaged(draw, name):
 
 
 class AnyStateTests(SynchronousTestCase):
-    """What was found, and the change to it, give what is wanted."""
+    """Any found state, changed by the transaction, is the desired one."""
 
     @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(st.data(), TABLES, PLACED)
     def test_any(self, data, name, placed):
-        """Our chains are as wanted, our jumps in order, and all else is as it was."""
+        """Our chains are as desired, our jumps in order, and everything else is unchanged."""
         table = data.draw(damaged(name))
         before = others(table)
         desired = rules_of(name, placed)
@@ -156,7 +156,7 @@ class AnyStateTests(SynchronousTestCase):
     @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(st.data(), TABLES)
     def test_nothing(self, data, name):
-        """When nothing is wanted, nothing of ours is left."""
+        """If nothing is desired, nothing of ours remains."""
         table = data.draw(damaged(name))
         before = others(table)
         changed(table, Rules())
@@ -165,7 +165,7 @@ class AnyStateTests(SynchronousTestCase):
     @settings(deadline=None)
     @given(PLACED)
     def test_places(self, placed):
-        """On a table of others portals come first, and node ports last."""
+        """In a table with rules of others, portals come first, and node ports last."""
         table = FakeTable("nat")
         for chain in ("OUTPUT", "PREROUTING"):
             table.chains[chain] += FOREIGN

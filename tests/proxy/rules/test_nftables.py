@@ -1,4 +1,4 @@
-"""The tables of nftables for user mode, in the kernel."""
+"""Tests of the nftables tables for user mode, in the kernel."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FOREIGN = "add table ip other; add chain ip other theirs; add rule ip other thei
 
 
 def tables(versions=(4, 6), networks=None, part=user_part, host_for_all=no_address):
-    """Make what makes the tables, of a machine with the addresses ``HOSTS``."""
+    """Return the factory of tables for a machine with the addresses ``HOSTS``."""
     return Tables(versions, part, HOSTS.get, networks or Networks(), host_for_all=host_for_all)
 
 
@@ -61,14 +61,14 @@ def all_portals(version):
 
 
 def placed(name="web", version=4, port=40000, portals=None, **more):
-    """Make a service that is carried by a proxy socket at ``port``."""
+    """Make a service that is carried by a proxy socket on ``port``."""
     the_key = key(name, more.pop("protocol", Protocol.TCP), version, more.pop("scope", Scope.ALL))
     portals = all_portals(version) if portals is None else portals
     return Placed(service(key=the_key, portals=tuple(portals), **more), port)
 
 
 def elements(found, version=4):
-    """Return the elements of one family's table, by map."""
+    """Return the elements of one family's table by map."""
     (table,) = [each for each in found if each.version == version]
     by_map = {}
     for (name, element), data in table.elements.items():
@@ -77,10 +77,10 @@ def elements(found, version=4):
 
 
 class ElementsTests(SynchronousTestCase):
-    """What a service has in the maps."""
+    """The elements of a service in the maps."""
 
     def test_portals(self):
-        """Packets to each of them, by either way, are led to the proxy port."""
+        """Packets to each portal, in both directions, lead to the proxy port."""
         found = elements(tables()([placed()]))
         by_address = {"10.96.0.1 . tcp . 80": "40000", "192.0.2.1 . tcp . 80": "40000"}
         for way in ("arriving", "own"):
@@ -88,8 +88,8 @@ class ElementsTests(SynchronousTestCase):
             self.assertEqual({"tcp . 30080": "40000"}, found[f"{way}-portals-node-ports"])
 
     def test_address_for_all(self):
-        """What arrives is led to it as well, as a link may have no address; but what is to one of
-        the link is led to that.
+        """Incoming packets are sent to it as well, because a link may have no address; those to an
+        address of the link are redirected to the link.
         """
         make = tables(host_for_all={4: HOSTS[4]}.get)
         four, six = (
@@ -103,7 +103,7 @@ class ElementsTests(SynchronousTestCase):
         self.assertNotIn("iif", six)
 
     def test_source_ranges(self):
-        """A load balancer's portal is restricted to them, as few as they can be."""
+        """A load balancer's portal is restricted to them, merged as far as possible."""
         nets = [ip_network(each) for each in ("10.8.0.0/16", "10.8.1.0/24", "192.0.2.7/32")]
         nets.append(ip_network("fd00::/8"))
         lb = portal(PortalKind.LOAD_BALANCER_IP, 4, 80, tuple(nets))
@@ -115,8 +115,8 @@ class ElementsTests(SynchronousTestCase):
         )
 
     def test_source_ranges_with_this_machine(self):
-        """Where its address is in a range it may, from that of the load balancer, too: so it is
-        when its address has changed.
+        """If this machine's address is in a range, the load balancer's address is allowed, too;
+        also after this machine's address has changed.
         """
         hosts = dict(HOSTS)
         make = Tables((4,), user_part, hosts.get, Networks())
@@ -132,7 +132,7 @@ class ElementsTests(SynchronousTestCase):
             )
 
     def test_nobody_serves(self):
-        """Clients are refused, or get nothing, as the service says."""
+        """Clients are refused, or get no answer, as the service specifies."""
         cluster = [portal(PortalKind.CLUSTER_IP, 4)]
         refused = placed(port=None, portals=cluster)
         self.assertEqual(
@@ -144,7 +144,7 @@ class ElementsTests(SynchronousTestCase):
         )
 
     def test_own_packets_to_external_portals(self):
-        """They are for whoever serves within the cluster, and others' for those of here."""
+        """Own packets go to the endpoints for the cluster, and others' to local ones."""
         within = placed(port=40001, scope=Scope.INTERNAL, portals=[])
         outside = placed(
             port=None,
@@ -160,24 +160,24 @@ class ElementsTests(SynchronousTestCase):
         self.assertNotIn("own-nobody", found)
 
     def test_the_same_portal_twice(self):
-        """The first has it; nothing else of the second is lost."""
+        """The first service has it; the rest of the second is served."""
         both = [placed("one", port=1001), placed("two", port=1002)]
         found = elements(tables()(both))
         self.assertEqual({"1001"}, set(found["own-portals"].values()))
 
     def test_other_families(self):
-        """What there is no table for is left out."""
+        """Families without a table are left out."""
         (table,) = tables(versions=(4,))([placed(version=6)])
         self.assertEqual({}, table.elements)
 
     def test_rules_do_not_grow(self):
-        """There are as many for a thousand services as for none."""
+        """A thousand services need no more rules than none."""
         many = [placed(f"web-{number}", port=number + 1) for number in range(1000)]
         few, more = tables()([]), tables()(many)
         self.assertEqual([each.chains for each in few], [each.chains for each in more])
 
     def test_nothing_is_made_anew_that_has_not_changed(self):
-        """Only the part of a service that is another one is asked for."""
+        """Only the part of a changed service is made again."""
         asked = []
 
         def part(one, internal, host):
@@ -192,10 +192,10 @@ class ElementsTests(SynchronousTestCase):
 
 
 class NftablesTests(TestCase):
-    """The kernel's table, in a network namespace of the test's own."""
+    """The kernel's table, in the test's own network namespace."""
 
     def setUp(self):
-        """Go there."""
+        """Enter the namespace."""
         self.network = OwnNetwork([])
         self.addCleanup(self.network.close)
         self.programs = CountedPrograms(Programs(reactor))
@@ -203,27 +203,27 @@ class NftablesTests(TestCase):
         self.both = [placed(version=4), placed(version=6)]
 
     def new(self, host_for_all=no_address):
-        """Make the rules of a process that knows nothing yet."""
+        """Make the rules of a new process."""
         networks = Networks((ip_network("10.0.0.0/8"),), (ip_network("10.9.0.0/16"),))
         return Nftables(self.programs, tables(networks=networks, host_for_all=host_for_all))
 
     def calls(self):
-        """Return the runs of programs since this was asked last."""
+        """Return the program runs since the last call."""
         found, self.programs.calls = self.programs.calls, []
         return found
 
     def listed(self, family="ip"):
-        """Return what there is."""
+        """Return the current rules."""
         return execute(f"nft list table {family} yurtproxy")
 
     def test_interface(self):
-        """It has what it should have."""
+        """The rules provide their interface."""
         verifyObject(IRules, self.rules)
         self.assertEqual("nftables", self.rules.backend)
 
     @inlineCallbacks
     def test_both_families_at_once(self):
-        """One transaction makes both tables; then there is nothing to do, and no process."""
+        """One transaction creates both tables; then nothing is run."""
         applied = yield self.rules.apply(self.both)
         self.assertEqual(2, len(applied.differences))
         self.assertEqual(1, self.calls().count(["nft", "-f", "-"]))
@@ -247,7 +247,7 @@ class NftablesTests(TestCase):
 
     @inlineCallbacks
     def test_another_process(self):
-        """It finds the rules as it wants them, and keeps them."""
+        """It finds the rules as desired, and keeps them."""
         for host_for_all in (no_address, HOSTS.get):
             yield self.new(host_for_all).apply(self.both)
             before = self.rules.generation()
@@ -257,7 +257,7 @@ class NftablesTests(TestCase):
 
     @inlineCallbacks
     def test_changes_by_others(self):
-        """What others have changed of ours is told and put right; what is theirs stays."""
+        """Changes of our tables by others are reported and repaired; their own tables stay."""
         yield self.rules.apply(self.both)
         right = self.listed()
         for command, told in (
@@ -301,7 +301,7 @@ class NftablesTests(TestCase):
 
     @inlineCallbacks
     def test_a_table_of_another_version(self):
-        """It is made anew, in one transaction."""
+        """It is created again, in one transaction."""
         execute("nft -f -", "add table ip yurtproxy; add map ip yurtproxy own-portals "
                 "{ type ipv4_addr : inet_service; }")  # fmt: skip
         applied = yield self.rules.apply(self.both)
@@ -310,7 +310,7 @@ class NftablesTests(TestCase):
 
     @inlineCallbacks
     def test_removal(self):
-        """Everything that is ours goes, of whichever process, and nothing else."""
+        """Everything of ours is removed, of whichever process, and nothing else."""
         execute("nft -f -", FOREIGN)
         before = execute("nft list ruleset")
         yield self.rules.apply(self.both)
@@ -322,7 +322,7 @@ class NftablesTests(TestCase):
 
     @inlineCallbacks
     def test_removal_of_one_family(self):
-        """The other one keeps its table."""
+        """The other family keeps its table."""
         yield self.rules.apply(self.both)
         self.assertTrue((yield self.new().remove([4])))
         tables = execute("nft list tables").split("\n")
@@ -331,35 +331,35 @@ class NftablesTests(TestCase):
 
 
 class RefusalTests(SynchronousTestCase):
-    """What is told where nft refuses."""
+    """Messages about errors of nft."""
 
     def refusal(self, said):
-        """Apply rules where it ends with a complaint; return what is told."""
+        """Apply rules while the program fails; return the message."""
         programs = FakePrograms()
         programs.programs["nft"] = lambda arguments, given: Finished(1, b"", said)
         applied = Nftables(programs, tables()).apply([])
         return str(self.failureResultOf(applied, SteeringFailed).value)
 
     def test_without_the_right_to(self):
-        """It says which capability it takes."""
+        """The message says which capability is required."""
         told = self.refusal("Error: Operation not permitted (you must be root)")
         self.assertIn("reading the tables yurtproxy of nftables", told)
         self.assertIn("NET_ADMIN", told)
 
     def test_without_the_program(self):
-        """It says so."""
+        """The message says so."""
         applied = Nftables(FakePrograms(), tables()).apply([])
         told = str(self.failureResultOf(applied, SteeringFailed).value)
         self.assertIn("nft is not installed", told)
 
     def test_where_the_kernel_has_nftables(self):
-        """What may mean that it has none is a refusal there."""
+        """Errors that may mean that there is no nftables are failures here."""
         for number, doing in ((7, "reading"), (None, "changing")):
             self.patch(Nftables, "generation", lambda _, number=number: number)
             self.assertIn(f"{doing} the tables", self.refusal("Error: Invalid argument"))
 
     def test_next_time_everything_is_read(self):
-        """A transaction that was refused may have been for rules that are no more."""
+        """A failed transaction may have been based on outdated rules."""
         programs = FakePrograms()
         answers = [Finished(1, b"", "Error: No such file or directory")]
         programs.programs["nft"] = lambda arguments, given: (
@@ -371,7 +371,7 @@ class RefusalTests(SynchronousTestCase):
         self.assertEqual(["list", "-f", "list", "-f"], [each[1] for each in programs.calls])
 
     def make(self, *statuses):
-        """Have no table, and changes that end with these; return rules and program."""
+        """Start without a table, let changes end with these results; return rules and program."""
         programs, left = FakePrograms(), iter(statuses)
         programs.programs["nft"] = lambda arguments, given: (
             Finished(1, b"", "Error: No such file or directory")
@@ -381,7 +381,7 @@ class RefusalTests(SynchronousTestCase):
         return Nftables(programs, tables(versions=(4,))), programs
 
     def test_next_time_everything_is_read_that_was_known(self):
-        """So it is where it was known what there is, and nothing was counted since."""
+        """This also holds if the state was known, and no changes were counted since."""
         rules, programs = self.make(0, 1, 1)
         numbers = iter([7, 8, 8])
         self.patch(Nftables, "generation", lambda _: next(numbers))

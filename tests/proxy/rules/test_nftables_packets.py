@@ -1,4 +1,4 @@
-"""The rules of nftables for user mode, with real packets."""
+"""Tests of the nftables rules for user mode, with real packets."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ FAMILY = {4: socket.AF_INET, 6: socket.AF_INET6}
 
 
 class Packets:
-    """By the version of IP."""
+    """Real packets, by the version of IP."""
 
     def setUp(self):
-        """Have a proxy that listens on the node."""
+        """Make a proxy that listens on the node."""
         self.lab = Lab(1)
         self.addCleanup(self.lab.close)
         self.port = self.listen("proxy")
@@ -58,13 +58,13 @@ class Packets:
         return port.getHost().port
 
     async def apply(self, *placed, networks=None):
-        """Make the rules."""
+        """Apply the rules."""
         networks = networks or Networks()
         tables = Tables((4, 6), user_part, HOSTS.get, networks)
         await Nftables(Programs(reactor), tables).apply(placed)
 
     def placed(self, *portals, port=None, scope=Scope.ALL, name="web", **more):
-        """Make a service, without a socket where it is not said."""
+        """Make a service, by default without a socket."""
         the_key = key(name, version=self.version, scope=scope)
         return Placed(service(key=the_key, portals=portals, **more), port)
 
@@ -76,12 +76,12 @@ class Packets:
         return Portal(kind, ip_address(address[self.version]), 80, sources)
 
     async def served(self, inside, addresses, port=80):
-        """Connect; return who serves whom."""
+        """Connect; return which listener serves which client."""
         found = await connect(inside, addresses[self.version], port)
         return found.server, str(ip_address(found.seen.removeprefix("::ffff:")))
 
     async def test_portals(self):
-        """All lead to the proxy, from elsewhere, from pods and from here."""
+        """All lead to the proxy, from elsewhere, from pods and from this machine."""
         kinds = (PortalKind.CLUSTER_IP, PortalKind.EXTERNAL_IP, PortalKind.NODE_PORT)
         await self.apply(self.placed(*map(self.portal, kinds), port=self.port))
         for inside in (self.lab.client, self.lab.endpoints[0], self.lab.node):
@@ -93,7 +93,7 @@ class Packets:
         self.assertEqual("proxy", (await self.served(self.lab.node, LOOPBACK, NODE_PORT))[0])
 
     async def test_node_ports_of_some_addresses(self):
-        """Others of this machine have none."""
+        """Other addresses of this machine have no node ports."""
         nets = tuple(ip_network(each) for each in NODE.values())
         networks = Networks(node_ports=nets)
         placed = self.placed(self.portal(PortalKind.NODE_PORT), port=self.port)
@@ -103,7 +103,7 @@ class Packets:
         await self.assertFailure(refused, ConnectionRefusedError)
 
     async def test_nobody_serves(self):
-        """Clients are refused, or get nothing."""
+        """Clients are refused, or get no answer."""
         kinds = PortalKind.CLUSTER_IP, PortalKind.NODE_PORT
         portals = [self.portal(kind) for kind in kinds]
         for inside in (self.lab.client, self.lab.node):
@@ -115,7 +115,7 @@ class Packets:
                 await self.assertFailure(connect(inside, to, port, timeout=0.3), TimeoutError)
 
     async def test_nobody_serves_datagrams(self):
-        """Clients are told by ICMP."""
+        """Clients are notified by ICMP."""
         portal = self.portal(PortalKind.CLUSTER_IP)
         the_key = key(protocol=Protocol.UDP, version=self.version)
         await self.apply(Placed(service(key=the_key, portals=(portal,)), None))
@@ -130,7 +130,7 @@ class Packets:
             self.assertEqual(errno.ECONNREFUSED, refused.exception.errno)
 
     async def test_a_portal_with_an_address_of_this_machine(self):
-        """It goes before the node port of another Service, whichever of both nobody serves."""
+        """It precedes the node port of another Service, whichever of both has no endpoints."""
         balancer = Portal(
             PortalKind.LOAD_BALANCER_IP, ip_address(NODE[self.version]), NODE_PORT, None
         )
@@ -152,7 +152,7 @@ class Packets:
         self.assertEqual("proxy", found)
 
     async def test_external_portals_from_within(self):
-        """Packets of this machine, and of pods that are known, are for whoever serves within."""
+        """Packets of this machine and known pods go to the endpoints for the cluster."""
         within = self.listen("within")
         placed = (
             self.placed(self.portal(PortalKind.CLUSTER_IP), port=within, scope=Scope.INTERNAL),
@@ -174,7 +174,7 @@ class Packets:
             self.assertEqual(name, server)
 
     async def test_source_ranges(self):
-        """Only clients of these networks get to a load balancer's address."""
+        """Only clients of these networks reach a load balancer's address."""
         for address, error in ((CLIENT, None), (PODS, TimeoutError)):
             nets = (ip_network(address[self.version]),)
             portal = self.portal(PortalKind.LOAD_BALANCER_IP, nets)
@@ -186,7 +186,7 @@ class Packets:
                 await self.assertFailure(connecting, error)
 
     async def test_source_ranges_with_this_machine(self):
-        """Where the load balancer's address is its own, that is what its packets come from."""
+        """If the load balancer's address is its own, its packets come from there."""
         address = EXTERNAL[self.version]
         self.lab.node.run("ip", "address", "add", address, "dev", "lo")
         portal = self.portal(PortalKind.LOAD_BALANCER_IP, (ip_network(NODE[self.version]),))

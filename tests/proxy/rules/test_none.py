@@ -1,4 +1,4 @@
-"""The back end that has no rules."""
+"""Tests of the back end without rules."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ PORTALS = (
 
 
 class NoRulesTests(SynchronousTestCase):
-    """What it does is to tell what others would do."""
+    """It only logs the rules that others would create."""
 
     def told(self, rules, port):
-        """Apply; return what it tells."""
+        """Apply; return the log messages."""
         placed = [Placed(VirtualService(KEY, PORTALS, ()), port)]
         with capturedLogs() as events:
             self.assertEqual(Applied(), self.successResultOf(rules.apply(placed)))
@@ -42,7 +42,7 @@ class NoRulesTests(SynchronousTestCase):
         return [event["sentence"] for event in events]
 
     def test_apply(self):
-        """Each portal is told, and again when it would lead elsewhere."""
+        """Each portal is logged, and again when its target changes."""
         rules = NoRules()
         name = "shop/web:http TCP IPv4"
         self.assertEqual(
@@ -58,7 +58,7 @@ class NoRulesTests(SynchronousTestCase):
         )
 
     def test_nothing_else(self):
-        """There is nothing to remove, to claim or to forget."""
+        """There is nothing to remove, to claim or to delete."""
         rules = NoRules()
         for interface in (IRules, IClaims, IConntrack):
             verifyObject(interface, rules)

@@ -1,4 +1,4 @@
-"""What tests of proxy sockets have around them: a reactor by hand, endpoints, clients, a picker."""
+"""Support for tests of proxy sockets: a reactor turned by tests, endpoints, clients, a picker."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from yurttunnel.proxy.state.virtual_services import Endpoint, VirtualService
 from yurttunnel.tunnel.direct.descriptors import DescriptorSet
 
 SECONDS = 30.0
-"""After which something that should have happened has not."""
+"""The timeout for events that must happen."""
 
 LOOPBACK = {4: "127.0.0.1", 6: "::1"}
 
 
 class HandReactor(Clock):
-    """Timers of a :class:`Clock`, and real descriptors that are served when :meth:`turn` asks."""
+    """Timers of a :class:`Clock`, and real descriptors that are served by :meth:`turn`."""
 
     threadCallQueue = ()
 
@@ -44,17 +44,17 @@ class HandReactor(Clock):
         self.readers.append(reader)
 
     def removeReader(self, reader: Any) -> None:
-        """Serve it no more."""
+        """Stop serving it."""
         self.readers.remove(reader)
 
     def turn(self) -> None:
-        """Serve what is ready; nothing that is due only later."""
+        """Serve what is ready, but no timers of later turns."""
         for reader in list(self.readers):
             reader.doRead()
         self.advance(0)
 
     def until(self, condition: Callable[[], object]) -> None:
-        """Serve what gets ready, until ``condition()`` holds."""
+        """Serve what becomes ready, until ``condition()`` is true."""
         deadline = time.monotonic() + SECONDS
         while not condition():
             if time.monotonic() > deadline:
@@ -65,7 +65,7 @@ class HandReactor(Clock):
 
 @implementer(IEndpointPicker)
 class FakePicker:
-    """Picks the first that was not tried, or else the first; notes what it is told."""
+    """Picks the first that was not tried, or else the first; records reports."""
 
     def __init__(self, endpoints: Collection[Endpoint] = ()) -> None:
         self.endpoints = list(endpoints)
@@ -100,7 +100,7 @@ class FakePicker:
 
 
 class Peer:
-    """One end of a connection, that does nothing by itself."""
+    """One end of a connection, which does nothing by itself."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
@@ -108,12 +108,12 @@ class Peer:
         self.size = 0
         self.hash = hashlib.sha256()
         self.received = b""
-        """The first of what has come."""
+        """The beginning of the received data."""
         self.ended = False
         self.reset = False
 
     def read(self) -> Peer:
-        """Take what has come."""
+        """Read what has arrived."""
         with contextlib.suppress(BlockingIOError):
             while not (self.ended or self.reset):
                 try:
@@ -125,25 +125,25 @@ class Peer:
         return self
 
     def take(self, data: bytes) -> None:
-        """Note what has come."""
+        """Record what has arrived."""
         self.hash.update(data)
         self.size += len(data)
         self.received += data[: 1000 - len(self.received)]
         self.ended = not data
 
     def send_some(self, data: memoryview) -> memoryview:
-        """Send what the kernel takes; return the rest."""
+        """Send what the kernel accepts; return the rest."""
         with contextlib.suppress(BlockingIOError):
             while data:
                 data = data[self.socket.send(data[: 1 << 18]) :]
         return data
 
     def end(self) -> None:
-        """End what this end sends."""
+        """Close the sending direction."""
         self.socket.shutdown(socket.SHUT_WR)
 
     def break_off(self) -> None:
-        """Close so that the other end gets a reset."""
+        """Close with a reset."""
         linger = (1).to_bytes(4, "little") + bytes(4)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         self.socket.close()
@@ -159,20 +159,20 @@ class Backend:
         self.endpoint = endpoint_at(self.socket)
 
     def accept(self) -> Peer | None:
-        """Return a connection, if one has come."""
+        """Return a connection, if one has arrived."""
         with contextlib.suppress(BlockingIOError):
             return Peer(self.socket.accept()[0])
         return None
 
 
 def endpoint_at(bound: socket.socket) -> Endpoint:
-    """Return the endpoint at which a socket is bound."""
+    """Return the endpoint of a bound socket."""
     host, port = bound.getsockname()[:2]
     return Endpoint(ip_address(host), port)
 
 
 def refusing(version: int = 4) -> tuple[socket.socket, Endpoint]:
-    """Return an endpoint that refuses, and what keeps its port from others."""
+    """Return an endpoint that refuses, and the socket that reserves its port."""
     family = socket.AF_INET6 if version == 6 else socket.AF_INET
     held = socket.socket(family)
     held.bind((LOOPBACK[version], 0))
@@ -180,11 +180,11 @@ def refusing(version: int = 4) -> tuple[socket.socket, Endpoint]:
 
 
 class SilentEndpoint(BlackHole):
-    """One that answers nothing."""
+    """An endpoint that does not respond."""
 
     @property
     def endpoint(self) -> Endpoint:
-        """Where it is."""
+        """The endpoint's address."""
         return endpoint_at(self.socket)
 
 
@@ -199,7 +199,7 @@ def descriptors_in_use() -> int:
 
 
 class TcpLab:
-    """TCP proxy sockets by hand; ``test`` cleans up."""
+    """Makes TCP proxy sockets; ``test`` cleans up."""
 
     def __init__(self, test: Any, *, most: int = 1000, **context: Any) -> None:
         self.test = test
@@ -225,7 +225,7 @@ class TcpLab:
         return endpoint
 
     def black_hole(self) -> SilentEndpoint:
-        """Make an endpoint that answers nothing."""
+        """Make an endpoint that does not respond."""
         hole = SilentEndpoint()
         self.test.addCleanup(hole.close)
         return hole
@@ -254,7 +254,7 @@ class TcpLab:
         return peer
 
     def accepted(self, backend: Backend) -> Peer:
-        """Return the next connection that comes to ``backend``."""
+        """Return the next connection to ``backend``."""
         found: list[Peer] = []
 
         def has_come() -> bool:
@@ -270,6 +270,6 @@ class TcpLab:
     def join(
         self, opened: Any, backend: Backend, version: int = 4, source: str = ""
     ) -> tuple[Peer, Peer]:
-        """Connect a client; return it, and what the endpoint has of it."""
+        """Connect a client; return it, and the endpoint's end."""
         client = self.client(opened, version, source)
         return client, self.accepted(backend)

@@ -1,4 +1,4 @@
-"""From clients to endpoints of which some refuse, are silent, or are this proxy itself."""
+"""Tests of clients whose endpoints refuse, are silent, or are this proxy itself."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from yurttunnel.proxy.sockets.relay import Relay
 from yurttunnel.proxy.state.virtual_services import Endpoint
 
 STEPS = sum(PLAN)
-"""Seconds of the whole plan."""
+"""The duration of the whole plan in seconds."""
 
 _MOST = 4.0
-"""Seconds after which a client that no endpoint takes has been told so."""
+"""Seconds within which a client without an endpoint is reset."""
 
 
 class DialingTests(SynchronousTestCase):
@@ -37,7 +37,7 @@ class DialingTests(SynchronousTestCase):
     timeout = 60
 
     def setUp(self) -> None:
-        """Nothing is open yet."""
+        """Start with nothing open."""
         self.lab = TcpLab(self)
         self.until = self.lab.until
         self.dialed: list[Endpoint] = []
@@ -50,14 +50,14 @@ class DialingTests(SynchronousTestCase):
         self.patch(TcpDialer, "dial", dial)
 
     def assert_reset(self, opened, client) -> None:
-        """The client was told, and nothing of it is left."""
+        """The client was reset, and nothing of it remains."""
         self.until(lambda: client.read().reset)
         self.assertEqual(opened.stats().failed, 1)
         self.assertEqual(opened.stats().active, 0)
         self.assertEqual(self.lab.count.taken, 0)
 
     def warnings_of(self, events) -> list[str]:
-        """Return what has been logged at a warning."""
+        """Return the logged warnings."""
         return [
             event["log_format"].format(**event)
             for event in events
@@ -65,7 +65,7 @@ class DialingTests(SynchronousTestCase):
         ]
 
     def test_two_of_three_refuse_and_the_third_takes_every_client_at_once(self) -> None:
-        """No timer is waited for; both are told of as failed, with the reason."""
+        """There is no delay; both failures are reported with their reason."""
         for version in (4, 6):
             alive = self.lab.backend(version)
             dead = [self.lab.refusing(version), self.lab.refusing(version)]
@@ -81,7 +81,7 @@ class DialingTests(SynchronousTestCase):
             self.assertEqual(picker.counted, 20)
 
     def test_a_silent_one_is_left_after_the_first_step(self) -> None:
-        """Two of them after the second one, 0.75 s; others are not delayed meanwhile."""
+        """With two silent ones after the second step, 0.75 s; others are not delayed meanwhile."""
         holes = [self.lab.black_hole(), self.lab.black_hole()]
         alive = self.lab.backend()
         opened, picker = self.lab.open(*(hole.endpoint for hole in holes), alive.endpoint)
@@ -105,8 +105,8 @@ class DialingTests(SynchronousTestCase):
         self.assertEqual(self.lab.descriptors.writers(), [])
 
     def test_one_that_was_in_time_is_taken_by_a_process_that_is_late(self) -> None:
-        """At the end of a step it is connected, which nobody has looked at: no endpoint has failed,
-        and its client has it.
+        """At the end of a step it is connected, without having been checked yet: it has not failed,
+        and the client gets it.
         """
         hole = self.lab.black_hole()
         opened, picker = self.lab.open(hole.endpoint)
@@ -122,7 +122,7 @@ class DialingTests(SynchronousTestCase):
         self.assertFalse(client.read().reset)
 
     def test_a_refusal_within_a_step_leads_on_at_once(self) -> None:
-        """A silent one, one that refuses, and one that lives: a step, and no more."""
+        """With a silent, a refusing and a live endpoint: one step, and no more."""
         hole, alive = self.lab.black_hole(), self.lab.backend()
         opened, _ = self.lab.open(hole.endpoint, self.lab.refusing(), alive.endpoint)
         client = self.lab.client(opened)
@@ -133,8 +133,8 @@ class DialingTests(SynchronousTestCase):
         self.assertFalse(client.read().reset)
 
     def refused_late(self, *left: Endpoint):
-        """Have a client whose first endpoint refuses when little is left of the step; return it
-        with the picker, and the second endpoint, which is silent then.
+        """Make a client whose first endpoint refuses near the end of the step; return it with the
+        picker, and the second endpoint, which is silent then.
         """
         refuses, slow = self.lab.black_hole(), self.lab.black_hole()
         opened, picker = self.lab.open(refuses.endpoint, slow.endpoint, *left)
@@ -150,7 +150,7 @@ class DialingTests(SynchronousTestCase):
         return client, picker, slow.endpoint
 
     def test_one_that_was_begun_amid_a_step_has_not_failed(self) -> None:
-        """It had too little time; the next step has another one, no later than by the plan."""
+        """It had too little time; the next step tries another one, no later than planned."""
         alive = self.lab.backend()
         client, picker, _ = self.refused_late(alive.endpoint)
         self.lab.reactor.advance(PLAN[0] * 0.2)
@@ -160,7 +160,7 @@ class DialingTests(SynchronousTestCase):
         self.assertFalse(client.read().reset)
 
     def test_one_that_is_silent_for_a_step_of_its_own_has_failed(self) -> None:
-        """Also where it was first tried amid one."""
+        """This also holds if it was first tried within a step."""
         _, picker, slow = self.refused_late()
         picker.endpoints.reverse()
         self.lab.reactor.advance(PLAN[0] * 0.2)
@@ -168,7 +168,7 @@ class DialingTests(SynchronousTestCase):
         self.assertEqual(picker.failures[1:], [(slow, "no answer within 0.5 s")])
 
     def test_all_refuse_and_the_client_is_reset_within_four_seconds(self) -> None:
-        """Each has been tried once in each step, and no client before has waited for it."""
+        """Each is tried once in each step, and no other client waits for it."""
         dead = [self.lab.refusing() for _ in range(3)]
         opened, picker = self.lab.open(*dead)
         with capturedLogs() as events:
@@ -184,7 +184,7 @@ class DialingTests(SynchronousTestCase):
         self.assertIn(f"the last was {dead[2]}: Connection refused", told)
 
     def test_one_that_restarts_takes_its_client_in_the_next_step(self) -> None:
-        """It refused at first, and nobody else serves."""
+        """It refused at first, and no other endpoint serves."""
         held = socket.socket()
         self.addCleanup(held.close)
         held.bind((LOOPBACK[4], 0))
@@ -198,7 +198,7 @@ class DialingTests(SynchronousTestCase):
         self.assertFalse(client.read().reset)
 
     def test_all_are_silent_and_the_client_is_reset_after_the_plan(self) -> None:
-        """At four attempts with one endpoint."""
+        """After four attempts at one endpoint."""
         hole = self.lab.black_hole()
         opened, picker = self.lab.open(hole.endpoint)
         client = self.lab.client(opened)
@@ -210,7 +210,7 @@ class DialingTests(SynchronousTestCase):
         self.assertEqual([why for _, why in picker.failures][-1], "no answer within 2 s")
 
     def test_of_many_that_refuse_only_so_many_are_tried_in_a_step(self) -> None:
-        """A thousand would hold up everybody else."""
+        """Trying a thousand would delay all other clients."""
         dead = self.lab.refusing()
         many = [Endpoint(ip_address(f"127.0.1.{last}"), dead.port) for last in range(1, 200)]
         opened, _ = self.lab.open(*many)
@@ -220,7 +220,7 @@ class DialingTests(SynchronousTestCase):
         self.assertEqual(len(set(self.dialed)), MOST_REFUSALS)
 
     def test_a_client_whose_service_loses_its_last_endpoint_is_reset_at_once(self) -> None:
-        """With a reset, not with an end that looks like an empty answer."""
+        """It is reset, because a FIN would look like an empty response."""
         opened, picker = self.lab.open(self.lab.backend().endpoint)
         picker.endpoints.clear()
         with capturedLogs() as events:
@@ -228,7 +228,7 @@ class DialingTests(SynchronousTestCase):
         self.assertIn("it has no endpoints", self.warnings_of(events)[0])
 
     def test_clients_that_are_reset_are_told_of_once_in_a_minute(self) -> None:
-        """How often that is is up to them; those of one service do not hide those of another."""
+        """Their number depends on clients; one service does not suppress another's messages."""
         services = [self.lab.open(self.lab.refusing())[0] for _ in range(2)]
         opened, other = services
         for each in services:
@@ -248,7 +248,7 @@ class DialingTests(SynchronousTestCase):
         self.assertEqual(opened.stats().failed, 4)
 
     def test_an_endpoint_that_is_this_proxy_is_refused(self) -> None:
-        """By any of its own addresses, at the port of any of its own proxy sockets."""
+        """At any of its own addresses, with the port of any of its own proxy sockets."""
         other, _ = self.lab.open()
         alive = self.lab.backend()
         for address in ("127.0.0.1", "127.0.0.2"):
@@ -268,7 +268,7 @@ class DialingTests(SynchronousTestCase):
         self.assertTrue(opened.is_loop(Endpoint(ip_address("127.0.0.1"), other.port)))
 
     def test_a_port_that_was_connected_to_itself_is_refused(self) -> None:
-        """As TCP does when nobody listens, and the kernel chooses that very port."""
+        """TCP does this if nothing listens, and the kernel chooses that very port."""
         own = socket.socket()
         self.addCleanup(own.close)
         own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -278,7 +278,7 @@ class DialingTests(SynchronousTestCase):
         self.assertEqual(TcpDialer(pacing()).outcome(own, endpoint), errno.ECONNREFUSED)
 
     def test_endpoints_are_connected_to_by_sockets_that_find_dead_peers(self) -> None:
-        """And send small messages at once."""
+        """The sockets also send small messages at once."""
         alive = self.lab.backend()
         opened, _ = self.lab.open(alive.endpoint)
         self.lab.join(opened, alive)
@@ -292,7 +292,7 @@ class DialingTests(SynchronousTestCase):
             self.assertEqual(idle, 15)
 
     def test_no_descriptor_for_an_attempt_is_no_failure_of_the_endpoint(self) -> None:
-        """Its client is reset; the endpoint is not ejected for it."""
+        """Its client is reset; the endpoint is not ejected."""
         alive = self.lab.backend()
         opened, picker = self.lab.open(alive.endpoint)
         full = OSError(errno.EMFILE, "Too many open files")
@@ -301,7 +301,7 @@ class DialingTests(SynchronousTestCase):
         self.assertEqual((picker.failures, picker.counted), ([], 0))
 
     def test_no_descriptor_to_find_a_loop_is_none_either(self) -> None:
-        """Nor is it a defect, after which the endpoint would seem to have a connection for ever."""
+        """Nor is it a defect, after which the endpoint would seem to have a connection forever."""
         alive = self.lab.backend()
         opened, picker = self.lab.open(alive.endpoint)
         full = OSError(errno.EMFILE, "Too many open files")
@@ -310,7 +310,7 @@ class DialingTests(SynchronousTestCase):
         self.assertEqual((picker.failures, picker.counted), ([], 0))
 
     def test_no_watch_for_an_attempt_is_no_failure_of_the_endpoint_either(self) -> None:
-        """Nor is it a defect: the kernel has a bound on what is watched."""
+        """Nor is it a defect: the kernel limits the number of watched descriptors."""
         opened, picker = self.lab.open(self.lab.black_hole().endpoint)
         full = OSError(errno.ENOSPC, "No space left on device")
         with mock.patch.object(self.lab.descriptors, "addWriter", side_effect=full):
@@ -318,7 +318,7 @@ class DialingTests(SynchronousTestCase):
         self.assertEqual((picker.failures, picker.counted), ([], 0))
 
     def without_ports(self, *towards: Endpoint):
-        """Have no local port left towards some endpoints."""
+        """Simulate that no local port is left for some endpoints."""
         real = self.lab.sockets.dialer.dial
 
         def dial(endpoint: Endpoint) -> socket.socket:
@@ -330,7 +330,7 @@ class DialingTests(SynchronousTestCase):
         return mock.patch.object(self.lab.sockets.dialer, "dial", dial)
 
     def test_no_local_port_towards_an_endpoint_leads_on_at_once(self) -> None:
-        """It has not failed, and the next one is reached by the same ports."""
+        """It has not failed, and the next one is reached with the same ports."""
         full, alive = self.lab.backend(), self.lab.backend()
         opened, picker = self.lab.open(full.endpoint, alive.endpoint)
         with self.without_ports(full.endpoint):
@@ -339,7 +339,7 @@ class DialingTests(SynchronousTestCase):
         self.assertEqual((picker.counted, self.lab.reactor.seconds()), (1, 0))
 
     def test_no_local_port_towards_any_endpoint_is_waited_for(self) -> None:
-        """Each has been tried once in each step, and none has failed."""
+        """Each is tried once in each step, and none has failed."""
         full = [self.lab.backend().endpoint for _ in range(2)]
         opened, picker = self.lab.open(*full)
         with capturedLogs() as events, self.without_ports(*full):
@@ -354,7 +354,7 @@ class DialingTests(SynchronousTestCase):
         self.assertIn(f"the last was {full[1]}: Cannot assign requested address", told)
 
     def test_what_cannot_even_be_tried_leads_on_at_once(self) -> None:
-        """As an address without a route."""
+        """For example an address without a route."""
         alive = self.lab.backend()
         wrong = Endpoint(ip_address("0.0.0.0"), 0)
         opened, picker = self.lab.open(wrong, alive.endpoint)
@@ -362,7 +362,7 @@ class DialingTests(SynchronousTestCase):
         self.assertEqual(picker.failures[0][0], wrong)
 
     def test_a_stop_ends_attempts_under_way(self) -> None:
-        """Their clients are reset, and no endpoint counts them any more."""
+        """Their clients are reset, and the endpoints no longer count them."""
         hole = self.lab.black_hole()
         opened, picker = self.lab.open(hole.endpoint)
         client = self.lab.client(opened)
@@ -375,7 +375,7 @@ class DialingTests(SynchronousTestCase):
         self.assertEqual(self.lab.reactor.getDelayedCalls(), [])
 
     def test_the_end_of_the_reactor_ends_attempts(self) -> None:
-        """Nothing else is tried."""
+        """No other endpoint is tried."""
         hole = self.lab.black_hole()
         opened, picker = self.lab.open(hole.endpoint)
         client = self.lab.client(opened)
@@ -388,7 +388,7 @@ class DialingTests(SynchronousTestCase):
 
 
 class PatienceTests(SynchronousTestCase):
-    """Bounds on what may be under way."""
+    """Limits of what is in progress."""
 
     def serve(self, **limits):
         """Open a proxy socket with limits; return it with the lab and its endpoint."""
@@ -398,9 +398,7 @@ class PatienceTests(SynchronousTestCase):
         return lab, alive, opened, picker
 
     def full(self, lab, alive, opened, count: int, says: str) -> None:
-        """``count`` clients, each with an address of its own, are served; the next one waits, and
-        is served when one of them ends.
-        """
+        """``count`` clients with different addresses are served; the next one waits for an end."""
         joined = [lab.join(opened, alive, source=f"127.0.1.{n + 1}") for n in range(count)]
         with capturedLogs() as events:
             late = lab.client(opened)
@@ -411,7 +409,7 @@ class PatienceTests(SynchronousTestCase):
         self.assertEqual(opened.stats().total, count)
         (told,) = [event for event in events if event["log_level"] is LogLevel.warn]
         self.assertIn(says, told["log_format"].format(**told))
-        # It rests, instead of being asked again and again.
+        # It pauses, instead of retrying all the time.
         lab.reactor.turn()
         self.assertNotIn(opened._listener, lab.descriptors.readers())
         for end in joined[0]:
@@ -422,7 +420,7 @@ class PatienceTests(SynchronousTestCase):
         lab.until(lambda: server.read().received == b"late")
 
     def test_the_connections_of_the_process_are_bounded(self) -> None:
-        """The next client waits until one of them ends; once is told of it, and why."""
+        """The next client waits until one ends; this is logged once, with the reason."""
         lab, alive, opened, _ = self.serve(most=3)
         self.full(lab, alive, opened, 3, "raise that (LimitNOFILE)")
 
@@ -434,8 +432,9 @@ class PatienceTests(SynchronousTestCase):
         lab.join(other, alive)
 
     def test_an_address_has_as_many_as_it_leaves_free(self) -> None:
-        """Of all of the process, and of a service: its next client is reset, which is told; others
-        find room; and its next one does, too, when one of its own has ended.
+        """This holds for the limit of the process, and of a service: its next client is reset,
+        which is logged. Clients from other addresses are accepted, and so is its next one when one
+        of its own has ended.
         """
         for limits in ({"most": 4}, {"most_of_service": 4}):
             lab, alive, opened, _ = self.serve(**limits)
@@ -455,7 +454,7 @@ class PatienceTests(SynchronousTestCase):
             self.assertEqual((stats.active, stats.total, stats.failed), (3, 5, 1))
 
     def test_the_clients_that_wait_for_endpoints_are_bounded(self) -> None:
-        """One silent endpoint does not take the descriptors of all."""
+        """A silent endpoint does not use up all descriptors."""
         lab = TcpLab(self, most_dialing=2)
         opened, _ = lab.open(lab.black_hole().endpoint)
         for _ in range(4):
@@ -467,7 +466,7 @@ class PatienceTests(SynchronousTestCase):
         self.assertIn("2 clients of shop/web:http TCP IPv4 wait for endpoints", told)
 
     def test_a_service_that_stays_full_is_told_of_once_in_a_minute(self) -> None:
-        """Though each client that leaves has another one accepted: that is up to clients."""
+        """Even though clients may leave, and new ones be accepted, at any rate."""
         lab, alive, opened, _ = self.serve(most_of_service=4)
         joined = [lab.join(opened, alive, source=f"127.0.{number}.1") for number in range(1, 5)]
         with capturedLogs() as events:
@@ -483,7 +482,7 @@ class PatienceTests(SynchronousTestCase):
         self.assertIn("the most of one service", told["log_format"].format(**told))
 
     def test_without_descriptors_it_rests_and_goes_on_when_there_are_some(self) -> None:
-        """It neither spins nor ends, and the clients that waited are served."""
+        """It neither spins nor ends, and the waiting clients are served."""
         lab, alive, opened, _ = self.serve()
         client, server = lab.join(opened, alive)
         late = [lab.client(opened) for _ in range(3)]
@@ -506,7 +505,7 @@ class PatienceTests(SynchronousTestCase):
             lab.until(lambda taken=taken: taken.read().received == b"late")
 
     def test_updates_are_seen_by_clients_that_wait(self) -> None:
-        """An endpoint that comes up meanwhile takes them."""
+        """A new endpoint serves them."""
         lab = TcpLab(self)
         hole, alive = lab.black_hole(), lab.backend()
         opened, picker = lab.open(hole.endpoint)
@@ -520,7 +519,7 @@ class PatienceTests(SynchronousTestCase):
 
 
 class DefectTests(SynchronousTestCase):
-    """A defect at any step of a dial costs one connection: its client is reset, and that is all."""
+    """A defect at any step of a dial affects one connection only: its client is reset."""
 
     timeout = 60
 
@@ -531,11 +530,11 @@ class DefectTests(SynchronousTestCase):
         self.opened, self.picker = self.lab.open(self.hole.endpoint, self.alive.endpoint)
 
     def defect(self, target: object, name: str) -> None:
-        """Have a call fail as nothing should."""
+        """Have a call raise an unexpected exception."""
         self.patch(target, name, mock.Mock(side_effect=ZeroDivisionError))
 
     def assert_costs_one(self, client) -> None:
-        """The client is reset and forgotten, the defect is told, and the next one is served."""
+        """The client is reset and removed, the defect is logged, and the next one is served."""
         self.lab.until(lambda: client.read().reset)
         self.assertEqual(self.opened.stats().active, 0)
         self.assertEqual(self.lab.count.taken, 0)
@@ -550,12 +549,12 @@ class DefectTests(SynchronousTestCase):
         return client
 
     def test_when_an_endpoint_is_picked(self) -> None:
-        """At the first step, where the port goes on to accept."""
+        """In the first step; the port continues to accept."""
         self.defect(self.picker, "pick")
         self.assert_costs_one(self.lab.client(self.opened))
 
     def test_when_a_step_ends(self) -> None:
-        """By a timer, behind which nobody else would look after the client."""
+        """In a timer, where no caller would handle the client."""
         client = self.waiting()
         self.defect(self.picker, "failed")
         self.lab.reactor.advance(PLAN[0])
@@ -569,7 +568,7 @@ class DefectTests(SynchronousTestCase):
         self.assert_costs_one(client)
 
     def test_when_it_is_asked_how_a_dial_goes(self) -> None:
-        """The endpoint counts it no more."""
+        """The endpoint no longer counts it."""
         client = self.waiting()
         self.defect(TcpDialer, "outcome")
         self.hole.socket.accept()
@@ -577,14 +576,14 @@ class DefectTests(SynchronousTestCase):
         self.assertEqual(self.picker.counted, 0)
 
     def test_when_a_connection_stands(self) -> None:
-        """At once, or after it was waited for."""
+        """At once, or after waiting."""
         self.defect(self.picker, "connected")
         client = self.waiting()
         self.hole.socket.accept()
         self.assert_costs_one(client)
 
     def test_when_both_are_joined(self) -> None:
-        """The endpoint loses its connection, too."""
+        """The connection to the endpoint is closed, too."""
         self.picker.endpoints.reverse()
         self.defect(Relay, "start")
         client = self.lab.client(self.opened)
@@ -593,7 +592,7 @@ class DefectTests(SynchronousTestCase):
         self.assert_costs_one(client)
 
     def test_when_it_is_given_up(self) -> None:
-        """The picker fails at every call: also at the one that tells it of the end."""
+        """The picker fails at every call, including the report of the end."""
         client = self.waiting()
         for call in ("failed", "ended", "pick"):
             self.defect(self.picker, call)
@@ -601,7 +600,7 @@ class DefectTests(SynchronousTestCase):
         self.assert_costs_one(client)
 
     def test_the_next_client_is_served(self) -> None:
-        """As nothing else has changed."""
+        """Nothing else has changed."""
         client = self.waiting()
         with mock.patch.object(self.picker, "failed", side_effect=ZeroDivisionError):
             self.lab.reactor.advance(PLAN[0])

@@ -1,4 +1,4 @@
-"""Congestion control of connections whose peers are near, and farther away."""
+"""Tests of congestion control for nearby and distant peers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NEAR, FAR = NEARBY, NEARBY + 1e-6
 
 
 class Tcp:
-    """A socket with a control and the shortest time of a round trip; ``None`` is not told."""
+    """A socket with a congestion control and a minimum round trip; ``None`` is not reported."""
 
     def __init__(self, control, seconds=None, refusing=False):
         self.control = control
@@ -30,7 +30,7 @@ class Tcp:
             self._info += struct.pack("=I", round(seconds * 1e6))
 
     def getsockopt(self, level, option, size):
-        """Tell what is."""
+        """Return the option."""
         known = {
             socket.TCP_CONGESTION: self.control.encode().ljust(16, b"\0"),
             socket.TCP_INFO: self._info,
@@ -38,7 +38,7 @@ class Tcp:
         return known[option][:size]
 
     def setsockopt(self, level, option, value):
-        """Change the control, if that is permitted."""
+        """Change the congestion control, if permitted."""
         if self.refusing:
             raise PermissionError
         assert option == socket.TCP_CONGESTION
@@ -46,67 +46,67 @@ class Tcp:
 
 
 class PacingTests(SynchronousTestCase):
-    """Which connections have which control."""
+    """Which connections use which congestion control."""
 
     def begun(self, control, **more):
-        """Return what connections of a machine with a control begin with."""
+        """Return the initial congestion control on a machine with this one."""
         new = Tcp(control, **more)
         Pacing(control.encode()).leave_out(new)
         return new.control
 
     def with_bulk(self, machine, *arguments, **more):
-        """Return what a connection of a machine with a control has before its first bulk."""
+        """Return the congestion control after the first bulk data, on a machine with this one."""
         connected = Tcp(*arguments, **more)
         Pacing(machine.encode()).bring_in(connected)
         return connected.control
 
     def test_begin(self):
-        """Nothing is sent at a pace, by whatever version of BBR."""
+        """No connection is paced at first, for any version of BBR."""
         self.assertEqual("reno", self.begun("bbr"))
         self.assertEqual("reno", self.begun("bbr2"))
 
     def test_bulk_to_a_peer_nearby(self):
-        """BBR has no path to find there."""
+        """BBR has no advantage there."""
         self.assertEqual("reno", self.with_bulk("bbr", "reno", NEAR))
 
     def test_bulk_to_a_peer_farther_away(self):
-        """The machine's control is there for that one."""
+        """The machine's congestion control is used for them."""
         self.assertEqual("bbr", self.with_bulk("bbr", "reno", FAR))
         self.assertEqual("bbr2", self.with_bulk("bbr2", "reno", FAR))
 
     def test_a_machine_with_another_control(self):
-        """It stays, whatever the peer: nothing is known against it."""
+        """Another congestion control is left unchanged, for any peer."""
         for control in ("cubic", "dctcp", "reno"):
             self.assertEqual(control, self.begun(control))
             self.assertEqual(control, self.with_bulk(control, control, NEAR))
             self.assertEqual(control, self.with_bulk(control, control, FAR))
 
     def test_a_route_with_a_control_of_its_own(self):
-        """The kernel prefers that from the beginning, and so it stays for bulk."""
+        """The kernel uses it from the beginning, and it stays for bulk data."""
         self.assertEqual("cubic", self.with_bulk("bbr", "cubic", FAR))
 
     def test_where_the_kernel_does_not_tell(self):
-        """An old one knows no shortest round trip: a peer may be far away then."""
+        """An old kernel does not report the minimum round trip: any peer counts as distant."""
         self.assertEqual("bbr", self.with_bulk("bbr", "reno", None))
 
     def test_where_it_is_not_permitted(self):
-        """The connection stays as it is."""
+        """The connection is left unchanged."""
         self.assertEqual("bbr", self.begun("bbr", refusing=True))
         self.assertEqual("reno", self.with_bulk("bbr", "reno", FAR, refusing=True))
 
 
 class KernelTests(SynchronousTestCase):
-    """What this kernel makes of it; a connection within a machine is one to a peer nearby."""
+    """Behavior of this kernel; a connection within a machine has a nearby peer."""
 
     def setUp(self):
-        """Have BBR, whatever the machine's control is."""
+        """Use BBR, whatever the machine's congestion control is."""
         if "bbr" not in AVAILABLE.read_text().split():
             raise SkipTest("this kernel has no BBR")
         self.pacing = Pacing(b"bbr")
 
     @contextmanager
     def accepted(self) -> Iterator[socket.socket]:
-        """Yield an accepted connection that has carried a little."""
+        """Yield an accepted connection that has carried some data."""
         with closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as listening:
             self.set(listening, b"bbr")
             self.pacing.leave_out(listening)
@@ -122,30 +122,30 @@ class KernelTests(SynchronousTestCase):
                 yield served
 
     def set(self, tcp: socket.socket, control: bytes) -> None:
-        """Give a socket a control."""
+        """Set the congestion control of a socket."""
         tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control)
 
     def control(self, tcp: socket.socket) -> str:
-        """Return the control of a socket."""
+        """Return the congestion control of a socket."""
         name = tcp.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
         return name.rstrip(b"\0").decode()
 
     def test_a_peer_nearby(self):
-        """What is accepted has Reno, as its listening socket has, and keeps it."""
+        """Accepted connections have Reno, as their listening socket has, and keep it."""
         with self.accepted() as served:
             self.assertEqual("reno", self.control(served))
             self.pacing.bring_in(served)
             self.assertEqual("reno", self.control(served))
 
     def test_a_peer_farther_away(self):
-        """BBR comes in where the round trip takes longer than nearby."""
+        """BBR is selected if the round trip takes longer than nearby."""
         self.patch(pacing, "NEARBY", 0.0)
         with self.accepted() as served:
             self.pacing.bring_in(served)
             self.assertEqual("bbr", self.control(served))
 
     def test_where_it_could_not_be_taken_back(self):
-        """All is left as it is: peers farther away would never get BBR."""
+        """Everything is left unchanged: distant peers would never get BBR."""
         machine, real = DEFAULT.read_text().strip().encode(), socket.socket.setsockopt
 
         class Restricted(socket.socket):
@@ -161,7 +161,7 @@ class KernelTests(SynchronousTestCase):
             self.assertEqual(machine.decode(), self.control(new))
 
     def test_the_machine_s_own(self):
-        """It is what new sockets have."""
+        """It is the congestion control of new sockets."""
         machine = DEFAULT.read_text().strip()
         with closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as new:
             pacing.pacing().leave_out(new)

@@ -1,4 +1,4 @@
-"""Pipes between sockets: how many there are, and what becomes of them."""
+"""Tests of the number of pipes between sockets, and their reuse."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from yurttunnel.proxy.sockets.tcp import most_connections
 
 
 class PipePoolTests(SynchronousTestCase):
-    """Pipes are bounded, and few are kept."""
+    """Pipes are limited, and few are kept."""
 
     def setUp(self) -> None:
-        """There are none."""
+        """Start without pipes."""
         self.before = descriptors_in_use()
 
     def test_a_pipe_holds_much_and_never_blocks(self) -> None:
-        """As much as it was asked to, which any user may have."""
+        """It has the requested size, which any user may have."""
         pipe = Pipe()
         self.addCleanup(pipe.close)
         self.assertEqual(fcntl.fcntl(pipe.exit, fcntl.F_GETPIPE_SZ), PIPE_BYTES)
         self.assertRaises(BlockingIOError, os.read, pipe.exit, 1)
 
     def test_a_pipe_is_used_again_unless_something_is_in_it(self) -> None:
-        """Whatever is left in it would come out at another client."""
+        """Data left in it would reach another client."""
         pool = PipePool()
         self.addCleanup(pool.close)
         first = pool.take()
@@ -43,7 +43,7 @@ class PipePoolTests(SynchronousTestCase):
         pool.give_back(second)
 
     def test_there_are_so_many_and_fewer_are_kept(self) -> None:
-        """And at the end none."""
+        """At the end none is kept."""
         pool = PipePool(most=3, most_idle=1)
         taken = [pool.take() for _ in range(3)]
         self.assertIsNone(pool.take())
@@ -54,7 +54,7 @@ class PipePoolTests(SynchronousTestCase):
         self.assertEqual(descriptors_in_use(), self.before)
 
     def test_for_one_that_is_given_back_there_is_one(self) -> None:
-        """Whether it is kept or not."""
+        """This holds whether it is kept or closed."""
         for most_idle in (1, 0):
             pool = PipePool(most=2, most_idle=most_idle)
             first, second = pool.take(), pool.take()
@@ -67,12 +67,12 @@ class PipePoolTests(SynchronousTestCase):
             pool.close()
 
     def test_without_descriptors_there_is_none(self) -> None:
-        """Its user copies."""
+        """The relay copies instead."""
         with mock.patch("os.pipe2", side_effect=OSError(24, "Too many open files")):
             self.assertIsNone(PipePool().take())
 
     def test_a_user_who_has_many_pipes_gets_small_ones(self) -> None:
-        """They do their work, too."""
+        """They work, too."""
         with mock.patch("fcntl.fcntl", side_effect=PermissionError(1, "not permitted")):
             pipe = Pipe()
         self.addCleanup(pipe.close)
@@ -80,10 +80,10 @@ class PipePoolTests(SynchronousTestCase):
 
 
 class MostConnectionsTests(SynchronousTestCase):
-    """How many connections there may be is found from the limit of open files."""
+    """The maximum number of connections depends on the limit of open files."""
 
     def test_half_of_the_descriptors_are_for_connections_of_two_each(self) -> None:
-        """By the limit that there is."""
+        """According to the current limit."""
         for soft, most in ((65536, 16384), (1024, 256), (2, 1)):
             self.patch(resource, "getrlimit", lambda which, soft=soft: (soft, 524288))
             self.assertEqual(most_connections(), most)

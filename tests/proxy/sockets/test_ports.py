@@ -18,21 +18,21 @@ TCP, UDP = Protocol.TCP, Protocol.UDP
 
 
 def port_of(opened: socket.socket) -> int:
-    """Return where it is bound."""
+    """Return the port of a socket."""
     return int(opened.getsockname()[1])
 
 
 class PortAllocatorTests(SynchronousTestCase):
-    """Sockets are opened at ports that nobody has."""
+    """Sockets are opened on free ports."""
 
     def open(self, ports: PortAllocator, version: int = 4, protocol: Protocol = TCP):
-        """Open one, which the test closes."""
+        """Open a socket that the test closes."""
         opened = ports.open(key(protocol=protocol, version=version))
         self.addCleanup(opened.close)
         return opened
 
     def test_without_a_range_the_kernel_chooses(self) -> None:
-        """On the wildcard address of the family; it never blocks; it is known to be a proxy's."""
+        """On the wildcard address of the family; it is non-blocking and known as a proxy port."""
         for version, wildcard in ((4, "0.0.0.0"), (6, "::")):
             for protocol in Protocol:
                 ports = PortAllocator()
@@ -44,7 +44,7 @@ class PortAllocatorTests(SynchronousTestCase):
                 self.assertEqual(opened.fileno(), -1)
 
     def test_families_and_protocols_do_not_share_numbers(self) -> None:
-        """One number serves four sockets, the IPv6 ones take no IPv4, and each has its own mark."""
+        """One number serves four sockets, and the IPv6 ones do not accept IPv4."""
         first = free_ports.take()
         ports = PortAllocator(range(first, first + 1))
         for version in (6, 4):
@@ -53,7 +53,7 @@ class PortAllocatorTests(SynchronousTestCase):
                 self.assertEqual(port_of(self.open(ports, version, protocol)), first)
 
     def test_a_range_of_five_serves_five_and_the_sixth_when_one_is_given_back(self) -> None:
-        """The sixth fails with a sentence that says what to widen."""
+        """The sixth fails with a message that says what to widen."""
         first = free_ports.take_row(5)
         ports = PortAllocator(range(first, first + 5))
         opened = [self.open(ports) for _ in range(5)]
@@ -67,7 +67,7 @@ class PortAllocatorTests(SynchronousTestCase):
         self.assertEqual(port_of(self.open(ports)), port)
 
     def test_a_service_has_the_same_port_of_a_range_in_each_process(self) -> None:
-        """So that the rules of before lead to it; another one is not at the same for that."""
+        """So that the rules of an earlier process lead to it; another service has another one."""
         first = free_ports.take_row(20)
         for protocol in Protocol:
             found: dict[str, set[int]] = {"web": set(), "dns": set()}
@@ -80,12 +80,12 @@ class PortAllocatorTests(SynchronousTestCase):
             self.assertNotEqual(found["web"], found["dns"])
 
     def test_an_address_may_be_chosen(self) -> None:
-        """Where clients are on this machine only."""
+        """For clients on this machine only."""
         opened = self.open(PortAllocator(addresses={4: "127.0.0.1"}))
         self.assertEqual(opened.getsockname()[0], "127.0.0.1")
 
     def test_a_loop_leads_to_where_it_listens(self) -> None:
-        """An endpoint that has the same number at another address of the machine is none."""
+        """An endpoint with the same number at another address of the machine is no loop."""
         for own, loops in (
             ("0.0.0.0", {"127.0.0.1", "127.0.0.5", "0.0.0.0"}),
             ("127.0.0.5", {"127.0.0.5", "0.0.0.0"}),
@@ -98,7 +98,7 @@ class PortAllocatorTests(SynchronousTestCase):
                 self.assertFalse(ports.is_loop(UDP, endpoint))
 
     def test_ports_of_other_processes_and_claimed_ones_are_passed_over(self) -> None:
-        """What remains is taken."""
+        """The remaining port is used."""
         first = free_ports.take_row(3)
         other = socket.create_server(("127.0.0.1", first))
         self.addCleanup(other.close)
@@ -107,7 +107,7 @@ class PortAllocatorTests(SynchronousTestCase):
         self.assertRaises(OSError, self.open, ports)
 
     def test_the_kernel_is_asked_again_when_it_chooses_a_claimed_port(self) -> None:
-        """Which is not left open."""
+        """The claimed port is not left open."""
         seen: list[int] = []
 
         def is_claimed(port: int) -> bool:
@@ -121,13 +121,13 @@ class PortAllocatorTests(SynchronousTestCase):
             again.bind(("0.0.0.0", seen[0]))
 
     def test_a_kernel_that_chooses_nothing_but_claimed_ports_is_told_of(self) -> None:
-        """With what to change."""
+        """The message says what to change."""
         ports = PortAllocator(is_claimed=lambda _: True)
         failure = self.assertRaises(OSError, ports.open, key(protocol=UDP))
         self.assertIn("net.ipv4.ip_local_port_range", str(failure))
 
     def test_what_the_system_refuses_is_a_sentence(self) -> None:
-        """It is not taken for a range that is used up."""
+        """It is not reported as a range that is used up."""
         refused = OSError(errno.EMFILE, "Too many open files")
         for ports in (PortAllocator(), PortAllocator(range(20000, 20002))):
             with mock.patch("socket.socket", side_effect=refused):

@@ -1,4 +1,4 @@
-"""The PROXY protocol: what endpoints are told, read by a parser of the specification."""
+"""Tests of the PROXY protocol, with a parser according to the specification."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from yurttunnel.proxy.sockets.proxy_protocol import header
 
 
 def parse(data: bytes) -> tuple[str, tuple[str, int], tuple[str, int], bytes]:
-    """Read a header as the specification has it (sections 2.1 and 2.2).
+    """Parse a header according to the specification (sections 2.1 and 2.2).
 
-    Gives the family, the source, the destination, and what follows.
+    Return the family, the source, the destination, and the rest.
     """
     if data.startswith(b"PROXY "):
         line, end, rest = data.partition(b"\r\n")
@@ -37,7 +37,7 @@ def parse(data: bytes) -> tuple[str, tuple[str, int], tuple[str, int], bytes]:
 
 
 class HeaderTests(SynchronousTestCase):
-    """The bytes."""
+    """The encoding."""
 
     def test_version_1_is_a_line(self) -> None:
         """As in the examples of section 2.1."""
@@ -59,10 +59,10 @@ class HeaderTests(SynchronousTestCase):
 
 
 class IntroductionTests(SynchronousTestCase):
-    """What comes to an endpoint."""
+    """What an endpoint receives."""
 
     def test_the_header_comes_first_and_once(self) -> None:
-        """With the client's own address, and without a rule that of the proxy socket."""
+        """With the client's own address, and without a rule with that of the proxy socket."""
         lab = TcpLab(self)
         for version in (4, 6):
             for asked in (1, 2):
@@ -75,11 +75,11 @@ class IntroductionTests(SynchronousTestCase):
                 own = client.socket.getsockname()[:2]
                 portal = (LOOPBACK[version], opened.port)
                 self.assertEqual(told, (f"IPv{version}", own, portal, b"hello"))
-                # It is no byte of the client's.
+                # It does not count as a byte of the client.
                 self.assertEqual(opened.stats().received, 5)
 
     def test_the_endpoint_is_told_before_the_client_says_anything(self) -> None:
-        """So it may speak first."""
+        """So the endpoint may send first."""
         lab = TcpLab(self)
         backend = lab.backend()
         opened, _ = lab.open(backend.endpoint, proxy_protocol=2)

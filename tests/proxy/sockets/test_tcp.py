@@ -1,4 +1,4 @@
-"""TCP proxy sockets, with real sockets on loopback: from clients to endpoints."""
+"""Tests of TCP proxy sockets, with real sockets on loopback: from clients to endpoints."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from yurttunnel.proxy.sockets.relay import READ_BYTES, _End, _unacknowledged
 from yurttunnel.proxy.state.virtual_services import Endpoint
 
 MUCH = memoryview(os.urandom(1 << 20) * 100)
-"""100 MiB: what it is more than, all the buffers of the kernel on the way are."""
+"""100 MiB, more than all kernel buffers on the path."""
 
 
 class RelayTests(SynchronousTestCase):
-    """What goes in at one end comes out at the other."""
+    """Data that enters at one end leaves at the other."""
 
     timeout = 120
 
     def setUp(self) -> None:
-        """Nothing is open yet."""
+        """Start with nothing open."""
         self.before = descriptors_in_use()
         self.lab = TcpLab(self)
         self.until = self.lab.until
@@ -53,7 +53,7 @@ class RelayTests(SynchronousTestCase):
         return self.lab.join(self.socket, backend, version)
 
     def assert_nothing_left(self, client: Peer, server: Peer) -> None:
-        """The proxy has closed both of its ends, and counts nothing any more."""
+        """The proxy has closed both of its ends, and counts no connection."""
         self.until(lambda: self.socket.stats().active == 0)
         self.assertEqual((self.lab.count.taken, self.picker.counted), (0, 0))
         kinds = {type(one) for one in self.lab.descriptors.readers()}
@@ -61,9 +61,9 @@ class RelayTests(SynchronousTestCase):
         self.assertEqual(self.lab.descriptors.writers(), [])
 
     def fill(self, sender: Peer, end: _End) -> int:
-        """Send until something waits at the relay's ``end``, and nothing in front of it.
+        """Send until data waits at the relay's ``end``, and none before it.
 
-        Each piece is as much as is read at once. Return how much that was.
+        Each piece has the size of a read. Return how much was sent.
         """
         sent = 0
 
@@ -88,12 +88,12 @@ class RelayTests(SynchronousTestCase):
             meanwhile()
 
     def settle(self) -> None:
-        """Wait until all that was sent is acknowledged, which TCP may put off for 40 ms."""
+        """Wait until all data is acknowledged, which TCP may delay by 40 ms."""
         ends = [end for relay in self.socket._relays for end in (relay._client, relay._server)]
         self.until(lambda: not any(_unacknowledged(end.fileno()) for end in ends))
 
     def test_small_messages_go_both_ways(self) -> None:
-        """In both families; they are counted, and the client's address is what is picked by."""
+        """In both families; bytes are counted, and the picker gets the client's address."""
         for version, address in ((4, "127.0.0.1"), (6, "::1")):
             client, server = self.join(version)
             client.socket.send(b"question")
@@ -106,7 +106,7 @@ class RelayTests(SynchronousTestCase):
             self.assertEqual(self.picker.clients, [address])
 
     def test_small_messages_take_no_pipe(self) -> None:
-        """Only who sends as much as is read at once has more, which a pipe is worth."""
+        """A pipe is only used once a read fills the buffer."""
         client, server = self.join()
         for size, pipes in ((READ_BYTES - 1, 0), (READ_BYTES, 1)):
             for _ in range(2):
@@ -116,7 +116,7 @@ class RelayTests(SynchronousTestCase):
             self.assertEqual(pipes, len(self.lab.pipes._idle))
 
     def test_who_gets_much_is_asked_about_its_way_once(self) -> None:
-        """What is sent to it counts, in whatever pieces, and not what it sends."""
+        """Data that is sent to it counts, in any pieces, and not data that it sends."""
         asked: list[object] = []
         self.patch(Pacing, "bring_in", lambda pacing, connected: asked.append(connected))
         client, server = self.join()
@@ -129,7 +129,7 @@ class RelayTests(SynchronousTestCase):
             self.assertEqual(seen, asked)
 
     def test_both_ends_begin_without_a_pace(self) -> None:
-        """The client's by what listens for it, and the endpoint's before it is connected."""
+        """The client's by its listening socket, and the endpoint's before it is connected."""
         begun: list[socket.socket] = []
         self.patch(Pacing, "leave_out", lambda pacing, unconnected: begun.append(unconnected))
         self.join()
@@ -137,13 +137,13 @@ class RelayTests(SynchronousTestCase):
         self.assertEqual([self.socket._listening, joined._server._socket], begun)
 
     def test_an_endpoint_may_speak_first(self) -> None:
-        """As SMTP and MySQL do."""
+        """As with SMTP and MySQL."""
         client, server = self.join()
         server.socket.send(b"220 hello")
         self.until(lambda: client.read().received == b"220 hello")
 
     def test_nothing_at_all_is_a_connection_too(self) -> None:
-        """Both ends close, and nothing is left."""
+        """Both ends close, and nothing remains."""
         client, server = self.join()
         client.socket.close()
         self.until(lambda: server.read().ended)
@@ -152,7 +152,7 @@ class RelayTests(SynchronousTestCase):
         self.assertEqual((self.socket.stats().received, self.socket.stats().sent), (0, 0))
 
     def test_100_mib_each_way_arrive_as_they_were_sent(self) -> None:
-        """At the same time, through pipes, of which none is left in use; byte for byte."""
+        """At the same time, through pipes, none of which stays in use; byte for byte."""
         client, server = self.join()
         expected = hashlib.sha256(MUCH).digest()
         to_server = to_client = MUCH
@@ -174,7 +174,7 @@ class RelayTests(SynchronousTestCase):
         self.assertEqual(self.socket.stats().sent, len(MUCH))
 
     def test_a_reader_that_stalls_costs_no_memory_and_gets_everything_later(self) -> None:
-        """Its sender stalls as well, and nothing spins; the other direction goes on."""
+        """Its sender stalls as well, and nothing spins; the other direction continues."""
         client, server = self.join()
         left = MUCH
         for _ in range(50):
@@ -182,7 +182,7 @@ class RelayTests(SynchronousTestCase):
             self.lab.reactor.turn()
         taken = len(MUCH) - len(left)
         self.assertGreater(len(left), 0)
-        # The client's socket is not read, and the endpoint's waits to be written.
+        # The client's socket is not read, and the endpoint's waits until it is writable.
         self.assertEqual(len(self.lab.descriptors.writers()), 1)
         server.socket.send(b"wait")
         self.until(lambda: client.read().received == b"wait")
@@ -198,7 +198,7 @@ class RelayTests(SynchronousTestCase):
         self.assertEqual(self.lab.descriptors.writers(), [])
 
     def test_what_has_come_while_a_reader_stalled_follows_at_once(self) -> None:
-        """By the event that tells that it takes again: nobody waits for one of the source."""
+        """By the event that it accepts data again, without another event of the source."""
         client, server = self.join()
         left = MUCH
         for _ in range(50):
@@ -212,7 +212,7 @@ class RelayTests(SynchronousTestCase):
         self.assertGreater(self.socket.stats().received, before)
 
     def test_without_pipes_everything_is_copied(self) -> None:
-        """Where there are no descriptors for more of them."""
+        """If there are no descriptors for more pipes."""
         self.lab.pipes._most = 0
         client, server = self.join()
         left = MUCH[: 20 << 20]
@@ -225,10 +225,10 @@ class RelayTests(SynchronousTestCase):
         self.until(is_done)
         self.assertEqual(server.hash.digest(), hashlib.sha256(MUCH[: 20 << 20]).digest())
 
-    # Ends
+    # Ends of connections.
 
     def test_each_direction_ends_alone(self) -> None:
-        """Request, end of writing, answer: by the client, or by the endpoint."""
+        """Request, half-close, response: by the client, or by the endpoint."""
         for index in (0, 1):
             ends = self.join()
             one, other = ends[index], ends[1 - index]
@@ -244,7 +244,7 @@ class RelayTests(SynchronousTestCase):
             self.assert_nothing_left(*ends)
 
     def test_the_end_of_much_comes_after_all_of_it(self) -> None:
-        """Also where the reader is slower."""
+        """This also holds if the reader is slower."""
         client, server = self.join()
         left = MUCH
 
@@ -260,14 +260,14 @@ class RelayTests(SynchronousTestCase):
         self.assertEqual(server.hash.digest(), hashlib.sha256(MUCH).digest())
 
     def test_an_end_that_an_endpoint_s_event_has_found_is_passed_on_once(self) -> None:
-        """The client's own event of the same round comes behind it, where it is to be written as
-        well. An endpoint that has answered and ended by then is not reset.
+        """The client's own event of the same round follows, where it is writable as well. An
+        endpoint that has answered and closed by then is not reset.
         """
         client, server = self.join()
         [relay] = self.socket._relays
         answer, serve = self.fill(server, relay._server), self.lab.descriptors._serve
         self.fill(client, relay._client)
-        # Of what is ready the kernel keeps in order what it has not found otherwise since.
+        # The kernel returns ready descriptors in the order in which they became ready.
         self.lab.reactor.turn()
         self.until_ready(relay._server, select.POLLOUT, server.read)
         client.end()
@@ -288,7 +288,7 @@ class RelayTests(SynchronousTestCase):
         self.assert_nothing_left(client, server)
 
     def test_a_half_closed_connection_is_closed_when_nothing_comes_for_a_minute(self) -> None:
-        """But not one over which something does; peers that were left alone leak nothing."""
+        """One with data is not; abandoned peers leave nothing behind."""
         client, server = self.join()
         client.end()
         self.until(lambda: server.read().ended)
@@ -302,11 +302,11 @@ class RelayTests(SynchronousTestCase):
         self.lab.reactor.pump([LOOK] * 2)
         self.until(lambda: client.read().ended)
         self.assert_nothing_left(client, server)
-        # Where nothing is half closed, nobody looks.
+        # Without half-closed connections there are no checks.
         self.assertEqual(self.lab.reactor.getDelayedCalls(), [])
 
     def test_abandoned_peers_leave_no_descriptor_behind(self) -> None:
-        """Of either direction, after the guard's minute and the time of one look."""
+        """In either direction, after the timeout of a minute and one interval of checks."""
         backend = self.lab.backend()
         self.socket, self.picker = self.lab.open(backend.endpoint)
         for number in range(20):
@@ -322,7 +322,7 @@ class RelayTests(SynchronousTestCase):
         self.assertEqual([one.fileno() for one in sockets], [-1] * 40)
 
     def test_a_half_closed_connection_with_a_slow_reader_is_not_idle(self) -> None:
-        """It takes longer than a minute for what has come, and nothing more comes; it gets all."""
+        """It reads received data for longer than a minute, without more arriving, and gets all."""
         self.lab.half_closed.stop()
         client, server = self.join()
         client.end()
@@ -343,7 +343,7 @@ class RelayTests(SynchronousTestCase):
         self.assert_nothing_left(client, server)
 
     def test_a_reader_that_has_stopped_is_reset_after_a_minute(self) -> None:
-        """It has not got all: an end would look like that of the whole answer."""
+        """Data is missing: a FIN would look like the end of a complete response."""
         client, server = self.join()
         client.end()
         self.until(lambda: server.read().ended)
@@ -351,19 +351,19 @@ class RelayTests(SynchronousTestCase):
         for _ in range(50):
             left = server.send_some(left)
             self.lab.reactor.turn()
-        # What is acknowledged meanwhile puts it off.
+        # Acknowledged data postpones it.
         self.until(lambda: self.lab.reactor.advance(LOOK) or not self.socket.stats().active)
         self.until(lambda: client.read().reset)
 
     def test_an_open_connection_may_be_idle_for_ever(self) -> None:
-        """There is no guard while neither direction has ended."""
+        """There is no timeout while both directions are open."""
         client, server = self.join()
         self.lab.reactor.advance(100 * MOST_IDLE)
         server.socket.send(b"still there")
         self.until(lambda: client.read().received == b"still there")
 
     def test_a_reset_is_told_as_a_reset(self) -> None:
-        """By either end, to the other; nothing is left."""
+        """From either end to the other; nothing remains."""
         for index in (0, 1):
             ends = self.join()
             one, other = ends[index], ends[1 - index]
@@ -372,7 +372,7 @@ class RelayTests(SynchronousTestCase):
             self.assert_nothing_left(*ends)
 
     def test_a_reset_behind_an_end_is_told_as_well(self) -> None:
-        """The endpoint has ended and is gone; what the client still sends finds that out."""
+        """The endpoint has closed and is gone; further data of the client detects that."""
         client, server = self.join()
         server.end()
         self.until(lambda: client.read().ended)
@@ -389,7 +389,7 @@ class RelayTests(SynchronousTestCase):
         self.assert_nothing_left(client, server)
 
     def test_a_reset_amid_much_drops_what_waits(self) -> None:
-        """With its pipe."""
+        """Its pipe is released."""
         client, server = self.join()
         left = MUCH
         for _ in range(50):
@@ -402,7 +402,7 @@ class RelayTests(SynchronousTestCase):
         self.assert_nothing_left(client, server)
 
     def test_nothing_is_left_of_many(self) -> None:
-        """Descriptors are as many as before, and pipes as few as are kept."""
+        """The number of descriptors is as before, and few pipes are kept."""
         client, server = self.join()
         base = descriptors_in_use()
         for _ in range(200):
@@ -423,7 +423,7 @@ class UpdateTests(SynchronousTestCase):
     """The socket stays while its service changes."""
 
     def test_connections_go_on_and_new_ones_see_the_change(self) -> None:
-        """One to an endpoint that is gone lives as long as both ends want it."""
+        """A connection to a removed endpoint lives as long as both ends keep it."""
         lab = TcpLab(self)
         old, new = lab.backend(), lab.backend()
         opened, picker = lab.open(old.endpoint)
@@ -438,30 +438,30 @@ class UpdateTests(SynchronousTestCase):
 
 
 class WithoutEndpointsTests(SynchronousTestCase):
-    """A service that has had endpoints, and has none for now."""
+    """A service that has lost all its endpoints."""
 
     def setUp(self) -> None:
-        """It had one, with a client, and has lost it."""
+        """It had one endpoint with a client, and has lost it."""
         self.lab = TcpLab(self)
         self.backend = self.lab.backend()
         self.opened, self.picker = self.lab.open(self.backend.endpoint)
         self.client, self.server = self.lab.join(self.opened, self.backend)
 
     def update(self, *endpoints: Endpoint) -> None:
-        """Have the service have these."""
+        """Set the endpoints of the service."""
         self.picker.endpoints[:] = endpoints
         self.opened.update(service_of(*endpoints))
 
     def outcome(self) -> int:
-        """Return what becomes of a client that connects: 0, or why not."""
+        """Return the result of a client that connects: 0, or the error."""
         with socket.socket() as client:
             return client.connect_ex((LOOPBACK[4], self.opened.port))
 
     def test_its_clients_are_refused_by_the_kernel(self) -> None:
-        """At once, while rules still lead there; connections of before go on."""
+        """At once, while rules still lead there; existing connections continue."""
         self.update()
         self.assertEqual(self.outcome(), errno.ECONNREFUSED)
-        # Each change of a service is told again.
+        # Each change of a service is reported again.
         self.update()
         self.lab.reactor.turn()
         self.assertEqual(self.outcome(), errno.ECONNREFUSED)
@@ -470,7 +470,7 @@ class WithoutEndpointsTests(SynchronousTestCase):
         self.assertEqual(self.opened.stats().failed, 0)
 
     def test_who_waits_to_be_accepted_is_reset(self) -> None:
-        """Nobody would ever answer."""
+        """No endpoint would ever answer."""
         client = self.lab.client(self.opened)
         self.update()
         self.lab.until(lambda: client.read().reset)
@@ -487,7 +487,7 @@ class WithoutEndpointsTests(SynchronousTestCase):
         self.assertEqual(self.opened.port, port)
 
     def test_nobody_else_gets_its_port(self) -> None:
-        """Whatever options for sharing it has."""
+        """Whatever options for sharing ports another program sets."""
         self.update()
         for option in (None, socket.SO_REUSEADDR, socket.SO_REUSEPORT):
             with socket.socket() as other:
@@ -497,7 +497,7 @@ class WithoutEndpointsTests(SynchronousTestCase):
                 self.assertEqual(error.errno, errno.EADDRINUSE)
 
     def test_where_it_cannot_listen_again_that_is_told_and_tried_again(self) -> None:
-        """As where the kernel has no memory for now."""
+        """For example if the kernel has no memory for now."""
         self.update()
         full = OSError(errno.ENOMEM, "Cannot allocate memory")
         with mock.patch.object(listener, "listen", side_effect=full), capturedLogs() as events:
@@ -510,7 +510,7 @@ class WithoutEndpointsTests(SynchronousTestCase):
         self.lab.join(self.opened, self.backend)
 
     def test_where_it_cannot_be_watched_that_is_told_and_tried_again(self) -> None:
-        """Nor is a socket lost that has just been opened: the kernel bounds what is watched."""
+        """No socket is lost that has just been opened: the kernel limits watched descriptors."""
         self.update()
         full = OSError(errno.ENOSPC, "No space left on device")
         watch = mock.patch.object(self.lab.descriptors, "addReader", side_effect=full)
@@ -536,17 +536,17 @@ class WithoutEndpointsTests(SynchronousTestCase):
 
 
 class StopTests(SynchronousTestCase):
-    """The end of a proxy socket."""
+    """Stopping a proxy socket."""
 
     def setUp(self) -> None:
-        """A client talks to an endpoint."""
+        """Connect a client to an endpoint."""
         self.lab = TcpLab(self)
         self.backend = self.lab.backend()
         self.opened, self.picker = self.lab.open(self.backend.endpoint)
         self.client, self.server = self.lab.join(self.opened, self.backend)
 
     def test_it_listens_no_more_at_once_and_drains(self) -> None:
-        """What is under way ends by itself, and that is the end."""
+        """Connections end by themselves, and that is the end."""
         stopped = self.opened.stop(30)
         with socket.socket() as late:
             refused = late.connect_ex(("127.0.0.1", self.opened.port))
@@ -562,7 +562,7 @@ class StopTests(SynchronousTestCase):
         self.assertEqual(self.lab.reactor.getDelayedCalls(), [])
 
     def test_what_does_not_end_is_reset(self) -> None:
-        """Both ends are told that not all has come."""
+        """Both ends learn that data is missing."""
         stopped = self.opened.stop(30)
         self.lab.reactor.advance(30)
         self.successResultOf(stopped)
@@ -571,7 +571,7 @@ class StopTests(SynchronousTestCase):
         self.assertEqual((self.picker.counted, self.lab.count.taken), (0, 0))
 
     def test_what_may_go_on_does_until_it_is_told_otherwise(self) -> None:
-        """Without a time there is no end but its own; a time that is set later counts, once."""
+        """Without a timeout it ends only when they do; a later timeout applies once."""
         stopped = self.opened.stop(None)
         self.assertEqual(self.lab.reactor.getDelayedCalls(), [])
         with socket.socket() as late:
@@ -587,7 +587,7 @@ class StopTests(SynchronousTestCase):
         self.assertEqual((self.picker.counted, self.lab.count.taken), (0, 0))
 
     def test_whoever_was_connected_by_the_kernel_is_served(self) -> None:
-        """It has connected before the end, and cannot know of that."""
+        """It connected before the stop, and cannot know about it."""
         clients = [self.lab.client(self.opened) for _ in range(100)]
         stopped = self.opened.stop(30)
         for client in clients:
@@ -603,7 +603,7 @@ class StopTests(SynchronousTestCase):
         self.lab.until(lambda: stopped.called)
 
     def test_without_clients_it_ends_at_once(self) -> None:
-        """And its port is free."""
+        """Its port is free."""
         opened, _ = self.lab.open(self.backend.endpoint)
         self.successResultOf(opened.stop(30))
         with socket.socket() as again:
@@ -611,10 +611,10 @@ class StopTests(SynchronousTestCase):
 
 
 class HalfClosedTests(SynchronousTestCase):
-    """The guard of connections that are half closed, whatever becomes of one of them."""
+    """The timeout of half-closed connections, if one of them fails."""
 
     def test_a_defect_of_one_costs_the_others_nothing(self) -> None:
-        """They are looked at, and end, in their time."""
+        """They are checked, and end, in time."""
         clock = Clock()
         broken, idle, busy = mock.Mock(), mock.Mock(), mock.Mock()
         broken.progress.return_value = idle.progress.return_value = 1

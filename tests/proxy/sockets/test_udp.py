@@ -1,4 +1,4 @@
-"""Datagrams of clients to endpoints, and the replies back."""
+"""Tests of datagrams from clients to endpoints, and of replies."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from yurttunnel.proxy.sockets.local_address import from_local_address
 
 
 class CarryingTests(UdpTestCase):
-    """What arrives."""
+    """Forwarding."""
 
     def test_interfaces(self):
-        """They have what they should have."""
+        """The sockets provide their interfaces."""
         verifyObject(IProxySockets, self.sockets)
         verifyObject(IProxySocket, self.serve(self.endpoint()))
 
     def test_sizes(self):
-        """Datagrams of any size go both ways intact, the empty one and the largest included."""
+        """Datagrams of any size go both ways intact, including the empty one and the largest."""
         endpoint, client = self.endpoint(), self.make()
         self.serve(endpoint)
         for size in (0, 1, 9_000, 60_000, 65_507):
@@ -43,7 +43,7 @@ class CarryingTests(UdpTestCase):
         self.assertEqual((134_508, 134_508), (stats.received, stats.sent))
 
     def test_a_client_keeps_its_endpoint(self):
-        """It has one socket to one endpoint, and others are spread."""
+        """It has one socket to one endpoint, and other clients are spread."""
         endpoints = [self.endpoint() for _ in range(3)]
         self.serve(*endpoints)
         for _ in range(3):
@@ -56,7 +56,7 @@ class CarryingTests(UdpTestCase):
             self.assertEqual(1, len({source for _, source in came}))
 
     def test_many_at_once(self):
-        """Datagrams that wait are all taken, and in their order, in both directions."""
+        """Waiting datagrams are all forwarded, in order, in both directions."""
         endpoint, client = self.endpoint(), self.make()
         self.serve(endpoint)
         many = [b"%d" % number for number in range(150)]
@@ -71,7 +71,7 @@ class CarryingTests(UdpTestCase):
         self.assertEqual(many, [data for data, _ in received(client)])
 
     def test_others_cannot_reply(self):
-        """What does not come from the endpoint does not go to the client."""
+        """Datagrams from other senders than the endpoint do not reach the client."""
         endpoint, client, other = self.endpoint(), self.make(), self.make()
         self.serve(endpoint)
         self.say(client, b"?")
@@ -81,7 +81,7 @@ class CarryingTests(UdpTestCase):
         self.assertEqual([], received(client))
 
     def test_a_defect_costs_one_datagram(self):
-        """It is told, and the port serves on."""
+        """It is logged, and the port continues to serve."""
         endpoint, client = self.endpoint(), self.make()
         self.serve(endpoint)
         with mock.patch.object(self.picker, "pick", side_effect=ZeroDivisionError):
@@ -93,14 +93,14 @@ class CarryingTests(UdpTestCase):
         self.assertEqual([b"!"], [data for data, _ in received(other)])
 
     def test_no_endpoints(self):
-        """Nothing is kept of a client, and it is counted."""
+        """The client is not kept, and counted as failed."""
         self.serve()
         self.say(self.make(), b"?")
         stats = self.proxy.stats()
         self.assertEqual((0, 1), (stats.active, stats.failed))
 
     def test_clients_in_vain(self):
-        """They are told of once in a minute, whatever they send."""
+        """They are logged once a minute, whatever they send."""
         self.serve()
         with capturedLogs() as told:
             for _ in range(3):
@@ -113,7 +113,7 @@ class CarryingTests(UdpTestCase):
 
 
 class SixTests(CarryingTests):
-    """The same by IPv6."""
+    """The same with IPv6."""
 
     version = 6
 
@@ -122,7 +122,7 @@ class AddressTests(UdpTestCase):
     """Several addresses of this machine."""
 
     def test_the_address_of_the_reply(self):
-        """It leaves from where the client has sent to, though the socket is the wildcard's."""
+        """It is the one that the client has sent to, though the socket is bound to the wildcard."""
         endpoint, client = self.endpoint(), self.make()
         self.serve(endpoint)
         for address in ("127.0.0.1", "127.0.0.77", "127.3.2.1"):
@@ -137,7 +137,7 @@ class SixAddressTests(UdpTestCase, KernelTestCase):
     version = 6
 
     def setUp(self):
-        """Have some."""
+        """Add some addresses."""
         KernelTestCase.setUp(self)
         for address in ("fd00:20::1", "fd00:20::2"):
             command("ip", "address", "add", f"{address}/128", "dev", "lo", "nodad")
@@ -145,7 +145,7 @@ class SixAddressTests(UdpTestCase, KernelTestCase):
         UdpTestCase.setUp(self)
 
     def test_the_address_of_the_reply(self):
-        """It leaves from where the client has sent to."""
+        """It is the one that the client has sent to."""
         endpoint, client = self.endpoint(), self.make()
         self.serve(endpoint)
         for address in ("::1", "fd00:20::2", "fd00:20::1"):
@@ -159,14 +159,14 @@ class InterfaceTests(SynchronousTestCase):
     """By which interface a reply leaves."""
 
     def test_any(self):
-        """The route to the client tells, whichever address it leaves from."""
+        """The route to the client decides, for any source address."""
         for address, interface in (("192.0.2.1", slice(4)), ("2001:db8::1", slice(16, 20))):
             [(_, _, told)] = from_local_address(ip_address(address).packed)
             self.assertEqual(bytes(4), told[interface])
 
 
 class UpdateTests(UdpTestCase):
-    """Endpoints that come and go."""
+    """Changes of endpoints."""
 
     def test_a_removed_endpoint(self):
         """Its clients end at once, and their next datagrams go to others."""
@@ -185,7 +185,7 @@ class UpdateTests(UdpTestCase):
         self.assertEqual(6, len(self.at(endpoints[1])))
 
     def test_thousands_of_clients(self):
-        """They are ended in some turns of the reactor, none of which takes long."""
+        """They are ended over several reactor turns, none of which takes long."""
         endpoint = self.endpoint()
         self.serve(endpoint)
         before = descriptors_in_use()

@@ -1,4 +1,4 @@
-"""How long clients by UDP are remembered."""
+"""Tests of the timeouts of UDP clients."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from yurttunnel.proxy.sockets.udp_table import AFTER_REPLY, BEFORE_REPLY
 
 
 class IdleTests(UdpTestCase):
-    """How long a client is remembered."""
+    """How long a client is kept."""
 
     def test_a_late_reply(self):
-        """A reply after two seconds arrives, and one just before the end of the first wait."""
+        """A reply after two seconds arrives, and one just before the end of the first timeout."""
         endpoint, client = self.endpoint(), self.make()
         self.serve(endpoint)
         for seconds in (2, BEFORE_REPLY):
@@ -21,7 +21,7 @@ class IdleTests(UdpTestCase):
             self.assertEqual(1, len(received(client)))
 
     def test_no_reply(self):
-        """A client without a reply is forgotten, its socket closed, its endpoint not blamed."""
+        """A client without a reply is removed, its socket closed; its endpoint has not failed."""
         endpoint = self.endpoint()
         self.serve(endpoint)
         before = descriptors_in_use()
@@ -33,7 +33,7 @@ class IdleTests(UdpTestCase):
         self.assertEqual((0, 0), (told.active, told.failures))
 
     def test_after_a_reply(self):
-        """From the first reply on it is remembered for longer, from its last datagram on."""
+        """From the first reply on the longer timeout applies, from its last datagram on."""
         endpoint, client = self.endpoint(), self.make()
         self.serve(endpoint)
         for _ in range(3):
@@ -47,7 +47,7 @@ class IdleTests(UdpTestCase):
         self.assertEqual([], self.reactor.getDelayedCalls())
 
     def test_times_that_change(self):
-        """Other times count for the clients that there are, too."""
+        """Changed timeouts apply to existing clients, too."""
         endpoint, client, silent = self.endpoint(), self.make(), self.make()
         self.serve(endpoint)
         self.say(client, b"?")
@@ -62,7 +62,7 @@ class IdleTests(UdpTestCase):
         self.assertEqual(0, self.proxy.stats().active)
 
     def test_replies_count(self):
-        """Who only listens is remembered while there is something to hear."""
+        """A client that only receives is kept as long as there are replies."""
         endpoint, client = self.endpoint(), self.make()
         self.serve(endpoint)
         self.say(client, b"subscribe")
@@ -74,7 +74,7 @@ class IdleTests(UdpTestCase):
         self.assertEqual(20, len(received(client)))
 
     def test_nobody_replies_ever(self):
-        """Who only talks keeps its endpoint, too."""
+        """A client that only sends keeps its endpoint, too."""
         endpoint, other = self.endpoint(), self.endpoint()
         self.serve(endpoint, other)
         client = self.make()
@@ -84,7 +84,7 @@ class IdleTests(UdpTestCase):
         self.assertEqual([0, 50], sorted(len(self.at(each)) for each in (endpoint, other)))
 
     def test_other_times(self):
-        """Both times are arguments, those of the first kube-proxy included."""
+        """Both timeouts are arguments, including those of the first kube-proxy."""
         self.use(before_reply=0.25, after_reply=0.25)
         endpoint, client = self.endpoint(), self.make()
         self.serve(endpoint)

@@ -1,4 +1,4 @@
-"""How many clients by UDP are remembered, and who makes room."""
+"""Tests of the limits of UDP clients, and of eviction."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class LimitTests(UdpTestCase):
     """How many clients there are."""
 
     def test_ten_thousand_clients(self):
-        """No more descriptors are used than there may be clients, and all are served."""
+        """There are no more descriptors than clients allowed, and all clients are served."""
         self.use(most=200)
         endpoint = self.endpoint()
         self.serve(endpoint)
@@ -32,7 +32,7 @@ class LimitTests(UdpTestCase):
         self.assertEqual(10_000, stats.total)
 
     def test_who_makes_room(self):
-        """It is the client that has been idle for longest, of all services if need be."""
+        """The client that has been idle longest is evicted, of all services if necessary."""
         self.use(most=3)
         endpoint = self.endpoint()
         self.serve(endpoint)
@@ -52,7 +52,7 @@ class LimitTests(UdpTestCase):
         self.assertEqual(5, self.proxy.stats().total)
 
     def test_of_another_service(self):
-        """Where the process has too many, the oldest goes, answered or not, of any service."""
+        """Over the limit of the process the oldest is evicted, answered or not, of any service."""
         self.use(most=3)
         endpoint = self.endpoint()
         self.serve(endpoint)
@@ -65,7 +65,7 @@ class LimitTests(UdpTestCase):
             self.pass_time(1.25)
             clients[client].sendto(b"?", ("127.0.0.1", proxy.port))
             self.turn()
-        # The first one has gone for the fourth, the third for the fifth.
+        # The first one was evicted for the fourth, the third for the fifth.
         self.assertEqual([1, 2], [each.stats().active for each in (self.proxy, other)])
         self.assertEqual([2, 3], [each.stats().total for each in (self.proxy, other)])
 
@@ -76,7 +76,7 @@ class LimitTests(UdpTestCase):
         self.successResultOf(stopped)
 
     def test_one_service(self):
-        """A service has no more clients than one may have, those first that came last."""
+        """A service has at most its limit of clients; the oldest are evicted."""
         self.use(most=10, most_of_service=2)
         endpoint = self.endpoint()
         self.serve(endpoint)
@@ -86,8 +86,8 @@ class LimitTests(UdpTestCase):
         self.assertEqual(2, self.proxy.stats().active)
 
     def test_share_of_an_address(self):
-        """It has as many clients as it leaves free, of all and of a service: beyond that its own
-        that has been idle for longest goes, and no other's.
+        """An address may have as many clients as are free, of all and of a service: beyond that its
+        own client that has been idle longest is evicted, and no other's.
         """
         for limits in ({"most": 8}, {"most_of_service": 8}):
             self.use(**limits)
@@ -110,11 +110,11 @@ class LimitTests(UdpTestCase):
             self.end()
 
     def make_apart(self, count):
-        """Make clients, each with an address of its own."""
+        """Make clients with different addresses."""
         return [self.make(f"127.0.1.{number}") for number in range(1, count + 1)]
 
     def test_no_descriptor_is_left(self):
-        """A client that is idle makes room for one that comes; without any it is counted."""
+        """An idle client is evicted for a new one; without one, the new one counts as failed."""
         endpoint = self.endpoint()
         self.serve(endpoint)
         first, second = self.make(), self.make()
@@ -141,12 +141,12 @@ class KernelLimitTests(UdpTestCase, KernelTestCase):
     """Limits of the kernel."""
 
     def setUp(self):
-        """Have a kernel of one's own, nearly."""
+        """Simulate kernel limits."""
         KernelTestCase.setUp(self)
         UdpTestCase.setUp(self)
 
     def test_no_local_port_is_left(self):
-        """The endpoint is not blamed, and a client that is idle makes room for the next one."""
+        """The endpoint has not failed, and an idle client is evicted for the next one."""
         endpoint = self.endpoint()
         self.serve(endpoint)
         clients = [self.make() for _ in range(4)]
@@ -161,7 +161,7 @@ class KernelLimitTests(UdpTestCase, KernelTestCase):
         self.assertEqual(2, self.proxy.stats().active)
 
     def test_a_burst(self):
-        """Datagrams of a thousand clients wait rather than be lost, while others are served."""
+        """Datagrams of a thousand clients are queued, and not lost, while others are served."""
         self.serve(self.endpoint())
         client = self.make()
         for _ in range(1000):

@@ -1,4 +1,4 @@
-"""Datagrams that endpoints, or routers before them, refuse."""
+"""Tests of datagrams that endpoints, or routers before them, reject."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from yurttunnel.proxy.state.virtual_services import Endpoint
 
 
 class RefusedTests(UdpTestCase):
-    """Endpoints where nobody listens (ICMP port unreachable)."""
+    """Endpoints without a listener (ICMP port unreachable)."""
 
     def test_the_first_datagram(self):
-        """It is sent again to another endpoint: the client notices nothing."""
+        """It is sent again to another endpoint, without an error for the client."""
         for _ in range(6):
             endpoint = self.endpoint()
             self.serve(endpoint, self.dead(), self.dead())
@@ -34,10 +34,10 @@ class RefusedTests(UdpTestCase):
             self.end()
 
     def test_several_datagrams_at_once(self):
-        """The first one is sent again, before those that came behind it."""
+        """The first one is sent again, before those that followed it."""
         endpoint, dead = self.endpoint(), self.dead()
         self.serve(dead, endpoint)
-        # So that it is the other one's turn.
+        # So that the other one is next.
         self.picker.pick("192.0.2.1", [dead])
         client = self.make()
         for data in (b"1", b"2", b"3"):
@@ -47,7 +47,7 @@ class RefusedTests(UdpTestCase):
         self.assertEqual([0, 1], sorted(each.failures for each in self.picker.endpoints()))
 
     def test_all_refuse(self):
-        """Each is asked once, and the client is forgotten; the next datagram begins anew."""
+        """Each is tried once, and the client is removed; the next datagram starts again."""
         dead = [self.dead() for _ in range(MOST_TRIES + 1)]
         self.serve(*dead)
         client = self.make()
@@ -62,7 +62,7 @@ class RefusedTests(UdpTestCase):
         self.assertEqual(2, self.proxy.stats().failed)
 
     def test_an_endpoint_ends_later(self):
-        """The next datagram that comes is served by another one."""
+        """The next datagram is served by another one."""
         endpoints = [self.endpoint(), self.endpoint()]
         self.serve(*endpoints)
         client = self.make()
@@ -85,13 +85,13 @@ class RefusedTests(UdpTestCase):
             return False
 
     def answer_to(self, endpoint, client):
-        """Have the endpoint answer, and the client take it."""
+        """Have the endpoint reply, and the client read it."""
         self.answer(endpoint)
         self.assertEqual(1, len(received(client)))
 
     def test_loop(self):
-        """A proxy socket of this process is no endpoint, its own or another's: nothing goes round,
-        and a client is served by one that is.
+        """A proxy socket of this process is not used as an endpoint: nothing loops, and a client is
+        served by another endpoint.
         """
         good, own = self.endpoint(), self.serve()
         other = self.sockets.open(self.service(), self.picker)
@@ -112,14 +112,14 @@ class RefusedTests(UdpTestCase):
         self.assertEqual([b"!"], [data for data, _ in self.at(good)])
 
     def test_fewer_endpoints_than_tries(self):
-        """None is asked twice, and none is left with a connection that is none."""
+        """None is tried twice, and none keeps a connection."""
         self.serve(self.dead(), self.dead())
         self.say(self.make(), b"?")
         told = [(each.failures, each.active) for each in self.picker.endpoints()]
         self.assertEqual([(1, 0), (1, 0)], told)
 
     def test_one_comes_back(self):
-        """Where an endpoint has replied, those that refused before are tried again after it."""
+        """After an endpoint has replied, those that refused earlier may be tried again."""
         first, second = self.endpoint(), self.endpoint()
         self.serve(first, second)
         self.picker.pick("192.0.2.1", [second])
@@ -138,8 +138,9 @@ class RefusedTests(UdpTestCase):
         self.assertEqual(1, self.proxy.stats().total)
 
     def test_a_silent_endpoint_returns(self):
-        """One that was left out returns when it has not refused a client for long, and never
-        replies: whether that client goes on talking, or falls silent."""
+        """An ejected endpoint that never replies returns when it has not refused a client for long,
+        whether that client continues to send or not.
+        """
         for times in (1, 10):
             dead = self.dead()
             self.serve(dead)
@@ -172,7 +173,7 @@ class RefusedTests(UdpTestCase):
         self.assertIsNotNone(told.ejected_until)
 
     def test_datagrams_that_are_kept(self):
-        """There is a bound on all of them together, and nothing stays of those that were served."""
+        """Their total size is limited, and those of served clients are released."""
         endpoint = self.endpoint()
         self.serve(endpoint)
         large = bytes(60_000)
@@ -189,7 +190,7 @@ class RefusedTests(UdpTestCase):
         self.assertTrue(self.table.keep(MOST_KEPT))
 
     def test_what_is_not_kept_is_sent(self):
-        """Where there is no room a first datagram goes to an endpoint all the same."""
+        """Without space, a first datagram is sent to an endpoint all the same."""
         endpoint = self.endpoint()
         self.serve(endpoint)
         self.table.keep(MOST_KEPT)
@@ -198,12 +199,12 @@ class RefusedTests(UdpTestCase):
 
 
 class RouterTests(UdpTestCase, KernelTestCase):
-    """What routers tell of a datagram, by ICMPv6: the kernel makes its checksum."""
+    """ICMPv6 errors of routers about a datagram; the kernel computes the checksum."""
 
     version = 6
 
     def setUp(self):
-        """Have two endpoints, and a client whose first datagram has come to one of them."""
+        """Make two endpoints, and a client whose first datagram has reached one of them."""
         KernelTestCase.setUp(self)
         wait_for_ipv6()
         UdpTestCase.setUp(self)
@@ -214,11 +215,11 @@ class RouterTests(UdpTestCase, KernelTestCase):
         [(self.first, self.source)] = self.asked()
 
     def asked(self):
-        """Return the endpoints that datagrams have come to, and from where."""
+        """Return the endpoints that datagrams have reached, and their sources."""
         return [(each, source) for each in self.both for _, source in self.at(each)]
 
     def tell(self, kind, code, value=0):
-        """Have a router tell something of the datagram that has been sent last."""
+        """Have a router send an error about the last datagram."""
         one = ip_address("::1").packed
         udp = struct.pack("!HHHH", self.source[1], self.first.port, 9, 0) + b"1"
         about = struct.pack("!IHBB", 6 << 28, len(udp), socket.IPPROTO_UDP, 64) + one + one + udp
@@ -226,12 +227,12 @@ class RouterTests(UdpTestCase, KernelTestCase):
             router.sendto(struct.pack("!BBHI", kind, code, 0, value) + about, ("::1", 0))
 
     def failures(self):
-        """Return what is held against the endpoints."""
+        """Return the failures of the endpoints."""
         return [each.failures for each in self.picker.endpoints()]
 
     def test_too_big(self):
-        """The client keeps its endpoint and its port, whoever meets the error: the event of its
-        socket, a reply that is read, or its next datagram, which alone is lost.
+        """The client keeps its endpoint and its port, whether the error appears as an event of its
+        socket, on reading a reply, or on its next datagram, which is the only loss.
         """
         self.tell(2, 0, 1280)
         self.turn()
@@ -246,7 +247,7 @@ class RouterTests(UdpTestCase, KernelTestCase):
         self.assertEqual(([0, 0], 1), (self.failures(), self.proxy.stats().total))
 
     def test_prohibited(self):
-        """As with IPv4, the endpoint is blamed, and the datagram sent again to another one."""
+        """As with IPv4, the endpoint has failed, and the datagram is sent to another one."""
         for code in (1, 5, 6):
             self.tell(1, code)
             self.turn()

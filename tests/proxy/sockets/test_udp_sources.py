@@ -1,4 +1,4 @@
-"""Where datagrams to endpoints come from."""
+"""Tests of the source of datagrams to endpoints."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from yurttunnel.proxy.state.virtual_services import Endpoint, Protocol
 
 
 class SourceTests(UdpTestCase, KernelTestCase):
-    """From which address of this machine endpoints are sent to."""
+    """Which address of this machine is the source."""
 
     def setUp(self):
-        """Have a network beside loopback."""
+        """Add a network beside loopback."""
         KernelTestCase.setUp(self)
         command("ip", "link", "add", "near", "type", "veth", "peer", "name", "far")
         for link in ("near", "far"):
@@ -28,7 +28,7 @@ class SourceTests(UdpTestCase, KernelTestCase):
         UdpTestCase.setUp(self)
 
     def test_after_another_endpoint(self):
-        """It is the one that leads there, not that which has led to the first endpoint."""
+        """It is the one for this endpoint, not that for the first one."""
         dead, away = self.dead(), Endpoint(ip_address("10.5.0.2"), 53)
         self.serve(dead, away)
         before = descriptors_in_use()
@@ -45,7 +45,7 @@ class SourceTests(UdpTestCase, KernelTestCase):
         self.assertEqual(before + 4, descriptors_in_use())
 
     def test_no_socket_is_left(self):
-        """The endpoint is not blamed, and the client ends."""
+        """The endpoint has not failed, and the client ends."""
         self.serve(self.dead(), self.dead())
         made, opened = socket.socket, []
 
@@ -66,7 +66,7 @@ class SourceTests(UdpTestCase, KernelTestCase):
         self.assertEqual([0, 0], [each.active for each in self.picker.endpoints()])
 
     def test_no_watch_is_left(self):
-        """The endpoint is not blamed, and the client ends; the next one is served."""
+        """The endpoint has not failed, and the client ends; the next one is served."""
         self.serve(self.endpoint())
         watch, clients = self.descriptors.addReader, [self.make() for _ in range(2)]
 
@@ -85,7 +85,7 @@ class SourceTests(UdpTestCase, KernelTestCase):
         self.assertEqual((1, 1), (self.proxy.stats().active, self.proxy.stats().failed))
 
     def test_no_watch_for_a_proxy_socket(self):
-        """It has no port then, which is free for the next attempt."""
+        """Its port is free for the next attempt."""
         full = OSError(errno.ENOSPC, "No space left on device")
         with mock.patch.object(self.descriptors, "addReader", side_effect=full):
             self.assertRaises(OSError, self.serve, self.endpoint())
@@ -94,7 +94,7 @@ class SourceTests(UdpTestCase, KernelTestCase):
         self.make(port=port)
 
     def test_no_address_to_come_from(self):
-        """No endpoint is to blame; another one is tried."""
+        """No endpoint has failed; another one is tried."""
         self.serve(self.endpoint(), self.endpoint())
         connect, connected = socket.socket.connect, []
 

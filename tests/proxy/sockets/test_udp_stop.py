@@ -1,4 +1,4 @@
-"""How proxy sockets for UDP end."""
+"""Tests of stopping UDP proxy sockets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from yurttunnel.proxy.state.virtual_services import Protocol
 
 
 class StopTests(UdpTestCase):
-    """The end of a proxy socket."""
+    """Stopping a proxy socket."""
 
     def test_at_once(self):
         """Its clients end, and its port is free."""
@@ -25,7 +25,7 @@ class StopTests(UdpTestCase):
         self.assertFalse(self.allocator.is_used(4, Protocol.UDP, self.proxy.port))
 
     def test_draining(self):
-        """Clients of before are served until they are idle or time is over; no new ones."""
+        """Existing clients are served until they are idle or time is over; new ones are not."""
         endpoint = self.endpoint()
         self.serve(endpoint)
         client = self.make()
@@ -42,7 +42,7 @@ class StopTests(UdpTestCase):
         self.assertIsNone(self.successResultOf(stopped))
 
     def test_drained(self):
-        """It has ended when the last client has."""
+        """It ends with the last client."""
         self.serve(self.endpoint())
         self.say(self.make(), b"1")
         stopped = self.proxy.stop(100)
@@ -50,7 +50,7 @@ class StopTests(UdpTestCase):
         self.assertIsNone(self.successResultOf(stopped))
 
     def test_without_a_time(self):
-        """Clients of before are served until they are idle, or a time that is set later is over."""
+        """Existing clients are served until they are idle, or a later timeout expires."""
         self.serve(self.endpoint())
         client = self.make()
         self.say(client, b"1")

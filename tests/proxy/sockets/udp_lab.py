@@ -1,6 +1,6 @@
-"""Clients, endpoints and a proxy socket by UDP, on loopback, where every datagram is there at once.
+"""Clients, endpoints and a UDP proxy socket on loopback, where datagrams arrive at once.
 
-The test turns the reactor, and moves the clock.
+The test turns the reactor, and advances the clock.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from yurttunnel.proxy.state.virtual_services import Protocol
 from yurttunnel.tunnel.direct.descriptors import DescriptorSet
 
 MOST_TURNS = 200
-"""In which all that is ready has been served; each takes as much of a socket as one may have."""
+"""The maximum number of turns to serve everything; each reads as much of a socket as allowed."""
 
 
 def datagram_socket(address, port=0):
-    """Return a socket that is bound to ``address`` and never waits."""
+    """Return a non-blocking socket that is bound to ``address``."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     made = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
     made.bind((address, port))
@@ -33,7 +33,7 @@ def datagram_socket(address, port=0):
 
 
 def received(by):
-    """Return the datagrams that wait at a socket, and where they are from."""
+    """Return the datagrams that wait at a socket, and their sources."""
     found = []
     with contextlib.suppress(BlockingIOError):
         while True:
@@ -42,12 +42,12 @@ def received(by):
 
 
 class UdpTestCase(SynchronousTestCase):
-    """A world of one service; ``version`` is that of IP."""
+    """Support for tests of one service; ``version`` is that of IP."""
 
     version = 4
 
     def setUp(self):
-        """Have a reactor, and no service yet."""
+        """Make a reactor, and no service yet."""
         self.reactor = HandReactor()
         self.descriptors = DescriptorSet(self.reactor)
         self.allocator = PortAllocator()
@@ -55,7 +55,7 @@ class UdpTestCase(SynchronousTestCase):
         self.use()
 
     def use(self, **limits):
-        """Have the table of clients with ``limits``."""
+        """Make the table of clients with ``limits``."""
         self.table = UdpClientTable(self.reactor, **limits)
         self.sockets = UdpSockets(self.reactor, self.descriptors, self.allocator, self.table)
 
@@ -66,14 +66,14 @@ class UdpTestCase(SynchronousTestCase):
         return made
 
     def endpoint(self):
-        """Have an endpoint that listens; it is read by :meth:`at`."""
+        """Make an endpoint that listens; :meth:`at` reads it."""
         made = self.make()
         found = endpoint_at(made)
         self.endpoints[found] = made
         return found
 
     def dead(self):
-        """Have an endpoint where nobody listens."""
+        """Make an endpoint without a listener."""
         found = self.endpoint()
         self.endpoints.pop(found).close()
         return found
@@ -91,7 +91,7 @@ class UdpTestCase(SynchronousTestCase):
         return self.proxy
 
     def update(self, *endpoints):
-        """Have the service have other endpoints."""
+        """Change the endpoints of the service."""
         made = self.service(*endpoints)
         self.picker.update(made)
         self.proxy.update(made)
@@ -116,22 +116,22 @@ class UdpTestCase(SynchronousTestCase):
         self.fail("it goes round")
 
     def say(self, client, data, to=None):
-        """Have a client send to the proxy socket, and that serve it."""
+        """Send from a client to the proxy socket, and serve it."""
         client.sendto(data, (to or LOOPBACK[self.version], self.proxy.port))
         self.turn()
 
     def at(self, endpoint):
-        """Return what has come to an endpoint, and from where."""
+        """Return what an endpoint has received, and from where."""
         return received(self.endpoints[endpoint])
 
     def answer(self, endpoint):
-        """Have an endpoint send back what has come."""
+        """Send back what an endpoint has received."""
         for data, source in self.at(endpoint):
             self.endpoints[endpoint].sendto(data, source)
         self.turn()
 
     def pass_time(self, seconds):
-        """Let time pass, in small steps."""
+        """Let time pass in small steps."""
         for _ in range(round(seconds / 0.25)):
             self.reactor.advance(0.25)
             self.turn()

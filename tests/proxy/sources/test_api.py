@@ -1,4 +1,4 @@
-"""The source ``api``: informers, in good times and in bad ones."""
+"""Tests of the source ``api``: informers, with and without errors."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def node(zone="a", taints=(), **metadata):
 
 
 class ApiTests(WorldCase):
-    """What is served follows the API."""
+    """The state follows the API."""
 
     def test_what_is_there(self):
-        """Services and EndpointSlices that are there at the start are served, told of once."""
+        """Services and EndpointSlices that exist at the start are served, and reported once."""
         self.client.put(SERVICES, service())
         self.client.put(ENDPOINT_SLICES, endpoint_slice("10.1.0.1"))
         self.start()
@@ -34,7 +34,7 @@ class ApiTests(WorldCase):
         self.assertEqual(1, self.changes)
 
     def test_pages(self):
-        """What is listed in pages is told of when the last one is there."""
+        """A list in pages is reported when the last page is there."""
         self.client.page_limit = 1
         for number in range(1, 4):
             self.client.put(SERVICES, service(f"s{number}", f"10.96.0.{number}"))
@@ -42,7 +42,7 @@ class ApiTests(WorldCase):
         self.assertEqual((3, 1), (len(self.shown()), self.changes))
 
     def test_changes(self):
-        """What is added, changed and removed is seen in the next turn."""
+        """Additions, changes and removals are seen in the next turn."""
         self.start()
         self.assertEqual({}, self.shown())
         self.client.put(SERVICES, service())
@@ -57,7 +57,7 @@ class ApiTests(WorldCase):
         self.assertEqual({}, self.shown())
 
     def test_burst(self):
-        """A burst of 100 changes is told of once, and ends in the final state."""
+        """A burst of 100 changes is reported once, and ends in the final state."""
         self.start()
         self.client.put(SERVICES, service())
         before = self.changes
@@ -68,7 +68,7 @@ class ApiTests(WorldCase):
         self.assertEqual(1, self.changes - before)
 
     def test_nothing_that_matters(self):
-        """A change that leads to the same state is told to nobody."""
+        """A change that leads to the same state is not reported."""
         self.client.put(SERVICES, service())
         self.start()
         before = self.changes
@@ -80,7 +80,7 @@ class ApiTests(WorldCase):
         self.assertEqual(0, self.changes - before)
 
     def test_nothing_before_both_are_listed(self):
-        """As long as one kind is not known, nothing is said, so that nothing is torn down."""
+        """Until both kinds are listed there is no state, so that nothing is torn down."""
         self.client.put(SERVICES, service())
         answers = self.client.list
         self.client.list = lambda resource, *args, **kwargs: (
@@ -95,7 +95,7 @@ class ApiTests(WorldCase):
         self.assertIsNone(self.sources.problem())
 
     def test_api_goes_away(self):
-        """While the API is away, and its lists fail, what was known last stays."""
+        """While the API is unreachable, and its lists fail, the last state stays."""
         self.client.put(SERVICES, service())
         self.client.put(ENDPOINT_SLICES, endpoint_slice("10.1.0.1"))
         self.start()
@@ -112,7 +112,7 @@ class ApiTests(WorldCase):
         self.assertEqual(({}, 1), (self.shown(), self.changes - before))
 
     def test_stop(self):
-        """After its stop nobody is told any more."""
+        """After the stop nothing is reported."""
         self.start()
         self.sources.stopService()
         self.client.put(SERVICES, service())
@@ -123,7 +123,7 @@ class ApiTests(WorldCase):
         self.assertEqual([], self.endpoints())
 
     def test_defect(self):
-        """A listener that fails is logged, and told of the next change."""
+        """The exception of a callback is logged, and the next change is reported."""
         self.start()
         self.sources.on_changed.append(lambda: 1 / 0)
         for number in (1, 2):
@@ -134,7 +134,7 @@ class ApiTests(WorldCase):
             self.assertEqual(1, self.changes - before)
 
     def test_change_just_before_a_stop(self):
-        """A change that has not been told of at the stop is told to nobody."""
+        """A change that was not reported before the stop is not reported."""
         self.start()
         before = self.changes
         self.client.put(SERVICES, service())
@@ -143,7 +143,7 @@ class ApiTests(WorldCase):
         self.assertEqual(({}, 0), (self.shown(), self.changes - before))
 
     def test_skipped(self):
-        """Those of another proxy are not even asked for; one that becomes headless is gone."""
+        """Those of another proxy are not requested; a Service that becomes headless is removed."""
         foreign = {"service.kubernetes.io/service-proxy-name": "other"}
         self.client.put(SERVICES, service("foreign", labels=foreign))
         self.client.put(SERVICES, service())
@@ -154,7 +154,7 @@ class ApiTests(WorldCase):
         self.assertEqual({}, self.shown())
 
     def test_problems_are_logged_once(self):
-        """A problem is logged when it comes up, and not again while it lasts."""
+        """A problem is logged when it occurs, and not again while it lasts."""
         self.client.put(SERVICES, service(external=["127.0.0.1"]))
         self.start()
         sentence = "default/web: the external IP 127.0.0.1 is a loopback address: it is not served"
@@ -164,7 +164,7 @@ class ApiTests(WorldCase):
         self.assertEqual([sentence], self.warnings())
 
     def test_many_problems(self):
-        """Of many problems at once the log has some, and says how many more there are."""
+        """Of many problems at once some are logged, with the number of the others."""
         for number in range(1, 31):
             broken = service(f"s{number}", f"10.96.0.{number}", external=["::"])
             self.client.put(SERVICES, broken)
@@ -174,7 +174,7 @@ class ApiTests(WorldCase):
 
 
 class NodeTests(WorldCase):
-    """What is served depends on the node, too."""
+    """The state depends on the node, too."""
 
     def test_zone(self):
         """The zone of the Node decides which endpoints are preferred, also when it changes."""
@@ -193,7 +193,7 @@ class NodeTests(WorldCase):
         self.assertEqual(["10.1.0.2:8080"], self.endpoints())
 
     def test_eligible(self):
-        """A node that is being deleted, or emptied, is no longer for load balancers."""
+        """A node that is being deleted, or drained, is no longer for load balancers."""
         self.start()
         self.assertTrue(self.node.facts.eligible)
         found = []
@@ -208,7 +208,7 @@ class NodeTests(WorldCase):
         self.assertEqual([False, True, False], found)
 
     def test_a_node_that_is_gone(self):
-        """It stays as it was known: load balancers are not to come back to it."""
+        """A deleted Node keeps its facts: load balancers should not send clients again."""
         self.start()
         self.client.put(NODES, node(zone="a", taints=["ToBeDeletedByClusterAutoscaler"]))
         self.settle()
@@ -217,7 +217,7 @@ class NodeTests(WorldCase):
         self.assertEqual(("a", False), (self.node.facts.zone, self.node.facts.eligible))
 
     def test_heartbeats(self):
-        """What else changes of a Node is told to nobody."""
+        """Other changes of a Node are not reported."""
         self.client.put(NODES, node())
         self.start()
         told = []
@@ -227,7 +227,7 @@ class NodeTests(WorldCase):
         self.assertEqual([], told)
 
     def test_families(self):
-        """Those that the machine has are looked at with the addresses."""
+        """The families of the machine are read with the addresses."""
         self.versions = (4,)
         self.client.put(SERVICES, service("web", "10.96.0.1", "fd00::1"))
         self.start()
@@ -238,7 +238,7 @@ class NodeTests(WorldCase):
         self.assertEqual({"default/web TCP IPv4", "default/web TCP IPv6"}, self.shown().keys())
 
     def test_change_of_addresses(self):
-        """A change that the kernel tells of is seen at once, many of them once a second."""
+        """A change that the kernel reports is seen at once, many of them once a second."""
         self.start()
         self.settle(2)
         self.addresses = frozenset({OWN + 1})
@@ -254,7 +254,7 @@ class NodeTests(WorldCase):
         self.assertEqual({OWN + 2}, self.node.facts.addresses)
 
     def test_addresses_come_first(self):
-        """Nothing is said before the machine's addresses are known."""
+        """There is no state before the machine's addresses are known."""
         answer = Deferred()
         self.run_at_once = lambda job: answer
         self.client.put(SERVICES, service())
@@ -266,7 +266,7 @@ class NodeTests(WorldCase):
         self.assertEqual(1, len(self.shown()))
 
     def test_unknown_addresses(self):
-        """Where they cannot be asked for, all is served that does not depend on them."""
+        """If they cannot be read, everything that does not depend on them is served."""
         self.addresses = SteeringFailed("the kernel does not answer")
         self.client.put(SERVICES, service())
         self.start()
@@ -277,7 +277,7 @@ class NodeTests(WorldCase):
         self.assertEqual({OWN}, self.node.facts.addresses)
 
     def test_addresses(self):
-        """The machine's addresses are looked at anew each period."""
+        """The machine's addresses are read again each period."""
         self.start()
         self.assertEqual({OWN}, self.node.facts.addresses)
         self.addresses = frozenset({OWN + 1})

@@ -1,4 +1,4 @@
-"""The source ``file``: manifests in a file or a directory."""
+"""Tests of the source ``file``: manifests in a file or a directory."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from yurttunnel.proxy.sources.manifests import read_manifests
 
 
 class FileTests(WorldCase):
-    """What is served follows the files."""
+    """The state follows the files."""
 
     def write(self, name, *objects):
-        """Write a file with objects, or with a text, in the way of editors."""
+        """Write a file with objects, or with a text, as editors do."""
         text = objects[0] if isinstance(objects[0], str) else yaml.safe_dump_all(objects)
         if name.endswith(".json") and not isinstance(objects[0], str):
             text = json.dumps({"kind": "List", "items": list(objects)})
@@ -28,11 +28,11 @@ class FileTests(WorldCase):
         new.rename(self.directory / name)
 
     def look(self):
-        """Let the next look come."""
+        """Run the next check."""
         self.settle(LOOK_SECONDS)
 
     def begin(self, path=None):
-        """Start the source ``file`` alone."""
+        """Start the source ``file`` only."""
         self.start(api=False, manifests=path or self.directory)
 
     def test_directory(self):
@@ -47,7 +47,7 @@ class FileTests(WorldCase):
         self.assertIsNone(self.sources.problem())
 
     def test_changes(self):
-        """A file that is written anew is seen at the next look, and one that is removed."""
+        """A replaced file is seen at the next check, and a removed one."""
         self.write("web.yaml", service(), endpoint_slice("10.1.0.1"))
         self.begin()
         self.write("web.yaml", service(), endpoint_slice("10.1.0.2"))
@@ -58,7 +58,7 @@ class FileTests(WorldCase):
         self.assertEqual(({}, 3), (self.shown(), self.changes))
 
     def test_unchanged(self):
-        """What has not changed is not read again."""
+        """Unchanged files are not read again."""
         self.write("a.yaml", service())
         self.write("b.yaml", service("b", "10.96.0.2"))
         before = read_manifests(self.directory, {})
@@ -68,13 +68,13 @@ class FileTests(WorldCase):
         self.assertEqual(["a.yaml"], same)
 
     def test_single_file(self):
-        """It may be one file, of whatever name."""
+        """The path may be one file of any name."""
         self.write("services", service(), endpoint_slice("10.1.0.1"))
         self.begin(self.directory / "services")
         self.assertEqual(["10.1.0.1:8080"], self.endpoints())
 
     def test_bad_file(self):
-        """What was in a file before it became bad stays, and others change all the same."""
+        """The content of a file stays when it becomes invalid, and others change all the same."""
         self.write("a.yaml", service(), endpoint_slice("10.1.0.1"))
         self.write("b.yaml", service("b", "10.96.0.2"))
         self.begin()
@@ -96,8 +96,8 @@ class FileTests(WorldCase):
         self.assertEqual(((), None), (self.sources.state().problems, self.sources.problem()))
 
     def test_bad_from_the_start(self):
-        """Until each file could be read once nothing is said of any: what a former process has
-        made of them stays. One that has become bad meanwhile is no reason to wait longer.
+        """Until each file could be read once there is no state: what a previous process has created
+        stays. A file that has become invalid meanwhile is no reason to wait longer.
         """
         self.write("a.yaml", "just a text")
         self.write("b.yaml", service())
@@ -115,7 +115,7 @@ class FileTests(WorldCase):
         self.assertEqual({"default/web TCP IPv4", "default/a TCP IPv4"}, self.shown().keys())
 
     def test_values_that_are_none(self):
-        """What a tag makes of a value may be no value: that is a bad file like any other."""
+        """A tag may turn a value into an invalid one: the file is invalid like any other."""
         for misfit in MISFITS:
             self.write("a.yaml", service(), endpoint_slice("10.1.0.1"))
             self.write("b.yaml", service("b", "10.96.0.2"))
@@ -127,8 +127,8 @@ class FileTests(WorldCase):
             self.assertIn("a.yaml: it cannot be read, and what", self.sources.problem())
 
     def test_link_that_leads_nowhere(self):
-        """At the start it is a file that cannot be read; one that was there stays, and one that is
-        removed is gone.
+        """At the start it is an unreadable file; the content of an existing one stays, and a
+        removed one is gone.
         """
         link = self.directory / "a.yaml"
         link.symlink_to("later")
@@ -147,7 +147,7 @@ class FileTests(WorldCase):
         self.assertEqual(["default/web TCP IPv4"], list(self.shown()))
 
     def test_bad_from_the_start_and_removed(self):
-        """A file that is no more is not waited for."""
+        """A removed file is not waited for."""
         self.write("a.yaml", "[")
         self.write("b.yaml", service())
         self.begin()
@@ -157,7 +157,7 @@ class FileTests(WorldCase):
         self.assertEqual(["default/web TCP IPv4"], list(self.shown()))
 
     def test_bad_file_that_comes_later(self):
-        """One that never was good harms no other."""
+        """A file that never was valid does not affect others."""
         self.write("b.yaml", service())
         self.begin()
         self.write("a.yaml", "[")
@@ -167,8 +167,8 @@ class FileTests(WorldCase):
         self.assertIn("a.yaml: it cannot be read: ", self.sources.problem())
 
     def test_empty_file(self):
-        """A file of 0 bytes is one that is being written: what was in it stays, which is told, and
-        at the start it is waited for. One without objects says that there are none.
+        """A file of 0 bytes is being written: its content stays, which is reported, and at the
+        start it is waited for. A file without objects means that there are none.
         """
         for name, empty in (("a.yaml", "# none\n"), ("a.json", '{"kind": "List", "items": []}')):
             (self.directory / name).write_text("")
@@ -186,7 +186,7 @@ class FileTests(WorldCase):
             self.assertEqual(({}, None), (self.shown(), self.sources.problem()))
 
     def test_unreadable_for_a_time(self):
-        """A file that cannot be read is told of as long as that lasts, and no longer."""
+        """An unreadable file is reported as long as it is, and no longer."""
         self.write("a.yaml", service())
         self.begin()
         path, aside = self.directory / "a.yaml", self.directory / "aside"
@@ -202,8 +202,8 @@ class FileTests(WorldCase):
         self.assertIsNone(self.sources.problem())
 
     def test_directory_is_away(self):
-        """Nothing is served before the directory could be read, which is told once; and what was
-        there stays after.
+        """Nothing is served before the directory is read, which is logged once; later its content
+        stays.
         """
         away = self.directory / "later"
         self.begin(away)
@@ -224,7 +224,7 @@ class FileTests(WorldCase):
         self.assertIn("No such file or directory", self.sources.problem())
 
     def test_wrong_objects(self):
-        """Other kinds, and objects without a name, are told and left out."""
+        """Other kinds, and objects without a name, are reported and left out."""
         nameless = service()
         del nameless["metadata"]["name"]
         self.write("a.yaml", {"kind": "Pod", "metadata": {"name": "x"}}, nameless, service())
@@ -233,7 +233,7 @@ class FileTests(WorldCase):
         self.assertEqual(2, len(self.sources.state().problems))
 
     def test_endpoints(self):
-        """The older kind Endpoints says the same as EndpointSlices, in both families."""
+        """The older kind Endpoints has the same effect as EndpointSlices, in both families."""
         subsets = [
             {
                 "addresses": [{"ip": "10.1.0.1", "nodeName": "here"}, {"ip": "fd01::1"}],
@@ -250,7 +250,7 @@ class FileTests(WorldCase):
         self.assertEqual(1, len(self.sources.state().problems))
 
     def test_default_namespace(self):
-        """An object without a namespace is in ``default``, as kubectl has it."""
+        """An object without a namespace is in ``default``, as with kubectl."""
         web = service()
         del web["metadata"]["namespace"]
         self.write("a.yaml", web)
@@ -265,7 +265,7 @@ class FileTests(WorldCase):
         self.assertEqual(["cluster IP 10.96.0.1 80"], self.shown()["default/web TCP IPv4"][0])
 
     def test_beside_the_api(self):
-        """Both sources are served; of what both have the API's counts, while it has it."""
+        """Both sources are served; of objects in both the API's counts, while it has them."""
         self.client.put(SERVICES, service("web", "10.96.0.1"))
         self.write("a.yaml", service("web", "10.96.0.2"), service("file", "10.96.0.3"))
         self.start(manifests=self.directory)
@@ -276,7 +276,7 @@ class FileTests(WorldCase):
         self.assertEqual(["cluster IP 10.96.0.2 80"], self.shown()["default/web TCP IPv4"][0])
 
     def test_before_the_api(self):
-        """What is in files waits for what the API has."""
+        """Files have no effect before the API has been listed."""
         self.client.fail(ApiUnreachable("connection refused"))
         self.write("a.yaml", service())
         self.start(manifests=self.directory)

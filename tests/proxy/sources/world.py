@@ -1,4 +1,4 @@
-"""Sources over an API in memory and a directory, on a clock that tests turn."""
+"""Support for tests of sources, with an API in memory, a directory and a clock."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from yurttunnel.proxy.node import ThisNode, machine_addresses
 from yurttunnel.proxy.sources.sources import Sources
 
 OWN = ip_address("192.0.2.7")
-"""The address of the machine, until a test says otherwise."""
+"""The address of the machine, unless a test sets another one."""
 
 
 class WorldCase(SynchronousTestCase):
-    """Tests with sources that have not begun."""
+    """Tests with sources that are not started."""
 
     def setUp(self):
-        """Have an API, and a directory."""
+        """Make an API and a directory."""
         self.clock = Clock()
         self.client = FakeKubeClient(self.clock)
         self.informers = Informers(self.clock, self.client)
@@ -54,9 +54,7 @@ class WorldCase(SynchronousTestCase):
         self.settle()
 
     def run_at_once(self, job):
-        """Stand in for the kernel, which has the addresses that the test says, or an error; each
-        link has one.
-        """
+        """Replace the kernel: use the test's addresses, or error; each link has an address."""
         return execute(self.asked if job is machine_addresses else frozenset)
 
     def asked(self):
@@ -66,16 +64,16 @@ class WorldCase(SynchronousTestCase):
         return self.addresses
 
     def count(self):
-        """Count a change that is told of."""
+        """Count a reported change."""
         self.changes += 1
 
     def settle(self, seconds=0.0):
-        """Let the sources take in what is there, after ``seconds``."""
+        """Let the sources process changes, after ``seconds``."""
         self.clock.advance(seconds)
         self.clock.pump([0.01] * 10)
 
     def shown(self):
-        """Return what is served, ``None`` while that is not known."""
+        """Return what is served, ``None`` if there is no state."""
         state = self.sources.state()
         return None if state is None else shown(state)
 
@@ -84,7 +82,7 @@ class WorldCase(SynchronousTestCase):
         return self.shown()[key][1]
 
     def warnings(self):
-        """Return what was logged at a warning or worse."""
+        """Return the messages at level warning or above."""
         return [
             formatEvent(event)
             for event in self.events

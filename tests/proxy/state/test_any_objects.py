@@ -1,4 +1,4 @@
-"""Whatever the objects are, and in whatever order they come."""
+"""Tests with any objects in any order."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ _ANYTHING = st.recursive(
 
 
 def by_name(objects):
-    """Return what is kept of objects, as it is in a cache: the last one of a name."""
+    """Return what is kept of objects as in a cache: the last one of each name."""
     services, slices = taken(*objects)
     return (
         {each.name: each for each in services},
@@ -94,12 +94,12 @@ def by_name(objects):
 
 
 class AnyOrderTests(SynchronousTestCase):
-    """Desired state depends on what there is, not on how it came."""
+    """The desired state depends on the objects, not on their history."""
 
     @settings(max_examples=100, deadline=None)
     @given(_OBJECTS, st.randoms(use_true_random=False))
     def test_order(self, objects, random):
-        """The order of objects makes no difference, not even to the order of what is found."""
+        """The order of objects makes no difference, not even to the order of results."""
         services, slices = (list(each.values()) for each in by_name(objects))
         expected = desired_state(services, slices, HERE)
         random.shuffle(services)
@@ -111,7 +111,7 @@ class AnyOrderTests(SynchronousTestCase):
     @settings(max_examples=100, deadline=None)
     @given(st.lists(_OBJECTS, max_size=5), st.sampled_from("ab"))
     def test_memory(self, steps, zone):
-        """With what is remembered of other states the result is that from scratch."""
+        """The result with a memory of other states is the same as without."""
         memory = Memory()
         services, slices = {}, {}
         for step, objects in enumerate(steps):
@@ -128,7 +128,7 @@ class AnyOrderTests(SynchronousTestCase):
     @settings(max_examples=100, deadline=None)
     @given(_OBJECTS)
     def test_one_owner(self, objects):
-        """No portal is there twice, and no endpoint is the portal of a cluster IP."""
+        """No portal occurs twice, and no endpoint is the portal of a cluster IP."""
         services, slices = by_name(objects)
         state = desired_state(services.values(), slices.values(), HERE)
         claims = [
@@ -151,12 +151,12 @@ class AnyOrderTests(SynchronousTestCase):
 
 
 class AnythingTests(SynchronousTestCase):
-    """Objects that make no sense."""
+    """Invalid objects."""
 
     @settings(max_examples=100, deadline=None)
     @given(st.data())
     def test_never_raises(self, data):
-        """Whatever stands in a field, the object is kept or left out, with few problems."""
+        """Whatever a field contains, the object is kept or left out, with few problems."""
         for made, keep in ((_SERVICES, service_from), (_SLICES, endpoint_slice_from)):
             broken = data.draw(made)
             for _ in range(data.draw(st.integers(1, 3))):
@@ -172,7 +172,7 @@ class AnythingTests(SynchronousTestCase):
                 )
 
     def break_one(self, within, data):
-        """Put anything in the place of one value, at any depth."""
+        """Replace one value by anything, at any depth."""
         while True:
             keys = list(within) if isinstance(within, dict) else list(range(len(within)))
             if not keys:

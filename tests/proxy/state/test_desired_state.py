@@ -1,4 +1,4 @@
-"""What is served of Services and EndpointSlices on a node."""
+"""Tests of what is served of Services and EndpointSlices on a node."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def of(*objects, node=HERE):
 
 
 class PortalTests(SynchronousTestCase):
-    """The portals of a Service, and the endpoints behind them."""
+    """The portals of a Service, and their endpoints."""
 
     def test_all_kinds_of_portals(self):
-        """They come in the order in which they are opened, and have the same endpoints."""
+        """They have the order in which they are opened, and the same endpoints."""
         web = service(
             ports=[port(80, nodePort=30080)], external=["192.0.2.1"], ingress=["192.0.2.2"]
         )
@@ -65,7 +65,7 @@ class PortalTests(SynchronousTestCase):
         )
 
     def test_a_family_that_this_machine_has_not(self):
-        """Nobody can be a client by it, and that is no problem."""
+        """No client can use it, and that is no problem."""
         web = service("web", "10.96.0.1", "fd00::1", ports=[port(80, nodePort=30080)])
         slices = endpoint_slice("10.1.0.1"), endpoint_slice("fd01::1", name="web-6", version=6)
         state = of(web, *slices, node=replace(HERE, versions=(4,)))
@@ -74,7 +74,7 @@ class PortalTests(SynchronousTestCase):
         self.assertEqual([], told(state))
 
     def test_ports_by_name_and_protocol(self):
-        """A port is served by the ports of slices that have its name and protocol."""
+        """A port is served by the ports of slices with its name and protocol."""
         web = service(
             ports=[port(80, "http"), port(53, "dns"), port(53, "dns", protocol="UDP")],
         )
@@ -97,7 +97,7 @@ class PortalTests(SynchronousTestCase):
         )
 
     def test_nobody(self):
-        """A Service without endpoints is there, since its clients are refused."""
+        """A Service without endpoints is included, because its clients are refused."""
         (made,) = of(service()).services.values()
         self.assertEqual(((), NobodyServes.REFUSED), (made.endpoints, made.nobody_serves))
 
@@ -107,7 +107,7 @@ class PortalTests(SynchronousTestCase):
         self.assertEqual((), made.endpoints)
 
     def test_endpoint_in_two_slices(self):
-        """One that moves from slice to slice is ready where it is so in one of them."""
+        """An endpoint that moves between slices is ready if it is ready in one of them."""
         slices = [
             endpoint_slice(endpoint(ready=False), name="web-1"),
             endpoint_slice(endpoint(ready=True), name="web-2"),
@@ -117,7 +117,7 @@ class PortalTests(SynchronousTestCase):
         self.assertEqual(["10.1.0.1:8080"], [str(each) for each in made.endpoints])
 
     def test_endpoint_that_drains_in_one_of_two_slices(self):
-        """It serves still, whichever slice is first by name."""
+        """It still serves, whichever slice is first by name."""
         draining = endpoint(ready=False, serving=True, terminating=True)
         for first, second in ((draining, endpoint(ready=False)), (endpoint(ready=False), draining)):
             slices = endpoint_slice(first, name="web-1"), endpoint_slice(second, name="web-2")
@@ -125,7 +125,7 @@ class PortalTests(SynchronousTestCase):
             self.assertEqual(["10.1.0.1:8080"], [str(each) for each in made.endpoints])
 
     def test_endpoint_that_two_slices_tell_differently(self):
-        """Of what two slices say of one that is ready, the first one's by name counts."""
+        """If two slices differ about a ready endpoint, the first one by name counts."""
         slices = [
             endpoint_slice(endpoint(node="here"), name="web-1"),
             endpoint_slice(endpoint(node="there"), name="web-2"),
@@ -141,7 +141,7 @@ class PortalTests(SynchronousTestCase):
         self.assertEqual(2, len(made.endpoints))
 
     def test_source_ranges(self):
-        """Load-balancer IPs are for the networks of their own family alone, if there are some."""
+        """Load-balancer IPs are only for the networks of their own family, if there are any."""
         web = service(
             "web",
             "10.96.0.1",
@@ -166,13 +166,13 @@ class PortalTests(SynchronousTestCase):
         )
 
     def test_all_sources(self):
-        """A range that is everything limits nothing."""
+        """A range of all addresses is no limit."""
         web = service(ingress=["192.0.2.2"], loadBalancerSourceRanges=["10.0.0.0/8", "0.0.0.0/0"])
         (made,) = of(web).services.values()
         self.assertEqual([None, None], [portal.sources for portal in made.portals])
 
     def test_settings(self):
-        """Affinity and annotations are passed on, the PROXY protocol where it can be spoken."""
+        """Affinity and annotations are passed on, the PROXY protocol for TCP only."""
         web = service(
             ports=[port(53, "a"), port(53, "b", protocol="UDP")],
             sessionAffinity="ClientIP",
@@ -190,7 +190,7 @@ class PortalTests(SynchronousTestCase):
         )
 
     def test_external_ip_of_an_endpoint(self):
-        """What has the external IP and serves the port is reached without a portal there."""
+        """An endpoint that has the external IP and serves the port needs no portal there."""
         web = service(external=["192.0.2.1", "192.0.2.2"], ports=[port(8080)])
         state = of(web, endpoint_slice("192.0.2.1"))
         self.assertEqual(
@@ -200,7 +200,7 @@ class PortalTests(SynchronousTestCase):
 
 
 class PolicyTests(SynchronousTestCase):
-    """Traffic policies, for portals within the cluster and for those from outside."""
+    """Traffic policies, for portals within the cluster and external ones."""
 
     both = (endpoint("10.1.0.1", node="here"), endpoint("10.1.0.2", node="there"))
 
@@ -218,7 +218,7 @@ class PolicyTests(SynchronousTestCase):
         }
 
     def test_cluster(self):
-        """By default all endpoints serve all portals, and those here are known."""
+        """By default all endpoints serve all portals, and local ones are known."""
         everyone = ["10.1.0.1", "10.1.0.2"]
         self.assertEqual(
             {Scope.ALL: (2, everyone, NobodyServes.REFUSED, False)}, self.served(*self.both)
@@ -227,13 +227,13 @@ class PolicyTests(SynchronousTestCase):
         self.assertEqual({ip_address("10.1.0.1")}, {each.address for each in made.local})
 
     def test_endpoints_that_do_not_say_where_they_are(self):
-        """They may be here, and so have to come back through this node when they ask themselves."""
+        """They may be local, so their packets to themselves must return through this node."""
         slices = endpoint_slice("10.1.0.1", endpoint("10.1.0.2", node="elsewhere"))
         (made,) = of(service(), slices).services.values()
         self.assertEqual({ip_address("10.1.0.1")}, {each.address for each in made.local})
 
     def test_external_local(self):
-        """From outside the endpoints of this node serve alone, and see their clients."""
+        """External portals are served by local endpoints only, which see the client's address."""
         self.assertEqual(
             {
                 Scope.INTERNAL: (1, ["10.1.0.1", "10.1.0.2"], NobodyServes.REFUSED, False),
@@ -243,21 +243,21 @@ class PolicyTests(SynchronousTestCase):
         )
 
     def test_external_local_without_any(self):
-        """Who has no endpoint here drops, as long as there is one elsewhere, and else refuses."""
+        """Without local endpoints packets are dropped if there are others, else refused."""
         there = self.served(self.both[1], externalTrafficPolicy="Local")
         self.assertEqual((1, [], NobodyServes.DROPPED, True), there[Scope.EXTERNAL])
         nowhere = self.served(externalTrafficPolicy="Local")
         self.assertEqual((1, [], NobodyServes.REFUSED, True), nowhere[Scope.EXTERNAL])
 
     def test_internal_local(self):
-        """Within the cluster the endpoints of this node serve alone; it is as if it had no more."""
+        """Within the cluster only local endpoints serve; others are ignored."""
         served = self.served(self.both[1], internalTrafficPolicy="Local")
         self.assertEqual((1, [], NobodyServes.REFUSED, False), served[Scope.INTERNAL])
         self.assertEqual((1, ["10.1.0.2"], NobodyServes.REFUSED, False), served[Scope.EXTERNAL])
 
     def test_both_local(self):
-        """All endpoints are kept for clients within that use portals from outside: for them it is
-        as if they had gone out of the cluster and come back.
+        """All endpoints are kept for clients within the cluster that use external portals, as if
+        their packets had left the cluster and come back.
         """
         policies = {"internalTrafficPolicy": "Local", "externalTrafficPolicy": "Local"}
         everyone = ["10.1.0.1", "10.1.0.2"]
@@ -271,13 +271,13 @@ class PolicyTests(SynchronousTestCase):
         )
 
     def test_internal_local_alone(self):
-        """Without portals from outside there is one scope."""
+        """Without external portals there is one scope."""
         web = service(internalTrafficPolicy="Local")
         (made,) = of(web, endpoint_slice(*self.both)).services.values()
         self.assertEqual((Scope.ALL, 1), (made.key.scope, len(made.endpoints)))
 
     def test_scopes_stay(self):
-        """Scopes do not depend on endpoints: else sockets would change with them."""
+        """Scopes do not depend on endpoints: otherwise sockets would change with them."""
         self.assertEqual(
             self.served(self.both[0], externalTrafficPolicy="Local").keys(),
             self.served(*self.both, externalTrafficPolicy="Local").keys(),
@@ -285,10 +285,10 @@ class PolicyTests(SynchronousTestCase):
 
 
 class HealthCheckTests(SynchronousTestCase):
-    """What a load balancer is told of this node."""
+    """The result of health checks on this node."""
 
     def count(self, *endpoints, slices=(), **spec):
-        """Return how many endpoints are told of."""
+        """Return how many endpoints are reported."""
         web = service(
             "web",
             "10.96.0.1",
@@ -304,7 +304,7 @@ class HealthCheckTests(SynchronousTestCase):
         return checks[32000].local_endpoints
 
     def test_count(self):
-        """Those that are ready on this node count, once each whatever their ports."""
+        """Ready endpoints on this node count, once each for any number of ports."""
         self.assertEqual(
             2,
             self.count(
@@ -316,27 +316,27 @@ class HealthCheckTests(SynchronousTestCase):
         )
 
     def test_both_families(self):
-        """A pod that has an address of each family counts once."""
+        """A pod with an address of each family counts once."""
         six = endpoint_slice(endpoint("fd01::1", node="here"), name="web-6", version=6)
         self.assertEqual(1, self.count(endpoint(node="here"), slices=[six]))
 
     def test_publish_not_ready_addresses(self):
-        """Those that serve before they are ready count as well."""
+        """Endpoints that serve before they are ready count as well."""
         starting = endpoint(node="here", ready=False)
         self.assertEqual(0, self.count(starting))
         self.assertEqual(1, self.count(starting, publishNotReadyAddresses=True))
 
     def test_cluster_policy(self):
-        """With the policy Cluster every node serves, and nothing is asked."""
+        """With the policy Cluster every node serves, and there is no health check."""
         web = service(type="LoadBalancer", healthCheckNodePort=32000)
         self.assertEqual({}, of(web).health_checks)
 
 
 class ConflictTests(SynchronousTestCase):
-    """Several Services that want the same portal."""
+    """Several Services with the same portal."""
 
     def test_older_keeps_it(self):
-        """The older one has it; of the other all else is served."""
+        """The older one has it; the rest of the other one is served."""
         old = service("zoo", "10.96.0.9", external=["192.0.2.1"], created="2025-01-01T00:00:00Z")
         new = service("api", "10.96.0.8", external=["192.0.2.1"])
         for objects in ((old, new), (new, old)):
@@ -358,7 +358,7 @@ class ConflictTests(SynchronousTestCase):
             )
 
     def test_first_by_name_keeps_it(self):
-        """Of two of the same age it is the first by name, and what has no portal is left out."""
+        """Of two with the same age the first by name has it; one without portals is left out."""
         state = of(service("b"), service("a"))
         self.assertEqual(["default/a TCP IPv4"], list(shown(state)))
         self.assertEqual(1, len(told(state)))
@@ -373,7 +373,7 @@ class ConflictTests(SynchronousTestCase):
         self.assertEqual((3, []), (len(state.services), told(state)))
 
     def test_health_check_port(self):
-        """A port for health checks is this machine's like a node port."""
+        """A port for health checks belongs to this machine like a node port."""
         state = of(
             service("a", "10.96.0.1", ports=[port(80, nodePort=32000)]),
             service(
@@ -392,7 +392,7 @@ class LoopTests(SynchronousTestCase):
     """Endpoints that would lead back to a portal."""
 
     def test_cluster_ip(self):
-        """One that is a cluster IP and its port is left out, whichever Service it is of."""
+        """One that is the cluster IP and port of any Service is left out."""
         a = service("a", "10.96.0.1", ports=[port(80)])
         b = service("b", "10.96.0.2", ports=[port(80)])
         state = of(a, b, endpoint_slice("10.96.0.2", "10.1.0.1", of="a", ports=[port(80)]))
@@ -406,7 +406,7 @@ class LoopTests(SynchronousTestCase):
         )
 
     def test_node_port_of_this_machine(self):
-        """So is one that is a node port of this machine, not of another."""
+        """So is one that is a node port of this machine, but not of another."""
         node = replace(HERE, addresses=frozenset({ip_address("192.0.2.7")}))
         web = service(ports=[port(80, nodePort=30080)])
         slices = endpoint_slice("192.0.2.7", "192.0.2.8", ports=[port(30080)])
@@ -414,8 +414,8 @@ class LoopTests(SynchronousTestCase):
         self.assertEqual(["192.0.2.8:30080"], [str(each) for each in made.endpoints])
 
     def test_addresses_without_node_ports(self):
-        """At an address that serves no node ports an endpoint may have the number of one; a family
-        without networks has them at all of its addresses.
+        """At an address without node ports an endpoint may have the number of one; a family without
+        networks has node ports at all of its addresses.
         """
         node = replace(
             HERE,
@@ -432,7 +432,7 @@ class LoopTests(SynchronousTestCase):
         )
 
     def test_other_protocol(self):
-        """What is a portal by another protocol is an endpoint like others."""
+        """A portal of another protocol is an endpoint like others."""
         node = replace(HERE, addresses=frozenset({ip_address("192.0.2.7")}))
         tcp = port(80, nodePort=30053)
         udp = port(53, protocol="UDP")
@@ -452,7 +452,7 @@ class LoopTests(SynchronousTestCase):
             self.assertEqual([], told(state))
 
     def test_both_protocols(self):
-        """Of a Service with both the endpoint is left out by the one by which it is a portal."""
+        """In a Service with both protocols the endpoint is left out for the portal's protocol."""
         web = service(ports=[port(80, "a", nodePort=30080), port(80, "b", protocol="UDP")])
         slices = endpoint_slice(
             "192.0.2.7", ports=[port(30080, "a"), port(30080, "b", protocol="UDP")]
@@ -465,8 +465,8 @@ class LoopTests(SynchronousTestCase):
         )
 
     def test_around(self):
-        """So are those by which Services lead to external portals of one another, and back; one
-        that only leads on to another Service is as good as others.
+        """Endpoints by which Services lead to external portals of each other, and back, are left
+        out; one that only leads to another Service is not.
         """
         state = of(
             service("a", "10.96.0.1", external=["192.0.2.1"]),
@@ -498,7 +498,7 @@ class LoopTests(SynchronousTestCase):
         self.assertEqual(3, len(told(state)))
 
     def test_around_by_two_ports(self):
-        """One Service may do so alone, with one port that leads to the other."""
+        """One Service may form a loop by two of its ports."""
         web = service(ports=[port(80, "a"), port(81, "b")], external=["192.0.2.1"])
         slices = endpoint_slice("192.0.2.1", "10.1.0.1", ports=[port(81, "a"), port(80, "b")])
         for made in of(web, slices).services.values():
@@ -506,12 +506,14 @@ class LoopTests(SynchronousTestCase):
 
 
 class LinkLocalTests(SynchronousTestCase):
-    """Endpoints with addresses that are another machine's elsewhere."""
+    """Endpoints with link-local addresses, which belong to another machine elsewhere."""
 
     slices = endpoint_slice("169.254.2.1", "169.254.169.254", "10.1.0.1")
 
     def test_own(self):
-        """A hub's on this machine is used: it is shown as the endpoint of default/kubernetes."""
+        """The address of a hub on this machine is used: it is the endpoint of
+        default/kubernetes.
+        """
         own = frozenset({ip_address("169.254.2.1"), ip_address("192.0.2.7")})
         state = of(service(), self.slices, node=replace(HERE, addresses=own))
         self.assertEqual(
@@ -526,7 +528,7 @@ class LinkLocalTests(SynchronousTestCase):
         )
 
     def test_others(self):
-        """One that this machine has not is left out, and comes in when it has it."""
+        """One that this machine does not have is left out, and used once it does."""
         memory = Memory()
         objects = taken(service(), self.slices)
         (made,) = desired_state(*objects, HERE, memory).services.values()
@@ -537,13 +539,13 @@ class LinkLocalTests(SynchronousTestCase):
 
 
 class LoopbackTests(SynchronousTestCase):
-    """Endpoints at loopback addresses, which are another machine's on each."""
+    """Endpoints at loopback addresses, which exist on every machine."""
 
     slices = endpoint_slice(endpoint("127.0.0.1", node="here"), endpoint("10.1.0.1"))
 
     def test_where_others_are_clients(self):
-        """They are not used, and not counted for load balancers: who reaches a portal would reach
-        what listens for this machine alone.
+        """They are not used, and not counted for load balancers: clients of a portal would reach
+        listeners that are only for this machine.
         """
         balanced = service(
             type="LoadBalancer", externalTrafficPolicy="Local", healthCheckNodePort=32000
@@ -563,7 +565,7 @@ class LoopbackTests(SynchronousTestCase):
         self.assertEqual([], shown(state)["default/six TCP IPv6"][1])
 
     def test_where_nobody_else_is(self):
-        """They are endpoints as others are."""
+        """They are endpoints like others."""
         state = of(service(), self.slices, node=replace(HERE, loopback=True))
         self.assertEqual(
             ["10.1.0.1:8080", "127.0.0.1:8080"], shown(state)["default/web TCP IPv4"][1]
@@ -572,10 +574,10 @@ class LoopbackTests(SynchronousTestCase):
 
 
 class ProblemTests(SynchronousTestCase):
-    """What is wrong in one object harms no other."""
+    """Problems of one object do not affect others."""
 
     def test_told_with_what_is_served(self):
-        """Problems of a Service and of its slices are told; the rest of both is served."""
+        """Problems of a Service and of its slices are reported; the rest of both is served."""
         state = of(
             service(ports=[port(80, "http"), port(70_000, "bad")]),
             endpoint_slice("10.1.0.1", "224.0.0.1", ports=[port(8080, "http")]),
@@ -592,10 +594,10 @@ class ProblemTests(SynchronousTestCase):
 
 
 class MemoryTests(SynchronousTestCase):
-    """What is computed again and again."""
+    """Caching of repeated computations."""
 
     def test_unchanged_services_are_the_same(self):
-        """After one slice has changed, virtual services of others are the very same objects."""
+        """After one slice has changed, virtual services of others are identical objects."""
         memory = Memory()
         services, slices = taken(
             *(service(f"s{n}", f"10.96.0.{n}") for n in range(1, 9)),
@@ -612,16 +614,16 @@ class MemoryTests(SynchronousTestCase):
         self.assertEqual(desired_state(services, slices, HERE), after)
 
     def triggered(self, memory, *objects):
-        """Return when the reasons came of what has changed."""
+        """Return the trigger times of changes."""
         return desired_state(*taken(service(), *objects), HERE, memory).triggered
 
     def test_reasons(self):
-        """Those of slices that are new or others are told once; what serves may be the same."""
+        """Those of new or changed slices are returned once, even if the endpoints are the same."""
         memory, one = Memory(), endpoint_slice("10.1.0.1", triggered="2026-01-01T00:00:00.5Z")
         self.assertEqual((1767225600.5,), self.triggered(memory, one))
         self.assertEqual((), self.triggered(memory, one))
         later = "2026-01-01T00:00:10Z"
-        # By the reason alone nothing has changed.
+        # A change of the trigger time only is no change.
         self.assertEqual((), self.triggered(memory, endpoint_slice("10.1.0.1", triggered=later)))
         other = endpoint_slice("10.1.0.2", name="b", triggered=later)
         self.assertEqual((1767225610,), self.triggered(memory, one, other))
@@ -629,7 +631,7 @@ class MemoryTests(SynchronousTestCase):
         self.assertEqual((), self.triggered(memory, endpoint_slice("10.1.0.3")))
 
     def test_loops(self):
-        """So it is with a Service that has an endpoint which is a portal."""
+        """The same holds for a Service with an endpoint that is a portal."""
         memory = Memory()
         objects = taken(service(), endpoint_slice("10.96.0.1", "10.1.0.1", ports=[port(80)]))
         (before,) = desired_state(*objects, HERE, memory).services.values()
@@ -638,10 +640,10 @@ class MemoryTests(SynchronousTestCase):
         self.assertIs(before, after)
 
     def test_forgotten(self):
-        """Nothing is remembered of Services that are gone."""
+        """Removed Services are not remembered."""
 
         class Text(str):
-            """A text that may be asked for whether it is still there."""
+            """A text with weak references, to test whether it still exists."""
 
         memory = Memory()
         gone = Text("gone")

@@ -1,4 +1,4 @@
-"""What is kept of EndpointSlices, and what is told of those that are wrong."""
+"""Tests of parsing EndpointSlices, and of reported problems."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class KeptTests(SynchronousTestCase):
     """The fields of an EndpointSlice."""
 
     def test_conditions(self):
-        """What a condition that is absent means is what the API says."""
+        """Missing conditions have the meaning that the API defines."""
         for conditions, expected in (
             ({}, Condition.READY),
             ({"ready": None}, Condition.READY),
@@ -29,7 +29,7 @@ class KeptTests(SynchronousTestCase):
             self.assertEqual(expected, kept.condition, conditions)
 
     def test_no_conditions(self):
-        """An endpoint that says nothing at all is ready."""
+        """An endpoint without conditions is ready."""
         kept = endpoint_slice_from(endpoint_slice({"addresses": ["10.1.0.1"]}))
         self.assertEqual(Condition.READY, kept.endpoints[0].condition)
 
@@ -46,12 +46,12 @@ class KeptTests(SynchronousTestCase):
         self.assertIs(one.for_zones, other.for_zones)
 
     def test_first_address(self):
-        """Only the first address of an endpoint means anything."""
+        """Only the first address of an endpoint is used."""
         kept = endpoint_slice_from(endpoint_slice({"addresses": ["10.1.0.1", "10.1.0.2"]}))
         self.assertEqual(["10.1.0.1"], [str(each.address) for each in kept.endpoints])
 
     def test_skipped(self):
-        """One of no Service, of a headless one, and one of another proxy."""
+        """Slices without a Service, of a headless one, and of another proxy are skipped."""
         for label in ("service.kubernetes.io/headless", "service.kubernetes.io/service-proxy-name"):
             skipped = endpoint_slice("10.1.0.1")
             skipped["metadata"]["labels"][label] = "x"
@@ -68,10 +68,10 @@ class KeptTests(SynchronousTestCase):
 
 
 class WrongTests(SynchronousTestCase):
-    """Values that cannot be: each is told, and all else is kept."""
+    """Invalid values: each is reported, and the rest is kept."""
 
     def test_addresses(self):
-        """Endpoints that are no machine's address, or of the other family, are left out."""
+        """Endpoints whose address is invalid, or of the other family, are left out."""
         wrong = ["0.0.0.0", "224.0.0.1", "name", "", "fd00::1"]
         kept = endpoint_slice_from(endpoint_slice(*wrong, "10.1.0.1"))
         self.assertEqual(["10.1.0.1"], [str(each.address) for each in kept.endpoints])
@@ -81,27 +81,27 @@ class WrongTests(SynchronousTestCase):
         )
 
     def test_addresses_of_ipv6(self):
-        """So it is with IPv6, where an IPv4 address in disguise is one of IPv4."""
+        """The same with IPv6, where an IPv4-mapped address counts as IPv4."""
         wrong = ["fe80::1", "::", "ff02::1", "10.1.0.1", "::ffff:10.1.0.1"]
         kept = endpoint_slice_from(endpoint_slice(*wrong, "fd00::1", version=6))
         self.assertEqual(["fd00::1"], [str(each.address) for each in kept.endpoints])
         self.assertEqual(len(wrong), len(kept.problems))
 
     def test_ports(self):
-        """A port that is none is told; one that is carried by nobody is its Service's matter."""
+        """An invalid port is reported; an unsupported protocol is reported for the Service."""
         ports = [port(0, "a"), port(70_000, "b"), port(None, "c"), port(1, "d", protocol="SCTP")]
         kept = endpoint_slice_from(endpoint_slice("10.1.0.1", ports=[*ports, port(80, "e")]))
         self.assertEqual((SlicePort("e", Protocol.TCP, 80),), kept.ports)
         self.assertEqual(3, len(kept.problems))
 
     def test_address_type(self):
-        """Names are not looked up."""
+        """Names are not resolved."""
         names = {**endpoint_slice("a.example.com"), "addressType": "FQDN"}
         kept = endpoint_slice_from(names)
         self.assertEqual(((), 1), (kept.endpoints, len(kept.problems)))
 
     def test_thousand_endpoints(self):
-        """As many as a slice may have are kept; of as many wrong ones, some are told."""
+        """As many as a slice may have are kept; of as many invalid ones, some are reported."""
         good = [f"10.1.{n // 250}.{n % 250 + 1}" for n in range(1000)]
         self.assertEqual(1000, len(endpoint_slice_from(endpoint_slice(*good)).endpoints))
         bad = endpoint_slice_from(endpoint_slice(*["224.0.0.1"] * 1000))

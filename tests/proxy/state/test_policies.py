@@ -1,4 +1,4 @@
-"""Which endpoints serve: readiness, topology, and what is done where these leave none."""
+"""Tests of the selection of endpoints: readiness, topology, and fallbacks."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ def one(condition=READY, node="", zone="", zones="", nodes=""):
 
 
 class PolicyCase(SynchronousTestCase):
-    """Endpoints are told apart by their ports: the first one has port 1."""
+    """Endpoints are identified by their ports: the first one has port 1."""
 
     def candidates(self, endpoints):
-        """Return them as they are chosen from."""
+        """Return the candidates."""
         return {Endpoint(each.address, port): each for port, each in enumerate(endpoints, start=1)}
 
     def cluster(self, *endpoints, distribution=Distribution.ANY, zone="a"):
-        """Return the ports of those that serve, wherever they are."""
+        """Return the ports of the endpoints that serve, wherever they are."""
         candidates = self.candidates(endpoints)
         return [each.port for each in cluster_endpoints(candidates, distribution, "here", zone)]
 
     def local(self, *endpoints):
-        """Return the ports of those that serve on this node."""
+        """Return the ports of the endpoints that serve on this node."""
         return [each.port for each in local_endpoints(self.candidates(endpoints), "here")]
 
 
 class ReadinessTests(PolicyCase):
-    """Those that end serve where none is ready (KEP-1669)."""
+    """Terminating endpoints serve if none is ready (KEP-1669)."""
 
     def test_ready(self):
         """Only the ready ones serve."""
         self.assertEqual([2, 4], self.cluster(one(DRAINING), one(), one(NOT_READY), one()))
 
     def test_draining(self):
-        """Without any, those that end serve; one that is not ready never does."""
+        """Without ready ones, terminating ones that serve do; others never do."""
         self.assertEqual([1], self.cluster(one(DRAINING), one(NOT_READY)))
         self.assertEqual([], self.cluster(one(NOT_READY)))
 
     def test_local(self):
-        """So it is among those on this node alone, whatever others are."""
+        """The same holds among local endpoints, whatever others are."""
         here, there = {"node": "here"}, {"node": "there"}
         self.assertEqual([2], self.local(one(**there), one(**here), one(DRAINING, **here)))
         self.assertEqual([2], self.local(one(**there), one(DRAINING, **here)))
@@ -59,10 +59,10 @@ class ReadinessTests(PolicyCase):
 
 
 class HintTests(PolicyCase):
-    """Hints say where an endpoint should be used (KEP-2433, KEP-3015)."""
+    """Hints specify where an endpoint should be used (KEP-2433, KEP-3015)."""
 
     def test_zone(self):
-        """Those for the zone of this node serve it."""
+        """Endpoints with a hint for the zone of this node serve it."""
         self.assertEqual([1, 3], self.cluster(one(zones="a"), one(zones="b"), one(zones="b a")))
 
     def test_one_without(self):
@@ -70,19 +70,19 @@ class HintTests(PolicyCase):
         self.assertEqual([1, 2], self.cluster(one(zones="a"), one()))
 
     def test_one_without_that_is_not_ready(self):
-        """What is not ready is not asked for hints."""
+        """Endpoints that are not ready need no hints."""
         self.assertEqual([1], self.cluster(one(zones="a"), one(zones="b"), one(NOT_READY)))
 
     def test_no_endpoint_for_the_zone(self):
-        """A zone that has none is served by all."""
+        """A zone without endpoints is served by all."""
         self.assertEqual([1, 2], self.cluster(one(zones="b"), one(zones="c")))
 
     def test_node_without_zone(self):
-        """So is a node that is in no zone."""
+        """So is a node without a zone."""
         self.assertEqual([1, 2], self.cluster(one(zones="a"), one(zones="b"), zone=""))
 
     def test_node(self):
-        """Hints for nodes count before those for zones, which count where the node has none."""
+        """Hints for nodes take precedence over those for zones, unless the node has none."""
         self.assertEqual(
             [2], self.cluster(one(zones="a", nodes="there"), one(zones="b", nodes="here"))
         )
@@ -91,26 +91,26 @@ class HintTests(PolicyCase):
         )
 
     def test_draining(self):
-        """Those that end serve wherever they are, as in kube-proxy."""
+        """Terminating endpoints serve wherever they are, as in kube-proxy."""
         self.assertEqual([1, 2], self.cluster(one(DRAINING, zones="a"), one(DRAINING, zones="b")))
 
     def test_local_policy(self):
-        """The policy Local asks for no hints."""
+        """The policy Local ignores hints."""
         self.assertEqual([1], self.local(one(node="here", zones="b"), one(node="there", zones="a")))
 
 
 class DistributionTests(PolicyCase):
-    """Where nobody writes hints, nodes and zones of the endpoints stand in for them."""
+    """Without hints, nodes and zones of the endpoints are used instead."""
 
     def test_zone(self):
-        """Those in this zone are preferred, all serve where there is none."""
+        """Endpoints in this zone are preferred; all serve if there are none."""
         same = Distribution.SAME_ZONE
         self.assertEqual([1], self.cluster(one(zone="a"), one(zone="b"), distribution=same))
         self.assertEqual([1, 2], self.cluster(one(zone="b"), one(zone="c"), distribution=same))
         self.assertEqual([1, 2], self.cluster(one(), one(zone="a"), distribution=same, zone=""))
 
     def test_node(self):
-        """Those on this node are preferred, then those in its zone, then all."""
+        """Endpoints on this node are preferred, then those in its zone, then all."""
         same = Distribution.SAME_NODE
         here, near, far = (
             one(node="here", zone="a"),
@@ -122,7 +122,7 @@ class DistributionTests(PolicyCase):
         self.assertEqual([1], self.cluster(far, distribution=same))
 
     def test_hints_first(self):
-        """Hints count before them."""
+        """Hints take precedence."""
         self.assertEqual(
             [2],
             self.cluster(
@@ -133,5 +133,5 @@ class DistributionTests(PolicyCase):
         )
 
     def test_any(self):
-        """A Service that prefers nothing is served by all, wherever they are."""
+        """A Service without a preference is served by all, wherever they are."""
         self.assertEqual([1, 2], self.cluster(one(node="here", zone="a"), one(zone="b")))

@@ -1,4 +1,4 @@
-"""What is kept of Services, and what is told of those that are wrong."""
+"""Tests of parsing Services, and of reported problems."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from yurttunnel.proxy.state.virtual_services import Protocol
 
 
 def problems(obj):
-    """Return what is told of a Service, without its name."""
+    """Return the problems of a Service, without its name."""
     return [problem.text for problem in service_from(obj).problems]
 
 
 class SkippedTests(SynchronousTestCase):
-    """Services that are not proxied, which is no problem."""
+    """Services that are skipped, which is no problem."""
 
     def test_skipped(self):
         """Headless ones, those of another proxy, and ExternalName have no portals."""
@@ -36,7 +36,7 @@ class SkippedTests(SynchronousTestCase):
             self.assertIsNone(service_from(skipped))
 
     def test_without_selector(self):
-        """One without a selector is proxied: somebody writes its endpoints."""
+        """One without a selector is served: its endpoints are written by others."""
         self.assertIsNotNone(service_from(service(selector=None)))
 
 
@@ -44,7 +44,7 @@ class KeptTests(SynchronousTestCase):
     """The fields of a Service."""
 
     def test_addresses(self):
-        """All addresses are kept; of a load balancer's those that packets carry here (KEP-1860)."""
+        """All addresses are kept; of a load balancer those that packets have here (KEP-1860)."""
         web = service("web", "10.96.0.1", "fd00::1", external=["192.0.2.1"])
         web["status"]["loadBalancer"]["ingress"] = [
             {"ip": "192.0.2.2"},
@@ -69,7 +69,7 @@ class KeptTests(SynchronousTestCase):
         self.assertEqual((ip_address("10.96.0.1"),), service_from(web).cluster_ips)
 
     def test_ports(self):
-        """A port has a name, a protocol, a number, and perhaps a node port."""
+        """A port has a name, a protocol, a number, and optionally a node port."""
         web = service(ports=[port(80, "http", nodePort=30080), port(53, "dns", protocol="UDP")])
         self.assertEqual(
             (
@@ -80,7 +80,7 @@ class KeptTests(SynchronousTestCase):
         )
 
     def test_source_ranges(self):
-        """They are in the spec, or else in the annotation that was there before it."""
+        """They are in the spec, or else in the older annotation."""
         older = {"service.beta.kubernetes.io/load-balancer-source-ranges": "10.0.0.0/8, fd00::/8"}
         for web, expected in (
             (service(), None),
@@ -95,7 +95,7 @@ class KeptTests(SynchronousTestCase):
             self.assertEqual(networks, service_from(web).sources)
 
     def test_affinity(self):
-        """It lasts for 10,800 s unless the Service says otherwise."""
+        """It lasts for 10,800 s by default."""
         for given, seconds in (({}, 10800), ({"clientIP": {"timeoutSeconds": 60}}, 60)):
             web = service(sessionAffinity="ClientIP", sessionAffinityConfig=given)
             self.assertEqual(seconds, service_from(web).affinity)
@@ -113,7 +113,7 @@ class KeptTests(SynchronousTestCase):
             self.assertEqual((expected, ()), (kept.distribution, kept.problems))
 
     def test_health_check_node_port(self):
-        """It is asked of load balancers' Services with the policy Local alone."""
+        """It applies to Services of load balancers with the policy Local only."""
         local = {"externalTrafficPolicy": "Local", "healthCheckNodePort": 32000}
         self.assertEqual(
             [32000, 0, 0],
@@ -129,7 +129,7 @@ class KeptTests(SynchronousTestCase):
 
 
 class WrongTests(SynchronousTestCase):
-    """Values that cannot be: each is told, and all else is kept."""
+    """Invalid values: each is reported, and the rest is kept."""
 
     def test_ports(self):
         """A port that cannot be served is left out."""
@@ -160,7 +160,7 @@ class WrongTests(SynchronousTestCase):
         )
 
     def test_node_ports(self):
-        """A node port that cannot be, or is another port's, is left out; its port is served."""
+        """A node port that is invalid, or another port's, is left out; its port is served."""
         web = service(
             ports=[
                 port(80, "a", nodePort=70_000),
@@ -174,7 +174,7 @@ class WrongTests(SynchronousTestCase):
         self.assertEqual(["default/web:a", "default/web:c"], [each.what for each in kept.problems])
 
     def test_addresses(self):
-        """An address that is none, or means no machine, is left out."""
+        """An address that is invalid, or special, is left out."""
         web = service(
             "web",
             "10.96.0.1",
@@ -191,14 +191,14 @@ class WrongTests(SynchronousTestCase):
         self.assertLess(max(len(each.text) for each in kept.problems), 150)
 
     def test_sources(self):
-        """Where no range is one, nobody may: what was to be a limit does not become none."""
+        """If no range is valid, no client is allowed: a limit must not disappear."""
         wrong = ["10.0.0.0", "10.0.0.0/255.0.0.0", "here", "fd00::%eth0/64"]
         web = service(loadBalancerSourceRanges=wrong)
         self.assertEqual((), service_from(web).sources)
         self.assertEqual(4, len(problems(web)))
 
     def test_words(self):
-        """Words that are not known are told, with those that are."""
+        """Unknown words are reported, with the known ones."""
         web = service(
             trafficDistribution="Near",
             annotations={
@@ -219,7 +219,7 @@ class WrongTests(SynchronousTestCase):
         )
 
     def test_affinity(self):
-        """A time that cannot be is the default."""
+        """An invalid timeout is replaced by the default."""
         for seconds in (0, -1, 86_401, "60"):
             config = {"clientIP": {"timeoutSeconds": seconds}}
             web = service(sessionAffinity="ClientIP", sessionAffinityConfig=config)
@@ -227,14 +227,14 @@ class WrongTests(SynchronousTestCase):
             self.assertEqual(1, len(problems(web)))
 
     def test_long_names(self):
-        """Names of 253 characters are as good as others."""
+        """Names of 253 characters are valid."""
         name = "n" * 253
         self.assertEqual(
             (name, ()), (service_from(service(name)).name, service_from(service(name)).problems)
         )
 
     def test_names_that_are_none(self):
-        """The Service, or the port, is left out: what rules and the log cannot take breaks none."""
+        """The Service, or the port, is left out: an invalid name must not break rules or log."""
         for name in ('a"b', "a b", "a;b", "a\nb", "$(x)", "\u00e9", "a/b", "", "n" * 254):
             made = service_from(service(name))
             self.assertEqual((), made.ports)
@@ -246,7 +246,7 @@ class WrongTests(SynchronousTestCase):
             self.assertEqual(1, len(problems(web)))
 
     def test_many(self):
-        """Of very many problems of one Service some are told, and how many there are more."""
+        """Of very many problems of one Service some are reported, with the number of others."""
         web = service(external=["::"] * 100 + [f"127.0.0.{n}" for n in range(100)])
         told = problems(web)
         self.assertEqual(MOST_TOLD + 1, len(told))
