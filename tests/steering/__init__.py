@@ -1,1 +1,1 @@
-"""Steering: the callers of nodes are led to the server."""
+"""Tests of steering: redirecting connections to nodes to the server."""

@@ -12,13 +12,13 @@ from yurttunnel.steering.interfaces import Applied, IFirewall
 
 @implementer(IFirewall)
 class FakeFirewall:
-    """The rules of one family of addresses, which may refer to ``sets``, a ``FakeAddressSets``.
+    """The rules of one address family, which may refer to ``sets``, a ``FakeAddressSets``.
 
-    ``rules`` is what is there, by port; a test may change it behind the manager's back. While
-    ``failure`` is not ``None``, every call fails with it, and with ``refuses_sets`` those do that
-    refer to a set; with ``late_failure`` rules are made, and that fails all the same. While
-    ``hold`` is a ``Deferred``, calls wait for it. ``calls`` says what was called, and may be shared
-    with other fakes.
+    ``rules`` are the current ones by port; a test may change them behind the manager's back. While
+    ``failure`` is not ``None``, every call fails with it; with ``refuses_sets``, calls with a set
+    do. With ``late_failure`` rules are created, and the call fails all the same. While ``hold`` is
+    a ``Deferred``, calls wait for it. ``calls`` records the calls, and may be shared with other
+    fakes.
     """
 
     backend = "nft"
@@ -81,7 +81,7 @@ class FakeFirewall:
         self.sets.busy |= {rule[0] for rule in self.rules.values() if isinstance(rule[0], str)}
 
     def made_of(self, desired, set_name):
-        """Return what rules are wanted: by the port, the match, and where it leads to."""
+        """Return the desired rules by port: the match and the target."""
         if desired.is_nothing:
             return {}
         match = set_name if desired.match is Match.EDGE_SET else desired.cloud

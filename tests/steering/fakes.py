@@ -1,6 +1,6 @@
-"""The kernel's sets of addresses and its table of connections, in memory.
+"""The kernel's sets of addresses and its conntrack table, in memory.
 
-The tests in ``tests/steering/netlink`` hold each of them against the real one.
+Tests in ``tests/steering/netlink`` compare each of them with the real one.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from yurttunnel.steering.interfaces import Flow, IAddressSets, IFlows
 
 @implementer(IAddressSets)
 class FakeAddressSets:
-    """Sets of addresses that a test may look into.
+    """Sets of addresses that a test may inspect.
 
     ``sets`` are their contents, and ``busy`` those that rules refer to, which cannot be removed.
-    While ``failure`` is not ``None``, every call fails with it, and with ``late_failure`` sets are
-    made, and that fails all the same; ``calls`` says what was called. ``is_supported`` is what
-    ``supported`` answers.
+    While ``failure`` is not ``None``, every call fails with it; with ``late_failure`` sets are
+    created, and the call fails all the same. ``calls`` records the calls. ``is_supported`` is the
+    result of ``supported``.
     """
 
     def __init__(self) -> None:
@@ -66,10 +66,10 @@ class FakeAddressSets:
 
 @implementer(IFlows)
 class FakeFlows:
-    """Connections that a test may look into.
+    """Connections that a test may inspect.
 
-    ``flows`` are those that there are. While ``failure`` is not ``None``, every call fails with
-    it; ``calls`` says with which version and ports ``cut`` was called.
+    ``flows`` are the current ones. While ``failure`` is not ``None``, every call fails with it;
+    ``calls`` records the versions and ports of calls of ``cut``.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""A manager over a cluster, a firewall, sets and flows in memory."""
+"""A manager with a cluster, a firewall, sets and flows in memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ INSECURE6 = Target(ip_address("::1"), 10264)
 EDGE4, EDGE6 = "YURTTUNNEL-EDGE4", "YURTTUNNEL-EDGE6"
 
 RULES = {10250: (EDGE4, SECURE, None), 10255: (EDGE4, INSECURE, None)}
-"""What is there of an edge node with an IPv4 address."""
+"""The rules for an edge node with an IPv4 address."""
 
 REFUSED = SteeringFailed("iptables-restore: line 3 failed")
 
@@ -42,16 +42,16 @@ def addresses(*texts):
 
 
 def flow(destination, port, answers=None, local=True):
-    """Make a flow; ``answers`` is a target, the destination itself where there is none."""
+    """Make a flow; ``answers`` is a target, by default the destination itself."""
     address = ip_address(destination)
     return Flow(address, port, answers or Target(address, port), local)
 
 
 class SteeredTestCase(SynchronousTestCase):
-    """Everything around a manager, without one."""
+    """The environment of a manager, without a manager."""
 
     def setUp(self):
-        """Make a machine, and keep what is logged."""
+        """Make a machine, and record what is logged."""
         self.patch(random, "uniform", lambda low, high: high)
         self.make_machine()
         self.lines = []
@@ -78,20 +78,20 @@ class SteeredTestCase(SynchronousTestCase):
         self.put("edge-1", "192.168.0.1", labels=EDGE)
 
     def note(self, event):
-        """Keep what steering logs."""
+        """Record what steering logs."""
         if event["log_namespace"].startswith("yurttunnel.steering"):
             self.lines.append(formatEvent(event))
 
     def put(self, *args, **kwargs):
-        """Create a node, or change it."""
+        """Create or change a node."""
         self.informers.put(NODES, node(*args, **kwargs))
 
     def put_ports(self, **data):
-        """Create the ConfigMap of the ports, or change it."""
+        """Create or change the ConfigMap of the ports."""
         self.informers.put(CONFIG_MAPS, config_map("kube-system", **data))
 
     def settings(self, **changes):
-        """Return what the command line says."""
+        """Return the settings of the command line."""
         kept = {
             "listeners": {4: Listeners(SECURE, INSECURE), 6: Listeners(SECURE6, INSECURE6)},
             "match": None,
@@ -102,7 +102,7 @@ class SteeredTestCase(SynchronousTestCase):
         return SteeringSettings(**{**kept, **changes})
 
     def find(self):
-        """Find the firewalls of the machine."""
+        """Detect the firewalls of the machine."""
         self.searches += 1
         if self.search_failure is not None:
             return fail(self.search_failure)
@@ -128,16 +128,16 @@ class SteeredTestCase(SynchronousTestCase):
         return self.closed
 
     def start(self, **changes):
-        """Start a manager, and let it do what it does at once."""
+        """Start a manager, and run what is due at once."""
         manager = self.manager(**changes)
         manager.startService()
         self.clock.advance(0)
         return manager
 
     def settle(self):
-        """Let a change have its effect."""
+        """Let a change take effect."""
         self.clock.advance(SETTLE_SECONDS)
 
     def logged(self, *words):
-        """Return the lines that have all these words."""
+        """Return the log lines that contain all these words."""
         return [line for line in self.lines if all(word in line for word in words)]

@@ -1,4 +1,4 @@
-"""Rules are repaired in time and at a bounded cost, whatever has happened before, in any order."""
+"""Tests that rules are repaired in time and at a limited cost, after any events in any order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from yurttunnel.steering.probe_schedule import BLIND_PAUSE, LEAST_PAUSE
 REFUSED = SteeringFailed("iptables-restore: line 3 failed")
 
 TURNS = 1.5
-"""Seconds that noticing and doing take in turns of the reactor, beside the pause."""
+"""Seconds for detection and repair in reactor turns, in addition to the pause."""
 
 _STEPS = st.one_of(
     st.tuples(st.sampled_from(("label", "port", "flush", "others", "refuse", "allow", "restart"))),
@@ -26,7 +26,7 @@ _STEPS = st.one_of(
 
 
 class AnyOrderTests(SteeredTestCase):
-    """Changes of nodes and ports, of others, failures, looks that hang and leaps of the clock."""
+    """Changes of nodes and ports, by others, failures, checks that hang, and leaps of the clock."""
 
     @settings(max_examples=60, deadline=None)
     @given(st.lists(_STEPS, max_size=8), st.booleans())
@@ -35,7 +35,7 @@ class AnyOrderTests(SteeredTestCase):
     @example([("leaps", 3600.0), ("label",), ("passes", 2.0)], False)
     @example([("hangs", 100_000.0), ("passes", 2.0)], True)
     def test_repaired(self, steps, counts):
-        """What is flushed now is there again within the pause that is documented."""
+        """After a flush the rules are repaired within the documented pause."""
         self.make_machine()
         self.firewall.counts_changes = counts
         self.manager_under_test = self.start()
@@ -46,12 +46,12 @@ class AnyOrderTests(SteeredTestCase):
         failing = self.firewall.failure is not None
         self.do_allow()
         self.do_flush()
-        # A look that took long has a long pause after it, and a failure has a growing one.
+        # A pause after a slow check is long, and after failures it grows.
         pause = PERIOD if hung else 30.0 if failing else LEAST_PAUSE if counts else BLIND_PAUSE
         self.do_passes(pause + TURNS)
         self.assertLessEqual({10250, 10255}, self.firewall.rules.keys())
         self.assertIsNone(self.manager_under_test.problem())
-        # And what nobody disturbs is not looked at more often: by the pause, and each period.
+        # Undisturbed rules are not checked more often than each pause and each period.
         self.do_passes(PERIOD)
         self.calls.clear()
         self.do_passes(PERIOD)
@@ -61,12 +61,12 @@ class AnyOrderTests(SteeredTestCase):
         self.successResultOf(self.manager_under_test.stopService())
 
     def do_label(self):
-        """Have a node change side."""
+        """Move a node to the other side."""
         self.is_edge = not getattr(self, "is_edge", False)
         self.put("moving", "10.0.0.2", labels=EDGE if self.is_edge else CLOUD)
 
     def do_port(self):
-        """Have another port."""
+        """Add another port."""
         self.ports = getattr(self, "ports", 9000) + 1
         self.put_ports(http_proxy_ports=str(self.ports))
 
@@ -76,15 +76,15 @@ class AnyOrderTests(SteeredTestCase):
         self.firewall.changes += 1
 
     def do_others(self):
-        """Have another program change rules of its own."""
+        """Have another program change its own rules."""
         self.firewall.changes += 1
 
     def do_refuse(self):
-        """Have the kernel refuse rules."""
+        """Have the kernel reject rules."""
         self.firewall.failure = REFUSED
 
     def do_allow(self):
-        """Have the kernel take them again."""
+        """Have the kernel accept them again."""
         self.firewall.failure = None
 
     def do_restart(self):
@@ -96,15 +96,15 @@ class AnyOrderTests(SteeredTestCase):
         self.clock.advance(0)
 
     def do_passes(self, seconds):
-        """Let time pass as it does."""
+        """Let time pass."""
         self.clock.pump([LOOK_SECONDS] * round(seconds / LOOK_SECONDS))
 
     def do_leaps(self, seconds):
-        """Have the clock leap, as after a machine slept."""
+        """Have the clock leap, as after a suspend."""
         self.clock.advance(seconds)
 
     def do_hangs(self, seconds):
-        """Have what is asked of the kernel take long, by the clock."""
+        """Have requests to the kernel take long."""
         self.firewall.hold = hold = Deferred()
         self.firewall.changes += 1
         self.do_passes(BLIND_PAUSE)

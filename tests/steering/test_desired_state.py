@@ -1,4 +1,4 @@
-"""What is wanted of the firewall."""
+"""Tests of the desired state of the firewall."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ PASSTHROUGH = Target(ip_address("10.0.0.1"), 10261)
 
 
 def settings(listeners=None, pods=False, passthrough_ports=(10250,)):
-    """Return what the command line says."""
+    """Return the settings of the command line."""
     return SteeringSettings(
         {4: listeners or Listeners(SECURE, INSECURE)}, None, pods, frozenset(passthrough_ports), 60
     )
 
 
 def of(nodes, ports=None, **changes):
-    """Return what is wanted of IPv4."""
+    """Return the desired state of IPv4."""
     made = settings(**changes)
     return desired(made, Match.EDGE_SET, map(node_from, nodes), ports or Ports(), ())[4]
 
@@ -50,7 +50,7 @@ class AddressTests(SynchronousTestCase):
         self.assertEqual(addresses("192.0.2.3", "192.0.2.4"), cloud)
 
     def test_all_addresses(self):
-        """All internal and external addresses of both families count, and no others."""
+        """All internal and external addresses of both families are used, and no others."""
         nodes = [
             node(
                 "a",
@@ -70,11 +70,11 @@ class AddressTests(SynchronousTestCase):
         )
 
     def test_reserved(self):
-        """Addresses that are reserved for the future are used by some clouds already."""
+        """Some clouds already use addresses that are reserved for the future."""
         self.assertEqual(addresses("240.0.0.1"), self.sides(node("a", "240.0.0.1", labels=EDGE))[0])
 
     def test_useless(self):
-        """Addresses that are none, or of no single machine elsewhere, are on no side."""
+        """Invalid addresses, and those without a single machine, are ignored."""
         for text in (
             "127.0.0.1",
             "127.8.8.8",
@@ -96,7 +96,7 @@ class AddressTests(SynchronousTestCase):
                     self.assertEqual((frozenset(), frozenset()), sides, text)
 
     def test_services(self):
-        """Cluster addresses of the server's Services are no node's, whatever nodes say."""
+        """Cluster addresses of the server's Services are never a node's, whatever nodes report."""
         services = addresses("10.96.0.7", "fd00::7")
         nodes = [
             node("edge-1", "192.0.2.1", "10.96.0.7", "fd00::7", labels=EDGE),
@@ -109,7 +109,7 @@ class AddressTests(SynchronousTestCase):
         )
 
     def test_shared(self):
-        """An address of both an edge and a cloud node is that of the cloud node, and told."""
+        """An address of both an edge and a cloud node is that of the cloud node, and reported."""
         nodes = [
             node("a", "192.168.0.1", ("ExternalIP", "198.51.100.1"), labels=EDGE),
             node("gateway", "198.51.100.1"),
@@ -122,13 +122,13 @@ class AddressTests(SynchronousTestCase):
         self.assertIn("the cloud node gateway as well as of the edge node a", sentence)
 
     def test_all_shared(self):
-        """It is told even if nothing is left to intercept."""
+        """It is reported even if nothing is left to intercept."""
         nodes = [node("a", "192.0.2.1", labels=EDGE), node("b", "192.0.2.1")]
         self.assertTrue(of(nodes).is_nothing)
         self.assertEqual(1, len(left_out(settings(), of(nodes))))
 
     def test_many_shared(self):
-        """Few are told one by one, always the same."""
+        """A few are reported one by one, always the same."""
         nodes = [
             node(f"{kind}-{number:02}", f"192.0.2.{number}", labels=labels)
             for kind, labels in (("edge", EDGE), ("cloud", {}))
@@ -140,7 +140,7 @@ class AddressTests(SynchronousTestCase):
         self.assertEqual(found, left_out(settings(), of(reversed(nodes))))
 
     def test_many_of_a_node(self):
-        """The first 16 count, and the rest is told with the name of the node."""
+        """The first 16 are used, and the rest is reported with the name of the node."""
         many = [f"192.0.2.{number}" for number in range(16)]
         self.assertEqual((), left_out(settings(), of([node("a", *many, *many, labels=EDGE)])))
         nodes = [node("a", *many, "198.51.100.1", "2001:db8::1", labels=EDGE)]
@@ -157,7 +157,7 @@ class AddressTests(SynchronousTestCase):
         self.assertIn("IPv6 addresses of node a are ignored", sentence)
 
     def test_many_crowded(self):
-        """Ten such nodes are told one by one, in order, and then how many more there are."""
+        """Ten such nodes are reported one by one, in order, and then the number of the others."""
         many = [f"192.0.2.{number}" for number in range(17)]
         for count, more in ((10, []), (12, ["the same applies to IPv4 addresses of 2 more nodes"])):
             nodes = [node(f"n-{number:02}", *many, labels=EDGE) for number in range(count)]
@@ -169,13 +169,13 @@ class AddressTests(SynchronousTestCase):
             self.assertEqual(more, list(found[10:]))
 
     def test_notes_change_no_rules(self):
-        """Two that differ in what they tell are the same to the firewall."""
+        """States that differ only in their notes are equal for the firewall."""
         self.assertEqual(
             Interception(4, Match.EDGE_SET, notes=("a",)), Interception(4, Match.EDGE_SET)
         )
 
     def test_not_ready(self):
-        """A node that is not ready is on its side all the same."""
+        """A node that is not ready counts all the same."""
         edge, cloud = self.sides(
             node("a", "192.0.2.1", labels=EDGE, ready=False), node("b", "192.0.2.2", ready=False)
         )
@@ -183,20 +183,20 @@ class AddressTests(SynchronousTestCase):
         self.assertEqual(addresses("192.0.2.2"), cloud)
 
     def test_mapped(self):
-        """An IPv4 address in the form of an IPv6 one is an IPv4 address."""
+        """An IPv4-mapped IPv6 address is an IPv4 address."""
         edge, _ = self.sides(node("a", "::ffff:192.0.2.1", labels=EDGE))
         self.assertEqual(addresses("192.0.2.1"), edge)
 
 
 class PortTests(SynchronousTestCase):
-    """Where ports lead."""
+    """Targets of ports."""
 
     def test_kubelet(self):
-        """The kubelet's ports are always led to the server, by what they speak."""
+        """The kubelet's ports always lead to the server, by their protocol."""
         self.assertEqual({10250: SECURE, 10255: INSECURE}, of([]).ports)
 
     def test_configured(self):
-        """Configured ports lead to the listener for what they speak."""
+        """Configured ports lead to the listener for their protocol."""
         ports = Ports(http=frozenset({9100, 9101}), https=frozenset({9443}))
         found = of([], ports).ports
         self.assertEqual((INSECURE, INSECURE), (found[9100], found[9101]))
@@ -227,12 +227,12 @@ class PortTests(SynchronousTestCase):
         self.assertIn("does not listen on IPv6: see --bind-address", sentence)
 
     def test_no_listener_needed(self):
-        """There is nothing to tell of a family that no edge node has."""
+        """A family that no edge node has is not reported."""
         found = desired(settings(), Match.CLOUD_RETURN, [], Ports(), ())[6]
         self.assertEqual((), left_out(settings(), found))
 
     def test_pods(self):
-        """Pods get the same, but for listeners on loopback, which they do not reach."""
+        """The same applies to pods, except for listeners on loopback, which they do not reach."""
         nodes = [node("a", "192.0.2.1", labels=EDGE)]
         found = of(nodes, Ports(http=frozenset({9100})), pods=True)
         self.assertEqual({10250: SECURE}, found.pod_ports)
@@ -241,14 +241,14 @@ class PortTests(SynchronousTestCase):
         self.assertIn("--insecure-bind-address", sentence)
 
     def test_pods_everywhere(self):
-        """Listeners on all addresses are reached by pods as well."""
+        """Pods reach listeners on all addresses as well."""
         listeners = Listeners(Target(None, 10263), Target(None, 10264))
         found = of([node("a", "192.0.2.1", labels=EDGE)], listeners=listeners, pods=True)
         self.assertEqual(found.ports, found.pod_ports)
         self.assertEqual((), left_out(settings(listeners, pods=True), found))
 
     def test_without_pods(self):
-        """Unless they are asked for, pods get nothing, and nothing is told of them."""
+        """Without the flag pods are not intercepted, and nothing is reported about them."""
         found = of([node("a", "192.0.2.1", labels=EDGE)])
         self.assertEqual({}, found.pod_ports)
         self.assertEqual((), left_out(settings(), found))

@@ -1,4 +1,4 @@
-"""What the manager relies on of a firewall: the fake is held to it, and the kernel's."""
+"""The contract of a firewall for the manager, for the fake and for the kernel's."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ EDGE_SET = replace(CLOUD_RETURN, match=Match.EDGE_SET)
 
 
 class FirewallContract:
-    """Tests; a test case has ``firewall`` and ``sets``, and the method below that raises."""
+    """Tests; a test case has ``firewall`` and ``sets``, and overrides :meth:`lose_port`."""
 
     def lose_port(self):
-        """Have somebody else take away what is there for port 10250."""
+        """Have another program remove the rules of port 10250."""
         raise NotImplementedError
 
     async def test_unchanged(self):
-        """What has been made does not differ another time."""
+        """New rules do not differ a second time."""
         applied = await self.firewall.apply(CLOUD_RETURN, None)
         self.assertTrue(applied.differences)
         self.assertEqual(frozenset(), applied.former_ports)
@@ -44,7 +44,7 @@ class FirewallContract:
         self.assertEqual(((), {10250, 10255}), (applied.differences, applied.former_ports))
 
     async def test_changes(self):
-        """Each part of what is wanted makes a difference, and ports that leave are told."""
+        """Each part of the desired state makes a difference, and removed ports are returned."""
         await self.firewall.apply(CLOUD_RETURN, None)
         for changes in (
             {"cloud": addresses("10.0.0.1", "10.0.0.2")},
@@ -57,7 +57,7 @@ class FirewallContract:
         self.assertEqual({10250}, applied.former_ports)
 
     async def test_edge_is_in_set(self):
-        """With sets, the rules are the same whichever nodes there are."""
+        """With sets, the rules are the same for any nodes."""
         await self.sets.put(EDGE4, 4, EDGE_SET.edge)
         self.assertTrue((await self.firewall.apply(EDGE_SET, EDGE4)).differences)
         changed = replace(EDGE_SET, edge=addresses("192.168.0.2"), cloud=addresses("10.0.0.2"))
@@ -73,7 +73,7 @@ class FirewallContract:
         self.assertTrue(await self.sets.remove(EDGE4))
 
     async def test_nothing(self):
-        """When nothing is wanted any more, nothing is left."""
+        """If nothing is desired, nothing remains."""
         await self.firewall.apply(CLOUD_RETURN, None)
         nothing = replace(CLOUD_RETURN, edge=frozenset())
         applied = await self.firewall.apply(nothing, None)
@@ -82,14 +82,14 @@ class FirewallContract:
         self.assertFalse(await self.firewall.remove())
 
     async def test_remove(self):
-        """Removal says whether there was anything."""
+        """The result of a removal is whether there was anything."""
         self.assertFalse(await self.firewall.remove())
         await self.firewall.apply(CLOUD_RETURN, None)
         self.assertTrue(await self.firewall.remove())
         self.assertFalse(await self.firewall.remove())
 
     async def test_disturbed(self):
-        """What somebody else took away differs, and is there again."""
+        """What another program removed differs, and is restored."""
         await self.firewall.apply(CLOUD_RETURN, None)
         self.lose_port()
         self.assertTrue((await self.firewall.apply(CLOUD_RETURN, None)).differences)
@@ -105,15 +105,15 @@ class FakeFirewallTests(FirewallContract, TestCase):
         self.firewall = FakeFirewall(4, self.sets, [])
 
     def lose_port(self):
-        """Have the rules of the port gone."""
+        """Remove the rules of the port."""
         del self.firewall.rules[10250]
 
 
 class RealFirewallTests(FirewallContract, TestCase):
-    """The kernel's, in a network namespace of its own."""
+    """The kernel's, in its own network namespace."""
 
     def setUp(self):
-        """Go there."""
+        """Enter the namespace."""
         self.machine = RealMachine(4, "nft")
         self.addCleanup(self.machine.close)
         self.sets = AddressSets(run_at_once, reactor)
@@ -121,5 +121,5 @@ class RealFirewallTests(FirewallContract, TestCase):
         self.firewall = Iptables(self.machine.programs, back_end)
 
     def lose_port(self):
-        """Have the rules of the port gone."""
+        """Remove the rules of the port."""
         self.machine.iptables("-t nat -F TUNNEL-PORT-10250")

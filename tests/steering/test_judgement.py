@@ -1,4 +1,4 @@
-"""Which flows have to be cut."""
+"""Tests of which flows have to be cut."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ ANYWHERE = Target(None, 10263)
 
 
 class JudgementTests(SynchronousTestCase):
-    """Judging one flow at a time."""
+    """Checks of one flow at a time."""
 
     def is_wrong(self, flow, match=Match.EDGE_SET, secure=SECURE, **changes):
-        """Judge a flow where one edge and one cloud node are."""
+        """Check a flow with one edge and one cloud node."""
         desired = {
             "version": 4,
             "match": match,
@@ -32,23 +32,23 @@ class JudgementTests(SynchronousTestCase):
         return wrong_flows(Interception(**desired), {secure, INSECURE}, nodes)(flow)
 
     def test_right_listener(self):
-        """A flow to an edge node that the right listener answers goes on."""
+        """A flow to an edge node that the right listener answers continues."""
         for match in Match:
             self.assertFalse(self.is_wrong(flow(EDGE, 10250, SECURE), match))
             self.assertFalse(self.is_wrong(flow(EDGE, 10255, INSECURE), match))
 
     def test_direct(self):
-        """A flow to an edge node that goes there directly is cut, answered or not."""
+        """A direct flow to an edge node is cut, answered or not."""
         for match in Match:
             self.assertTrue(self.is_wrong(flow(EDGE, 10250), match))
 
     def test_other_listener(self):
-        """A flow that another listener answers than its port leads to now is cut."""
+        """A flow that another listener answers than its port now leads to is cut."""
         for answers in (INSECURE, Target(ip_address("10.0.0.9"), 10263)):
             self.assertTrue(self.is_wrong(flow(EDGE, 10250, answers)))
 
     def test_cloud(self):
-        """A flow to a cloud node that goes there goes on; one that we answer is cut."""
+        """A direct flow to a cloud node continues; one that we answer is cut."""
         for match in Match:
             self.assertFalse(self.is_wrong(flow(CLOUD, 10250), match))
             self.assertTrue(self.is_wrong(flow(CLOUD, 10250, SECURE), match))
@@ -59,18 +59,18 @@ class JudgementTests(SynchronousTestCase):
         self.assertFalse(self.is_wrong(flow(EDGE, 9100)))
 
     def test_third_host(self):
-        """Flows to other hosts are intercepted, and so cut, with cloud-return alone."""
+        """Flows to other hosts are intercepted, and so cut, only with cloud-return."""
         self.assertFalse(self.is_wrong(flow(OTHER, 10250)))
         self.assertTrue(self.is_wrong(flow(OTHER, 10250), Match.CLOUD_RETURN))
 
     def test_service(self):
-        """What kube-proxy leads from the address of our Service to us goes on."""
+        """A flow that kube-proxy redirects from the address of our Service to us continues."""
         service = flow("10.96.0.10", 10250, SECURE)
         self.assertFalse(self.is_wrong(service))
         self.assertFalse(self.is_wrong(flow("10.96.0.10", 10250, SECURE, local=False)))
 
     def test_any_own_address(self):
-        """Where a listener is on all addresses, whichever of them answers is right."""
+        """If a listener is on all addresses, any of them is right."""
         for answers in ("127.0.0.1", "10.0.0.1"):
             redirected = flow(EDGE, 10250, Target(ip_address(answers), 10263))
             self.assertFalse(self.is_wrong(redirected, secure=ANYWHERE))
@@ -78,12 +78,12 @@ class JudgementTests(SynchronousTestCase):
         self.assertTrue(self.is_wrong(direct, secure=ANYWHERE))
 
     def test_not_led(self):
-        """A flow that was meant for our listener from the beginning is none of ours."""
+        """A flow whose original destination was our listener is left alone."""
         self.assertFalse(self.is_wrong(flow(CLOUD, 10263), secure=ANYWHERE))
         self.assertFalse(self.is_wrong(flow(CLOUD, 10263), secure=Target(ip_address(CLOUD), 10263)))
 
     def test_own_addresses(self):
-        """A flow to this machine itself goes on where it goes; one that we answer is cut."""
+        """A direct flow to this machine itself continues; one that we answer is cut."""
         for match in Match:
             for address in (EDGE, OTHER):
                 direct = replace(flow(address, 10250), to_self=True)
@@ -94,7 +94,7 @@ class JudgementTests(SynchronousTestCase):
             self.assertTrue(self.is_wrong(led, match))
 
     def test_pods(self):
-        """Flows from elsewhere are judged by the ports of pods."""
+        """Forwarded flows are checked with the ports of pods."""
         direct = flow(EDGE, 10250, local=False)
         led = flow(EDGE, 10250, SECURE, local=False)
         self.assertFalse(self.is_wrong(direct))
@@ -103,6 +103,6 @@ class JudgementTests(SynchronousTestCase):
         self.assertFalse(self.is_wrong(led, pod_ports={10250: SECURE}))
 
     def test_nothing(self):
-        """When nothing is intercepted any more, flows that we answer are cut, and no others."""
+        """If nothing is intercepted any more, flows that we answer are cut, and no others."""
         self.assertTrue(self.is_wrong(flow(EDGE, 10250, SECURE), edge=frozenset()))
         self.assertFalse(self.is_wrong(flow(EDGE, 10250), edge=frozenset()))

@@ -1,6 +1,6 @@
-"""The defects of yurttunnel 1.2's iptables manager, as far as the manager decides about them.
+"""Tests of the defects of yurttunnel 1.2's iptables manager that concern the manager.
 
-What the rules themselves decide is shown by the tests of the firewall, with the same names.
+Defects that concern the rules are tested with the firewall, under the same names.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from yurttunnel.steering.probe_schedule import BLIND_PAUSE, LEAST_PAUSE, MOST_SH
 
 
 class KnownDefectTests(SteeredTestCase):
-    """One test for each, called by its number."""
+    """One test for each, named by its number."""
 
     def test_f1(self):
-        """F1: a port leads to what is wanted now alone, and flows to the old place are cut."""
+        """F1: a port leads only to its current target, and flows to the old one are cut."""
         self.put_ports(http_proxy_ports="9443")
         self.start()
         self.flows.flows = [flow("192.168.0.1", 9443, INSECURE)]
@@ -30,7 +30,7 @@ class KnownDefectTests(SteeredTestCase):
         self.assertEqual([], self.flows.flows)
 
     def test_f2(self):
-        """F2: a node that changed side while the server was down is not left as it was."""
+        """F2: a node that changed side while the server was down is updated."""
         self.firewall.rules = {10250: (addresses("10.0.0.1", "192.168.0.1"), SECURE, None)}
         self.flows.flows = [flow("192.168.0.1", 10250)]
         self.start(match=Match.CLOUD_RETURN)
@@ -57,7 +57,7 @@ class KnownDefectTests(SteeredTestCase):
         self.assertEqual(addresses("10.0.0.1", "10.0.0.2"), self.firewall.rules[10250][0])
 
     def test_f4(self):
-        """F4: rules of a former process stay until the first sync, which takes them over."""
+        """F4: rules of a previous process stay until the first sync, which takes them over."""
         self.firewall.rules = left = {10250: (EDGE4, SECURE, None)}
         self.sets.sets, self.sets.versions = {EDGE4: addresses("192.168.0.1")}, {EDGE4: 4}
         self.informers.synced = False
@@ -73,7 +73,7 @@ class KnownDefectTests(SteeredTestCase):
         self.assertEqual({10250, 10255}, self.firewall.rules.keys())
 
     def test_f4_listeners(self):
-        """F4: they stay while the listeners are about to accept, but not for ever."""
+        """F4: they stay while the listeners are about to accept, but not forever."""
         self.firewall.rules = left = {10250: (EDGE4, SECURE, None)}
         self.closed = "port 10263 is not bound"
         self.start()
@@ -109,7 +109,7 @@ class KnownDefectTests(SteeredTestCase):
         self.assertEqual(kept, self.flows.flows)
 
     def test_f7(self):
-        """F7: rules that somebody has flushed are repaired, counted and told."""
+        """F7: rules that another program has flushed are repaired, counted and logged."""
         manager = self.start()
         self.firewall.rules = {}
         self.flows.flows = [flow("192.168.0.1", 10250)]
@@ -122,19 +122,19 @@ class KnownDefectTests(SteeredTestCase):
         self.assertIn("the rules of port 10250; the rules of port 10255", line)
 
     def flush(self):
-        """Have somebody else remove the rules."""
+        """Have another program remove the rules."""
         self.firewall.rules = {}
         self.firewall.changes += 1
 
     def test_f7_soon(self):
-        """F7: a flush is noticed long before the period is over."""
+        """F7: a flush is detected long before the period is over."""
         self.start()
         self.flush()
         self.clock.pump([LOOK_SECONDS] * round((LEAST_PAUSE + 1) / LOOK_SECONDS))
         self.assertEqual({10250, 10255}, self.firewall.rules.keys())
 
     def test_f7_after_a_change_of_nodes(self):
-        """F7: a flush is noticed as soon after nodes or ports have changed, however long after."""
+        """F7: a flush is detected as soon after nodes or ports have changed, however long after."""
         for seconds in (2.0, 3600.0):
             for change in (self.move_node, self.add_port):
                 manager = self.start()
@@ -149,15 +149,15 @@ class KnownDefectTests(SteeredTestCase):
                 self.successResultOf(manager.stopService())
 
     def move_node(self):
-        """Have another node behind the tunnel, so that the set alone becomes another."""
+        """Move another node behind the tunnel, so that only the set changes."""
         self.put("edge-2", f"192.168.7.{len(self.calls) % 250}", labels=EDGE)
 
     def add_port(self):
-        """Have another port, so that the rules become others."""
+        """Add another port, so that the rules change."""
         self.put_ports(http_proxy_ports=str(9000 + len(self.calls)))
 
     def test_f7_nobody_looks(self):
-        """F7: that nobody can look at rules which somebody has changed is a problem, meanwhile."""
+        """F7: if changed rules cannot be checked, this is reported as a problem meanwhile."""
         manager = self.start()
         self.flush()
         self.firewall.hold = hold = Deferred()
@@ -169,7 +169,7 @@ class KnownDefectTests(SteeredTestCase):
         self.assertIsNone(manager.problem())
 
     def held_look(self, seconds, spent):
-        """Have a look, for which somebody has given a reason, take so long, and so much."""
+        """Have a check, caused by a change, take this long, and this much processor time."""
         self.flush()
         self.firewall.hold = hold = Deferred()
         self.clock.pump([LOOK_SECONDS] * round(LEAST_PAUSE / LOOK_SECONDS))
@@ -180,7 +180,7 @@ class KnownDefectTests(SteeredTestCase):
         self.assertIn(10250, self.firewall.rules)
 
     def test_f7_busy_machine(self):
-        """F7: a look that has waited long for a processor, or a lock, does not put off the next."""
+        """F7: a check that has waited long for a processor, or a lock, does not delay the next."""
         self.start()
         self.held_look(30.0, spent=0.1)
         self.flush()
@@ -188,7 +188,7 @@ class KnownDefectTests(SteeredTestCase):
         self.assertIn(10250, self.firewall.rules)
 
     def test_f7_many_rules(self):
-        """F7: one that has taken much of a processor, since others have many rules, does."""
+        """F7: a check that used much processor time, because others have many rules, does."""
         self.start()
         self.held_look(0.0, spent=1.0)
         self.flush()
@@ -198,7 +198,7 @@ class KnownDefectTests(SteeredTestCase):
         self.assertIn(10250, self.firewall.rules)
 
     def test_f7_changes_of_others(self):
-        """F7: somebody who changes other rules all the time has ours looked at, but not always."""
+        """F7: constant changes of other rules cause checks of ours, but not all the time."""
         self.start()
         self.calls.clear()
         for _ in range(40):
@@ -207,7 +207,7 @@ class KnownDefectTests(SteeredTestCase):
         self.assertEqual(round(40 * LOOK_SECONDS / LEAST_PAUSE), self.calls.count(("apply", 4)))
 
     def test_f7_nothing_happens(self):
-        """F7: while nobody changes anything, there is one look each period, at own changes too."""
+        """F7: without changes there is one check each period; so it is with our own changes."""
         self.start()
         self.informers.delete(NODES, "cloud-1")
         self.settle()
@@ -216,7 +216,7 @@ class KnownDefectTests(SteeredTestCase):
         self.assertEqual(1, self.calls.count(("apply", 4)))
 
     def test_f7_legacy(self):
-        """F7: where the kernel does not count changes, rules are looked at more often."""
+        """F7: if the kernel does not count changes, rules are checked more often."""
         self.firewall.counts_changes = False
         self.start()
         self.flush()
@@ -224,7 +224,7 @@ class KnownDefectTests(SteeredTestCase):
         self.assertEqual({10250, 10255}, self.firewall.rules.keys())
 
     def test_f7_set(self):
-        """F7: so is a set that somebody has emptied."""
+        """F7: so is a set that another program has emptied."""
         manager = self.start()
         self.sets.sets[EDGE4] = addresses()
         self.clock.advance(PERIOD)
@@ -233,7 +233,7 @@ class KnownDefectTests(SteeredTestCase):
         self.assertEqual(1, report.syncs["repaired"])
 
     def test_f8(self):
-        """F8: a machine whose server cannot lead callers to itself says so, for /readyz."""
+        """F8: a machine whose server cannot redirect callers reports it, for /readyz."""
         self.found.clear()
         self.missing[4] = "there is no iptables"
         manager = self.start()

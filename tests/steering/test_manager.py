@@ -1,4 +1,4 @@
-"""The manager of the rules that lead to the server: what it waits for, and when it acts."""
+"""Tests of the manager of the firewall rules: its requirements, and its triggers."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from yurttunnel.steering.manager import LOOK_SECONDS, SYNC_BURST
 
 
 class BeginningTests(SteeredTestCase):
-    """What is waited for."""
+    """What it waits for."""
 
     def test_start(self):
-        """With everything there, rules are made at once, after the set and before flows are cut."""
+        """Rules are created at once, after the set and before flows are cut."""
         manager = self.start()
         self.assertEqual(RULES, self.firewall.rules)
         self.assertEqual({EDGE4: addresses("192.168.0.1")}, self.sets.sets)
@@ -48,7 +48,7 @@ class BeginningTests(SteeredTestCase):
         self.assertIsNone(manager.problem())
 
     def test_nodes(self):
-        """Nothing is made before all nodes are known."""
+        """Nothing is created before all nodes are known."""
         self.informers.synced = False
         manager = self.start()
         self.clock.advance(PERIOD)
@@ -60,7 +60,7 @@ class BeginningTests(SteeredTestCase):
         self.assertEqual(RULES, self.firewall.rules)
 
     def test_no_config_map(self):
-        """Without ConfigMap there are the kubelet's ports, and with it more."""
+        """Without the ConfigMap there are the kubelet's ports, and more with it."""
         self.start()
         self.assertEqual({10250, 10255}, self.firewall.rules.keys())
         self.put_ports(http_proxy_ports="9100")
@@ -71,7 +71,7 @@ class BeginningTests(SteeredTestCase):
         self.assertEqual({10250, 10255}, self.firewall.rules.keys())
 
     def test_both_families(self):
-        """A family has rules when an edge node has an address of it."""
+        """A family has rules if an edge node has an address of it."""
         self.put("edge-2", "192.168.0.2", "fd00::2", labels=EDGE)
         self.start()
         self.assertEqual({10250, 10255}, self.firewall6.rules.keys())
@@ -82,7 +82,7 @@ class BeginningTests(SteeredTestCase):
         self.assertNotIn(EDGE6, self.sets.sets)
 
     def test_no_edge_node(self):
-        """Without edge nodes there are no rules, and leftovers go."""
+        """Without edge nodes there are no rules, and leftovers are removed."""
         self.firewall.rules = {10250: ("YURTTUNNEL-OLD", SECURE, None)}
         self.informers.delete(NODES, "edge-1")
         manager = self.start()
@@ -90,7 +90,7 @@ class BeginningTests(SteeredTestCase):
         self.assertIsNone(manager.problem())
 
     def test_no_firewall(self):
-        """A firewall that is missing is a problem where it is needed, and is looked for again."""
+        """A missing firewall is a problem if it is needed, and is searched again."""
         del self.found[6]
         self.missing[6] = "there is no ip6tables: install the package iptables"
         manager = self.start()
@@ -106,7 +106,7 @@ class BeginningTests(SteeredTestCase):
         self.assertIsNone(manager.problem())
 
     def test_search_fails(self):
-        """When it cannot be found out what there is, that is tried again, soon and then later."""
+        """If the detection fails, it is retried, soon and then later."""
         self.search_failure = SteeringFailed("iptables-save: timed out")
         manager = self.start()
         self.assertEqual("iptables-save: timed out", manager.problem())
@@ -119,14 +119,14 @@ class BeginningTests(SteeredTestCase):
 
 
 class ChangeTests(SteeredTestCase):
-    """What leads to a sync."""
+    """What triggers a sync."""
 
     def test_period(self):
-        """Every period all is looked at, and nothing is done when nothing differs."""
+        """Every period everything is checked, and nothing is done if nothing differs."""
         manager = self.start()
         self.calls.clear()
         self.clock.advance(PERIOD)
-        # In the other family there is nothing, as was seen before.
+        # The other family has no rules, as was checked before.
         self.assertEqual([("put", EDGE4), ("apply", 4)], self.calls)
         [report, _] = manager.report().families
         self.assertEqual({"changed": 1, "unchanged": 1, "repaired": 0, "failed": 0}, report.syncs)
@@ -134,20 +134,20 @@ class ChangeTests(SteeredTestCase):
         self.assertEqual(PERIOD, report.last_success)
 
     def test_storm(self):
-        """Many changes at the same time lead to one sync, a moment later."""
+        """Many changes at the same time trigger one sync, a moment later."""
         self.start()
         self.calls.clear()
         for number in range(100):
             self.put(f"edge-{number}", f"192.168.1.{number}", labels=EDGE)
         self.assertEqual([], self.calls)
         self.settle()
-        # Nobody has changed the rules, and they are the same whoever is in the set.
+        # Nobody has changed the rules, and they are the same for any addresses in the set.
         self.assertEqual(1, self.calls.count(("put", EDGE4)))
         self.assertNotIn(("apply", 4), self.calls)
         self.assertEqual(101 - 1, len(self.sets.sets[EDGE4]))
 
     def test_node_that_flaps(self):
-        """One that changes again and again leads to a sync in a second, and the last one counts."""
+        """One that changes repeatedly triggers one sync a second; the last change is applied."""
         self.start()
         self.calls.clear()
         for number in range(600):
@@ -163,7 +163,7 @@ class ChangeTests(SteeredTestCase):
             self.assertIn(ip_address(f"192.168.3.{number}"), self.sets.sets[EDGE4])
 
     def test_meanwhile(self):
-        """There is one sync at a time; what changes meanwhile leads to another."""
+        """There is one sync at a time; changes meanwhile trigger another."""
         self.start()
         self.firewall.hold = hold = Deferred()
         self.put_ports(http_proxy_ports="9101")
@@ -181,7 +181,7 @@ class ChangeTests(SteeredTestCase):
         self.assertIn(ip_address("192.168.0.3"), self.sets.sets[EDGE4])
 
     def test_long_sync(self):
-        """A period that ends while a sync is under way adds none."""
+        """A period that ends during a sync adds none."""
         self.start()
         self.firewall.hold = hold = Deferred()
         self.clock.advance(PERIOD)
@@ -193,7 +193,7 @@ class ChangeTests(SteeredTestCase):
         self.assertNotIn(("apply", 4), self.calls)
 
     def test_what_does_not_matter(self):
-        """A node that becomes ready, or not, changes nothing."""
+        """A change of a node's readiness changes nothing."""
         self.start()
         self.calls.clear()
         self.put("edge-1", "192.168.0.1", labels=EDGE, ready=False)
@@ -201,7 +201,7 @@ class ChangeTests(SteeredTestCase):
         self.assertEqual([], self.calls)
 
     def test_api_away(self):
-        """While the API is out of reach, rules are kept by what is known."""
+        """During an outage of the API, rules are maintained with the last state."""
         self.start()
         self.firewall.rules = {}
         for informer in self.informers.by_spec.values():
@@ -210,7 +210,7 @@ class ChangeTests(SteeredTestCase):
         self.assertEqual(RULES, self.firewall.rules)
 
     def test_moved_node(self):
-        """A node that changes side has its flows cut; other flows go on."""
+        """A node that changes side has its flows cut; other flows continue."""
         kept = [flow("10.0.0.1", 10250), flow("192.168.0.1", 22)]
         self.flows.flows = [flow("10.0.0.2", 10250), *kept]
         self.put("moving", "10.0.0.2", labels=CLOUD)
@@ -225,7 +225,7 @@ class ChangeTests(SteeredTestCase):
         self.assertEqual(kept, self.flows.flows)
 
     def test_deleted_node(self):
-        """Flows to a node that is no more, which we answer, are cut as well."""
+        """Flows to a deleted node, which we answer, are cut as well."""
         self.start()
         self.flows.flows = [flow("192.168.0.1", 10250, SECURE)]
         self.informers.delete(NODES, "edge-1")
@@ -233,7 +233,7 @@ class ChangeTests(SteeredTestCase):
         self.assertEqual([], self.flows.flows)
 
     def test_ports(self):
-        """Flows are cut on ports that came and on ports that left."""
+        """Flows are cut on added and on removed ports."""
         self.start()
         self.flows.flows = [flow("192.168.0.1", 9100)]
         self.put_ports(http_proxy_ports="9100")
@@ -245,7 +245,7 @@ class ChangeTests(SteeredTestCase):
         self.assertEqual([], self.flows.flows)
 
     def test_services(self):
-        """A node that claims the address of a Service does not get it, whichever comes first."""
+        """A node that claims the address of a Service does not get it, whichever is first."""
         self.put("evil", "192.168.0.9", "10.96.0.7", labels=EDGE)
         self.start()
         self.assertIn(ip_address("10.96.0.7"), self.sets.sets[EDGE4])
@@ -255,7 +255,7 @@ class ChangeTests(SteeredTestCase):
         self.assertEqual(addresses("192.168.0.1", "192.168.0.9"), self.sets.sets[EDGE4])
 
     def test_what_is_left_out(self):
-        """An address that a cloud node has, too, is told in the report."""
+        """An address that a cloud node has, too, is in the report."""
         manager = self.start()
         self.put("evil", "192.168.0.1", labels=CLOUD)
         self.settle()
@@ -267,15 +267,15 @@ class ChangeTests(SteeredTestCase):
 
 
 class MatchTests(SteeredTestCase):
-    """Which way is taken to recognise what is intercepted."""
+    """How intercepted connections are matched."""
 
     def test_sets(self):
-        """Where the kernel has sets, they are used."""
+        """If the kernel has sets, they are used."""
         manager = self.start()
         self.assertEqual("edge-set", manager.report().families[0].match)
 
     def test_no_sets(self):
-        """Where it has none, cloud nodes are left out by rules, and no set is touched."""
+        """If it has none, rules exclude cloud nodes, and no set is used."""
         self.sets.is_supported = False
         manager = self.start()
         self.assertEqual(
@@ -290,7 +290,7 @@ class MatchTests(SteeredTestCase):
         self.assertIsNone(manager.problem())
 
     def test_asked_for(self):
-        """Sets that are asked for and not there are a problem, until they are there."""
+        """Requested sets that are not supported are a problem, until they are."""
         self.sets.is_supported = False
         manager = self.start(match=Match.EDGE_SET)
         self.assertEqual({}, self.firewall.rules)
@@ -300,7 +300,7 @@ class MatchTests(SteeredTestCase):
         self.assertEqual(RULES, self.firewall.rules)
 
     def test_refused(self):
-        """A firewall that has no rules with sets gets others; that is told, and stays told."""
+        """A firewall without sets gets other rules; this is logged, and stays reported."""
         self.firewall.refuses_sets = True
         manager = self.start()
         self.assertEqual(addresses("10.0.0.1"), self.firewall.rules[10250][0])
@@ -313,7 +313,7 @@ class MatchTests(SteeredTestCase):
         self.assertEqual(("cloud-return", (line,)), (report.match, report.notes))
 
     def test_refused_though_asked(self):
-        """Where sets are asked for, their refusal remains a problem."""
+        """If sets are requested, their failure remains a problem."""
         self.firewall.refuses_sets = True
         manager = self.start(match=Match.EDGE_SET)
         for _ in range(10):
@@ -322,7 +322,7 @@ class MatchTests(SteeredTestCase):
         self.assertIn("ipset", manager.problem())
 
     def test_failure_after_success(self):
-        """What has been taken once is not given up for failures that come later."""
+        """Once rules with sets were accepted, later failures cause no fallback."""
         manager = self.start()
         self.firewall.failure = REFUSED
         for _ in range(10):
@@ -333,7 +333,7 @@ class MatchTests(SteeredTestCase):
         self.assertEqual("edge-set", manager.report().families[0].match)
 
     def test_broken(self):
-        """A firewall that refuses everything is no reason to give up sets: that would open more."""
+        """A firewall that rejects everything keeps its sets: without, more would be intercepted."""
         self.firewall.failure = REFUSED
         manager = self.start()
         for _ in range(30):
@@ -345,7 +345,7 @@ class MatchTests(SteeredTestCase):
         self.assertIsNone(manager.problem())
 
     def test_former_set(self):
-        """The set of a former process is removed after the rules that refer to it."""
+        """The set of a previous process is removed after the rules that refer to it."""
         self.sets.sets, self.sets.versions = {EDGE4: addresses("192.168.0.1")}, {EDGE4: 4}
         self.firewall.rules = dict(RULES)
         self.sets.busy = {EDGE4}
@@ -354,7 +354,7 @@ class MatchTests(SteeredTestCase):
         self.assertEqual({}, self.sets.sets)
 
     def test_edge_nodes_come_and_go(self):
-        """The set goes each time that there are none any more, and comes with the next."""
+        """The set is removed each time that there are none any more, and created with the next."""
         self.start()
         for _ in range(2):
             self.assertEqual({EDGE4: addresses("192.168.0.1")}, self.sets.sets)
@@ -365,7 +365,7 @@ class MatchTests(SteeredTestCase):
             self.settle()
 
     def test_sets_unknown(self):
-        """Whether there are sets does not matter to whoever does not want them."""
+        """Support of sets does not matter if they are not requested."""
         self.sets.failure = SteeringFailed("netlink: not permitted")
         self.start(match=Match.CLOUD_RETURN)
         self.assertEqual(addresses("10.0.0.1"), self.firewall.rules[10250][0])

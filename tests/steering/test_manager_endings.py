@@ -1,4 +1,4 @@
-"""The manager of the rules: they are there as long as what they lead to."""
+"""Tests of the manager of the rules: rules exist as long as their listeners."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from yurttunnel.steering.manager import (
 
 
 class ListenerTests(SteeredTestCase):
-    """Rules are there as long as what they lead to."""
+    """Rules exist as long as their listeners accept."""
 
     def look(self, seconds=LOOK_SECONDS):
-        """Let the manager look again and again for some time."""
+        """Let the manager check repeatedly for some time."""
         self.clock.pump([LOOK_SECONDS] * round(seconds / LOOK_SECONDS))
         self.clock.advance(0)
 
     def test_short_pause(self):
-        """Listeners that are away for a moment keep their rules."""
+        """Listeners that stop accepting for a moment keep their rules."""
         self.start()
         self.calls.clear()
         self.closed = "port 10263 is not bound"
@@ -45,7 +45,7 @@ class ListenerTests(SteeredTestCase):
         self.assertEqual(RULES, self.firewall.rules)
 
     def test_closed(self):
-        """Those of listeners that stay away go, and come back with them; flows are left alone."""
+        """Otherwise their rules are removed, and restored with them; flows are left alone."""
         manager = self.start()
         self.flows.flows = [flow("192.168.0.1", 10250, SECURE)]
         self.closed = "port 10263 is not bound"
@@ -65,7 +65,7 @@ class ListenerTests(SteeredTestCase):
         self.assertIsNone(manager.problem())
 
     def test_cannot_be_asked(self):
-        """An error of who knows the listeners is told, and the next look is in time."""
+        """An exception in the check of the listeners is logged, and the next check is in time."""
         manager = self.start()
         self.not_accepting = lambda: 1 // 0
         self.clock.advance(LOOK_SECONDS)
@@ -77,7 +77,7 @@ class ListenerTests(SteeredTestCase):
         self.assertEqual({}, self.firewall.rules)
 
     def test_removal_fails(self):
-        """A removal that fails is tried again after pauses, not with every look."""
+        """A removal that fails is retried after pauses, not with every check."""
         manager = self.start()
         self.firewall.failure = REFUSED
         self.closed = "port 10263 is not bound"
@@ -90,10 +90,10 @@ class ListenerTests(SteeredTestCase):
 
 
 class EndTests(SteeredTestCase):
-    """Stopping."""
+    """Stopping the manager."""
 
     def test_stop(self):
-        """Rules go before sets, flows are left alone, and nothing is done afterwards."""
+        """Rules are removed before sets, flows are left alone, and nothing is done afterwards."""
         manager = self.start()
         self.flows.flows = [flow("192.168.0.1", 10250, SECURE)]
         self.calls.clear()
@@ -109,7 +109,7 @@ class EndTests(SteeredTestCase):
         self.assertEqual("stopped", manager.report().state)
 
     def test_while_waiting(self):
-        """Leftovers of a former process go, too, when nothing has been made yet."""
+        """Leftovers of a previous process are removed, too, if nothing has been created yet."""
         self.firewall.rules = dict(RULES)
         self.closed = "certificates are pending"
         manager = self.start()
@@ -117,7 +117,7 @@ class EndTests(SteeredTestCase):
         self.assertEqual({}, self.firewall.rules)
 
     def test_under_way(self):
-        """A sync that is under way comes to its end first."""
+        """A sync in progress ends first."""
         manager = self.start()
         self.firewall.hold = hold = Deferred()
         self.put_ports(http_proxy_ports="9100")
@@ -145,7 +145,7 @@ class EndTests(SteeredTestCase):
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def test_removal_hangs(self):
-        """A removal that does not end in time is told, with what is to be done."""
+        """A removal that does not end in time is logged, with what to do."""
         manager = self.start()
         self.firewall.hold = Deferred()
         stopped = manager.stopService()
@@ -156,7 +156,7 @@ class EndTests(SteeredTestCase):
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def test_removal_fails(self):
-        """What one family's firewall refuses to the end is told; the other's rules go at once."""
+        """A persistent error of one family is logged; the other's rules are removed at once."""
         self.put("edge-2", "fd00::2", labels=EDGE)
         manager = self.start()
         self.firewall.failure = REFUSED
@@ -168,7 +168,7 @@ class EndTests(SteeredTestCase):
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def test_removal_is_tried_again(self):
-        """Rules that cannot be removed for some time, as behind a lock, are removed then."""
+        """A removal that fails for some time, for example during a lock, is retried."""
         manager = self.start()
         self.firewall.failure = REFUSED
         stopped = manager.stopService()
@@ -181,14 +181,14 @@ class EndTests(SteeredTestCase):
         self.assertEqual([], self.logged("left behind"))
 
     def test_removal_without_the_right_to(self):
-        """Who has made no rules does not wait to be allowed to remove some."""
+        """A manager without rules does not wait for permission to remove some."""
         self.firewall.failure = REFUSED
         manager = self.start()
         self.successResultOf(manager.stopService())
         self.assertEqual(1, len(self.logged("IPv4", str(REFUSED), "--cleanup-iptables")))
 
     def test_removal_has_a_defect(self):
-        """An unexpected error at the end is told with what is to be done, and ends it."""
+        """An unexpected error at the end is logged with what to do, and ends it."""
         manager = self.start()
         self.firewall.failure = ZeroDivisionError("unexpected")
         self.successResultOf(manager.stopService())
@@ -196,14 +196,14 @@ class EndTests(SteeredTestCase):
         self.assertEqual(1, len(self.logged("ZeroDivisionError", "--cleanup-iptables")))
 
     def test_search_fails(self):
-        """What cannot even be looked for is told at the end."""
+        """A failed detection is logged at the end."""
         self.search_failure = SteeringFailed("iptables-save: timed out")
         manager = self.start()
         self.successResultOf(manager.stopService())
         self.assertEqual(1, len(self.logged("timed out", "--cleanup-iptables")))
 
     def test_again(self):
-        """What was stopped can be started again."""
+        """A stopped manager can be started again."""
         manager = self.start()
         self.successResultOf(manager.stopService())
         manager.startService()

@@ -1,4 +1,4 @@
-"""The manager of the rules: what fails, what goes on, and what is told of it."""
+"""Tests of the manager of the rules: failures, and reports."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from yurttunnel.steering.manager import LOOK_SECONDS, SETTLE_SECONDS, SYNC_SECON
 
 
 class FailureTests(SteeredTestCase):
-    """What fails, and what goes on."""
+    """What fails, and what continues."""
 
     def test_one_family(self):
-        """One family that fails does not hold up the other; it is tried again after pauses."""
+        """A family that fails does not block the other; it is retried after pauses."""
         self.put("edge-2", "fd00::2", labels=EDGE)
         self.firewall.failure = REFUSED
         manager = self.start()
@@ -47,7 +47,7 @@ class FailureTests(SteeredTestCase):
         self.assertEqual(1, len(self.logged("retrying")))
 
     def test_change_while_failing(self):
-        """A change waits for the next attempt: others can make as many as they like."""
+        """A change waits for the next attempt: others can make any number of them."""
         self.firewall.failure = REFUSED
         self.start()
         self.calls.clear()
@@ -59,7 +59,7 @@ class FailureTests(SteeredTestCase):
         self.assertEqual({10250, 10255}, self.firewall6.rules.keys())
 
     def test_a_change_that_was_made_though_it_failed(self):
-        """What a program has done that was ended is found, also where nothing is wanted by then."""
+        """Changes of a program that was killed are found, even if nothing is desired by then."""
         for match in (Match.CLOUD_RETURN, None):
             self.make_machine()
             self.put("edge-1", "192.168.0.1", labels=CLOUD)
@@ -75,7 +75,7 @@ class FailureTests(SteeredTestCase):
             self.assertIsNone(manager.problem())
 
     def test_flows_of_a_node_that_came_and_went(self):
-        """Those are cut, too, once the kernel tells of flows again."""
+        """They are cut, too, once the kernel lists flows again."""
         self.start()
         self.flows.failure = REFUSED
         self.put("edge-2", "192.168.0.2", labels=EDGE)
@@ -88,7 +88,7 @@ class FailureTests(SteeredTestCase):
         self.assertEqual([], self.flows.flows)
 
     def test_takes_too_long(self):
-        """A sync that does not end is given up, which is told, and made again."""
+        """A sync that does not end is cancelled, which is logged, and retried."""
         manager = self.start()
         self.put_ports(http_proxy_ports="9101")
         self.firewall.hold = Deferred()
@@ -104,7 +104,7 @@ class FailureTests(SteeredTestCase):
         self.assertIsNone(manager.problem())
 
     def test_defect(self):
-        """An error that nobody has thought of is told, and stops neither family nor manager."""
+        """An unexpected error is logged, and stops neither family nor manager."""
         self.put("edge-2", "fd00::2", labels=EDGE)
         self.firewall.failure = ZeroDivisionError("unexpected")
         manager = self.start()
@@ -116,7 +116,7 @@ class FailureTests(SteeredTestCase):
         self.assertEqual(RULES, self.firewall.rules)
 
     def test_defect_of_search(self):
-        """An unexpected error while it is found out what there is, is tried again, too."""
+        """An unexpected error of the detection is retried, too."""
         self.search_failure = ZeroDivisionError("unexpected")
         manager = self.start()
         self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
@@ -127,7 +127,7 @@ class FailureTests(SteeredTestCase):
         self.assertIsNone(manager.problem())
 
     def test_later_search_fails(self):
-        """A search for one family that fails later does not hold up the one that was found."""
+        """A later failed search for one family does not block the other."""
         del self.found[6]
         self.missing[6] = "there is no ip6tables"
         self.put("edge-2", "fd00::2", labels=EDGE)
@@ -140,7 +140,7 @@ class FailureTests(SteeredTestCase):
         self.assertEqual("there is no ip6tables", manager.problem())
 
     def test_flows(self):
-        """Flows that cannot be cut are told once, tried again, and hold up no rules."""
+        """Flows that cannot be cut are logged once, retried, and block no rules."""
         self.flows.failure = SteeringFailed("the kernel has no conntrack")
         manager = self.start()
         self.assertEqual(RULES, self.firewall.rules)
@@ -156,7 +156,7 @@ class FailureTests(SteeredTestCase):
         self.assertEqual(((), 1), (report.notes, report.flows_cut))
 
     def test_flows_of_former_ports(self):
-        """Flows of ports that a former process had are cut by the first cut that goes well."""
+        """Flows to ports of a previous process are cut by the first successful cut."""
         self.firewall.rules = {9999: (EDGE4, SECURE, None)}
         self.flows.failure = SteeringFailed("the kernel has no conntrack")
         self.start()
@@ -170,7 +170,7 @@ class FailureTests(SteeredTestCase):
             self.assertIn((4, former | {10250, 10255}), self.calls)
 
     def test_set_changed_before_failure(self):
-        """Flows are cut for a change of the set, when the rules could be made only later."""
+        """Flows are cut for a change of the set, if the rules could be changed only later."""
         self.start()
         self.flows.flows = [flow("192.168.0.2", 10250)]
         self.firewall.failure = REFUSED
@@ -183,7 +183,7 @@ class FailureTests(SteeredTestCase):
         self.assertEqual([], self.flows.flows)
 
     def test_rules_changed_by_failure(self):
-        """Flows are cut for rules that were made by what failed."""
+        """Flows are cut for rules that a failed sync has created."""
         self.put_ports(http_proxy_ports="9443")
         self.start()
         self.flows.flows = [flow("192.168.0.1", 9443, INSECURE)]
@@ -196,7 +196,7 @@ class FailureTests(SteeredTestCase):
         self.assertEqual([], self.flows.flows)
 
     def test_set_changed_by_failure(self):
-        """Flows are cut for a set that was made by what failed."""
+        """Flows are cut for a set that a failed sync has created."""
         self.start()
         self.flows.flows = [flow("192.168.0.2", 10250)]
         self.sets.late_failure = REFUSED
@@ -209,10 +209,10 @@ class FailureTests(SteeredTestCase):
 
 
 class ReportTests(SteeredTestCase):
-    """What is told of it all."""
+    """The reports."""
 
     def test_families(self):
-        """A report says what is intercepted, where it leads to, and what was changed when."""
+        """A report has what is intercepted, its target, and what was changed when."""
         self.put("edge-2", "192.168.0.2", labels=EDGE)
         self.clock.advance(1000)
         [report, report6] = self.start(pods=True).report().families
@@ -245,7 +245,7 @@ class ReportTests(SteeredTestCase):
         self.assertEqual((6, ()), (report6.version, report6.ports))
 
     def test_targets(self):
-        """Listeners on IPv6, and on all addresses, are spelled as such."""
+        """Listeners on IPv6, and on all addresses, are shown as such."""
         self.put("edge-2", "fd00::2", labels=EDGE)
         settings = self.settings()
         anywhere = type(settings.listeners[4])(Target(None, 10263), Target(None, 10264))
@@ -278,7 +278,7 @@ class ReportTests(SteeredTestCase):
         self.assertIn("stopped", report.problem)
 
     def test_settled(self):
-        """What is there is not looked at a second time when the manager starts."""
+        """Existing state is not checked a second time when the manager starts."""
         self.start()
         self.calls.clear()
         self.clock.advance(2 * SETTLE_SECONDS)

@@ -1,4 +1,4 @@
-"""The server's own connections carry a mark."""
+"""Tests of the mark of the server's own connections."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from yurttunnel.steering.marks import MARK, MASK, OwnMark
 
 
 class Refusing:
-    """A socket that takes no mark."""
+    """A socket that rejects marks."""
 
     def __init__(self, error):
         self._error = error
 
     def setsockopt(self, *arguments):
-        """Refuse."""
+        """Raise the error."""
         raise self._error
 
 
 class OwnMarkTests(SynchronousTestCase):
-    """What is done to sockets."""
+    """Marking sockets."""
 
     def test_a_socket_is_marked(self):
         """The kernel has the mark, which is within the mask."""
@@ -36,7 +36,7 @@ class OwnMarkTests(SynchronousTestCase):
         self.assertEqual(MARK, MARK & MASK)
 
     def test_without_the_right_to(self):
-        """It is told once, with what to do, and connections are made all the same."""
+        """The error is logged once, with what to do, and connections are opened all the same."""
         for error in (
             PermissionError(errno.EPERM, "Operation not permitted"),
             OSError(errno.ENOPROTOOPT, "Protocol not available"),
@@ -44,7 +44,7 @@ class OwnMarkTests(SynchronousTestCase):
             self.check_told(error)
 
     def check_told(self, error):
-        """Check what is told of one error, however often it comes."""
+        """Check the message about an error, however often it occurs."""
         events = []
         globalLogPublisher.addObserver(events.append)
         self.addCleanup(globalLogPublisher.removeObserver, events.append)

@@ -1,4 +1,4 @@
-"""When rules are read."""
+"""Tests of when rules are read."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ class LooksTests(SynchronousTestCase):
     """A kernel that counts changes, and one that does not."""
 
     def setUp(self):
-        """Begin without knowing anything."""
+        """Start without knowledge."""
         self.clock = Clock()
         self.clock.advance(1_800_000_000)
         self.looks = ProbeSchedule(self.clock, PERIOD)
 
     def look(self, found, after=None, cost=0.0):
-        """Look, and make changes if there is another state ``after`` it."""
+        """Check, and make changes if the generation ``after`` it differs."""
         end = found if after is None else after
         self.looks.saw_sets()
         self.looks.ended(cost, {4: found}, {4: end}, after is not None)
 
     def asked(self, generation):
-        """Return whether rules have to be read, and whether there should be a sync for that."""
+        """Return whether rules have to be read, and whether a sync is needed for that."""
         return self.looks.is_due({4: generation}), self.looks.wants_sync({4: generation})
 
     def test_first(self):
-        """Nothing is known at first, and after a failure; who asks then is not hurried."""
+        """Nothing is known at first, and after a failure; this requests no sync."""
         self.assertEqual((True, False), self.asked(1))
         self.look(1)
         self.assertEqual((False, False), self.asked(1))
@@ -47,7 +47,7 @@ class LooksTests(SynchronousTestCase):
         self.assertEqual((True, False), self.asked(1))
 
     def test_changes_of_others(self):
-        """They are looked at, but not before some time has passed since the last look."""
+        """They are checked, but only after some time since the last check."""
         self.look(1)
         self.assertEqual((False, False), self.asked(2))
         self.clock.advance(LEAST_PAUSE)
@@ -55,7 +55,7 @@ class LooksTests(SynchronousTestCase):
         self.assertEqual((True, True), self.asked(2))
 
     def test_sets(self):
-        """Rules that nobody has changed are not read; sets are looked at, and not more often."""
+        """Unchanged rules are not read; sets are checked, and not more often."""
         self.look(1)
         for _ in range(3):
             self.clock.advance(BLIND_PAUSE - 1)
@@ -66,7 +66,7 @@ class LooksTests(SynchronousTestCase):
             self.assertEqual((False, False), self.asked(1))
 
     def test_sets_where_changes_are_not_counted(self):
-        """What looks at the sets alone does not put off the look at the rules."""
+        """A check of the sets only does not delay the check of the rules."""
         self.look(None)
         for _ in range(2):
             self.clock.advance(BLIND_PAUSE / 2)
@@ -74,7 +74,7 @@ class LooksTests(SynchronousTestCase):
         self.assertEqual((True, True), self.asked(None))
 
     def test_own_changes(self):
-        """After a change there is one more look, and then none."""
+        """After a change there is one more check, and then none."""
         self.look(1, after=2)
         self.clock.advance(LEAST_PAUSE)
         self.assertEqual((True, True), self.asked(2))
@@ -83,13 +83,13 @@ class LooksTests(SynchronousTestCase):
         self.assertEqual((False, False), self.asked(2))
 
     def test_changes_between_reading_and_the_end(self):
-        """What others changed while nothing was changed here is noticed."""
+        """Changes of others are detected if nothing was changed here."""
         self.looks.ended(0.0, {4: 1}, {4: 2}, changed=False)
         self.clock.advance(LEAST_PAUSE)
         self.assertEqual((True, True), self.asked(2))
 
     def test_blind(self):
-        """Where changes are not counted, rules are looked at now and then."""
+        """If changes are not counted, rules are checked periodically."""
         self.look(None)
         self.clock.advance(LEAST_PAUSE)
         self.assertEqual((True, False), self.asked(None))
@@ -97,7 +97,7 @@ class LooksTests(SynchronousTestCase):
         self.assertEqual((True, True), self.asked(None))
 
     def test_looks_that_cost_much(self):
-        """They take a small share of a processor, whatever others do."""
+        """Checks use a small share of a processor, whatever others do."""
         for generation in (1, None):
             self.look(generation, cost=2.0)
             self.clock.advance(MOST_SHARE * 2.0 - 1)
@@ -106,7 +106,7 @@ class LooksTests(SynchronousTestCase):
             self.assertEqual((True, True), self.asked(generation and 5))
 
     def test_looks_that_cost_very_much(self):
-        """No look makes the pause after it longer than a period, which is at least the least."""
+        """The pause after a check is at most a period, and at least the minimum."""
         self.look(1, cost=3600.0)
         self.clock.advance(PERIOD - 1)
         self.assertEqual((False, False), self.asked(2))
@@ -120,13 +120,13 @@ class LooksTests(SynchronousTestCase):
         self.assertEqual((True, True), self.asked(2))
 
     def test_clock_set_back(self):
-        """A clock that is set back does not put off the next look."""
+        """A clock that is set back does not delay the next check."""
         self.look(1)
         self.clock.rightNow -= 3600
         self.assertEqual((True, True), self.asked(2))
 
     def test_overdue(self):
-        """A look that does not come, though somebody has changed something, is a problem."""
+        """An overdue check of changed rules is a problem."""
         for found, now in ((1, 2), (None, None)):
             self.looks.failed()
             self.assertFalse(self.looks.is_overdue({4: now}))
@@ -154,12 +154,12 @@ _STEPS = st.one_of(
 
 
 class AnyOrderTests(SynchronousTestCase):
-    """Looks, changes, failures and steps of the clock in any order."""
+    """Checks, changes, failures and steps of the clock in any order."""
 
     @given(st.lists(_STEPS, max_size=12), st.booleans())
     @example([("look", True, 10.0), ("is set back", 3600.0)], True)
     def test_pause_is_bounded(self, steps, counts):
-        """Whatever has happened, what others change now is looked at within the pause."""
+        """Whatever has happened, changes of others are checked within the pause."""
         clock = Clock()
         clock.advance(100_000)
         looks = ProbeSchedule(clock, PERIOD)

@@ -1,4 +1,4 @@
-"""Programs are run, bounded in time and output."""
+"""Tests of running programs, with limits of time and output."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from yurttunnel.steering.programs import (
 
 
 class ProgramsContract:
-    """What the real programs and those of the fake have in common."""
+    """The contract of programs, for the real ones and those of the fake."""
 
     async def test_output(self):
-        """A program gets what it is given, and what it writes comes back."""
+        """A program gets its input, and its output is returned."""
         given = bytes(range(256)) * 4000
         self.assertEqual(Finished(0, given, ""), await self.programs.run(["cat"], given))
 
     async def test_status(self):
-        """Any exit status is an answer, with what the program complains about."""
+        """Any exit status is a result, with the error messages."""
         finished = await self.programs.run(["sh", "-c", "echo a; echo b >&2; exit 3"])
         self.assertEqual(Finished(3, b"a\n", "b\n"), finished)
 
     async def test_missing(self):
-        """A program that is not installed is told as such."""
+        """A missing program is reported as such."""
         running = self.programs.run(["yurttunnel-no-such-program", "-x"])
         error = await self.assertFailure(running, ProgramMissing)
         self.assertEqual("yurttunnel-no-such-program is not installed", str(error))
 
     async def test_died(self):
-        """A program that dies has not answered."""
+        """A program that is killed has no result."""
         running = self.programs.run(["sh", "-c", "kill -9 $$"])
         error = await self.assertFailure(running, ProgramFailed)
         self.assertEqual("sh died of signal 9", str(error))
@@ -53,7 +53,7 @@ class FakeProgramsTests(ProgramsContract, TestCase):
     """The fake."""
 
     def setUp(self):
-        """Play the programs of the contract."""
+        """Simulate the programs of the contract."""
         self.programs = FakePrograms()
         self.programs.programs = {"cat": lambda _, given: Finished(0, given, ""), "sh": self.shell}
 
@@ -65,18 +65,18 @@ class FakeProgramsTests(ProgramsContract, TestCase):
 
 
 class ProgramsTests(ProgramsContract, TestCase):
-    """Real ones."""
+    """Real programs."""
 
     def setUp(self):
         """Run them here."""
         self.programs = Programs(reactor)
 
     async def test_input_not_read(self):
-        """A program need not read what it is given."""
+        """A program need not read its input."""
         self.assertEqual(0, (await self.programs.run(["true"], b"x" * 1_000_000)).status)
 
     async def test_spent(self):
-        """What programs have taken of a processor is known when they have ended."""
+        """The processor time of programs is known when they have ended."""
         taken = []
         for program in ("sleep 0.5", "i=0; while [ $i -lt 1000000 ]; do i=$((i+1)); done"):
             before = spent()
@@ -91,13 +91,13 @@ class ProgramsTests(ProgramsContract, TestCase):
         self.assertEqual(b"a b|$HOME|;|", finished.output)
 
     async def test_environment(self):
-        """Programs for root are found, and speak English, whatever this process's environment."""
+        """Programs for root are found, and print English, in any environment of this process."""
         self.patch(os, "environ", {"PATH": "/usr/bin:/bin", "LC_ALL": "de_DE.UTF-8", "X": "y"})
         finished = await self.programs.run(["sh", "-c", "echo $LC_ALL $X; echo $PATH"])
         self.assertEqual(b"C y\n/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin\n", finished.output)
 
     async def test_too_long(self):
-        """A program that never ends is ended."""
+        """A program that never ends is killed."""
         running = self.programs.run(["sleep", "1000"], seconds=0.05)
         error = await self.assertFailure(running, ProgramFailed)
         self.assertEqual("sleep was ended: it took longer than 0.05 s", str(error))
@@ -108,7 +108,7 @@ class ProgramsTests(ProgramsContract, TestCase):
         await self.assertFailure(running, ProgramFailed)
 
     async def test_too_much(self):
-        """A program that writes without end is ended."""
+        """A program that writes without end is killed."""
         self.patch(programs_module, "MAX_OUTPUT", 100_000)
         error = await self.assertFailure(self.programs.run(["yes"]), ProgramFailed)
         self.assertEqual("yes was ended: it wrote more than 100000 bytes", str(error))
@@ -125,23 +125,23 @@ class Process:
         self.is_lost = False
 
     def write(self, data):
-        """Get input."""
+        """Store input."""
         self.written += data
 
     def closeStdin(self):
-        """Get the end of the input."""
+        """Record the end of the input."""
         self.is_closed = True
 
     def loseConnection(self):
-        """Be listened to no longer."""
+        """Record that its output is closed."""
         self.is_lost = True
 
     def signalProcess(self, signal):
-        """Get a signal."""
+        """Record a signal."""
         self.signals.append(signal)
 
     def end(self, reason):
-        """End."""
+        """Stop."""
         self.protocol.processEnded(Failure(reason))
 
 
@@ -151,7 +151,7 @@ class Reactor(MemoryReactorClock):
     failure = None
 
     def spawnProcess(self, protocol, command, arguments=(), env=None):
-        """Keep one."""
+        """Keep a process."""
         if self.failure is not None:
             raise self.failure
         self.process = Process(protocol)
@@ -159,10 +159,10 @@ class Reactor(MemoryReactorClock):
 
 
 class ProgramsInMemoryTests(SynchronousTestCase):
-    """Ends of programs, as the reactor tells them."""
+    """The end of programs, as the reactor reports it."""
 
     def setUp(self):
-        """Run one."""
+        """Run a program."""
         self.reactor = Reactor()
         self.running = Programs(self.reactor).run(["sh"], b"x")
 
@@ -171,14 +171,14 @@ class ProgramsInMemoryTests(SynchronousTestCase):
         self.assertEqual([], self.reactor.getDelayedCalls())
 
     def test_input(self):
-        """Its input ends after what it is given."""
+        """Its input ends after the given data."""
         process = self.reactor.process
         self.assertEqual((b"x", True), (process.written, process.is_closed))
         process.end(ProcessDone(0))
         self.assertEqual(Finished(0, b"", ""), self.successResultOf(self.running))
 
     def test_deadline(self):
-        """At its deadline it is killed, and is told when it is gone."""
+        """At its deadline it is killed, and reported when it has ended."""
         self.reactor.advance(20)
         self.assertEqual([9], self.reactor.process.signals)
         self.assertTrue(self.reactor.process.is_lost)
@@ -188,7 +188,7 @@ class ProgramsInMemoryTests(SynchronousTestCase):
         self.failureResultOf(self.running, ProgramFailed)
 
     def test_not_killed(self):
-        """A program that the kernel does not let die is not waited for for ever."""
+        """The wait for a program that the kernel does not let die is limited."""
         self.reactor.advance(20)
         self.reactor.advance(4.9)
         self.assertNoResult(self.running)
@@ -197,14 +197,14 @@ class ProgramsInMemoryTests(SynchronousTestCase):
         self.reactor.process.end(ProcessTerminated(signal=9))
 
     def test_cancelled(self):
-        """It is killed when nobody wants its answer."""
+        """It is killed when its Deferred is cancelled."""
         self.running.cancel()
         self.failureResultOf(self.running, CancelledError)
         self.assertEqual([9], self.reactor.process.signals)
         self.reactor.process.end(ProcessTerminated(signal=9))
 
     def test_complaints(self):
-        """Of what it complains about the beginning is kept."""
+        """The beginning of its error messages is kept."""
         process = self.reactor.process
         process.protocol.errReceived(b"a" * (MAX_ERRORS - 1))
         process.protocol.errReceived(b"bc")

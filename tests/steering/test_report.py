@@ -1,4 +1,4 @@
-"""What is told of steering: metrics, JSON and a section of the index page."""
+"""Tests of reports of steering: metrics, JSON and a section of the status page."""
 
 from __future__ import annotations
 
@@ -68,17 +68,17 @@ def registry_of(report):
 
 
 def json_of(report):
-    """Return what ``/steering`` shows."""
+    """Return the content of ``/steering``."""
     return json.loads(json.dumps(steering_page(lambda: report).show()))
 
 
 def html_of(report):
-    """Return what stands in the section of the index page."""
+    """Return the content of the section of the status page."""
     return steering_section(report).content
 
 
 def samples(report):
-    """Return the samples of a scrape, by name and labels without what they have in common."""
+    """Return the samples of a scrape, by name and labels without their common part."""
     return {
         (sample.name.removeprefix("yurttunnel_server_steering_"), *sample.labels.values()): (
             sample.value
@@ -89,10 +89,10 @@ def samples(report):
 
 
 class MetricTests(SynchronousTestCase):
-    """The families by their names and samples."""
+    """The metric families by their names and samples."""
 
     def test_samples(self):
-        """Each figure is in the family that speaks of it."""
+        """Each value is in its metric family."""
         shown = samples(REPORT)
         for labels, value in {
             ("syncs_total", "ipv4", "unchanged"): 7,
@@ -118,7 +118,7 @@ class MetricTests(SynchronousTestCase):
         self.assertNotIn(("last_success_timestamp_seconds", "ipv6"), shown)
 
     def test_dns_problem(self):
-        """There is one only where the records are this server's to write, and something fails."""
+        """There is one only on the leading server, while something fails."""
         for leader, problem, value in (
             (True, None, 0),
             (True, "the ConfigMap cannot be written", 1),
@@ -129,13 +129,13 @@ class MetricTests(SynchronousTestCase):
             self.assertEqual(value, samples(report)["dns_problem",], (leader, problem))
 
     def test_names(self):
-        """Every name has the prefix, and every family an explanation."""
+        """Every name has the prefix, and every family a description."""
         for family in registry_of(REPORT):
             self.assertTrue(family.name.startswith("yurttunnel_server_steering_"))
             self.assertGreater(len(family.documentation), 60)
 
     def test_bounded(self):
-        """The number of nodes changes nothing about the number of series."""
+        """The number of series does not depend on the number of nodes."""
         many = dataclasses.replace(FAMILY, edge=AddressReport(5000, ("192.0.2.1",) * 100))
         rules = RulesReport(state="steering", problem=None, families=(many, MISSING))
         self.assertEqual(
@@ -145,13 +145,13 @@ class MetricTests(SynchronousTestCase):
         self.assertEqual(2 * len(RESULTS), len(syncs))
 
     def test_switched_off(self):
-        """What is switched off has no figures."""
+        """Disabled parts have no metrics."""
         self.assertEqual({}, samples(SteeringReport()))
         names = {labels[0].split("_")[0] for labels in samples(SteeringReport(dns=DNS))}
         self.assertEqual({"dns"}, names)
 
     def test_scrape(self):
-        """The text that Prometheus reads can be made of it."""
+        """The text format of Prometheus can be generated."""
         text = exposition(registry_of(REPORT)).decode()
         self.assertIn(
             'yurttunnel_server_steering_syncs_total{family="ipv4",result="repaired"} 1\n', text
@@ -162,7 +162,7 @@ class JsonTests(SynchronousTestCase):
     """The page ``/steering``."""
 
     def test_everything(self):
-        """All is there by its name, times in ISO 8601, in UTC."""
+        """Everything is there by name, times in ISO 8601, in UTC."""
         shown = json_of(REPORT)
         self.assertEqual({"iptables", "dns", "passthrough"}, shown.keys())
         self.assertEqual("failing", shown["iptables"]["state"])
@@ -214,7 +214,7 @@ class JsonTests(SynchronousTestCase):
         )
 
     def test_switched_off(self):
-        """What is switched off is null."""
+        """Disabled parts are null."""
         self.assertEqual(
             {"iptables": None, "dns": None, "passthrough": None},
             json_of(SteeringReport()),
@@ -222,10 +222,10 @@ class JsonTests(SynchronousTestCase):
 
 
 class HtmlTests(SynchronousTestCase):
-    """The section of the index page."""
+    """The section of the status page."""
 
     def test_everything(self):
-        """It says the same, and what it quotes is escaped."""
+        """It has the same content, escaped."""
         section = html_of(REPORT)
         self.assertTrue(section.startswith("<h2>Steering</h2>"))
         for words in (
@@ -247,6 +247,6 @@ class HtmlTests(SynchronousTestCase):
         self.assertNotIn("<locked>", section)
 
     def test_switched_off(self):
-        """What is switched off has no part in it."""
+        """Disabled parts are omitted."""
         self.assertEqual("<h2>Steering</h2>", html_of(SteeringReport()))
         self.assertNotIn("Pass-through", html_of(SteeringReport(dns=DNS)))

@@ -1,4 +1,4 @@
-"""A DNS controller over an API in memory."""
+"""A DNS controller with an API in memory."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def service(address="10.96.0.5", ports=(HTTPS,), **spec):
 
 
 class Events:
-    """Keeps events instead of sending them."""
+    """Stores events instead of sending them."""
 
     def __init__(self):
         self.recorded = []
 
     def record(self, involved, type, reason, message):
-        """Keep one."""
+        """Store an event."""
         self.recorded.append((involved, type, reason, message))
 
 
@@ -48,7 +48,7 @@ class ControllerTestCase(SynchronousTestCase):
     server = ServerPorts(10263, 10264)
 
     def setUp(self):
-        """Make it; tests start it."""
+        """Make the controller; tests start it."""
         self.clock = Clock()
         self.clock.advance(1_800_000_000)
         self.client = FakeKubeClient(self.clock)
@@ -63,7 +63,7 @@ class ControllerTestCase(SynchronousTestCase):
         self.addCleanup(globalLogPublisher.removeObserver, self.note)
 
     def make(self):
-        """Make it, with caches that know nothing yet."""
+        """Make a controller whose caches are not synced yet."""
         self.informers = Informers(self.clock, self.client)
         self.controller = DnsController(
             self.clock,
@@ -85,7 +85,7 @@ class ControllerTestCase(SynchronousTestCase):
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def note(self, event):
-        """Keep what is logged of interest to an operator."""
+        """Store what is logged for operators."""
         if event["log_level"] > LogLevel.info:
             self.lines.append(formatEvent(event))
 
@@ -95,19 +95,19 @@ class ControllerTestCase(SynchronousTestCase):
         self.settle()
 
     def stop(self):
-        """Stop it, as a server does that does not lead any longer."""
+        """Stop it, as a server does that no longer leads."""
         self.successResultOf(self.controller.stopService())
 
     def settle(self, seconds=3.0):
-        """Let everything happen that is due, and what follows from it."""
+        """Run everything that is due, and what follows from it."""
         self.clock.pump([0.1] * round(seconds * 10))
 
     def text(self):
-        """Return the records as they are published."""
+        """Return the published records."""
         return self.client.look(CONFIG_MAPS, NAME, NAMESPACE)["data"]["tunnel-nodes"]
 
     def ports(self):
-        """Return the Service's ports by their numbers: name, and where they lead."""
+        """Return the Service's ports by their numbers: name and target."""
         found = self.client.look(SERVICES, SERVICE, NAMESPACE)["spec"]["ports"]
         return {each["port"]: (each["name"], each["targetPort"]) for each in found}
 
@@ -116,7 +116,7 @@ class ControllerTestCase(SynchronousTestCase):
         return [call for call in self.client.calls if call[0] in ("create", "update")]
 
     def refuse(self, verb, error):
-        """Have writes of a kind fail from now on; the result is how to end it."""
+        """Have writes of a kind fail from now on; return a function that ends this."""
         was = getattr(self.client, verb)
 
         def refuse(resource, *arguments):

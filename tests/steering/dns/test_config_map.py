@@ -1,4 +1,4 @@
-"""The DNS controller: the ConfigMap is what it should be."""
+"""Tests of the DNS controller: the ConfigMap."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from yurttunnel.kube.resources import CONFIG_MAPS, NODES
 
 
 class ConfigMapTests(ControllerTestCase):
-    """The ConfigMap is what it should be, whoever touches it."""
+    """The ConfigMap has the desired content, whoever changes it."""
 
     def test_what_somebody_changes_is_repaired(self):
-        """Within seconds, and other keys that are in it stay."""
+        """It is repaired within seconds, and other keys in it stay."""
         self.start()
         edited = self.client.look(CONFIG_MAPS, NAME, NAMESPACE)
         edited["data"] = {"tunnel-nodes": "127.0.0.1\tedge-1", "mine": "x"}
@@ -27,14 +27,14 @@ class ConfigMapTests(ControllerTestCase):
         self.assertIn("10.96.0.5\tedge-1", data["tunnel-nodes"])
 
     def test_one_that_is_deleted_is_made_again(self):
-        """Without waiting for the period."""
+        """It is created again without waiting for the period."""
         self.start()
         self.client.remove(CONFIG_MAPS, NAME, NAMESPACE)
         self.settle()
         self.assertIn("10.96.0.5\tedge-1", self.text())
 
     def test_one_that_cannot_be_made_at_first(self):
-        """D5: it is tried until it goes well, without another leader."""
+        """D5: the creation is retried until it succeeds, without another leader."""
         recover = self.refuse("create", ApiError(500, "InternalError", "no"))
         self.start()
         self.settle(120)
@@ -48,7 +48,7 @@ class ConfigMapTests(ControllerTestCase):
         self.assertIsNone(self.controller.problem())
 
     def test_a_conflict(self):
-        """Who was faster is looked at again; nobody's change is overwritten unseen."""
+        """After a conflict the object is read again; no change is overwritten unseen."""
         self.start()
         update, others = self.client.update, []
 
@@ -68,7 +68,7 @@ class ConfigMapTests(ControllerTestCase):
         self.assertIsNone(self.controller.problem())
 
     def test_conflicts_are_no_storm(self):
-        """However often somebody is faster, the attempts get fewer."""
+        """However often conflicts occur, the attempts become less frequent."""
         self.start()
         before = len(self.writes())
         recover = self.refuse("update", Conflict(409, "Conflict", "modified"))
@@ -80,7 +80,7 @@ class ConfigMapTests(ControllerTestCase):
         self.assertIn("edge-2", self.text())
 
     def test_one_that_somebody_else_has_made(self):
-        """What came while it was being made is not overwritten unseen, either."""
+        """An object that was created meanwhile is not overwritten unseen, either."""
         create = self.client.create
 
         def too_late(resource, body, namespace=None):
@@ -95,7 +95,7 @@ class ConfigMapTests(ControllerTestCase):
         self.assertEqual({"mine", "tunnel-nodes"}, set(data))
 
     def test_the_api_is_away(self):
-        """What changes meanwhile is written when it is back."""
+        """Changes during an outage are written afterwards."""
         self.start()
         recover = self.refuse("update", ApiUnreachable("10.96.0.1 does not answer"))
         self.client.put(NODES, node("edge-2", labels=EDGE))
@@ -116,7 +116,7 @@ class ConfigMapTests(ControllerTestCase):
         self.assertIn(str(error), self.controller.problem())
 
     def test_too_many_records(self):
-        """What does not fit is not written; it is told once, with an event."""
+        """Records that do not fit are not written; this is logged once, with an event."""
         self.start()
         before = self.text()
         metadata = {"name": NAME, "namespace": NAMESPACE}

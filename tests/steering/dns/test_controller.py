@@ -1,4 +1,4 @@
-"""The DNS controller: the records follow the nodes."""
+"""Tests of the DNS controller: the records follow the nodes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RecordTests(ControllerTestCase):
     """The records follow the nodes."""
 
     def test_the_config_map_is_made(self):
-        """At the start there are the records of all nodes, with nothing else."""
+        """At the start it has the records of all nodes, and nothing else."""
         self.start()
         found = self.client.look(CONFIG_MAPS, NAME, NAMESPACE)
         self.assertEqual({"tunnel-nodes": "10.96.0.5\tedge-1\n192.0.2.1\tcloud-1"}, found["data"])
@@ -31,7 +31,7 @@ class RecordTests(ControllerTestCase):
         self.assertIsNone(self.controller.problem())
 
     def test_nothing_is_written_when_equal(self):
-        """D4: looking at everything again, each period, writes nothing."""
+        """D4: the periodic check of everything writes nothing."""
         self.start()
         self.settle(PERIOD + 10)
         self.stop()
@@ -39,7 +39,7 @@ class RecordTests(ControllerTestCase):
         self.assertEqual(1, len(self.writes()))
 
     def test_what_is_new_changed_or_gone(self):
-        """A node that comes, moves behind the tunnel or goes is so in the records."""
+        """A node that is added, moved behind the tunnel or deleted changes the records."""
         self.start()
         self.client.put(NODES, node("edge-2", labels=EDGE))
         self.settle()
@@ -52,14 +52,14 @@ class RecordTests(ControllerTestCase):
         self.assertEqual("10.96.0.5\tcloud-1\n10.96.0.5\tedge-1", self.text())
 
     def test_an_address_that_changes(self):
-        """The record of a node that gets another address follows at once."""
+        """The record of a node with a new address is updated at once."""
         self.start()
         self.client.put(NODES, node("cloud-1", "192.0.2.9", labels=CLOUD))
         self.settle()
         self.assertIn("192.0.2.9\tcloud-1", self.text())
 
     def test_heartbeats_write_nothing(self):
-        """What changes of a node without a matter for its record is no reason to write."""
+        """Changes of a node that do not affect its record cause no write."""
         self.start()
         self.client.put(NODES, node("cloud-1", "192.0.2.1", labels=CLOUD, ready=False))
         self.settle()
@@ -76,7 +76,7 @@ class RecordTests(ControllerTestCase):
         self.assertEqual("10.96.0.5\told-edge-1\n192.0.2.1\tcloud-1\n192.0.2.7\t1", self.text())
 
     def test_no_change_is_lost_in_another(self):
-        """D3: what happens while records are written is in the next ones."""
+        """D3: changes while records are written are in the next ones."""
         self.start()
         self.client.hold()
         self.client.put(NODES, node("edge-2", labels=EDGE))
@@ -89,7 +89,7 @@ class RecordTests(ControllerTestCase):
         self.assertEqual("10.96.0.5\tedge-2\n10.96.0.5\tedge-3\n192.0.2.1\tcloud-1", self.text())
 
     def test_an_edge_node_without_address(self):
-        """D6: it has a record, and nothing is complained about."""
+        """D6: it has a record, and no problem is reported."""
         self.client.put(NODES, node("edge-2", labels=EDGE))
         self.start()
         self.assertIn("10.96.0.5\tedge-2", self.text())
@@ -103,7 +103,7 @@ class RecordTests(ControllerTestCase):
         self.assertIn("10.96.0.5\tcloud-1", self.text())
 
     def test_nodes_that_are_left_out_are_told_once(self):
-        """The log names some of those without address, and all that is left is counted."""
+        """The log names some of those without address, and the number of the others."""
         for number in range(MOST_TOLD + 5):
             self.client.put(NODES, node(f"cloud-x{number:02d}", labels=CLOUD))
         self.start()
@@ -118,29 +118,29 @@ class RecordTests(ControllerTestCase):
         self.assertIsNone(self.controller.problem())
 
     def test_a_cluster_of_two_families(self):
-        """The first ClusterIP is the one that counts."""
+        """The first ClusterIP is used."""
         both = ["2001:db8::5", "10.96.0.5"]
         self.client.put(SERVICES, service(both[0], clusterIPs=both))
         self.start()
         self.assertEqual("192.0.2.1\tcloud-1\n2001:db8::5\tedge-1", self.text())
 
     def test_part_of_the_nodes_is_not_enough(self):
-        """Until the API has told all nodes, nothing is written, and that is told."""
+        """Until the API has listed all nodes, nothing is written, and this is reported."""
         self.judge_late(NODES, "nodes")
 
     def test_without_the_service_is_not_enough(self):
-        """The same with the Service, which would be said to be missing."""
+        """The same with the Service, which would be reported as missing."""
         self.judge_late(SERVICES, f"services {NAMESPACE}/{SERVICE}")
         self.assertEqual([], self.events.recorded)
 
     def test_without_the_config_maps_is_not_enough(self):
-        """The same with the ConfigMaps: another one would be made, ports would be removed."""
+        """The same with the ConfigMaps: another one would be created, ports would be removed."""
         added = {**HTTPS, "name": "dnat-9100", "port": 9100, "targetPort": 10264}
         self.client.put(SERVICES, service(ports=(HTTPS, added)))
         self.judge_late(CONFIG_MAPS, f"configmaps {NAMESPACE}/{NAME}", "configmaps")
 
     def judge_late(self, late, *told):
-        """Have the API not tell of a kind at first; nothing may be written before it does."""
+        """Delay the list of a kind; nothing may be written before it."""
         self.client.put(
             CONFIG_MAPS,
             {"metadata": {"name": NAME, "namespace": NAMESPACE}, "data": {"tunnel-nodes": "old"}},
@@ -168,7 +168,7 @@ class RecordTests(ControllerTestCase):
         self.assertIsNone(self.controller.problem())
 
     def test_one_config_map_is_late(self):
-        """The one that is published, and that of the ports: each is waited for alone."""
+        """The published one, and that of the ports: each is waited for."""
         self.client.put(
             CONFIG_MAPS,
             {"metadata": {"name": NAME, "namespace": NAMESPACE}, "data": {"tunnel-nodes": "old"}},
@@ -192,7 +192,7 @@ class RecordTests(ControllerTestCase):
         self.client.list = read
 
     def test_leading_again(self):
-        """Who leads again tells anew what is wrong."""
+        """A server that leads again reports problems again."""
         self.client.put(NODES, node("nowhere", labels=CLOUD))
         self.client.delete(SERVICES, SERVICE, NAMESPACE)
         for number in range(1, 4):
@@ -212,7 +212,7 @@ class RecordTests(ControllerTestCase):
             self.stop()
 
     def test_refused_before(self):
-        """What could not be written before is no problem of who begins to lead again."""
+        """An earlier failed write is no problem when a server starts to lead again."""
         self.start()
         update = self.client.update
         self.client.update = lambda *_, **__: fail(ApiUnreachable("PUT: refused"))
@@ -243,7 +243,7 @@ class LoadTests(ControllerTestCase):
         self.assertTrue(1 <= writes <= 12, writes)
 
     def test_five_thousand_nodes(self):
-        """They fit, with room to spare, and a change of one is one write."""
+        """They fit with space to spare, and a change of one is one write."""
         for number in range(2500):
             self.client.put(NODES, node(f"edge-node-with-a-name-{number}", labels=EDGE))
             self.client.put(NODES, node(f"cloud-node-{number}", f"192.0.2.{number % 256}"))

@@ -1,4 +1,4 @@
-"""The DNS controller: of all servers one publishes."""
+"""Tests of the DNS controller: leader election."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from yurttunnel.steering.dns.controller import LEASE
 
 
 class LeadershipTests(ControllerTestCase):
-    """Of all servers one publishes."""
+    """Only one of all servers publishes."""
 
     def elect(self):
-        """Have it led by an election."""
+        """Have an election run the controller."""
         election = LeaderElection(
             self.clock, self.client, NAMESPACE, LEASE, "server-1", self.controller
         )
@@ -30,13 +30,13 @@ class LeadershipTests(ControllerTestCase):
         return election
 
     def take(self, holder):
-        """Have somebody hold the lease."""
+        """Give the lease to another server."""
         lease = self.client.look(LEASES, LEASE, NAMESPACE)
         lease["spec"]["holderIdentity"] = holder
         self.client.put(LEASES, lease)
 
     def test_losing_the_lease_stops_only_this(self):
-        """D1: the process goes on, and the controller does when it leads again."""
+        """D1: the process continues, and the controller runs again when it leads again."""
         election = self.elect()
         self.assertTrue(self.controller.report().leader)
         self.take("server-2")
@@ -54,7 +54,7 @@ class LeadershipTests(ControllerTestCase):
         self.assertEqual([], self.flushLoggedErrors())
 
     def test_who_does_not_lead_writes_nothing_and_complains_of_nothing(self):
-        """Its caches are current all the same, so it can take over at once."""
+        """Its caches are up to date all the same, so it can take over at once."""
         self.settle()
         self.client.remove(SERVICES, SERVICE, NAMESPACE)
         self.settle()
@@ -70,7 +70,7 @@ class LeadershipTests(ControllerTestCase):
         self.assertEqual(1, len(self.client.calls) - calls)
 
     def test_stopping_while_writing(self):
-        """What is under way is given up, and nothing comes after it."""
+        """A write in progress is cancelled, and nothing follows it."""
         self.settle()
         self.client.hold()
         self.controller.startService()
@@ -82,7 +82,7 @@ class LeadershipTests(ControllerTestCase):
         self.assertEqual(1, len(self.writes()))
 
     def test_figures(self):
-        """They say what was done, and when."""
+        """They report what was done, and when."""
         self.start()
         started = self.clock.seconds()
         report = self.controller.report()

@@ -1,4 +1,4 @@
-"""The records of nodes, as text."""
+"""Tests of the records of nodes as text."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RecordTests(SynchronousTestCase):
     """One line for each node."""
 
     def test_a_record_is_an_address_a_tab_and_a_name(self):
-        """The text has the lines in the order of their characters, and no newline at its end."""
+        """The lines are sorted by their characters, and there is no newline at the end."""
         found = records(
             node("cloud-2", "192.0.2.20", labels=CLOUD),
             node("edge-1", "10.0.0.1", labels=EDGE),
@@ -50,7 +50,7 @@ class RecordTests(SynchronousTestCase):
         self.assertEqual(("10.96.0.5\tedge-1", ()), (found.text, found.problems))
 
     def test_both_labels_make_an_edge_node(self):
-        """D8: who is behind the tunnel for the firewall is so for DNS."""
+        """D8: nodes that are behind the tunnel for the firewall are so for DNS."""
         for label in (
             "openyurt.io/is-edge-worker",
             "openyurt.io/edge-enable-reverseTunnel-client",
@@ -73,18 +73,18 @@ class RecordTests(SynchronousTestCase):
             self.assertEqual(f"{desired}\tn", records(node("n", *addresses)).text)
 
     def test_a_node_that_is_not_ready_has_a_record(self):
-        """What is to be known of a node is asked when it is not well, too."""
+        """Nodes that are not ready have records, because they are accessed, too."""
         found = records(node("n", "192.0.2.1", ready=False))
         self.assertEqual("192.0.2.1\tn", found.text)
 
     def test_a_node_without_address_is_left_out(self):
-        """It takes nothing but its own record away, and is told."""
+        """Only its own record is missing, and this is reported."""
         found = records(node("b", ("Hostname", "b")), node("a"), node("c", "192.0.2.1"))
         self.assertEqual(("192.0.2.1\tc", 1), (found.text, found.count))
         self.assertEqual(["node a has", "node b has"], [each[:10] for each in found.problems])
 
     def test_only_some_sentences_are_shown(self):
-        """Of many problems the first are shown, and how many there are beside them."""
+        """Of many problems the first are shown, and the number of the others."""
         self.assertEqual(["a", "b"], shortened(["a", "b"], 2))
         self.assertEqual(
             ["a", "b", "and 1 more nodes have no DNS record"], shortened(["a", "b", "c"], 2)
@@ -92,10 +92,10 @@ class RecordTests(SynchronousTestCase):
 
 
 class ConfigMapTests(SynchronousTestCase):
-    """What the ConfigMap becomes."""
+    """The updated ConfigMap."""
 
     def test_one_that_is_missing(self):
-        """It is made with the records alone."""
+        """It is created with the records only."""
         self.assertEqual(
             {
                 "metadata": {"name": "yurt-tunnel-nodes", "namespace": "tunnel"},
@@ -106,7 +106,7 @@ class ConfigMapTests(SynchronousTestCase):
         self.assertEqual({"tunnel-nodes": ""}, with_records(None, "tunnel", "")["data"])
 
     def test_everything_else_stays(self):
-        """Other keys, labels and the version are those that were there."""
+        """Other keys, labels and the version stay."""
         old = {
             "metadata": {"name": "yurt-tunnel-nodes", "resourceVersion": "7", "labels": {"a": "b"}},
             "data": {"tunnel-nodes": "old", "other": "mine"},
@@ -117,18 +117,18 @@ class ConfigMapTests(SynchronousTestCase):
         self.assertEqual("old", old["data"]["tunnel-nodes"])
 
     def test_nothing_to_do(self):
-        """One that has the records is left alone."""
+        """One that has the records is not changed."""
         old = {"metadata": {}, "data": {"tunnel-nodes": "x"}}
         self.assertIsNone(with_records(old, "tunnel", "x"))
 
     def test_one_without_data(self):
-        """The key is added to whatever is there."""
+        """The key is added to whatever it contains."""
         for data in ({}, {"data": None}, {"data": []}, {"data": {"tunnel-nodes": 1}}):
             new = with_records({"metadata": {}, **data}, "tunnel", "")
             self.assertEqual({"tunnel-nodes": ""}, new["data"])
 
     def test_too_many(self):
-        """What the API would refuse is not even asked for, and the sentence says what to do."""
+        """A request that the API would reject is not sent, and the message says what to do."""
         self.assertIsNotNone(with_records(None, "tunnel", "x" * MAX_BYTES))
         error = self.assertRaises(
             TooManyRecords, with_records, None, "tunnel", "x" * (MAX_BYTES + 1)
@@ -137,7 +137,7 @@ class ConfigMapTests(SynchronousTestCase):
         self.assertIn("--enable-iptables", str(error))
 
     def test_other_keys_take_room_too(self):
-        """The limit is for all values together."""
+        """The limit applies to all values together."""
         old = {"metadata": {}, "data": {"other": "é"}, "binaryData": {"more": "eHh4"}}
         self.assertIsNotNone(with_records(old, "tunnel", "x" * (MAX_BYTES - 5)))
         error = self.assertRaises(

@@ -1,4 +1,4 @@
-"""The DNS controller: the internal Service."""
+"""Tests of the DNS controller: the internal Service."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ServiceTests(ControllerTestCase):
     """The Service: its address, and its ports."""
 
     def test_another_address(self):
-        """D7: records follow a Service that is made again with another ClusterIP."""
+        """D7: records follow a Service that is created again with another ClusterIP."""
         self.start()
         self.client.remove(SERVICES, SERVICE, NAMESPACE)
         self.client.put(SERVICES, service("10.96.0.77"))
@@ -29,7 +29,7 @@ class ServiceTests(ControllerTestCase):
         self.assertIn("10.96.0.77\tedge-1", self.text())
 
     def test_one_that_is_missing(self):
-        """D7: records stay as they are, an event says so, and it goes on when it comes."""
+        """D7: records stay as they are, an event reports it, and updates continue with it."""
         self.start()
         before = self.text()
         self.client.remove(SERVICES, SERVICE, NAMESPACE)
@@ -47,7 +47,7 @@ class ServiceTests(ControllerTestCase):
         self.assertIsNone(self.controller.problem())
 
     def test_one_that_is_headless(self):
-        """D7: it has no address to lead to; that is told once, and again when it comes again."""
+        """D7: it has no address; this is reported once, and again when it occurs again."""
         self.client.put(SERVICES, service("None"))
         self.start()
         self.settle(PERIOD + 10)
@@ -65,7 +65,7 @@ class ServiceTests(ControllerTestCase):
         self.assertEqual(2, len(self.events.recorded))
 
     def test_one_that_is_gone_has_no_other_problem(self):
-        """What was wrong with it, and what could not be written, is no longer told."""
+        """Its earlier problems, and failed writes, are no longer reported."""
         self.refuse("update", ApiError(422, "Invalid", "spec.ports[0].name: Required value"))
         self.client.put(SERVICES, service("None", ports=[{**HTTPS, "targetPort": 1}]))
         self.start()
@@ -77,7 +77,7 @@ class ServiceTests(ControllerTestCase):
         self.assertNotIn(";", self.controller.problem())
 
     def test_ports_follow_the_config_map_of_ports(self):
-        """They come, move and go with it, and nothing else of the Service changes."""
+        """They are added, moved and removed with it, and nothing else of the Service changes."""
         self.start()
         before = self.client.look(SERVICES, SERVICE, NAMESPACE)
         self.client.put(CONFIG_MAPS, config_map(http_proxy_ports="9100", https_proxy_ports="9443"))
@@ -100,7 +100,7 @@ class ServiceTests(ControllerTestCase):
         self.assertEqual(before, after)
 
     def test_ports_that_somebody_changes_are_repaired(self):
-        """An entry that leads elsewhere is led back, and other fields of the Service stay."""
+        """An entry with another target is corrected, and other fields of the Service stay."""
         self.start()
         wrong = {**HTTPS, "targetPort": 1, "nodePort": 30000}
         self.client.put(SERVICES, service(ports=[wrong], sessionAffinity="ClientIP"))
@@ -110,7 +110,7 @@ class ServiceTests(ControllerTestCase):
         self.assertEqual("ClientIP", found["sessionAffinity"])
 
     def test_ports_do_not_wait_for_records(self):
-        """One of the two that cannot be written does not keep the other."""
+        """If one of the two cannot be written, the other is."""
         self.refuse("create", ApiError(500, "InternalError", "no"))
         self.client.put(CONFIG_MAPS, config_map(http_proxy_ports="9100"))
         self.start()
@@ -120,7 +120,7 @@ class ServiceTests(ControllerTestCase):
         self.assertEqual(("dnat-9100", 10264), self.ports()[9100])
 
     def test_ports_that_the_api_refuses(self):
-        """The problem has what the API says."""
+        """The problem has the message of the API."""
         error = ApiError(422, "Invalid", "spec.ports[0].name: Required value")
         self.refuse("update", error)
         self.client.put(CONFIG_MAPS, config_map(http_proxy_ports="9100"))
@@ -136,6 +136,6 @@ class PassThroughTests(ControllerTestCase):
     server = ServerPorts(10263, 10264, 10270, frozenset({10250}))
 
     def test_kubelets_are_reached_through_it(self):
-        """The kubelets' port leads there, whatever the manifests say."""
+        """The kubelets' port leads there, whatever the manifests specify."""
         self.start()
         self.assertEqual({10250: ("https", 10270)}, self.ports())

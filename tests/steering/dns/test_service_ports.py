@@ -1,4 +1,4 @@
-"""The ports of the internal Service."""
+"""Tests of the ports of the internal Service."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def entry(port, target, name=None, **more):
 
 
 def desired(http=(), https=(), server=SERVER):
-    """Return what is to be."""
+    """Return the desired ports."""
     return service_ports(Ports(http=frozenset(http), https=frozenset(https)), server)
 
 
@@ -34,35 +34,35 @@ class WantedTests(SynchronousTestCase):
     """Which port leads where."""
 
     def test_configured_ports_lead_to_the_servers_own(self):
-        """Those for HTTP and those for HTTPS lead to what the server really listens on."""
+        """Those for HTTP and for HTTPS lead to the ports that the server listens on."""
         found = desired([9100], [9443], ServerPorts(20263, 20264))
         self.assertEqual({9100: 20264, 9443: 20263}, found.desired)
         self.assertEqual({10250: 20263, 10255: 20264}, found.kubelet)
 
     def test_pass_through_counts_first(self):
-        """Ports that are passed through lead there, whether or not they are configured."""
+        """Ports that are passed through lead there, whether they are configured or not."""
         found = desired([9100], [9443], PASSING)
         self.assertEqual({9100: 10264, 9443: 10270, 10250: 10270}, found.desired)
         self.assertEqual({10255: 10264}, found.kubelet)
 
 
 class ReconcilingTests(SynchronousTestCase):
-    """What is made of the entries that there are."""
+    """The update of existing entries."""
 
     def test_missing_ones_are_added(self):
-        """They come behind the others, by their numbers."""
+        """They follow the others, sorted by number."""
         self.assertEqual(
             [HTTPS, HTTP, entry(9100, 10264), entry(9443, 10263)],
             reconciled([HTTPS, HTTP], desired([9100], [9443])),
         )
 
     def test_those_of_the_kubelet_are_not_added(self):
-        """Who takes them out has a reason; but pass-through that is asked for needs its ports."""
+        """An operator may remove them on purpose; but pass-through needs its ports."""
         self.assertEqual([HTTPS], reconciled([HTTPS], desired()))
         self.assertEqual([entry(9443, 10270), entry(10250, 10270)], _passing([]))
 
     def test_a_wrong_target_is_corrected(self):
-        """Also that of an entry that somebody made by hand, whose name stays."""
+        """Also that of a manual entry, whose name stays."""
         by_hand = entry(9100, 9100, "node-exporter", nodePort=30000, appProtocol="http")
         self.assertEqual(
             [{**by_hand, "targetPort": 10264}, entry(9443, 10263)],
@@ -70,7 +70,7 @@ class ReconcilingTests(SynchronousTestCase):
         )
 
     def test_the_kubelets_ports_follow_pass_through(self):
-        """They lead there while it is on, and back when it is off."""
+        """They lead there while it is enabled, and back when it is disabled."""
         passing = _passing([HTTPS, HTTP])
         self.assertEqual([{**HTTPS, "targetPort": 10270}, HTTP, entry(9443, 10270)], passing)
         self.assertEqual([HTTPS, HTTP], reconciled(passing, desired()))
@@ -86,7 +86,7 @@ class ReconcilingTests(SynchronousTestCase):
         )
 
     def test_protocols_are_told_apart(self):
-        """An entry for UDP is none for TCP; one that does not say is for TCP."""
+        """An entry for UDP is not one for TCP; without a protocol it is for TCP."""
         udp = {**entry(9100, 1, "udp"), "protocol": "UDP"}
         self.assertEqual([udp, entry(9100, 10264)], reconciled([udp], desired([9100])))
         silent = {"port": 9100, "targetPort": 10264}
@@ -95,12 +95,12 @@ class ReconcilingTests(SynchronousTestCase):
         self.assertEqual([entry(9100, 10264)], reconciled([ours_for_udp], desired([9100])))
 
     def test_ports_that_are_no_numbers(self):
-        """An entry without a number is nobody's port, neither the lowest nor any other."""
+        """An entry without a number has no port, neither the lowest nor any other."""
         for odd in ({"name": "odd"}, {"name": "odd", "port": "1"}):
             self.assertEqual([odd, entry(1, 10264)], reconciled([odd], desired([1])))
 
     def test_names_never_collide(self):
-        """An entry with the name of another port gets its own, so that both have one."""
+        """An entry with the name of another port gets its own, so that names are unique."""
         misnamed = entry(9200, 10264, "dnat-9100", nodePort=30000)
         self.assertEqual(
             [{**misnamed, "name": "dnat-9200"}, entry(9100, 10264)],
@@ -111,17 +111,17 @@ class ReconcilingTests(SynchronousTestCase):
         self.assertEqual([entry(1, 10264), entry(2, 10264)], reconciled(swapped, desired([1, 2])))
 
     def test_doing_it_again_changes_nothing(self):
-        """What was reconciled once is as it should be."""
+        """A second update changes nothing."""
         for ports in (desired(), desired([9100], [9443]), desired([1], [2], PASSING)):
             once = reconciled([HTTPS, entry(9100, 1, "dnat-5"), entry(7, 7)], ports)
             self.assertEqual(once, reconciled(once, ports))
 
 
 class ServiceTests(SynchronousTestCase):
-    """What the Service becomes."""
+    """The updated Service."""
 
     def test_only_the_ports_differ(self):
-        """Everything else of the Service is what it was."""
+        """Everything else of the Service is unchanged."""
         old = {
             "metadata": {"name": "s", "resourceVersion": "7"},
             "spec": {"clusterIP": "10.96.0.5", "selector": {"a": "b"}, "ports": [HTTPS]},
@@ -133,12 +133,12 @@ class ServiceTests(SynchronousTestCase):
         self.assertEqual([HTTPS], old["spec"]["ports"])
 
     def test_nothing_to_do(self):
-        """One with the right ports is left alone."""
+        """One with the right ports is not changed."""
         service = {"spec": {"ports": [HTTPS, HTTP, entry(9100, 10264)]}}
         self.assertIsNone(with_ports(service, desired([9100])))
 
     def test_one_without_ports(self):
-        """Those that are wanted are added to whatever is there."""
+        """Desired entries are added to whatever there is."""
         for spec in ({}, {"spec": {}}, {"spec": {"ports": None}}):
             self.assertEqual([entry(1, 10264)], with_ports(spec, desired([1]))["spec"]["ports"])
 

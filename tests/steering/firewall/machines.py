@@ -25,7 +25,7 @@ class CountedPrograms:
         self.calls = []
 
     def run(self, arguments, *more):
-        """Run one."""
+        """Run a program."""
         self.calls.append(list(arguments))
         return self._programs.run(arguments, *more)
 
@@ -40,7 +40,7 @@ class MemoryMachine:
         play_iptables(self.programs, self.prefix, self.table, "(nf_tables)")
 
     def close(self):
-        """Do nothing: memory is all there is."""
+        """Do nothing."""
 
     def save(self):
         """Return the table's chains and rules."""
@@ -51,7 +51,7 @@ class MemoryMachine:
         self.table.restore("\n".join(["*nat", *lines, "COMMIT", ""]))
 
     def make_set(self, name):
-        """Do nothing: the table does not know sets."""
+        """Do nothing: the table does not support sets."""
 
 
 class RealMachine:
@@ -66,7 +66,7 @@ class RealMachine:
         self.programs = CountedPrograms(Programs(reactor))
 
     def close(self):
-        """Go back."""
+        """Return to the original namespace."""
         self._network.close()
 
     def save(self):
@@ -84,19 +84,19 @@ class RealMachine:
         execute(f"ipset create {name} hash:ip family {'inet' if self._version == 4 else 'inet6'}")
 
     def iptables(self, command):
-        """Do what an administrator does."""
+        """Run iptables as an administrator."""
         execute(f"{self.prefix} -w 20 {command}")
 
 
 def use_own_lock(test):
-    """Have a lock of iptables for a test: others on this machine hold the usual one for seconds."""
+    """Use a separate iptables lock for a test: others may hold the usual one for seconds."""
     path = os.path.abspath(test.mktemp())
     test.patch(os, "environ", {**os.environ, "XTABLES_LOCKFILE": path})
     return path
 
 
 def execute(command, given=""):
-    """Run a program that must succeed; give what it writes."""
+    """Run a program that must succeed; return its output."""
     done = subprocess.run(
         shlex.split(command),
         input=given,

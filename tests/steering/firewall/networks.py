@@ -1,4 +1,4 @@
-"""A machine in a network namespace, and networks behind it, through which real packets go."""
+"""A machine in a network namespace, and networks behind it, with real packets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BITS = {4: 32, 6: 128}
 
 
 def set_up_links():
-    """Forward what comes through here, and use addresses at once, the links' own ones, too."""
+    """Forward packets here, and use addresses at once, including those of the links themselves."""
     for setting, value in (
         ("ipv4/ip_forward", "1"),
         ("ipv6/conf/all/forwarding", "1"),
@@ -24,22 +24,22 @@ def set_up_links():
 
 
 class Networks:
-    """Part of a test case of one family of addresses, which has ``version``."""
+    """Part of a test case of one address family, which has ``version``."""
 
     def enter(self):
-        """Be on the machine until the test ends."""
+        """Enter the machine's namespace until the test ends."""
         network = OwnNetwork([])
         self.addCleanup(network.close)
         set_up_links()
 
     def add(self, addresses):
-        """Have addresses here."""
+        """Add addresses here."""
         for address in addresses:
             execute(f"ip address add {address}/{BITS[self.version]} dev lo")
 
     @contextmanager
     def neighbour(self, name, here, there):
-        """Be in a network of its own for a while, whose way to everywhere is this machine."""
+        """Enter a separate network for a while, with a default route to this machine."""
         machine, other = Namespace(current=True), Namespace()
         self.addCleanup(machine.close)
         self.addCleanup(other.close)
@@ -58,7 +58,7 @@ class Networks:
             wait_for_ipv6()
 
     def socket(self, kind=socket.SOCK_STREAM):
-        """Make one here."""
+        """Make a socket here."""
         made = socket.socket(self.family, kind)
         self.addCleanup(made.close)
         made.settimeout(20)
@@ -74,5 +74,5 @@ class Networks:
 
     @property
     def family(self):
-        """Of sockets."""
+        """The family of sockets."""
         return socket.AF_INET if self.version == 4 else socket.AF_INET6

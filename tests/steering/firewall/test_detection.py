@@ -1,4 +1,4 @@
-"""Which firewall a machine uses, and what of ours is removed from where."""
+"""Tests of the detection of a machine's firewall, and of the removal of our chains."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ class Machine(SynchronousTestCase):
         self.sets = FakeAddressSets()
 
     def legacy_is_loaded(self):
-        """Let legacy have tables, as it has when somebody has used it."""
+        """Add tables to legacy, as if a program had used it."""
         for name in ("ip_tables_names", "ip6_tables_names"):
             (self.proc_net / name).write_text("mangle\nnat\n")
 
     def answer(self, program, *finished):
-        """Have a program always leave this."""
+        """Have a program always return this result."""
         self.programs.programs[program] = lambda *_: Finished(*finished)
 
     def say_version(self, program, text):
-        """Have a plain program be of another version, and do all else as before."""
+        """Have a generic program report another version, and otherwise work as before."""
         otherwise = self.programs.programs[program]
         self.programs.programs[program] = lambda arguments, given: (
             Finished(0, text, "") if arguments == ["--version"] else otherwise(arguments, given)
@@ -66,7 +66,7 @@ class Machine(SynchronousTestCase):
         return self.successResultOf(Deferred.fromCoroutine(coroutine))
 
     def failure(self, coroutine):
-        """Return the one line of its failure."""
+        """Return the one line of its error."""
         failed = Deferred.fromCoroutine(coroutine)
         text = str(self.failureResultOf(failed, SteeringFailed).value)
         self.assertNotIn("\n", text)
@@ -74,10 +74,10 @@ class Machine(SynchronousTestCase):
 
 
 class DetectionTests(Machine):
-    """Finding the firewall."""
+    """Detecting the firewall."""
 
     def find(self):
-        """Find it."""
+        """Detect it."""
         return self.result(find_firewalls(self.programs))
 
     def assert_used(self, name):
@@ -101,7 +101,7 @@ class DetectionTests(Machine):
         self.assert_used("legacy")
 
     def give_hint(self, prefix, hint):
-        """Have kubelet's chain in the table ``mangle``."""
+        """Create kubelet's chain in the table ``mangle``."""
         for program, asking, shown in (
             (prefix, ["-t", "mangle", "-S", hint], f"-N {hint}\n"),
             (f"{prefix}-save", ["-t", "mangle"], f"*mangle\n:{hint} - [0:0]\nCOMMIT\n"),
@@ -109,7 +109,7 @@ class DetectionTests(Machine):
             self.answer_to(program, asking, shown)
 
     def answer_to(self, program, asking, shown):
-        """Have a program show this when it is asked so."""
+        """Have a program print this for these arguments."""
         otherwise = self.programs.programs[program]
 
         def answer(arguments, given):
@@ -120,20 +120,20 @@ class DetectionTests(Machine):
         self.programs.programs[program] = answer
 
     def test_no_table_is_saved(self):
-        """With a hint on nft no table is read whole: others may have 20,000 rules there."""
+        """With a hint on nft no whole table is read: other programs may have 20,000 rules there."""
         self.give_hint("iptables-nft", "KUBE-KUBELET-CANARY")
         self.assert_used("nft")
         self.assertEqual([], [call for call in self.programs.calls if call[0].endswith("-save")])
 
     def test_kept(self):
-        """A family that has one already keeps it, whatever this machine uses by now."""
+        """A family with a back end keeps it, whatever this machine uses by now."""
         self.legacy_is_loaded()
         self.give_hint("iptables-nft", "KUBE-IPTABLES-HINT")
         found = self.result(find_firewalls(self.programs, {4: "legacy"})).found
         self.assertEqual({4: "legacy", 6: "nft"}, {each: found[each].backend for each in found})
 
     def test_more_rules(self):
-        """Without a hint it is where there are more rules, but for ours."""
+        """Without a hint the back end with more rules is used, not counting ours."""
         self.legacy_is_loaded()
         self.tables["iptables-nft"].chains["OUTPUT"].append("-j RETURN")
         self.tables["ip6tables-legacy"].chains["OUTPUT"] += ["-j RETURN"] * 2
@@ -143,20 +143,20 @@ class DetectionTests(Machine):
         self.assert_used("nft")
 
     def test_nothing_to_go_by(self):
-        """Without any rules it is what plain iptables is."""
+        """Without any rules the back end of plain iptables is used."""
         self.assert_used("nft")
         self.say_version("iptables", b"iptables v1.8.9 (legacy)\n")
         self.assert_used("legacy")
 
     def test_legacy_is_left_alone(self):
-        """Legacy is not asked for tables that it has not: that would make them."""
+        """Missing legacy tables are not listed, because that would create them."""
         self.assert_used("nft")
         self.result(remove_everything(self.programs, self.sets))
         asked = [call for call in self.programs.calls if call[0].endswith("legacy-save")]
         self.assertEqual([], asked)
 
     def test_plain_names(self):
-        """Where programs have no names of their own for a back end, the plain one's is used."""
+        """If a back end has no program of its own, the generic one is used."""
         for name in list(self.programs.programs):
             if "-nft" in name or "-legacy" in name:
                 del self.programs.programs[name]
@@ -166,7 +166,7 @@ class DetectionTests(Machine):
         self.assert_used("legacy")
 
     def test_nothing_installed(self):
-        """Without programs it is said what to install."""
+        """Without programs the error says what to install."""
         self.programs.programs.clear()
         found = self.find()
         self.assertEqual({}, found.found)
@@ -174,7 +174,7 @@ class DetectionTests(Machine):
         self.assertIn("ip6tables", found.missing[6])
 
     def test_not_allowed(self):
-        """Without the right to look it is said which one is needed."""
+        """Without permission the error says which one is needed."""
         denied = "Permission denied (you must be root)\n"
         self.answer("iptables-nft-save", 4, b"", denied)
         otherwise = self.programs.programs["iptables-nft"]
@@ -221,7 +221,7 @@ class CleanupTests(Machine):
         self.assertEqual([], self.result(self.remove()))
 
     def test_failures(self):
-        """What can be removed is, and it is said what could not be."""
+        """What can be removed is, and the error says what could not be."""
         self.tables["iptables-nft"].restore(LEFTOVER)
         self.answer("ip6tables-nft-save", 4, b"", "Permission denied (you must be root)")
         self.sets.sets["YURTTUNNEL-EDGE4"] = frozenset()
@@ -232,14 +232,14 @@ class CleanupTests(Machine):
         self.assertIn("(but removed the chains TUNNEL-PORT of IPv4 (nft))", text)
 
     def test_refused(self):
-        """What is there and cannot be removed is told of, in whatever words that is refused."""
+        """Existing chains that cannot be removed are reported, whatever the error is."""
         self.tables["iptables-nft"].restore(LEFTOVER)
         said = "line 3: RULE_DELETE failed (No such file or directory): rule in chain OUTPUT"
         self.answer("iptables-nft-restore", 4, b"", said)
         self.assertIn(said, self.failure(self.remove()))
 
     def test_other_kernel(self):
-        """What the kernel does not know has nothing of ours."""
+        """A back end that the kernel does not support has no chains of ours."""
         for said in (
             "iptables-nft-save v1.8.9: Failed to initialize nft: Protocol not supported",
             "iptables-nft-save v1.8.9: Could not fetch rule set generation id: Invalid argument",
@@ -248,12 +248,12 @@ class CleanupTests(Machine):
             self.assertEqual([], self.result(self.remove()))
 
     def test_nothing_installed(self):
-        """Without programs nobody knows whether there are rules."""
+        """Without programs it is unknown whether there are rules."""
         self.programs.programs.clear()
         self.assertIn("not installed", self.failure(self.remove()))
 
     def test_elsewhere(self):
-        """At start only the back end that is not used is cleaned."""
+        """At the start only the back end that is not used is cleaned."""
         self.legacy_is_loaded()
         for table in self.tables.values():
             table.restore(LEFTOVER)
@@ -268,7 +268,7 @@ class CleanupTests(Machine):
         self.assertNotIn("TUNNEL-PORT", self.tables["iptables-legacy"].chains)
 
     def test_elsewhere_of_one_family(self):
-        """Only the families that are given are looked at."""
+        """Only the given families are checked."""
         self.legacy_is_loaded()
         for table in self.tables.values():
             table.restore(LEFTOVER)
@@ -280,10 +280,10 @@ class CleanupTests(Machine):
 
 
 class RealDetectionTests(TestCase):
-    """A real machine: a network namespace that nobody has used yet."""
+    """A real machine: a new network namespace."""
 
     def setUp(self):
-        """Make one."""
+        """Make a namespace."""
         if shutil.which("iptables-nft") is None or shutil.which("iptables-legacy") is None:
             raise SkipTest("iptables is not installed with both back ends")
         use_own_lock(self)
@@ -292,7 +292,7 @@ class RealDetectionTests(TestCase):
         self.programs = Programs(reactor)
 
     async def used(self):
-        """Find which back end is used, in both families."""
+        """Detect which back end is used, in both families."""
         firewalls = await find_firewalls(self.programs)
         self.assertEqual(({4, 6}, {}), (set(firewalls.found), firewalls.missing))
         (name,) = {each.backend for each in firewalls.found.values()}
@@ -314,7 +314,7 @@ class RealDetectionTests(TestCase):
         self.assertEqual("nft", await self.used())
 
     async def test_legacy_is_left_alone(self):
-        """No table of legacy is made on a machine that uses nft."""
+        """No legacy table is created on a machine that uses nft."""
         execute("iptables-nft -t filter -A OUTPUT -j RETURN")
         firewalls = await find_firewalls(self.programs)
         await remove_leftovers_elsewhere(self.programs, firewalls)
@@ -323,7 +323,7 @@ class RealDetectionTests(TestCase):
         self.assertEqual("", names.read_text() if names.exists() else "")
 
     async def test_cleanup(self):
-        """Rules are found wherever they are, and nothing of them is left."""
+        """Rules are found wherever they are, and nothing of them remains."""
         execute("iptables-nft -t filter -A OUTPUT -j RETURN")
         execute("iptables-legacy-restore -w 20 --noflush", LEFTOVER)
         firewalls = await find_firewalls(self.programs)

@@ -1,4 +1,4 @@
-"""The firewall, on the kernel's own (both back ends and families) and on a table in memory."""
+"""Tests of the firewall, with the kernel's (both back ends and families) and a table in memory."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ FOREIGN = (
 
 
 class FirewallContract:
-    """What a firewall does with rules, on any machine.
+    """The behavior of a firewall on any machine.
 
     Subclasses have ``version``, ``back_end`` and ``machine_type``.
     """
 
     def setUp(self):
-        """Make a machine on which others have rules too."""
+        """Make a machine on which others have rules, too."""
         self.lock = use_own_lock(self)
         self.machine = self.machine_type(self.version, self.back_end)
         self.addCleanup(self.machine.close)
@@ -63,19 +63,19 @@ class FirewallContract:
         )
 
     def new_firewall(self):
-        """Make what a server that has just started has."""
+        """Make the firewall of a server that has just started."""
         back_end = BackEnd(self.version, self.back_end, self.machine.prefix)
         return Iptables(self.machine.programs, back_end)
 
     async def apply(self, desired, set_name=None):
-        """Apply, and check that another time one process finds all as it should be."""
+        """Apply, and check that a second call runs one process, which finds no differences."""
         applied = await self.firewall.apply(desired, set_name)
         self.assertTrue(applied.differences)
         await self.check_unchanged(desired, set_name)
         return applied
 
     async def check_unchanged(self, desired, set_name=None):
-        """Check that one process finds that nothing is to be done, however often."""
+        """Check that one process finds nothing to do, however often."""
         for firewall in (self.new_firewall(), self.firewall, self.firewall):
             del self.machine.programs.calls[:]
             ports = frozenset(desired.all_ports())
@@ -84,17 +84,17 @@ class FirewallContract:
             self.assertEqual([f"{self.machine.prefix}-save", "-t", "nat"], call)
 
     def ours(self):
-        """Return the lines that are there beyond those of others."""
+        """Return the lines that are not those of others."""
         return [line for line in self.machine.save() if line not in self.foreign]
 
     def assert_foreign_untouched(self):
-        """Check that others' lines are as they were, and in their order."""
+        """Check that the lines of others are unchanged, and in order."""
         self.assertEqual(
             self.foreign, [line for line in self.machine.save() if line in self.foreign]
         )
 
     async def test_apply(self):
-        """Two processes make rules where there were none."""
+        """Two processes create rules if there were none."""
         applied = await self.firewall.apply(self.desired, None)
         self.assertEqual(2, len(self.machine.programs.calls))
         self.assertEqual(frozenset(), applied.former_ports)
@@ -109,7 +109,7 @@ class FirewallContract:
         await self.check_unchanged(self.desired)
 
     async def test_everything(self):
-        """Whatever can be wanted is found again as it was made."""
+        """All possible rules are read back as they were created."""
         self.machine.make_set("YURTTUNNEL-EDGES")
         pods = replace(self.desired, pod_ports={10250: self.secure, 9100: self.insecure})
         await self.apply(pods)
@@ -121,7 +121,7 @@ class FirewallContract:
         self.assertEqual({10250, 10255, 9100}, applied.former_ports)
 
     async def test_remove(self):
-        """When rules are removed those of others are byte for byte what they were."""
+        """When rules are removed, those of others are unchanged byte by byte."""
         await self.apply(replace(self.desired, pod_ports={9100: self.secure}))
         self.assertTrue(await self.firewall.remove())
         self.assertEqual(self.foreign, self.machine.save())
@@ -129,7 +129,7 @@ class FirewallContract:
         await self.apply(self.desired)
 
     async def test_remove_at_once(self):
-        """What is known to be there is removed by one process, which reads nothing."""
+        """Known rules are removed by one process, which reads nothing."""
         pods = replace(self.desired, pod_ports={9100: self.secure})
         for again in range(3):
             await self.firewall.apply(pods, None)
@@ -144,7 +144,7 @@ class FirewallContract:
             self.assertEqual(self.foreign, self.machine.save())
 
     async def test_remove_what_others_have_changed(self):
-        """Where what was known is not what is there, it is read and removed all the same."""
+        """If the rules differ from the known ones, they are read and removed all the same."""
         comment = '-m comment --comment "yurttunnel server port"'
         for lines in (
             ["-I OUTPUT 1 -p tcp -j TUNNEL-PORT"],
@@ -158,7 +158,7 @@ class FirewallContract:
             self.assertEqual(self.foreign, self.machine.save())
 
     async def test_nothing_wanted(self):
-        """When nothing is wanted any more there are no rules; nor are any made."""
+        """When nothing is desired there are no rules; nor are any created."""
         nothing = replace(self.desired, edge=frozenset())
         self.assertEqual(Applied(), await self.firewall.apply(nothing, None))
         await self.apply(self.desired)
@@ -166,7 +166,7 @@ class FirewallContract:
         self.assertEqual(self.foreign, self.machine.save())
 
     async def test_port_comes_and_goes(self):
-        """A port that comes has a chain, and one that goes leaves none."""
+        """A new port has a chain, and a removed one leaves none."""
         more = {**self.desired.ports, 9100: self.insecure}
         applied = await self.apply(self.desired)
         applied = await self.apply(replace(self.desired, ports=more))
@@ -176,7 +176,7 @@ class FirewallContract:
         self.assertFalse([line for line in self.machine.save() if "9100" in line])
 
     async def test_nodes_come_and_go(self):
-        """A node that comes or goes is a rule in each port's chain, and nothing else."""
+        """A new or removed node is a rule in each port's chain, and nothing else."""
         await self.apply(self.desired)
         before = self.machine.save()
         more = self.desired.cloud | {self.own + 1, self.own - 190, self.own + 50}
@@ -187,7 +187,7 @@ class FirewallContract:
         self.assertEqual(before, self.machine.save())
 
     async def test_target_changes(self):
-        """When a target changes the old one is gone, and so cannot win (F1)."""
+        """When a target changes, the old one is removed, so that it cannot match first (F1)."""
         await self.apply(self.desired)
         moved = {10250: Target(self.own + 1, 10263), 10255: self.secure}
         await self.apply(replace(self.desired, ports=moved))
@@ -196,7 +196,7 @@ class FirewallContract:
         self.assertTrue(any(f"{self.own + 1}" in lead for lead in leads))
 
     async def test_disturbed(self):
-        """What others destroy is made again (F7)."""
+        """What others have removed is created again (F7)."""
         await self.apply(self.desired)
         good = self.machine.save()
         for lines in (
@@ -238,7 +238,7 @@ class MemoryTests(FirewallContract, TestCase):
 
 
 class KernelContract(FirewallContract):
-    """What only a real one can do."""
+    """Behavior of a real kernel only."""
 
     machine_type = RealMachine
 
@@ -264,7 +264,7 @@ class KernelContract(FirewallContract):
             self.machine.iptables(command)
 
     async def test_former_version(self):
-        """Rules of yurttunnel 1.2 are recognised: what is right stays, what is stale goes (F2)."""
+        """Correct rules of yurttunnel 1.2 are recognized and stay, stale ones are removed (F2)."""
         edge = min(self.desired.edge)
         # The edge node was a cloud node then.
         self.former_version(edge, "127.0.0.1" if self.version == 4 else "::1")
@@ -277,13 +277,13 @@ class KernelContract(FirewallContract):
         self.assert_foreign_untouched()
 
     async def test_former_version_removed(self):
-        """Nothing is left of rules of yurttunnel 1.2 when they are removed."""
+        """Nothing of yurttunnel 1.2's rules remains when they are removed."""
         self.former_version(self.own, self.own + 1)
         self.assertTrue(await self.firewall.remove())
         self.assertEqual(self.foreign, self.machine.save())
 
     async def test_shapes_of_the_former_version(self):
-        """Rules are what the commands of yurttunnel 1.2 would have found to be there."""
+        """The commands of yurttunnel 1.2 would recognize the rules as theirs."""
         await self.apply(self.desired)
         direct = '-m comment --comment "return request to access node directly"'
         for rule in (
@@ -297,7 +297,7 @@ class KernelContract(FirewallContract):
             self.machine.iptables(f"-t nat -C {rule}")
 
     async def test_flushed(self):
-        """All is made again after another program has flushed the table (F7)."""
+        """Everything is created again after another program has flushed the table (F7)."""
         await self.apply(self.desired)
         good = self.ours()
         self.machine.iptables("-t nat -F")
@@ -306,7 +306,7 @@ class KernelContract(FirewallContract):
         self.assertEqual(good, self.ours())
 
     async def test_no_set(self):
-        """A change that the kernel refuses changes nothing, and is told in one line."""
+        """A change that the kernel rejects changes nothing, and is reported in one line."""
         await self.apply(self.desired)
         before = self.machine.save()
         ports = {**self.desired.ports, 9100: self.secure}
@@ -323,14 +323,14 @@ class KernelContract(FirewallContract):
         await self.check_unchanged(self.desired)
 
     async def test_changed_meanwhile(self):
-        """When others change what is about to be changed, it is all or nothing; then all."""
+        """If others change what is being changed, it is all or nothing; then all."""
         await self.apply(self.desired)
         programs = self.machine.programs
         run = programs.run
 
         def disturbed(arguments, *more):
             if "--noflush" in arguments:
-                # After loopback and two other nodes comes the one that is to go.
+                # The one to be removed follows loopback and two other nodes.
                 self.machine.iptables("-t nat -D TUNNEL-PORT-10250 4")
                 self.before = self.machine.save()
             return run(arguments, *more)
@@ -347,10 +347,10 @@ class KernelContract(FirewallContract):
 
 
 class NftContract(KernelContract):
-    """What only the newer back end has: rules that programs of iptables cannot show."""
+    """Behavior of the newer back end only: rules that the iptables programs cannot show."""
 
     async def test_remove_what_cannot_be_read(self):
-        """What is known to be there is removed, also where a rule of others hinders reading."""
+        """Known rules are removed, even if a rule of others prevents reading."""
         await self.apply(self.desired)
         family = "ip" if self.version == 4 else "ip6"
         support.command("nft", "add", "rule", family, "nat", "OUTPUT", "meta", "cpu", "0", "accept")
@@ -374,10 +374,10 @@ class NftIPv6Tests(NftContract, TestCase):
 
 
 class LegacyContract(KernelContract):
-    """What only the older back end has: a lock."""
+    """Behavior of the older back end only: a lock."""
 
     async def test_lock(self):
-        """A lock that another program holds is named; nothing has changed."""
+        """A lock that another program holds is named; nothing is changed."""
         self.patch(tables_module, "LOCK_SECONDS", 1)
         with open(self.lock, "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -404,24 +404,24 @@ class LegacyIPv6Tests(LegacyContract, TestCase):
 
 
 class FailureTests(SynchronousTestCase):
-    """What is said when the programs do not do what they should."""
+    """Errors of the programs."""
 
     def setUp(self):
-        """Make a firewall whose program the test plays."""
+        """Make a firewall whose program the test simulates."""
         self.programs = FakePrograms()
         self.firewall = Iptables(self.programs, BackEnd(4, "nft", "iptables-nft"))
 
     def check(self):
-        """Look whether the table can be read."""
+        """Check whether the table can be read."""
         tables = Tables(self.programs, BackEnd(4, "nft", "iptables-nft"), TUNNEL)
         return Deferred.fromCoroutine(tables.check())
 
     def play(self, *finished):
-        """Have the program that reads leave this."""
+        """Have the program that reads return this."""
         self.programs.programs["iptables-nft"] = lambda *_: Finished(*finished)
 
     def failure(self):
-        """Return the one line of a failure."""
+        """Return the one line of an error."""
         text = str(self.failureResultOf(self.check(), SteeringFailed).value)
         self.assertNotIn("\n", text)
         return text.removeprefix("reading the nat table of IPv4 (nft): ")
@@ -436,14 +436,14 @@ class FailureTests(SynchronousTestCase):
         self.assertEqual("it took too long", self.failure())
 
     def test_not_allowed(self):
-        """The server may not."""
+        """The server lacks permission."""
         self.play(4, b"", "Could not fetch rule set generation id: Permission denied (you must\n")
         self.assertTrue(
             self.failure().endswith("needs the capability NET_ADMIN (deploy/overlays/iptables)")
         )
 
     def test_any(self):
-        """What else the program says is passed on, not at any length."""
+        """Any other error is passed on, truncated."""
         self.play(3, b"", "a\nb\n" + "c" * 1000)
         text = self.failure()
         self.assertTrue(text.startswith("iptables-nft: exit status 3: a b ccc"))
@@ -452,12 +452,12 @@ class FailureTests(SynchronousTestCase):
         self.assertEqual("iptables-nft: exit status 3: it says nothing", self.failure())
 
     def test_not_shown(self):
-        """Another program has made the table one that these programs cannot show."""
+        """Another program has changed the table so that these programs cannot show it."""
         self.play(0, b"# Table `nat' is incompatible, use 'nft' tool.\n", "")
         self.assertIn("Table `nat' is incompatible", self.failure())
 
     def test_not_shown_later(self):
-        """The same, where rules are made and removed: nothing is taken for an empty table."""
+        """The same when rules are created and removed: it is not treated as an empty table."""
         shown = Finished(0, b"# Table `nat' is incompatible, use 'nft' tool.\n", "")
         self.programs.programs["iptables-nft-save"] = lambda *_: shown
         desired = Interception(4, Match.CLOUD_RETURN)
@@ -466,23 +466,23 @@ class FailureTests(SynchronousTestCase):
             self.assertIn("iptables cannot read it", str(failure.value))
 
     def test_readable(self):
-        """An empty table is one."""
+        """An empty table can be read."""
         self.play(0, b"-P OUTPUT ACCEPT\n", "")
         self.assertIsNone(self.successResultOf(self.check()))
         self.assertEqual((4, "nft"), (self.firewall.version, self.firewall.backend))
 
 
 class RefusalTests(SynchronousTestCase):
-    """Which refusals say that there are no rules with sets."""
+    """Which errors mean that rules with sets are not supported."""
 
     def setUp(self):
-        """Make a firewall on an empty table."""
+        """Make a firewall with an empty table."""
         self.programs = FakePrograms()
         self.programs.programs["iptables-nft-save"] = lambda *_: Finished(0, b"*nat\nCOMMIT\n", "")
         self.firewall = Iptables(self.programs, BackEnd(4, "nft", "iptables-nft"))
 
     def refused(self, said, set_name="S"):
-        """Have a change refused; give the error."""
+        """Have a change fail; return the error."""
         self.programs.programs["iptables-nft-restore"] = lambda *_: Finished(2, b"", said)
         match = Match.CLOUD_RETURN if set_name is None else Match.EDGE_SET
         ports = {10250: Target(None, 10263)}
@@ -490,7 +490,7 @@ class RefusalTests(SynchronousTestCase):
         return self.failureResultOf(self.firewall.apply(desired, set_name), SteeringFailed).value
 
     def test_no_sets(self):
-        """The program, its extension, or the kernel has none."""
+        """The program, its extension, or the kernel does not support them."""
         for said in (
             "iptables-restore v1.8.9 (nf_tables): Couldn't load match `set':No such file",
             "Warning: Extension set revision 0 not supported, missing kernel module?\nline 5 fails",
@@ -500,7 +500,7 @@ class RefusalTests(SynchronousTestCase):
             self.assertNotIsInstance(self.refused(said, None), SetsRefused)
 
     def test_anything_else(self):
-        """What may pass is none of these; neither is a failure to read."""
+        """Temporary errors do not mean that; neither does a failure to read."""
         for said in (
             "iptables-restore v1.8.9 (legacy): Set S doesn't exist.",
             "Another app is currently holding the xtables lock; still 1s 0us time ahead",
@@ -514,7 +514,7 @@ class RefusalTests(SynchronousTestCase):
         self.assertNotIsInstance(self.refused(said), SetsRefused)
 
     def test_lock_at_removal(self):
-        """A lock that is held at a removal is told at once; another time all is removed."""
+        """A lock during a removal is reported at once; the next time all is removed."""
         self.programs.programs["iptables-nft-restore"] = lambda *_: Finished(0, b"", "")
         ports = {10250: Target(None, 10263)}
         edge = frozenset({ip_address("192.168.7.1")})

@@ -1,4 +1,4 @@
-"""Where the kernel leads real connections by our rules."""
+"""Tests of where the kernel sends real connections with our rules."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ SO_MARK = 36
 
 
 class PacketsContract(Networks):
-    """A machine with two addresses, and a network behind it that has those of all other nodes.
+    """A machine with two addresses, and a network behind it with the addresses of all other nodes.
 
-    In both somebody listens on the port that is intercepted. The second address of the machine is
-    one that an edge node says to have, too. A pod in a network of its own has a way to the machine.
+    Both have listeners on the intercepted port. An edge node also reports the second address of the
+    machine as its own. A pod in a separate network has a route to the machine.
     """
 
     def setUp(self):
-        """Make the two."""
+        """Make both."""
         self.prefix = f"{BASES[self.version]}-{self.back_end}"
         if shutil.which(self.prefix) is None or shutil.which("ipset") is None:
             raise SkipTest(f"{self.prefix} or ipset is not installed")
@@ -72,7 +72,7 @@ class PacketsContract(Networks):
         )
 
     def way(self, address, port=KUBELET, *, mark=0, client=None):
-        """Return which way a new connection goes: ``tunnel`` or ``direct``."""
+        """Return the path of a new connection: ``tunnel`` or ``direct``."""
         client = client or self.socket()
         if mark:
             client.setsockopt(socket.SOL_SOCKET, SO_MARK, mark)
@@ -83,7 +83,7 @@ class PacketsContract(Networks):
         return "tunnel" if took is self.tunnel else "direct"
 
     async def check(self, desired, third):
-        """Apply rules, and check all ways; ``third`` is that of a host that is no node."""
+        """Apply rules, and check all paths; ``third`` is that of a host that is not a node."""
         await self.firewall.apply(desired, SET)
         addresses = ADDRESSES[self.version]
         found = [self.way(address) for address in addresses]
@@ -95,31 +95,31 @@ class PacketsContract(Networks):
         self.assertEqual("tunnel", self.way(addresses[EDGE], mark=0x4000))
 
     async def test_edge_set(self):
-        """With a set only connections to its addresses are led; a third host is not (F3)."""
+        """With a set only its addresses are redirected; a third host's are not (F3)."""
         await self.check(replace(self.desired, match=Match.EDGE_SET), "direct")
 
     async def test_cloud_return(self):
-        """Without one all are led but those to loopback and cloud nodes."""
+        """Without one, all are redirected except those to loopback and cloud nodes."""
         await self.check(self.desired, "tunnel")
 
     async def test_many_cloud_nodes(self):
-        """The shape for many nodes leads as the other one does."""
+        """The structure for many nodes redirects the same connections."""
         self.patch(rules_module, "MOST_RETURNS_BY_PORT", 0)
         await self.check(self.desired, "tunnel")
 
     async def test_every_address(self):
-        """A listener on all addresses is reached without any of them."""
+        """A listener on all addresses is reached at any of them."""
         ports = {KUBELET: Target(None, TUNNEL)}
         await self.check(replace(self.desired, ports=ports), "tunnel")
 
     async def test_removed(self):
-        """Without rules all is direct."""
+        """Without rules all connections are direct."""
         await self.firewall.apply(self.desired, None)
         await self.firewall.remove()
         self.assertEqual("direct", self.way(ADDRESSES[self.version][EDGE]))
 
     async def test_pods(self):
-        """What comes through the machine is led if that is wanted, in every shape."""
+        """Forwarded connections are redirected if requested, with every structure."""
         with self.neighbour("pods", *PODS[self.version]):
             pod = [self.socket() for _ in range(18)]
         leads = {KUBELET: Target(None, TUNNEL)}

@@ -1,4 +1,4 @@
-"""The rules for what is wanted, as ``iptables-save`` shows them."""
+"""Tests of the desired rules, in the format of ``iptables-save``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EDGE6 = frozenset({IPv6Address("fd00::7")})
 
 
 def jump(port, chains="TUNNEL-PORT"):
-    """Return the rule that leads to a port's chain."""
+    """Return the rule that jumps to a port's chain."""
     return (
         f'-p tcp -m tcp --dport {port} -m comment --comment "jump to port {port}"'
         f" -j {chains}-{port}"
@@ -37,12 +37,12 @@ def jump(port, chains="TUNNEL-PORT"):
 
 
 class RulesTests(SynchronousTestCase):
-    """Chains, comments and shapes of yurttunnel 1.2."""
+    """Chains, comments and structure of yurttunnel 1.2."""
 
     maxDiff = None
 
     def test_cloud_return(self):
-        """Loopback and cloud nodes are returned, loopback first, and the rest is led."""
+        """Loopback and cloud nodes return, loopback first, and the rest is redirected."""
         desired = Interception(4, Match.CLOUD_RETURN, EDGE, CLOUD, PORTS)
         found = rules_of(desired, None)
         jumps = {"OUTPUT": ('-p tcp -m comment --comment "yurttunnel server port" -j TUNNEL-PORT',)}
@@ -70,7 +70,7 @@ class RulesTests(SynchronousTestCase):
             rules_of(desired, None)
 
     def test_ipv6(self):
-        """Addresses of IPv6 are whole, and in brackets before a port."""
+        """IPv6 addresses have prefixes, and brackets before a port."""
         target = Target(IPv6Address("fd00::1"), 10263)
         cloud = frozenset({IPv6Address("fd00::2")})
         desired = Interception(6, Match.CLOUD_RETURN, EDGE6, cloud, {10250: target})
@@ -82,7 +82,7 @@ class RulesTests(SynchronousTestCase):
         self.assertEqual(expected, rules_of(desired, None).chains["TUNNEL-PORT-10250"])
 
     def test_mapped(self):
-        """An address is spelled as the programs spell it; else it would differ for ever."""
+        """An address is spelled as in the programs; otherwise it would always differ."""
         desired = Interception(
             6,
             Match.CLOUD_RETURN,
@@ -95,13 +95,13 @@ class RulesTests(SynchronousTestCase):
         self.assertTrue(found[2].startswith("-d fd00:0:1:2:3:4:5:6/128 "), found)
 
     def test_every_address(self):
-        """Connections stay on the machine where the server listens on all its addresses."""
+        """Connections are redirected without an address if the server listens on all addresses."""
         desired = Interception(6, Match.EDGE_SET, EDGE6, ports={10250: Target(None, 10263)})
         (rule,) = rules_of(desired, "S").chains["TUNNEL-PORT-10250"]
         self.assertTrue(rule.endswith(" -j REDIRECT --to-ports 10263"), rule)
 
     def test_pods(self):
-        """What comes from elsewhere has a hook and chains of its own; no mark is looked at."""
+        """Forwarded connections have a separate hook and chains; no mark is matched."""
         target = Target(None, 10263)
         desired = Interception(4, Match.EDGE_SET, EDGE, CLOUD, PORTS, {10250: target})
         found = rules_of(desired, "S")
@@ -114,7 +114,7 @@ class RulesTests(SynchronousTestCase):
         self.assertEqual(["PREROUTING"], list(rules_of(only, "S").jumps))
 
     def test_many_cloud_nodes(self):
-        """Where there are many, they stand once before all ports; what was gone to returns."""
+        """Many nodes are listed once before all ports; a chain that is entered by goto returns."""
         self.patch(rules, "MOST_RETURNS_BY_PORT", 5)
         desired = Interception(4, Match.CLOUD_RETURN, EDGE, CLOUD, PORTS)
         chains = rules_of(desired, None).chains
@@ -146,14 +146,14 @@ class NamesTests(SynchronousTestCase):
     """Which chains are ours."""
 
     def test_ours(self):
-        """The two chains, and whatever is named below them, whoever has made it."""
+        """The two chains, and all with names below them, whoever created them."""
         for name in ("TUNNEL-PORT", "TUNNEL-PORT-10250", "TUNNEL-PORT-x", "TUNNEL-PODS-CLOUD"):
             self.assertTrue(TUNNEL.owns(name), name)
         for name in ("TUNNEL-PORTS", "TUNNEL", "MY-TUNNEL-PORT", "OUTPUT", "TUNNEL-POD"):
             self.assertFalse(TUNNEL.owns(name), name)
 
     def test_ports(self):
-        """Chains of ports are known by their names."""
+        """Chains of ports are recognized by their names."""
         self.assertEqual(10250, port_of("TUNNEL-PORT-10250"))
         self.assertEqual(9100, port_of("TUNNEL-PODS-9100"))
         for name in ("TUNNEL-PORT", "TUNNEL-PORT-CLOUD", "TUNNEL-PORT-²", "KUBE-10250"):

@@ -1,4 +1,4 @@
-"""What is ours in the text of ``iptables-save``."""
+"""Tests of parsing our chains in the output of ``iptables-save``."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ COMMIT
 
 
 class ReadTests(SynchronousTestCase):
-    """Reading."""
+    """Parsing."""
 
     def test_ours(self):
-        """Chains of ours are read with all their rules, and others' rules that lead to them."""
+        """Our chains are read with all their rules, and others' rules that lead to them."""
         chains = {
             "TUNNEL-PORT": [
                 "-p tcp -m tcp --dport 10250 -j TUNNEL-PORT-10250",
@@ -45,12 +45,12 @@ class ReadTests(SynchronousTestCase):
         self.assertEqual(Saved(chains, jumps), read(TUNNEL.lines(TEXT), TUNNEL))
 
     def test_own_lines(self):
-        """Lines about others are left out before anything is looked at closely."""
+        """Lines about others are excluded before parsing."""
         self.assertEqual(9, len(TUNNEL.lines(TEXT)))
         self.assertEqual([], TUNNEL.lines(b"*nat\n:OUTPUT ACCEPT [0:0]\nCOMMIT\n"))
 
     def test_one_table_of_many(self):
-        """Its lines are those up to its end; one that is not shown is not there."""
+        """Its lines are those up to its end; a table that is not shown is missing."""
         text = b"# Generated\n*filter\n-A OUTPUT -j ACCEPT\nCOMMIT\n# Completed\n" + TEXT
         self.assertEqual(b"-A OUTPUT -j ACCEPT\n", table_of(text, "filter"))
         self.assertEqual(TUNNEL.lines(TEXT), TUNNEL.lines(table_of(text, "nat")))
@@ -59,7 +59,7 @@ class ReadTests(SynchronousTestCase):
         self.assertIsNone(table_of(b"", "nat"))
 
     def test_strange_bytes(self):
-        """Comments may be any bytes."""
+        """Comments may contain any bytes."""
         line = b"-A TUNNEL-PORT -m comment --comment \xff -j RETURN"
         (rule,) = read([line], TUNNEL).chains["TUNNEL-PORT"]
         self.assertEqual(
@@ -71,7 +71,7 @@ class SameTests(SynchronousTestCase):
     """Comparing rules."""
 
     def test_spellings(self):
-        """Back ends may order and spell options as they like."""
+        """Back ends may order and spell options differently."""
         for one, other in (
             (
                 '-p tcp -m tcp --dport 1 -m comment --comment "a b" -j RETURN',
@@ -86,7 +86,7 @@ class SameTests(SynchronousTestCase):
             self.assertTrue(same(one, other), (one, other))
 
     def test_differences(self):
-        """What means something else is something else."""
+        """Rules with different meanings differ."""
         rule = "-d 10.0.0.1/32 -s 10.0.0.2/32 -p tcp -m set --match-set A dst -j X"
         for other in (
             "-d 10.0.0.2/32 -s 10.0.0.1/32 -p tcp -m set --match-set A dst -j X",

@@ -1,4 +1,4 @@
-"""Transactions, on a table in memory that takes them as the programs do."""
+"""Tests of transactions, on a table in memory that applies them as the programs do."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ OUR_RULES = st.sampled_from(
 
 
 def changed(table, desired):
-    """Make a table what is wanted; give the text."""
+    """Change a table to the desired state; return the input."""
     change = transaction("nat", read(TUNNEL.lines(table.save().encode()), TUNNEL), desired)
     if change.text:
         table.restore(change.text)
@@ -75,7 +75,7 @@ def foreign(table):
 
 
 def leading(table):
-    """Return how often which of the other chains' rules lead to chains of ours."""
+    """Return how often which of the other chains' rules lead to our chains."""
     rules = foreign(table)
     return Counter(
         (chain, rule) for chain in rules for rule in table.chains[chain] if rule not in rules[chain]
@@ -84,7 +84,7 @@ def leading(table):
 
 @st.composite
 def tables(draw):
-    """Draw a table: with rules as they were wanted once, and then whatever has become of it."""
+    """Draw a table: with rules that were desired once, and any changes since."""
     table = FakeTable()
     for chain in FOREIGN_CHAINS:
         table.chains[chain] = []
@@ -110,7 +110,7 @@ class AnyStateTests(SynchronousTestCase):
     @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(tables(), WANTED, st.sampled_from([0, 2, MOST_EDITS]))
     def test_any(self, table, interception, most_edits):
-        """What is wanted is there, exactly, and what is not ours is as it was."""
+        """The desired rules are in place, exactly, and what is not ours is unchanged."""
         self.patch(transaction_module, "MOST_EDITS", most_edits)
         desired = rules_of(interception, "S")
         others = foreign(table)
@@ -125,24 +125,24 @@ class AnyStateTests(SynchronousTestCase):
     @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(tables())
     def test_nothing(self, table):
-        """When nothing is wanted nothing of ours is left."""
+        """If nothing is desired, nothing of ours remains."""
         others = foreign(table)
         changed(table, Rules())
         self.assertEqual(others, table.chains)
 
 
 def cloud(last, ports=(10250,), target=10263):
-    """Want nodes 10.0.0.1 to 10.0.0.last reached directly."""
+    """Have nodes 10.0.0.1 to 10.0.0.last as cloud nodes."""
     nodes = frozenset(IPv4Address("10.0.0.0") + number for number in range(1, last + 1))
     leads = {port: Target(None, target) for port in ports}
     return rules_of(Interception(4, Match.CLOUD_RETURN, EDGE, nodes, leads), None)
 
 
 class TransactionTests(SynchronousTestCase):
-    """How little is done."""
+    """The size of changes."""
 
     def setUp(self):
-        """Have a table with 100 nodes, and a rule of somebody else's."""
+        """Make a table with 100 nodes, and a rule of another program."""
         self.table = FakeTable()
         self.table.chains["OUTPUT"].append("-j RETURN")
         changed(self.table, cloud(100))
@@ -152,14 +152,14 @@ class TransactionTests(SynchronousTestCase):
         return changed(self.table, desired).split("\n")[1:-2]
 
     def test_first(self):
-        """The jump comes before what others have in the kernel's chain."""
+        """The jump precedes the rules of others in the kernel's chain."""
         self.assertEqual(
             ["-j TUNNEL-PORT", "-j RETURN"],
             [rule[-14:].strip() for rule in self.table.chains["OUTPUT"]],
         )
 
     def test_one_more(self):
-        """One node more is one rule, at its place."""
+        """One more node is one rule, at its position."""
         (line,) = self.lines(cloud(101))
         self.assertTrue(line.startswith("-I TUNNEL-PORT-10250 102 -d 10.0.0.101/32 "), line)
 
@@ -169,7 +169,7 @@ class TransactionTests(SynchronousTestCase):
         self.assertTrue(line.startswith("-D TUNNEL-PORT-10250 -d 10.0.0.100/32 "), line)
 
     def test_target(self):
-        """A target that changes is replaced: the old one never wins (F1)."""
+        """A changed target is replaced: the old one never matches first (F1)."""
         old, new = self.lines(cloud(100, target=10264))
         self.assertIn("-D TUNNEL-PORT-10250 -p tcp", old)
         self.assertIn("-I TUNNEL-PORT-10250 102 -p tcp", new)
@@ -177,13 +177,13 @@ class TransactionTests(SynchronousTestCase):
         self.assertEqual(1, sum("REDIRECT" in rule for rule in rules))
 
     def test_many(self):
-        """Where much differs in a chain it is filled anew."""
+        """If much differs in a chain, it is refilled."""
         lines = self.lines(cloud(101 + MOST_EDITS))
         self.assertEqual(":TUNNEL-PORT-10250 - [0:0]", lines[0])
         self.assertEqual(103 + MOST_EDITS, len(lines) - 1)
 
     def test_port_leaves(self):
-        """A port that leaves takes its chain with it, in the same transaction."""
+        """A removed port removes its chain, in the same transaction."""
         changed(self.table, cloud(2, (10250, 9100)))
         lines = self.lines(cloud(2))
         self.assertEqual(
@@ -192,18 +192,18 @@ class TransactionTests(SynchronousTestCase):
         self.assertEqual(3, len(lines))
 
     def test_jump_twice(self):
-        """Of two jumps one stays."""
+        """Of two jumps one is kept."""
         self.table.chains["OUTPUT"] *= 2
         (line,) = self.lines(cloud(100))
         self.assertTrue(line.startswith("-D OUTPUT "), line)
 
     def test_jump_behind(self):
-        """A jump that others have got before stays where it is."""
+        """A jump that other rules precede by now stays where it is."""
         self.table.chains["OUTPUT"].reverse()
         self.assertEqual([], self.lines(cloud(100)))
 
     def test_differences(self):
-        """It is said what differs, in not too many sentences."""
+        """The differences are reported, in a limited number of sentences."""
         table = read([b":TUNNEL-PORT-7 - [0:0]", b"-A INPUT -j TUNNEL-PORT-7"], TUNNEL)
         found = transaction("nat", table, cloud(1)).differences
         expected = (
@@ -219,7 +219,7 @@ class TransactionTests(SynchronousTestCase):
         self.assertEqual("and 31 more", many[-1])
 
     def test_shape_changes(self):
-        """When there are too many nodes for the shape of 1.2 the other one takes its place."""
+        """With too many nodes for the structure of 1.2, the other one replaces it."""
         ports = range(1, MOST_RETURNS_BY_PORT // 101 + 1)
         changed(self.table, cloud(100, ports))
         self.assertNotIn("TUNNEL-PORT-CLOUD", self.table.chains)

@@ -1,4 +1,4 @@
-"""What cutting connections promises; the fake is held to it, and the kernel's table."""
+"""The contract of cutting connections, for the fake and for the kernel's table."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ EDGE_6, OWN_6 = (ip_address(text) for text in ("fd00:20::1", "fd00:20::9"))
 
 
 def flow(destination, port=KUBELET, answers=None, local=True, to_self=True):
-    """Make a flow; it is answered by whom it was meant for, unless that is said.
+    """Make a flow; by default its original destination answers.
 
-    All addresses of these tests are those of one machine, unless that is said.
+    All addresses in these tests are those of one machine, unless specified.
     """
     return Flow(destination, port, answers or Target(destination, port), local, to_self)
 
 
 class FlowsContract:
-    """Tests; a test case has ``flows``, and the method below that raises."""
+    """Tests; a test case has ``flows``, and overrides the method below that raises."""
 
     def connect(self, flow):
-        """Have a connection, which is as ``flow`` says."""
+        """Make a connection as ``flow`` describes."""
         raise NotImplementedError
 
     def cut(self, is_wrong, ports=(KUBELET,), version=4):
@@ -33,7 +33,7 @@ class FlowsContract:
         return self.successResultOf(self.flows.cut(version, ports, is_wrong))
 
     def seen(self, ports=(KUBELET,), version=4):
-        """Return the flows that there are; cut none."""
+        """Return the current flows; cut none."""
         seen = []
 
         def is_wrong(flow):
@@ -49,14 +49,14 @@ class FlowsContract:
         self.assertEqual(0, self.cut(lambda flow: True, ports=()))
 
     def test_what_is_seen(self):
-        """It is known where a connection was meant to go, and who answers."""
+        """The original destination of a connection and its answering end are known."""
         direct, led = flow(CLOUD), flow(EDGE, answers=Target(OWN, SERVER))
         for each in (direct, led, flow(EDGE, OTHER)):
             self.connect(each)
         self.assertEqual({direct, led}, self.seen())
 
     def test_only_what_is_wrong_is_cut(self):
-        """The rest stays, and what has been cut is not found again."""
+        """The rest stays, and cut flows are not found again."""
         direct, led = flow(CLOUD), flow(EDGE, answers=Target(OWN, SERVER))
         for each in (direct, led):
             self.connect(each)
@@ -65,21 +65,21 @@ class FlowsContract:
         self.assertEqual(0, self.cut(lambda each: each.answers.port == SERVER))
 
     def test_several_connections(self):
-        """All that are alike are cut, and counted."""
+        """All identical ones are cut, and counted."""
         for _ in range(3):
             self.connect(flow(EDGE))
         self.assertEqual(3, self.cut(lambda each: each.destination == EDGE))
         self.assertEqual(set(), self.seen())
 
     def test_several_ports(self):
-        """Only the ports that are asked for are looked at, each of them."""
+        """Only flows to the given ports are considered, for each of them."""
         for port in (KUBELET, OTHER, SERVER):
             self.connect(flow(CLOUD, port))
         self.assertEqual(2, self.cut(lambda each: True, ports=(KUBELET, OTHER)))
         self.assertEqual({flow(CLOUD, SERVER)}, self.seen((KUBELET, OTHER, SERVER)))
 
     def test_both_families(self):
-        """Only the family that is asked for is looked at."""
+        """Only the given family is considered."""
         direct, led = flow(OWN_6), flow(EDGE_6, answers=Target(OWN_6, SERVER))
         for each in (flow(EDGE), direct, led):
             self.connect(each)

@@ -1,4 +1,4 @@
-"""The real kernel, in a network namespace of the test's own."""
+"""The real kernel, in the test's own network namespace."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tests.e2e.cluster.network import OwnNetwork
 
 
 def run_at_once(job):
-    """Run a job where it is asked for, as no reactor should."""
+    """Run a job in the calling thread, unlike a reactor."""
     return maybeDeferred(job)
 
 
 def command(*words):
-    """Run a program; give what it says. The test is skipped where it is not installed."""
+    """Run a program; return its output. The test is skipped if it is not installed."""
     try:
         done = subprocess.run(words, check=True, capture_output=True, text=True, timeout=60)
     except FileNotFoundError:
@@ -25,11 +25,11 @@ def command(*words):
 
 
 class KernelTestCase(SynchronousTestCase):
-    """Tests in a network namespace of their own, which has ``addresses``."""
+    """Tests in their own network namespace, with ``addresses``."""
 
     addresses = ()
 
     def setUp(self):
-        """Go there."""
+        """Enter the namespace."""
         self.network = OwnNetwork(self.addresses)
         self.addCleanup(self.network.close)

@@ -1,4 +1,4 @@
-"""What the kernel tells of addresses and routes that come and go."""
+"""Tests of the kernel's notifications about addresses and routes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.steering.netlink.support import KernelTestCase, command
 from yurttunnel.steering.netlink.address_events import AddressEvents
 
 SECONDS = 10
-"""How long the kernel may take; it is done by the time that the program which asks has ended."""
+"""The timeout of the kernel; it is done when the requesting program has ended."""
 
 
 class AddressEventsTests(KernelTestCase):
@@ -31,7 +31,7 @@ class AddressEventsTests(KernelTestCase):
         self.changes += 1
 
     def is_told(self, seconds=SECONDS):
-        """Return whether something is told of within this time."""
+        """Return whether a change is reported within this time."""
         poll = select.poll()
         poll.register(self.events.fileno(), select.POLLIN)
         if not poll.poll(seconds * 1000):
@@ -41,7 +41,7 @@ class AddressEventsTests(KernelTestCase):
         return self.changes > before
 
     def test_address(self):
-        """An address that comes is told of, and one that goes."""
+        """A new address is reported, and a removed one."""
         self.assertEqual([self.events], self.reactor.getReaders())
         self.assertFalse(self.is_told(0))
         self.network.add("192.0.2.7")
@@ -51,14 +51,14 @@ class AddressEventsTests(KernelTestCase):
         self.assertTrue(self.is_told())
 
     def test_route(self):
-        """Routes are told of as well: one may lead to a link that has no address, as of a pod."""
+        """Routes are reported as well: one may lead to a link without an address."""
         for family, pod in (("-4", "10.9.0.5"), ("-6", "fd09::5")):
             self.assertFalse(self.is_told(0))
             command("ip", family, "route", "add", pod, "dev", "lo")
             self.assertTrue(self.is_told())
 
     def test_many(self):
-        """Many that come together are told of in few turns, and all are read in the end."""
+        """Many at once are reported in few turns, and all are read in the end."""
         for number in range(1, 41):
             self.network.add(f"192.0.2.{number}")
         turns = 0
@@ -67,7 +67,7 @@ class AddressEventsTests(KernelTestCase):
         self.assertTrue(1 <= turns <= 8, turns)
 
     def test_overflow(self):
-        """More events than the kernel keeps are a change, too."""
+        """An overflow of the kernel's buffer is a change, too."""
         kernel = socket.socket(fileno=socket.dup(self.events.fileno()))
         self.addCleanup(kernel.close)
         kernel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)

@@ -1,4 +1,4 @@
-"""Sets of addresses, in memory and in the kernel."""
+"""Tests of sets of addresses, in memory and in the kernel."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _CAPABILITY_VERSION = 0x20080522
 
 
 def without_capabilities(job):
-    """Run a job in a thread that may not do anything particular."""
+    """Run a job in a thread without capabilities."""
     libc = ctypes.CDLL(None, use_errno=True)
     result = []
 
@@ -50,26 +50,26 @@ def without_capabilities(job):
 
 
 class FakeAddressSetsTests(AddressSetsContract, SynchronousTestCase):
-    """The fake is as the kernel is."""
+    """The fake behaves as the kernel does."""
 
     def setUp(self):
         """Make it."""
         self.sets = FakeAddressSets()
 
     def content(self, name):
-        """Look into it."""
+        """Inspect it."""
         return self.sets.sets.get(name)
 
     def refer_to(self, name):
-        """Say so."""
+        """Mark it as in use."""
         self.sets.busy.add(name)
 
     def test_interface(self):
-        """It has what it should have."""
+        """The fake provides its interface."""
         verifyObject(IAddressSets, self.sets)
 
     def test_failing_on_demand(self):
-        """Every call fails while the test says so."""
+        """Every call fails while the test requests it."""
         self.sets.failure = SteeringFailed("it is broken")
         for call in (self.sets.put(NAME, 4, ()), self.sets.remove(NAME), self.sets.supported()):
             self.failureResultOf(call, SteeringFailed)
@@ -77,41 +77,41 @@ class FakeAddressSetsTests(AddressSetsContract, SynchronousTestCase):
 
 
 class KernelAddressSetsTests(AddressSetsContract, KernelTestCase):
-    """Sets in the kernel, which the ``ipset`` program looks into."""
+    """Sets in the kernel, which the ``ipset`` program shows."""
 
     def setUp(self):
-        """Have none yet."""
+        """Start without sets."""
         super().setUp()
         self.clock = Clock()
         self.sets = AddressSets(run_at_once, self.clock)
 
     def content(self, name):
-        """Ask ``ipset``."""
+        """Run ``ipset``."""
         if name not in command("ipset", "list", "-n").split():
             return None
         saved = (line.split() for line in command("ipset", "save", name).splitlines())
         return frozenset(ip_address(words[2]) for words in saved if words[0] == "add")
 
     def refer_to(self, name):
-        """Make a rule."""
+        """Create a rule."""
         self.rule("-A", name)
 
     def rule(self, change, name):
-        """Make a rule that refers to a set, or remove it."""
+        """Create a rule that refers to a set, or remove it."""
         match = ("-m", "set", "--match-set", name, "dst", "-j", "ACCEPT")
         command("iptables", "-w", change, "OUTPUT", *match)
 
     def let_time_pass(self):
-        """Let it try again until it gives up."""
+        """Let it retry until it gives up."""
         for _ in range(20):
             self.clock.advance(0.1)
 
     def test_interface(self):
-        """It has what it should have."""
+        """The fake provides its interface."""
         verifyObject(IAddressSets, self.sets)
 
     def test_somebody_else_changes_it(self):
-        """An address that came or went is noticed, even when their number is the same."""
+        """An added or removed address is detected, even if their number is the same."""
         self.put(many("10.0.0.1", 10))
         command("ipset", "del", NAME, "10.0.0.3")
         command("ipset", "add", NAME, "10.9.9.9")
@@ -119,14 +119,14 @@ class KernelAddressSetsTests(AddressSetsContract, KernelTestCase):
         self.assertEqual(many("10.0.0.1", 10), self.content(NAME))
 
     def test_somebody_else_destroys_it(self):
-        """It is made again."""
+        """It is created again."""
         self.put(some("10.0.0.1"))
         command("ipset", "destroy", NAME)
         self.assertTrue(self.put(some("10.0.0.1")))
         self.assertEqual(some("10.0.0.1"), self.content(NAME))
 
     def test_other_sets_are_left_alone(self):
-        """Those of others are none of ours, whatever they begin with."""
+        """Sets of other programs are left alone, whatever their names begin with."""
         command("ipset", "create", f"{NAME}-x", "hash:ip")
         command("ipset", "create", "theirs", "hash:net")
         command("ipset", "add", "theirs", "10.0.0.0/8")
@@ -136,7 +136,7 @@ class KernelAddressSetsTests(AddressSetsContract, KernelTestCase):
         self.assertEqual(before, command("ipset", "save"))
 
     def test_a_set_that_cannot_hold_all(self):
-        """A set of other parameters is replaced while rules refer to it."""
+        """A set with other parameters is replaced while rules refer to it."""
         large = ("maxelem", str(MAXIMUM))
         for parameters in (
             ("maxelem", "10"),
@@ -156,7 +156,7 @@ class KernelAddressSetsTests(AddressSetsContract, KernelTestCase):
             self.removed_in_the_end()
 
     def removed_in_the_end(self):
-        """Remove a set whose rule has just gone, which takes the kernel a moment."""
+        """Remove a set whose rule has just been removed, which takes the kernel a moment."""
         end = time.monotonic() + 60
         while time.monotonic() < end:
             removal = self.sets.remove(NAME)
@@ -167,7 +167,7 @@ class KernelAddressSetsTests(AddressSetsContract, KernelTestCase):
         self.fail("the set is in use for ever")
 
     def test_a_set_of_another_kind(self):
-        """It gives way, unless rules refer to it."""
+        """It is replaced, unless rules refer to it."""
         command("ipset", "create", NAME, "hash:net")
         self.assertTrue(self.put(some("10.0.0.1")))
         self.assertEqual(some("10.0.0.1"), self.content(NAME))
@@ -185,7 +185,7 @@ class KernelAddressSetsTests(AddressSetsContract, KernelTestCase):
         self.assertIn("remove those rules", str(failure.value))
 
     def test_a_set_of_another_kind_for_which_there_is_no_room(self):
-        """It stays when the kernel refuses the change for a reason that its kind has no part in."""
+        """It stays if the kernel rejects the change for a reason other than its type."""
 
         def refuse(table, name, other):
             raise KernelRefused(errno.ENOMEM)
@@ -197,7 +197,7 @@ class KernelAddressSetsTests(AddressSetsContract, KernelTestCase):
         self.assertIn("hash:net", command("ipset", "list", NAME))
 
     def test_leftovers_of_a_crash(self):
-        """A set that was to take the place of another is removed."""
+        """A set that was to replace another is removed."""
         self.put(some("10.0.0.1"))
         for action in (lambda: self.put(some("10.0.0.1")), self.remove):
             command("ipset", "create", f"{NAME}-new", "hash:ip")
@@ -205,9 +205,9 @@ class KernelAddressSetsTests(AddressSetsContract, KernelTestCase):
             self.assertNotIn(f"{NAME}-new", command("ipset", "list", "-n").split())
 
     def test_removal_waits_for_the_kernel(self):
-        """The kernel forgets rules a moment after they are gone: it is tried again."""
+        """The kernel releases rules a moment after their removal: it is retried."""
         self.put(some("10.0.0.1"))
-        # Unlike a rule, a list of sets lets go at once when it is told to.
+        # Unlike a rule, a list of sets releases at once when it is told to.
         command("ipset", "create", "list", "list:set")
         command("ipset", "add", "list", NAME)
         removal = self.sets.remove(NAME)
@@ -219,7 +219,7 @@ class KernelAddressSetsTests(AddressSetsContract, KernelTestCase):
         self.assertIsNone(self.content(NAME))
 
     def test_removal_does_not_wait_for_ever(self):
-        """What refers to it for a second was made by somebody else."""
+        """What refers to it for a second belongs to another program."""
         self.put(some("10.0.0.1"))
         command("ipset", "create", "list", "list:set")
         command("ipset", "add", "list", NAME)
@@ -231,12 +231,12 @@ class KernelAddressSetsTests(AddressSetsContract, KernelTestCase):
         self.failureResultOf(removal, SteeringFailed)
 
     def test_an_address_that_no_set_takes(self):
-        """The error says that it is the address."""
+        """The error names the address."""
         failure = self.failureResultOf(self.sets.put(NAME, 4, some("0.0.0.0")), SteeringFailed)
         self.assertIn("0.0.0.0", str(failure.value))
 
     def test_without_the_right_to(self):
-        """The error says which capability it takes."""
+        """The error says which capability is required."""
         sets = AddressSets(without_capabilities, self.clock)
         for call in (sets.put(NAME, 4, some("10.0.0.1")), sets.remove(NAME), sets.supported()):
             failure = self.failureResultOf(call, SteeringFailed)
@@ -244,10 +244,10 @@ class KernelAddressSetsTests(AddressSetsContract, KernelTestCase):
 
 
 class OtherKernelTests(KernelTestCase):
-    """Kernels that lack something, as far as their answers go."""
+    """Kernels without some features, as far as their replies show."""
 
     def setUp(self):
-        """Have every request refused with ``code``."""
+        """Have every request fail with ``code``."""
         super().setUp()
         self.sets = AddressSets(run_at_once, Clock())
         self.code = errno.EINVAL
@@ -259,14 +259,14 @@ class OtherKernelTests(KernelTestCase):
             self.patch(Conversation, method, refuse)
 
     def test_a_kernel_without_sets(self):
-        """It is said, and what to do."""
+        """The error says so, and what to do."""
         self.assertFalse(self.successResultOf(self.sets.supported()))
         failure = self.failureResultOf(self.sets.put(NAME, 4, ()), SteeringFailed)
         self.assertIn("no sets of addresses", str(failure.value))
         self.assertIn("--intercept-match cloud-return", str(failure.value))
 
     def test_a_code_that_nobody_knows(self):
-        """It is told as it is."""
+        """It is passed on."""
         for code, told in ((4999, "error 4999"), (errno.ENOMEM, "ENOMEM")):
             self.code = code
             for call in (
@@ -278,7 +278,7 @@ class OtherKernelTests(KernelTestCase):
                 self.assertIn(told, str(failure.value))
 
     def test_a_set_that_cannot_be_read(self):
-        """It is not taken for one that is not there, whatever can be done with it otherwise."""
+        """It is not treated as missing, whatever else is possible with it."""
 
         def refuse(conversation, request):
             raise KernelRefused(errno.ENOMEM)
@@ -301,5 +301,5 @@ class OtherKernelTests(KernelTestCase):
         self.patch(Conversation, "get", get)
         self.code = errno.ENOENT
         self.assertFalse(self.successResultOf(self.sets.supported()))
-        self.code = errno.EINVAL  # it has no nftables to ask
+        self.code = errno.EINVAL  # it has no nftables to query
         self.assertTrue(self.successResultOf(self.sets.supported()))

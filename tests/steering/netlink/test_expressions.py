@@ -1,4 +1,4 @@
-"""Rules of nftables, as the kernel tells the program ``nft`` what it has understood."""
+"""Tests of nftables expressions, as the program ``nft`` shows what the kernel has parsed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class ExpressionTests(KernelTestCase):
     """A chain with one rule of each kind."""
 
     def test_read_back(self):
-        """What is looked for, and what is set, in order."""
+        """What is matched, and what is set, in order."""
         expected = {
             "ct state related": nft.ct_has(nft.CT_STATE, 1 << 2),
             "ct status seen-reply": nft.ct_has(nft.CT_STATUS, 1 << 1),

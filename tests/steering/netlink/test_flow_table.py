@@ -1,4 +1,4 @@
-"""What is chosen of the connections that the kernel tracks."""
+"""Tests of filtering the connections that the kernel tracks."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from yurttunnel.steering.netlink.flow_table import FlowTable
 OWN = "10.20.0.9"
 BOTH, ONE = 0x30, 0x10
 MARKS = {7001: BOTH, 7002: BOTH | 1, 7003: BOTH, 7004: ONE}
-"""Of connections, by their port."""
+"""The marks of connections by their port."""
 
 ANSWERS = 7003
 """The port that answers."""
 
 SECONDS = 30.0
-"""How long a packet may take on a loaded machine."""
+"""How long a packet may take on a loaded machine, in seconds."""
 
 
 class UnansweredTests(KernelTestCase):
-    """Connections by UDP to this machine, each with its mark."""
+    """UDP connections to this machine, each with its mark."""
 
     addresses = (OWN,)
 
     def test_marked_and_unanswered(self):
-        """Those are given whose mark has all the bits, and that nobody has answered."""
+        """Those are returned whose mark has all the bits, and that are not answered."""
         marks = ", ".join(f"{port} : {mark}" for port, mark in MARKS.items())
         rule = f"ct mark set udp dport map {{ {marks} }};"
         chain = f"chain out {{ type filter hook output priority 0; {rule} }};"

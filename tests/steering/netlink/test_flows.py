@@ -1,4 +1,4 @@
-"""Connections that are cut, in memory and in the kernel."""
+"""Tests of cutting connections, in memory and in the kernel."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ from yurttunnel.steering.netlink.flow_table import FlowTable
 from yurttunnel.steering.netlink.flows import Flows
 
 ELSEWHERE = ip_address("10.30.0.1")
-"""An address in another network namespace, and so none of this machine's."""
+"""An address in another network namespace, which is not one of this machine."""
 SECONDS = 60.0
-"""How long a connection may take on a loaded machine."""
+"""The timeout of a connection on a loaded machine."""
 
 
 def family(address):
@@ -49,34 +49,34 @@ def family(address):
 
 
 class FakeFlowsTests(FlowsContract, SynchronousTestCase):
-    """The fake is as the kernel is."""
+    """The fake behaves as the kernel does."""
 
     def setUp(self):
         """Make it."""
         self.flows = FakeFlows()
 
     def connect(self, flow):
-        """Report that there is one."""
+        """Add a connection."""
         self.flows.flows.append(flow)
 
     def test_interface(self):
-        """It has what it should have."""
+        """The fake provides its interface."""
         verifyObject(IFlows, self.flows)
 
     def test_failing_on_demand(self):
-        """Every call fails while the test says so."""
+        """Every call fails while the test requests it."""
         self.flows.failure = SteeringFailed("it is broken")
         self.failureResultOf(self.flows.cut(4, {KUBELET}, bool), SteeringFailed)
         self.assertEqual([(4, frozenset({KUBELET}))], self.flows.calls)
 
 
 class KernelFlowsTests(FlowsContract, KernelTestCase):
-    """The table of the kernel: real connections, and real rules that lead them elsewhere."""
+    """The kernel's table: real connections, and real rules that redirect them."""
 
     addresses = tuple(str(address) for address in (EDGE, CLOUD, OWN))
 
     def setUp(self):
-        """Have addresses, and rules, without which the kernel tracks nothing."""
+        """Add addresses, and rules, without which the kernel tracks nothing."""
         super().setUp()
         for address in (EDGE_6, OWN_6):
             command("ip", "address", "add", f"{address}/128", "dev", "lo", "nodad")
@@ -87,7 +87,7 @@ class KernelFlowsTests(FlowsContract, KernelTestCase):
         self.listeners = {}
 
     def connect(self, flow):
-        """Connect; a rule leads the connection there where it is answered, and goes away."""
+        """Connect; a temporary rule redirects the connection to the answering end."""
         target, desired = flow.answers, Target(flow.destination, flow.port)
         self.listen(target)
         if target != desired:
@@ -100,7 +100,7 @@ class KernelFlowsTests(FlowsContract, KernelTestCase):
         return client, self.make(server)
 
     def listen(self, target):
-        """Listen there, if nobody does yet."""
+        """Listen there, if nothing does yet."""
         if target in self.listeners:
             return
         listener = self.make(socket.socket(family(target.address)))
@@ -110,13 +110,13 @@ class KernelFlowsTests(FlowsContract, KernelTestCase):
         self.listeners[target] = listener
 
     def make(self, made):
-        """Have a socket closed in the end."""
+        """Make a socket that is closed in the end."""
         self.addCleanup(made.close)
         made.settimeout(SECONDS)
         return made
 
     def lead(self, change, desired, target):
-        """Make a rule that leads connections elsewhere, or remove it."""
+        """Create a rule that redirects connections, or remove it."""
         program = "iptables" if target.address.version == 4 else "ip6tables"
         there = f"{target.address}" if target.address.version == 4 else f"[{target.address}]"
         command(
@@ -126,16 +126,16 @@ class KernelFlowsTests(FlowsContract, KernelTestCase):
         )
 
     def says(self, client, server):
-        """Send something; return whether it arrives."""
+        """Send data; return whether it arrives."""
         client.send(b"?")
         self.assertEqual(b"?", server.recv(10))
 
     def test_interface(self):
-        """It has what it should have."""
+        """The fake provides its interface."""
         verifyObject(IFlows, self.flows)
 
     def test_a_node_moves_behind_the_tunnel(self):
-        """A connection that should be led elsewhere now is ended at once, even if it is silent."""
+        """A connection that should be redirected now is ended at once, even if it is idle."""
         client, server = self.connect(flow(EDGE))
         self.says(client, server)
         self.listen(Target(OWN, SERVER))
@@ -147,9 +147,9 @@ class KernelFlowsTests(FlowsContract, KernelTestCase):
         self.says(again, answering)
 
     def test_no_socket_to_end(self):
-        """A connection whose socket is not to be ended here is reset with its next packet."""
+        """A connection whose socket must not be destroyed is reset with its next packet."""
         client, _ = self.connect(flow(EDGE))
-        # As the server's own; of a connection that passes through there is no socket either.
+        # As with the server's own; a forwarded connection has no socket here either.
         OwnMark()(client)
         self.listen(Target(OWN, SERVER))
         self.lead("-A", Target(EDGE, KUBELET), Target(OWN, SERVER))
@@ -158,14 +158,14 @@ class KernelFlowsTests(FlowsContract, KernelTestCase):
         self.assertRaises(ConnectionResetError, client.recv, 10)
 
     def connect_led(self, address):
-        """Connect where a rule is that leads to the server."""
+        """Connect with a rule that redirects to the server."""
         client = self.make(socket.socket())
         client.connect((str(address), KUBELET))
         server, _ = self.listeners[Target(OWN, SERVER)].accept()
         return client, self.make(server)
 
     def test_a_node_leaves_the_tunnel(self):
-        """A connection that was led elsewhere is ended, and a new one goes to the node."""
+        """A connection that was redirected is ended, and a new one goes to the node."""
         client, server = self.connect(flow(EDGE, answers=Target(OWN, SERVER)))
         self.listen(Target(EDGE, KUBELET))
         self.says(client, server)
@@ -174,7 +174,7 @@ class KernelFlowsTests(FlowsContract, KernelTestCase):
         self.says(*self.connect(flow(EDGE)))
 
     def test_connections_of_others_are_not_touched(self):
-        """What is not wrong goes on; neither do other ports notice, nor other protocols."""
+        """Correct connections continue; other ports and protocols are not affected either."""
         kept = [self.connect(flow(CLOUD)), self.connect(flow(EDGE, OTHER))]
         datagrams = self.make(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         datagrams.sendto(b"?", (str(EDGE), KUBELET))
@@ -185,7 +185,7 @@ class KernelFlowsTests(FlowsContract, KernelTestCase):
         self.assertIn("udp", command("conntrack", "-L", "-p", "udp"))
 
     def test_a_redirected_connection(self):
-        """It is answered by this machine, at the port of the listener."""
+        """This machine answers it, at the port of the listener."""
         loopback = Target(ip_address("127.0.0.1"), SERVER)
         self.listen(loopback)
         rule = ("-p", "tcp", "--dport", str(KUBELET), "-j", "REDIRECT", "--to-ports", str(SERVER))
@@ -195,7 +195,7 @@ class KernelFlowsTests(FlowsContract, KernelTestCase):
         self.assertEqual({flow(EDGE, answers=loopback)}, self.seen())
 
     def test_loopback_is_local(self):
-        """So are addresses that no interface has by themselves."""
+        """So are addresses that no interface has."""
         self.listen(Target(CLOUD, KUBELET))
         client = self.make(socket.socket())
         client.bind(("127.0.0.77", 0))
@@ -203,7 +203,7 @@ class KernelFlowsTests(FlowsContract, KernelTestCase):
         self.assertEqual({flow(CLOUD)}, self.seen())
 
     def test_a_connection_from_elsewhere(self):
-        """One that comes from another machine, or a pod, is not local."""
+        """A connection from another machine, or a pod, is not local."""
         inside = self.linked_pod()
         self.listen(Target(CLOUD, KUBELET))
         connect = f"exec 3<>/dev/tcp/{CLOUD}/{KUBELET}"
@@ -211,7 +211,7 @@ class KernelFlowsTests(FlowsContract, KernelTestCase):
         self.assertEqual({flow(CLOUD, local=False)}, self.seen())
 
     def test_a_listener_at_the_source_port(self):
-        """One that has the port from which somebody else has connected goes on listening."""
+        """A listener on the source port of another program's connection continues to listen."""
         inside = self.linked_pod()
         self.listen(Target(CLOUD, KUBELET))
         listener = self.make(socket.create_server(("", 0)))
@@ -227,12 +227,12 @@ connected = socket.create_connection(("{CLOUD}", {KUBELET}), source_address=("{E
         self.says(client, self.make(server))
 
     def test_a_connection_to_elsewhere(self):
-        """One that is meant for another machine is not to this one itself."""
+        """A connection to another machine is not to this machine itself."""
         inside = self.pod()
         command(*inside, "ip", "link", "set", "eth0", "up")
         command("ip", "link", "set", "pod", "up")
         command("ip", "route", "add", str(ELSEWHERE), "dev", "pod", "src", str(OWN))
-        # Nobody answers there; the connection is tracked all the same.
+        # Nothing answers there; the connection is tracked all the same.
         neighbour = ("lladdr", "02:00:00:00:00:01", "nud", "permanent")
         command("ip", "neighbour", "add", str(ELSEWHERE), *neighbour, "dev", "pod")
         client = self.make(socket.socket())
@@ -241,7 +241,7 @@ connected = socket.create_connection(("{CLOUD}", {KUBELET}), source_address=("{E
         self.assertEqual({flow(ELSEWHERE, to_self=False)}, self.seen())
 
     def pod(self):
-        """Make another network with a link to this one; give what commands there begin with."""
+        """Make another network with a link to this one; return the prefix of commands there."""
         network = OwnNetwork(())
         try:
             holder = subprocess.Popen(("sleep", "600"))
@@ -264,7 +264,7 @@ connected = socket.create_connection(("{CLOUD}", {KUBELET}), source_address=("{E
         return inside
 
     def test_zones(self):
-        """A connection in a zone of its own is cut, too."""
+        """A connection in a separate zone is cut, too."""
         for chain in ("OUTPUT", "PREROUTING"):
             zone = ("-p", "tcp", "--dport", str(OTHER), "-j", "CT", "--zone", "7")
             command("iptables", "-w", "-t", "raw", "-A", chain, *zone)
@@ -274,7 +274,7 @@ connected = socket.create_connection(("{CLOUD}", {KUBELET}), source_address=("{E
         self.assertEqual(set(), self.seen((OTHER,)))
 
     def test_one_that_ends_meanwhile(self):
-        """It is not counted, and no error."""
+        """It is not counted, and is no error."""
         self.connect(flow(EDGE))
 
         def is_wrong(each):
@@ -284,7 +284,7 @@ connected = socket.create_connection(("{CLOUD}", {KUBELET}), source_address=("{E
         self.assertEqual(0, self.cut(is_wrong))
 
     def test_many_ports(self):
-        """Those that were asked for are cut, also where they are not chosen by the kernel."""
+        """Connections to the given ports are cut, even if the kernel does not filter them."""
         for port in (KUBELET, OTHER):
             self.connect(flow(EDGE, port))
         many = {OTHER, *range(20_000, 20_020)}
@@ -293,14 +293,14 @@ connected = socket.create_connection(("{CLOUD}", {KUBELET}), source_address=("{E
         self.assertEqual({flow(EDGE)}, self.seen())
 
     def test_hundreds(self):
-        """There are more than one answer holds, and more than are deleted at once."""
+        """There are more than one reply holds, and more than are deleted at once."""
         for _ in range(400):
             self.connect(flow(EDGE))
         self.assertEqual(400, self.cut(lambda each: True))
         self.assertEqual(set(), self.seen())
 
     def test_sets_and_tables_are_those_of_the_thread_that_asks(self):
-        """Nothing is seen of other network namespaces."""
+        """Other network namespaces are not affected."""
         self.connect(flow(EDGE))
         AddressSets(run_at_once, Clock()).put("here", 4, ())
         other = KernelTestCase()
@@ -314,10 +314,10 @@ connected = socket.create_connection(("{CLOUD}", {KUBELET}), source_address=("{E
 
 
 class OtherKernelTests(KernelTestCase):
-    """Kernels that lack something, as far as their answers go."""
+    """Kernels without some features, as far as their replies show."""
 
     def refusal(self, code):
-        """Cut where the kernel refuses to give its table; give what is told."""
+        """Cut while the kernel refuses to return its table; return the error."""
 
         def refuse(table, version, protocol, ports):
             raise KernelRefused(code)
@@ -327,9 +327,9 @@ class OtherKernelTests(KernelTestCase):
         return str(self.failureResultOf(cut, SteeringFailed).value)
 
     def test_a_kernel_that_does_not_give_its_table(self):
-        """It is said, and what to do."""
+        """The error says so, and what to do."""
         self.assertIn("nf_conntrack_netlink", self.refusal(errno.EINVAL))
 
     def test_without_the_right_to(self):
-        """The error says which capability it takes."""
+        """The error says which capability is required."""
         self.assertIn("NET_ADMIN", self.refusal(errno.EPERM))

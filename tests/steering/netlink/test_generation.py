@@ -1,4 +1,4 @@
-"""Changes of rules are noticed without reading them."""
+"""Tests of detecting changes of rules without reading them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from yurttunnel.steering.netlink.generation import nft_generation
 
 
 class GenerationTests(SynchronousTestCase):
-    """The kernel's count of changes."""
+    """The kernel's generation."""
 
     def setUp(self):
-        """Go into a network namespace."""
+        """Enter a network namespace."""
         network = OwnNetwork([])
         self.addCleanup(network.close)
 
@@ -23,7 +23,7 @@ class GenerationTests(SynchronousTestCase):
         subprocess.run(["iptables-nft", "-t", "nat", *arguments], check=True, capture_output=True)
 
     def test_a_change_by_anybody(self):
-        """It is another number after each change, and the same while nothing changes."""
+        """It differs after each change, and stays the same without changes."""
         found = [nft_generation()]
         for arguments in (("-N", "OTHER"), ("-A", "OTHER", "-j", "RETURN"), ("-F",)):
             self.run_nft(*arguments)
@@ -33,7 +33,7 @@ class GenerationTests(SynchronousTestCase):
         self.assertEqual(4, len(set(found)))
 
     def test_reading_is_no_change(self):
-        """What looks at rules leaves the number as it is."""
+        """Reading rules does not change the number."""
         self.run_nft("-N", "OTHER")
         before = nft_generation()
         self.run_nft("-S")

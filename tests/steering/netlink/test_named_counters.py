@@ -1,4 +1,4 @@
-"""What named counters of nftables have counted is read without a program."""
+"""Tests of reading named nftables counters without a program."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class NamedCountersTests(SynchronousTestCase):
     """Tables in a network namespace."""
 
     def setUp(self):
-        """Go into a network namespace."""
+        """Enter a network namespace."""
         network = OwnNetwork([])
         self.addCleanup(network.close)
         subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
 
     def load(self, family, table):
-        """Have a table with two counters; packets to port 9 are counted by one of them."""
+        """Create a table with two counters; packets to port 9 are counted by one of them."""
         rules = _RULES.format(family=family, table=table)
         subprocess.run(["nft", "-f", "-"], input=rules.encode(), check=True)
 
@@ -43,7 +43,7 @@ class NamedCountersTests(SynchronousTestCase):
                 client.sendto(b"", (address, 9))
 
     def test_both_families(self):
-        """Those of the family and the table that are asked for, and of no other."""
+        """The counters of the given family and table, and of no other."""
         for family, table in (("ip", "ours"), ("ip6", "ours"), ("ip", "others")):
             self.load(family, table)
         self.send(socket.AF_INET, "127.0.0.1", 3)
@@ -52,14 +52,14 @@ class NamedCountersTests(SynchronousTestCase):
         self.assertEqual({"here-ns/a.b/port": 5, "nowhere": 0}, counted_packets(6, "ours"))
 
     def test_many(self):
-        """As many as take several answers of the kernel."""
+        """As many as need several replies of the kernel."""
         counters = "".join(f"add counter ip many c{each}\n" for each in range(2000))
         given = f"add table ip many\n{counters}"
         subprocess.run(["nft", "-f", "-"], input=given.encode(), check=True)
         self.assertEqual({f"c{each}": 0 for each in range(2000)}, counted_packets(4, "many"))
 
     def test_no_table(self):
-        """There is nothing, and that is no failure."""
+        """The result is empty, and that is no failure."""
         self.assertEqual({}, counted_packets(4, "ours"))
         self.load("ip", "others")
         self.assertEqual({}, counted_packets(4, "ours"))

@@ -1,4 +1,4 @@
-"""What the operator reads when the kernel refuses."""
+"""Tests of messages about errors of the kernel."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from yurttunnel.steering.netlink.refusals import as_steering_failed
 
 
 class RefusalsTests(SynchronousTestCase):
-    """Sentences."""
+    """Messages."""
 
     def told(self, error, **meanings):
-        """Return what is told of an error, without what was tried."""
+        """Return the message of an error, without what was attempted."""
         with (
             self.assertRaises(SteeringFailed) as caught,
             as_steering_failed("cannot do it", {getattr(errno, k): v for k, v in meanings.items()}),
@@ -29,33 +29,33 @@ class RefusalsTests(SynchronousTestCase):
         return text.removeprefix("cannot do it: ")
 
     def test_no_error(self):
-        """Nothing is told."""
+        """There is no message."""
         with as_steering_failed("cannot do it", {}):
             pass
 
     def test_from_the_kernel_or_from_the_socket(self):
-        """What is missing is told in the same words, whichever has refused."""
+        """The same words report what is missing, for errors of both."""
         for error in (KernelRefused(errno.EPERM), OSError(errno.EPERM, "not permitted")):
             self.assertIn("NET_ADMIN", self.told(error))
 
     def test_what_a_code_means_here(self):
-        """Who asks knows better than all others."""
+        """The meanings of the caller take precedence."""
         self.assertEqual("it is no", self.told(KernelRefused(errno.EPERM), EPERM="it is no"))
 
     def test_no_answer(self):
-        """A socket that has waited too long has no code of its own."""
+        """A socket's timeout has no code of its own."""
         self.assertIn("not answered in time", self.told(TimeoutError("timed out")))
 
     def test_no_netlink(self):
-        """A kernel without it is told of."""
+        """A kernel without netlink is reported."""
         self.assertIn("nfnetlink", self.told(OSError(errno.EPROTONOSUPPORT, "?")))
 
     def test_other_codes(self):
-        """They are told as the kernel says them."""
+        """They are passed on."""
         self.assertIn(os.strerror(errno.ENOBUFS), self.told(OSError(errno.ENOBUFS, "?")))
         self.assertIn("error 4999", self.told(KernelRefused(4999)))
 
     def test_defects(self):
-        """What is no refusal is left as it is."""
+        """Other exceptions are not changed."""
         with self.assertRaises(ZeroDivisionError), as_steering_failed("cannot do it", {}):
             _ = 1 // 0

@@ -1,4 +1,4 @@
-"""Sockets of programs on this machine are ended."""
+"""Tests of destroying sockets of programs on this machine."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ FAMILIES = {4: (socket.AF_INET, "127.0.0.1"), 6: (socket.AF_INET6, "::1")}
 
 
 class KernelTestCase(SynchronousTestCase):
-    """Connections of the kernel, in a network of its own."""
+    """Connections of the kernel, in a separate network."""
 
     def setUp(self):
-        """Go there."""
+        """Enter the namespace."""
         network = OwnNetwork([])
         self.addCleanup(network.close)
 
     def connection(self, version, prepare=lambda sock: None):
-        """Make a connection; gives the socket that has begun it, and the other one."""
+        """Make a connection; return the client's socket, and the other one."""
         family, address = FAMILIES[version]
         listening = socket.create_server((address, 0), family=family)
         self.addCleanup(listening.close)
@@ -48,17 +48,17 @@ class KernelTestCase(SynchronousTestCase):
 
 
 class DestroyTests(KernelTestCase):
-    """Connections that are ended from outside."""
+    """Connections that are destroyed."""
 
     def destroy(self, version, began):
-        """End the connection of a socket."""
+        """Destroy the connection of a socket."""
         (address, source_port, *_), (_, port, *_) = began.getsockname(), began.getpeername()
         packed = ip_address(address).packed
         with Conversation(NETLINK_SOCK_DIAG) as conversation:
             destroy(conversation, version, Ends(packed, source_port, packed, port))
 
     def test_both_ends_are_told(self):
-        """Whoever waits to read is woken with an error, at either end."""
+        """A reader at either end is woken with an error."""
         for version in FAMILIES:
             began, accepted = self.connection(version)
             self.destroy(version, began)
@@ -66,7 +66,7 @@ class DestroyTests(KernelTestCase):
             self.assertRaises(ConnectionResetError, accepted.recv, 1)
 
     def test_own(self):
-        """A connection of the server itself goes on."""
+        """A connection of the server itself continues."""
         began, accepted = self.connection(4, OwnMark())
         self.destroy(4, began)
         accepted.sendall(b"x")
@@ -81,12 +81,13 @@ class DestroyTests(KernelTestCase):
 
 
 class DeliveryTests(KernelTestCase):
-    """Connections whose peers have not read all of it when they are closed."""
+    """Connections whose peers have not read all data when they are closed."""
 
     def closed(self, version):
-        """Close a connection behind more than the peer's kernel takes; give its port, and the peer.
+        """Close a connection with more data than the peer's kernel accepts; return its port, and
+        the peer.
 
-        The peer has ended its direction, so that nothing is reset.
+        The peer has closed its direction, so that nothing is reset.
         """
         began, accepted = self.connection(version)
         port = accepted.getsockname()[1]
@@ -101,7 +102,7 @@ class DeliveryTests(KernelTestCase):
         return port, began
 
     def waited(self, ports, seconds):
-        """Return for how long it was waited."""
+        """Return the time of the wait."""
         began = time.monotonic()
         wait_until_delivered(ports, seconds)
         return time.monotonic() - began
@@ -121,18 +122,18 @@ class DeliveryTests(KernelTestCase):
             self.assertFalse(waiting.is_alive())
 
     def test_for_so_long(self):
-        """A peer that reads nothing is waited for as long as that is wanted."""
+        """For a peer that reads nothing, the wait ends after the timeout."""
         port, _ = self.closed(4)
         self.assertGreater(self.waited({port}, 0.3), 0.3)
 
     def test_other_ports(self):
-        """Others' connections are not waited for, nor is one that is open."""
+        """Other connections are not waited for, nor is an open one."""
         _, peer = self.closed(4)
         _, accepted = self.connection(4)
         self.assertLess(self.waited({peer.getsockname()[1], accepted.getsockname()[1]}, 60), 30)
 
     def test_a_kernel_that_does_not_tell(self):
-        """It is not waited for, be it that it has no such netlink, or refuses the question."""
+        """There is no wait if the kernel has no such netlink, or rejects the request."""
         port, _ = self.closed(4)
         for name, bad in (("NETLINK_SOCK_DIAG", 31), ("_BY_FAMILY", 99)):
             patched = self.patch(sockets, name, bad)

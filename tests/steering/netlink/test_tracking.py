@@ -1,4 +1,4 @@
-"""Connections that go on when the rules are gone that have led them."""
+"""Tests of redirected connections that continue without their rules."""
 
 from __future__ import annotations
 
@@ -24,24 +24,25 @@ KUBELET, SERVER = 10250, 10270
 EDGE_6, OWN_6 = "fd00:20::1", "fd00:20::9"
 
 SECONDS = 5.0
-"""How long a byte may take on a loaded machine."""
+"""The timeout of a byte on a loaded machine."""
 
 FLUSHES = {
     "nft": (("{} -t nat -F", "{} -t nat -X"), ("nft flush ruleset",)),
     "legacy": (("{} -w 20 -t nat -F", "{} -w 20 -t nat -X"),),
 }
-"""How somebody removes all rules there are, those of the server among them, by the back end."""
+"""How another program removes all rules, including the server's, by back end."""
 
 
 class KernelTests(KernelTestCase):
-    """The kernel alone knows what becomes of a connection."""
+    """Only the kernel shows what happens to a connection."""
 
     addresses = (OWN,)
 
     def setUp(self):
-        """Have a way to the node, which is not here, and listeners that connections are led to."""
+        """Add a route to the node, which is elsewhere, and listeners for redirected connections."""
         super().setUp()
-        # Packets that are not led go to the default route: a pair of interfaces with nobody there.
+        # Packets that are not redirected go to the default route: a pair of interfaces without a
+        # peer.
         command("ip", "link", "add", "name", "site", "type", "veth", "peer", "name", "nobody")
         for interface in ("site", "nobody"):
             command("ip", "link", "set", interface, "addrgenmode", "none", "up")
@@ -52,7 +53,7 @@ class KernelTests(KernelTestCase):
         self.tracking = Tracking(run_at_once, FLAG, lambda: [SERVER])
 
     def connected(self, program):
-        """Connect to the node through a rule; give both ends."""
+        """Connect to the node through a rule; return both ends."""
         version, edge, own = (6, EDGE_6, OWN_6) if "6" in program else (4, EDGE, OWN)
         lead = f"[{own}]:{SERVER}" if version == 6 else f"{own}:{SERVER}"
         rule = f"-p tcp -d {edge} --dport {KUBELET} -j DNAT --to-destination {lead}"
@@ -67,13 +68,13 @@ class KernelTests(KernelTestCase):
         return client, server
 
     def go_on(self, client, server):
-        """Require that each end hears the other."""
+        """Require that data passes in both directions."""
         for one, other in ((client, server), (server, client)):
             one.send(b"?")
             self.assertEqual(b"?", other.recv(10))
 
     def outlives(self, program, flush):
-        """Require that a connection by a rule of ``program`` goes on after a flush."""
+        """Require that a connection redirected by a rule of ``program`` continues after a flush."""
         ends = self.connected(program)
         for words in flush:
             command(*words.format(program).split())
@@ -81,7 +82,7 @@ class KernelTests(KernelTestCase):
         self.go_on(*ends)
 
     def test_flushed_nft(self):
-        """What rules of nft have led outlives them, and the chains, in both families."""
+        """Connections redirected by nft outlive its rules and chains, in both families."""
         self.tracking.startService()
         for flush in FLUSHES["nft"]:
             for program in ("iptables-nft", "ip6tables-nft"):
@@ -89,7 +90,7 @@ class KernelTests(KernelTestCase):
         self.tracking.stopService()
 
     def test_flushed_legacy(self):
-        """The same of legacy rules."""
+        """The same with legacy rules."""
         self.tracking.startService()
         for flush in FLUSHES["legacy"]:
             for program in ("iptables-legacy", "ip6tables-legacy"):
@@ -97,7 +98,7 @@ class KernelTests(KernelTestCase):
         self.tracking.stopService()
 
     def test_last_bytes(self):
-        """What was sent last, and is not delivered yet when the process stops, is waited for."""
+        """The process waits at its stop until its last data is delivered."""
         self.tracking.startService()
         client, server = self.connected("iptables-nft")
         client.shutdown(socket.SHUT_WR)
@@ -122,7 +123,7 @@ class KernelTests(KernelTestCase):
         self.assertEqual("", command("nft", "list", "tables"))
 
     def test_without(self):
-        """Nothing else does that, so these tests show something."""
+        """Nothing else has this effect, so these tests are significant."""
         client, server = self.connected("iptables-nft")
         command("iptables-nft", "-t", "nat", "-F")
         server.settimeout(0.3)
@@ -130,7 +131,7 @@ class KernelTests(KernelTestCase):
         self.assertRaises(TimeoutError, server.recv, 10)
 
     def test_of_the_process(self):
-        """Each server has a table of its own as long as it runs, which nobody can remove."""
+        """Each server has its own table as long as it runs, which no other program can remove."""
         other = Tracking(run_at_once, FLAG, lambda: [SERVER])
         self.tracking.startService()
         other.startService()
@@ -142,7 +143,7 @@ class KernelTests(KernelTestCase):
         self.assertEqual("", command("nft", "list", "tables"))
 
     def test_kernels_without_it(self):
-        """What a kernel refuses is told, with what it takes; nothing of it stays."""
+        """An error of the kernel is logged with the requirement; nothing remains."""
         for module, name, bad in ((own_table, "_OWNER", 1 << 30), (expressions, "CT_STATE", 99)):
             self.patch(module, name, bad)
             refused = Tracking(run_at_once, FLAG, lambda: [SERVER])
@@ -155,10 +156,10 @@ class KernelTests(KernelTestCase):
 
 
 class StoppedTests(SynchronousTestCase):
-    """A stop before the kernel has answered."""
+    """A stop before the kernel has replied."""
 
     def test_table_comes_late(self):
-        """It is let go as it comes."""
+        """It is closed when it arrives."""
         answer = Deferred()
         service = Tracking(lambda job: answer, FLAG, list)
         service.startService()
@@ -170,7 +171,7 @@ class StoppedTests(SynchronousTestCase):
         self.successResultOf(stopped)
 
     def test_a_kernel_that_does_not_tell(self):
-        """What has been delivered is not waited for when the kernel is too busy to tell."""
+        """There is no wait for delivery if the kernel is too busy to reply."""
         answers = [succeed(Table()), fail(SteeringFailed("it is busy"))]
         service = Tracking(lambda job: answers.pop(0), FLAG, list)
         service.startService()
@@ -178,7 +179,7 @@ class StoppedTests(SynchronousTestCase):
         self.assertEqual([], answers)
 
     def test_refusal(self):
-        """A refusal is told, and is no failure of the server."""
+        """An error is logged, and is no failure of the server."""
         answer = Deferred()
         service = Tracking(lambda job: answer, FLAG, list)
         service.startService()
@@ -190,10 +191,10 @@ class StoppedTests(SynchronousTestCase):
 
 
 class Table:
-    """One that can be closed."""
+    """A table that can be closed."""
 
     closed = False
 
     def close(self):
-        """Be closed."""
+        """Record that it is closed."""
         self.closed = True

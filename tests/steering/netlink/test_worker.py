@@ -1,4 +1,4 @@
-"""Jobs in threads of their own."""
+"""Tests of jobs in their own threads."""
 
 from __future__ import annotations
 
@@ -17,44 +17,44 @@ from yurttunnel.steering.netlink.flows import Flows
 from yurttunnel.steering.netlink.worker import DEADLINE, KernelWorker
 
 SECONDS = 60.0
-"""How long a thread may take to end on a loaded machine."""
+"""The timeout for the end of a thread on a loaded machine."""
 
 
 class Reactor(Clock):
-    """A clock, and a queue of what threads want to have called."""
+    """A clock, and a queue of calls from threads."""
 
     def __init__(self):
         super().__init__()
         self._calls = queue.Queue()
 
     def callFromThread(self, called, *arguments):
-        """Keep a call; this runs in another thread."""
+        """Queue a call; this runs in another thread."""
         self._calls.put((called, arguments))
 
     def call_next(self):
-        """Make the next call, once a thread has asked for it."""
+        """Make the next call, once a thread has queued it."""
         called, arguments = self._calls.get(timeout=SECONDS)
         called(*arguments)
 
 
 class KernelWorkerTests(SynchronousTestCase):
-    """Who runs, when, and what is given back."""
+    """When jobs run, and their results."""
 
     def setUp(self):
-        """Make one that runs."""
+        """Make a running worker."""
         self.reactor = Reactor()
         self.worker = KernelWorker(self.reactor)
         self.worker.startService()
 
     def test_another_thread(self):
-        """A job runs in another thread; what it returns is given in the reactor's."""
+        """A job runs in another thread; its result is returned in the reactor's."""
         result = self.worker.run(threading.get_ident)
         self.assertNoResult(result)
         self.reactor.call_next()
         self.assertNotEqual(threading.get_ident(), self.successResultOf(result))
 
     def test_errors(self):
-        """What a job raises is what its asker gets, and the next one runs."""
+        """The caller gets the exception of a job, and the next one runs."""
         result = self.worker.run(lambda: 1 // 0)
         self.reactor.call_next()
         self.failureResultOf(result, ZeroDivisionError)
@@ -63,7 +63,7 @@ class KernelWorkerTests(SynchronousTestCase):
         self.assertEqual(7, self.successResultOf(result))
 
     def test_one_after_the_other(self):
-        """A job waits for the one before it."""
+        """A job waits for the previous one."""
         go_on, begun = threading.Event(), []
         first = self.worker.run(lambda: go_on.wait(SECONDS))
         second = self.worker.run(lambda: begun.append("second"))
@@ -77,7 +77,7 @@ class KernelWorkerTests(SynchronousTestCase):
         self.assertEqual(["second"], begun)
 
     def test_deadline(self):
-        """Nobody waits longer; the next job begins when the thread has ended all the same."""
+        """The caller waits no longer; the next job still waits for the end of the thread."""
         go_on = threading.Event()
         first = self.worker.run(lambda: go_on.wait(SECONDS))
         self.reactor.advance(DEADLINE)
@@ -91,7 +91,7 @@ class KernelWorkerTests(SynchronousTestCase):
         self.assertEqual(7, self.successResultOf(second))
 
     def test_deadline_while_it_waits_for_another(self):
-        """A job that has not begun in time never begins."""
+        """A job that has not started in time never starts."""
         go_on, begun = threading.Event(), []
         self.worker.run(lambda: go_on.wait(SECONDS)).addErrback(lambda _: None)
         second = self.worker.run(lambda: begun.append("second"))
@@ -116,7 +116,7 @@ class KernelWorkerTests(SynchronousTestCase):
         self.assertEqual([], self.reactor.getDelayedCalls())
 
     def test_no_thread_can_be_started(self):
-        """It is told, and tried anew for the next job."""
+        """The failure is reported, and the next job tries again."""
 
         def refuse(thread):
             raise RuntimeError("can't start new thread")
@@ -152,7 +152,7 @@ class KernelWorkerTests(SynchronousTestCase):
 
 
 class NamespaceTests(KernelTestCase):
-    """Where threads are."""
+    """The network namespaces of threads."""
 
     def setUp(self):
         """Make a worker."""
@@ -161,7 +161,7 @@ class NamespaceTests(KernelTestCase):
         self.worker = KernelWorker(self.reactor)
 
     def test_in_the_namespace_of_the_one_who_asks(self):
-        """A thread begins where its asker is at that time."""
+        """A thread starts in the namespace of its caller at that time."""
         self.assertEqual(self.namespace(), self.asked(self.namespace))
         other = KernelTestCase()
         other.setUp()
@@ -184,7 +184,7 @@ class NamespaceTests(KernelTestCase):
         return self.successResultOf(result)
 
     def test_sets_and_flows_by_threads(self):
-        """Both work there as they do here."""
+        """Both work in threads as they do here."""
         sets, flows = AddressSets(self.worker.run, self.reactor), Flows(self.worker.run)
         for call, desired in (
             (lambda: sets.put(NAME, 4, some("10.0.0.1")), True),
