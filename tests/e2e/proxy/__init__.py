@@ -1,1 +1,1 @@
-"""``twist yurtproxy`` as a process on a node, between clients and endpoints in other networks."""
+"""Tests of ``twist yurtproxy`` as a process on a node, between clients and endpoints elsewhere."""

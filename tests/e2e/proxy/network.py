@@ -1,4 +1,4 @@
-"""A node, the pods on it, and everything that is not on it.
+"""A node, the pods on it, and a network outside.
 
 ::
 
@@ -6,12 +6,11 @@
                                            +-- node -- 10.70.2.0/24, fd70:2::/64 -- outside
     pods ----- 10.70.3.0/24, fd70:3::/64 --+
 
-``node`` is where the test itself lives, and the programs of the node with it. ``clients`` are those
-pods of the node that only ask, ``pods`` those that serve. ``outside`` are clients and endpoints
-elsewhere, and the router that the node's default route leads to. All send to the node whatever is
-not theirs, so that addresses of Services get there. Nobody asks a Service whose endpoint is on the
-same of these machines, unless the node replaces the client's address: what comes back with one of
-its own addresses a machine drops.
+The test itself and the programs of the node run on ``node``. ``clients`` are pods of the node that
+are only clients, ``pods`` those that serve. ``outside`` has clients and endpoints elsewhere, and
+the router of the node's default route. The node is the default route of all others, so that packets
+to Services reach it. A client uses no Service with an endpoint on its own machine, unless the node
+replaces the client's address, because a machine drops incoming packets from its own addresses.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from twisted.trial.unittest import SkipTest
 from tests.e2e.network.namespaces import Namespace, forward, new_machine, run, wait_for_ipv6
 
 SITES = MappingProxyType({"clients": 1, "outside": 2, "pods": 3})
-"""Where others are than the node, and the number of their network."""
+"""The machines other than the node, and the numbers of their networks."""
 
 NODE, CLIENT, OTHER_CLIENT, ROUTER = 1, 2, 3, 254
 FIRST_POD, LAST_POD = 11, 16
@@ -68,7 +67,7 @@ def version_of(text: str) -> int:
 
 
 class NodeNetwork:
-    """The machines, by name."""
+    """The machines by name."""
 
     def __init__(self) -> None:
         for program in _NEEDED:
@@ -94,25 +93,25 @@ class NodeNetwork:
 
     @property
     def machines(self) -> Mapping[str, Namespace]:
-        """All of them."""
+        """All machines."""
         return self._machines
 
     def inside(self, machine: str) -> AbstractContextManager[None]:
-        """Live on a machine for the time of a block, as :meth:`Namespace.inside` says."""
+        """Run a block on a machine, as :meth:`Namespace.inside` does."""
         return self._machines[machine].inside()
 
     def run(self, machine: str, *command: str, stdin: str = "") -> str:
-        """Run a program on a machine, which must succeed soon; what it prints."""
+        """Run a program on a machine, which must succeed soon; return its output."""
         return self._machines[machine].run(*command, stdin=stdin)
 
     def fall_silent(self, site: str, number: int) -> None:
-        """Lose everything for the addresses with a number, without a word to anybody."""
+        """Drop all packets to the addresses with a number."""
         for version in (4, 6):
             element = f"{{ {address(site, number, version)} }}"
             self.run(site, "nft", "add", "element", "inet", "dead", f"ipv{version}", element)
 
     def add_unnumbered_pod(self) -> str:
-        """Make a pod of the node behind a link that has no address; its name."""
+        """Make a pod of the node behind a link without an address; return its name."""
         name, link, mac = "calico", "cali0", "ee:ee:ee:ee:ee:ee"
         pod = self._machines[name] = new_machine()
         run("ip", "link", "add", link, "address", mac, "type", "veth", "peer", "name", "eth0",
@@ -133,13 +132,13 @@ class NodeNetwork:
         return name
 
     def close(self) -> None:
-        """Go back to the namespace of before; what is still used ends with its users."""
+        """Return to the original namespace; namespaces in use end with their users."""
         self._former.enter()
         for namespace in (*self._machines.values(), self._former):
             namespace.close()
 
     def _connect(self, site: str) -> None:
-        """Join a site to the node by a wire, which is called as the site at both ends."""
+        """Connect a site to the node by a link that has the site's name at both ends."""
         node, other = self._machines["node"], self._machines[site]
         link = ("ip", "link", "add", "name", site, "type", "veth")
         node.run(*link, "peer", "name", site, "netns", other.path)
@@ -158,7 +157,7 @@ class NodeNetwork:
 
 
 def _give(machine: Namespace, site: str, numbers: list[int]) -> None:
-    """Set the addresses of a machine; the first of them is the one that it speaks from."""
+    """Set the addresses of a machine; the first one is the source of its packets."""
     lines = []
     for number in numbers:
         lines.append(f"address add {address(site, number, 4)}/24 dev {site}")

@@ -1,6 +1,6 @@
-"""Services and EndpointSlices as a cluster has them, written into the API of a test.
+"""Services and EndpointSlices as in a cluster, written into the API of a test.
 
-They are written below the API's validation, so that a test can also have what no API takes.
+They bypass the API's validation, so that a test can use objects that an API would reject.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from yurtlab.api.store import Object
 NAMESPACE = "default"
 BOTH = (4, 6)
 TARGET_PORT = 8080
-"""Where endpoints listen unless a test says otherwise."""
+"""The default port of endpoints."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Pod:
     for_zones: tuple[str, ...] = ()
     for_nodes: tuple[str, ...] = ()
     at: str = ""
-    """Another address, in the place of its own."""
+    """Another address, instead of its own."""
 
     @property
     def site(self) -> str:
@@ -49,7 +49,7 @@ class Pod:
         return replace(self, **changes)
 
     def endpoint(self, version: int) -> Object:
-        """Return it as an EndpointSlice has it."""
+        """Return its entry in an EndpointSlice."""
         serving = self.ready if self.serving is None else self.serving
         conditions = {"ready": self.ready, "serving": serving, "terminating": self.terminating}
         found: Object = {
@@ -83,7 +83,7 @@ def cluster_ip(number: int, version: int) -> str:
 
 
 class Objects:
-    """What a test's API has; Services get cluster IPs by their numbers, one after the other."""
+    """The content of a test's API; Services get cluster IPs in the order of their numbers."""
 
     def __init__(self, cloud: Cloud) -> None:
         self._cloud = cloud
@@ -103,7 +103,7 @@ class Objects:
         status: Object | None = None,
         **spec: Any,
     ) -> None:
-        """Add a Service, or replace it; without ``ports`` it has TCP port 80."""
+        """Create or replace a Service; without ``ports`` it has TCP port 80."""
         number = self._numbers.setdefault(name, len(self._numbers))
         self._ports[name] = list(ports) or [port()]
         addresses = [cluster_ip(number, version) for version in versions]
@@ -131,7 +131,7 @@ class Objects:
         versions: Sequence[int] = BOTH,
         part: str = "a",
     ) -> None:
-        """Write the EndpointSlices of a Service: one of each family, of each ``part``."""
+        """Write the EndpointSlices of a Service: one for each family and ``part``."""
         ports = [
             {"name": each.get("name", ""), "port": target, "protocol": each["protocol"]}
             for each in self._ports[name]
@@ -157,7 +157,7 @@ class Objects:
             self._cloud.remove("endpointslices", f"{name}-{part}-{version}", NAMESPACE)
 
     def remove(self, name: str) -> None:
-        """Delete a Service, and nothing else of it."""
+        """Delete a Service only."""
         self._cloud.remove("services", name, NAMESPACE)
 
     def _put(self, plural: str, name: str, body: Object) -> None:

@@ -11,17 +11,17 @@ from tests.e2e.programs import Program, free_ports
 
 HEALTH_PORT = 10256
 METRICS_PORT = 10249
-"""Those of kube-proxy; each test has a network of its own, so that they are free."""
+"""kube-proxy's ports; each test has a separate network, so that they are free."""
 
 SYNC_SECONDS = 1.0
-"""How often the proxies of these tests look whether their rules are there."""
+"""How often the proxies of these tests check their rules."""
 
 SYNCS = "kubeproxy_sync_proxy_rules_duration_seconds_count"
-"""The metric of syncs that went well."""
+"""The metric of successful syncs."""
 
 
 class Proxy(Program):
-    """``twist yurtproxy`` of the node; what it watches is said by ``extra``."""
+    """``twist yurtproxy`` of the node; ``extra`` are the flags for what it watches."""
 
     def __init__(
         self,
@@ -45,9 +45,9 @@ class Proxy(Program):
 
 
 class IdleProxy(Program):
-    """``twist yurtproxy`` without Services and rules, which leaves the machine as it is.
+    """``twist yurtproxy`` without Services and rules, which leaves the machine unchanged.
 
-    Its socket for commands is in ``state``.
+    Its admin socket is in ``state``.
     """
 
     def __init__(self, reactor, directory: str, extra: Sequence[str] = ()) -> None:

@@ -1,4 +1,4 @@
-"""What the tests of the service proxy have in common."""
+"""Support for the tests of the service proxy."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ USER = "system:kube-proxy"
 GROUP = "system:node-proxiers-of-tests"
 
 SHOWN_SECONDS = 15.0
-"""How long what follows from a change may take on a busy machine; on another it is at once."""
+"""How long the effect of a change may take on a busy machine; otherwise it is immediate."""
 
 PATIENCE = 30.0
-"""Seconds for which a client waits for what must come; in some of them it may have no processor."""
+"""Seconds for which a client waits for an answer; in some of them it may have no processor."""
 
 KEPT_PIPE_ENDS = 2 * 16
-"""Of pipes that a proxy keeps for the next use."""
+"""Pipes that a proxy keeps for reuse."""
 
 REMOTE = tuple(Pod(number) for number in (11, 12, 13))
 LOCAL = tuple(Pod(number, local=True) for number in (14, 15))
@@ -51,14 +51,15 @@ LOCAL = tuple(Pod(number, local=True) for number in (14, 15))
 class ProxyTestCase(EndToEndTestCase):
     """A test case with a node, an API, proxies, endpoints and clients.
 
-    ``mode`` and ``backend`` are flags of its proxies; ``legacy`` has the node use the old tables.
+    ``mode`` and ``backend`` are flags of its proxies; with ``legacy`` the node uses legacy
+    iptables.
     """
 
     mode = "user"
     backend = "iptables"
     legacy = False
 
-    maxDiff = None  # Rules that differ are shown whole.
+    maxDiff = None  # Show rules that differ completely.
 
     async def setUp(self) -> None:
         """Make the networks."""
@@ -66,7 +67,7 @@ class ProxyTestCase(EndToEndTestCase):
         self.network = NodeNetwork()
         self.addCleanup(self.network.close)
         if self.legacy:
-            # What tells which of the two firewalls kubelet uses.
+            # The chain that shows which of the two firewalls kubelet uses.
             for program in ("iptables-legacy", "ip6tables-legacy"):
                 run(program, "-w", "20", "-t", "mangle", "-N", "KUBE-KUBELET-CANARY")
         self.streams: dict[tuple[Pod, int, int], StreamEndpoint] = {}
@@ -78,7 +79,7 @@ class ProxyTestCase(EndToEndTestCase):
     # -- The programs of the node --------------------------------------------------------------
 
     async def start_cloud(self) -> Cloud:
-        """Start an API on the node; ``objects`` writes what is in it."""
+        """Start an API on the node; ``objects`` writes its content."""
         self.cloud = Cloud(reactor, self.directory)
         self.addCleanup(lambda: Deferred.fromCoroutine(self.cloud.stop()))
         await self.cloud.start()
@@ -96,11 +97,11 @@ class ProxyTestCase(EndToEndTestCase):
         return self.end_with_test(Proxy(reactor, self.directory, extra=extra, **options))
 
     def flags(self) -> tuple[str, ...]:
-        """Return the flags that the variant of a test is about."""
+        """Return the flags of the variant that a test is about."""
         return ("--mode", self.mode, "--proxy-backend", self.backend)
 
     def end_with_test(self, proxy: Proxy) -> Proxy:
-        """Have a proxy ended with the test, in good order and without complaints."""
+        """End a proxy with the test, gracefully and without errors."""
         self.addCleanup(lambda: Deferred.fromCoroutine(self._end_proxy(proxy)))
         return proxy
 
@@ -126,17 +127,17 @@ class ProxyTestCase(EndToEndTestCase):
             raise proxy.failed("complains:\n" + "\n".join(complaints))
 
     async def next_sync(self, proxy: Proxy) -> None:
-        """Wait for the end of a sync that has begun since."""
+        """Wait for the end of a sync that started after this call."""
         before = await proxy.metric(SYNCS)
 
         async def is_over() -> bool:
-            # The first one may have been under way.
+            # The first one may have been in progress.
             return await proxy.metric(SYNCS) >= before + 2
 
         await self.eventually(is_over, "two syncs have ended")
 
     def count_programs(self, proxy: Proxy) -> Path:
-        """Have each start of a firewall program noted in a file."""
+        """Record each start of a firewall program in a file."""
         directory, log = Path(self.directory, "bin"), Path(self.directory, "started")
         directory.mkdir()
         log.touch()
@@ -151,8 +152,8 @@ class ProxyTestCase(EndToEndTestCase):
         return log
 
     def changing_since(self, began: str, log: Path) -> list[str]:
-        """Return the programs that were started since the log was as it ``began``, but for looks at
-        the old tables, of which the kernel tells no changes.
+        """Return the programs started since the log had the content ``began``, without checks of
+        legacy tables, whose changes the kernel does not count.
         """
         started = log.read_text().removeprefix(began).splitlines()
         return [line for line in started if not (self.legacy and "-save" in line)]
@@ -160,7 +161,7 @@ class ProxyTestCase(EndToEndTestCase):
     async def nothing_is_held(
         self, proxy: Proxy, before: dict[str, str], seconds: float = 20
     ) -> None:
-        """Require that a proxy has no more descriptors than before, but for pipes that it keeps."""
+        """Require that a proxy has no more descriptors than before, except for kept pipes."""
         had = _without_pipes(before)
 
         def are_back() -> bool:
@@ -173,7 +174,7 @@ class ProxyTestCase(EndToEndTestCase):
     # -- Endpoints -----------------------------------------------------------------------------
 
     def serve(self, *pods: Pod, port: int = TARGET_PORT, versions: Iterable[int] = BOTH) -> None:
-        """Have pods listen by TCP and UDP until the test ends, or they :meth:`end`."""
+        """Have pods listen by TCP and UDP until the test ends, or until :meth:`end`."""
         for pod in pods:
             ports = self._ports.setdefault((pod, port), [])
             for version in versions:
@@ -189,7 +190,7 @@ class ProxyTestCase(EndToEndTestCase):
             self.addCleanup(self.end, pod, port)
 
     def end(self, pod: Pod, port: int = TARGET_PORT) -> Deferred:
-        """Have a pod listen no longer, and reset its connections, as the end of a process does."""
+        """Have a pod stop listening, and reset its connections, as at the end of a process."""
         closed = [one.stopListening() for one in self._ports.pop((pod, port), [])]
         for version in BOTH:
             stream = self.streams.pop((pod, port, version), None)
@@ -212,7 +213,7 @@ class ProxyTestCase(EndToEndTestCase):
         stays: bool = False,
         patience: float = PATIENCE,
     ) -> Caller:
-        """Have a client call; it stands on a machine, and speaks from an address of it.
+        """Start a client's call; it runs on a machine, and uses an address of it as the source.
 
         Without ``source_port`` the kernel chooses one.
         """
@@ -235,20 +236,20 @@ class ProxyTestCase(EndToEndTestCase):
         return caller
 
     def hang_up(self) -> Deferred:
-        """End all calls that still are."""
+        """End all remaining calls."""
         calls = list(self._connectors)
         for connector in list(self._connectors.values()):
             _hang_up(connector)
         return gatherResults([caller.answered for caller in calls])
 
     async def call(self, host: str, port: int = 80, **options) -> Answer:
-        """Have a client call, and give what it got."""
+        """Make a client's call, and return the answer."""
         return await self.dial(host, port, **options).answered
 
     async def calls(
         self, count: int, host: str, port: int = 80, at_once: int = 20, **options
     ) -> list[Answer]:
-        """Have so many clients call, some of them at a time."""
+        """Make this many calls, some of them at a time."""
         found: list[Answer] = []
 
         async def one_after_the_other(number: int) -> None:
@@ -275,7 +276,8 @@ class ProxyTestCase(EndToEndTestCase):
         how.setdefault("patience", 1.0)
 
         async def are() -> bool:
-            # In kernel mode each is chosen by chance: of three, one more hides once in 3,000 times.
+            # In kernel mode the choice is random: of three endpoints, another one stays unseen once
+            # in 3,000 times.
             count = max(20, 4 * len(expected))
             return spread(await self.calls(count, host, port, **how)).keys() == expected
 
@@ -290,7 +292,7 @@ class ProxyTestCase(EndToEndTestCase):
         source: str = "",
         source_port: int = 0,
     ) -> DatagramCaller:
-        """Make a UDP client of an address; without ``source_port`` the kernel chooses one."""
+        """Make a UDP client at an address; without ``source_port`` the kernel chooses one."""
         caller = DatagramCaller(reactor)
         if machine in SITES:
             source = source or address(machine, CLIENT, version_of(host))
@@ -309,16 +311,16 @@ class ProxyTestCase(EndToEndTestCase):
         patience: float = PATIENCE,
         **options,
     ) -> Answer:
-        """Have a new UDP client ask, and give what it got."""
+        """Send from a new UDP client, and return the answer."""
         caller = self.datagram_caller(host, port, **options)
         answer = await caller.ask(question, patience)
         await caller.close()
         return answer
 
-    # -- What the node shows -------------------------------------------------------------------
+    # -- The state of the node -----------------------------------------------------------------
 
     async def curl(self, url: str, machine: str = "node") -> tuple[int, str]:
-        """Have curl ask for a page; the status, 0 without an answer, and the body."""
+        """Request a page with curl; return the status, 0 without an answer, and the body."""
         options = ("--silent", "--max-time", f"{PATIENCE:g}", "--write-out", "\n%{http_code}", url)
         with self.network.inside(machine):
             asked = getProcessOutputAndValue(which("curl"), options, reactor=reactor)
@@ -327,24 +329,23 @@ class ProxyTestCase(EndToEndTestCase):
         return int(status), body
 
     def saved(self, version: int = 4, table: str = "nat") -> list[str]:
-        """Return the rules of a table as iptables-save has them, without what changes by itself."""
+        """Return the rules of a table from iptables-save, without what changes by itself."""
         base = "iptables" if version == 4 else "ip6tables"
         program = f"{base}-{'legacy' if self.legacy else 'nft'}-save"
         lines = run(program, "-t", table).splitlines()
         return [re.sub(r" \[\d+:\d+\]$", "", line) for line in lines if not line.startswith("#")]
 
     async def rules_become(self, expected: list[str]) -> None:
-        """Wait until all rules of the node are these; show what differs if they do not."""
+        """Wait until all rules of the node are these; show the differences if they are not."""
         with suppress(self.failureException):
             await self.eventually(lambda: self.all_rules() == expected, "", interval=0.1)
         self.assertEqual("\n".join(self.all_rules()), "\n".join(expected))
 
     def all_rules(self) -> list[str]:
-        """Return all rules of the node, whichever firewall they are in, and chains of somebody's.
+        """Return all rules of the node, in both firewalls, and all user-defined chains.
 
-        What the kernel counts is left out, what packets add to sets, and what there is without a
-        rule: tables and chains of iptables that it makes when it is asked. So is what ends with a
-        process.
+        Counters, elements that packets add to sets, and tables and chains without rules, which
+        iptables creates when it lists them, are omitted, and so are tables that end with a process.
         """
         found = []
         for family, version in (("iptables", "ip"), ("ip6tables", "ip6")):
@@ -366,11 +367,11 @@ _OF_IPTABLES = {(f, t) for f in ("ip", "ip6") for t in ("nat", "filter", "mangle
 _ADDED_BY_PACKETS = re.compile(r"(flags dynamic[^{}]*)\n\t\telements = \{[^{}]*\}")
 
 OF_A_PROCESS = ("yurtproxy-", "yurttunnel-")
-"""What the names of tables begin with that belong to a process: nobody else can change them."""
+"""The prefixes of tables that belong to a process: no other program can change them."""
 
 
 def _is_somebodys(line: str) -> bool:
-    """Whether a line of iptables-save is a rule, or a chain that was made."""
+    """Whether a line of iptables-save is a rule, or a user-defined chain."""
     built_in = re.match(r":[A-Z]+ (ACCEPT|DROP) ", line)
     return line.startswith((":", "-A")) and not built_in and "KUBELET-CANARY" not in line
 
@@ -387,5 +388,5 @@ def _hang_up(connector: IConnector) -> None:
 
 
 def spread(answers: Iterable[Answer]) -> Counter[str]:
-    """Count by whom clients were served; those who were not are under their problem."""
+    """Count clients by the endpoint that served them, or by their problem."""
     return Counter(answer.problem or answer.endpoint for answer in answers)

@@ -1,4 +1,4 @@
-"""Clients with affinity keep their endpoint for as long as they come back in time."""
+"""Tests that clients with affinity keep their endpoint while they return in time."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ SHORT, LONG = 1, 3600
 
 IDLE = (CLIENT, OTHER_CLIENT, *range(FIRST_POD, LAST_POD))
 WITNESS = LAST_POD
-"""Clients: those that do nothing while the time gets shorter, and one that finds out when."""
+"""Clients: those that do nothing while the timeout becomes shorter, and one that detects when."""
 
 
 class Affinity:
-    """The test; a class chooses who keeps count."""
+    """The test; subclasses choose the mode and the back end."""
 
     async def test_client_keeps_its_endpoint(self) -> None:
-        """Each client has one endpoint, whatever its port, and keeps it while its pauses are
-        shorter than the time; a time that is changed counts from then on; a client whose endpoint
-        is gone, or is dead, gets another one, and keeps that.
+        """Each client has one endpoint, for all its ports, and keeps it while its pauses are
+        shorter than the timeout. A changed timeout applies from then on. A client whose endpoint is
+        removed, or dead, gets another one, and keeps it.
         """
         self.serve(*PODS)
         await self.start_cloud()
@@ -34,40 +34,40 @@ class Affinity:
         self.write(LONG)
         await self.each_family(self.long_time)
         for version in BOTH:
-            # One after the other: an endpoint that ends does so in both.
+            # One after the other: an endpoint that ends does so in both families.
             await self.dead_ones(version)
         had = {version: await self.endpoints(version) for version in BOTH}
         self.write(SHORT)
         await self.each_family(self.short_again)
         for version in BOTH:
-            # One or the other may be led to the same endpoint again.
+            # Some may be sent to the same endpoint again.
             self.assertNotEqual(await self.endpoints(version), had[version])
 
     async def each_family(self, what) -> None:
-        """Do something in both families at a time, since it mostly waits."""
+        """Do something in both families at a time, because it mostly waits."""
         await gatherResults([Deferred.fromCoroutine(what(version)) for version in BOTH])
 
     async def short_time(self, version: int) -> None:
-        """Require what is said of the short time."""
+        """Require the effects of the short timeout."""
         host = self.objects.address("web", version)
         await self.it_slides(host)
         await self.it_ends(host)
 
     async def long_time(self, version: int) -> None:
-        """Require what is said of the long time."""
+        """Require the effects of the long timeout."""
         host = self.objects.address("web", version)
         await self.eventually(lambda: self.outlasts(host), "the longer time counts")
         await self.each_has_one(host, version)
         await self.another_one(host, version)
 
     async def short_again(self, version: int) -> None:
-        """Wait until the shorter time counts, and has passed for clients of before."""
+        """Wait until the shorter timeout applies, and has expired for existing clients."""
         source = address("clients", WITNESS, version)
         await self.it_ends(self.objects.address("web", version), source=source)
         await self.pause(SHORT + 0.5)
 
     async def endpoints(self, version: int) -> list[str]:
-        """Return those of the clients that are idle else."""
+        """Return the endpoints of otherwise idle clients."""
         host = self.objects.address("web", version)
         sources = [address("clients", number, version) for number in IDLE]
         return [(await self.served(host, source=source)).endpoint for source in sources]
@@ -85,9 +85,9 @@ class Affinity:
             self.assertEqual(len(got), 1, got)
 
     async def it_slides(self, host: str) -> None:
-        """Require that a client which comes back again and again keeps its endpoint.
+        """Require that a client which returns repeatedly keeps its endpoint.
 
-        One that a busy machine has made come too late may get another one.
+        One that was late on a busy machine may get another one.
         """
         before = reactor.seconds()
         kept = (await self.served(host)).endpoint
@@ -100,24 +100,24 @@ class Affinity:
             before, kept = again, found
 
     async def it_ends(self, host: str, source: str = "") -> None:
-        """Require that a client which stays away for long is treated as a new one."""
+        """Require that a client which is away for long is treated as a new one."""
         kept = (await self.served(host, source=source)).endpoint
 
         async def is_another() -> bool:
             await self.pause(SHORT + 0.5)
             return (await self.served(host, source=source)).endpoint != kept
 
-        # The same one can be chosen again, even some times in a row.
+        # The same one can be chosen again, even several times in a row.
         await self.eventually(is_another, "the client gets another endpoint", 40)
 
     async def outlasts(self, host: str) -> bool:
-        """Whether a client keeps its endpoint for longer than the short time."""
+        """Return whether a client keeps its endpoint for longer than the short timeout."""
         kept = (await self.served(host)).endpoint
         await self.pause(SHORT + 0.5)
         return (await self.served(host)).endpoint == kept
 
     async def another_one(self, host: str, version: int) -> None:
-        """Require that a client leaves an endpoint that is removed."""
+        """Require that a client of a removed endpoint gets another one."""
         kept = (await self.served(host)).endpoint
         others: list[Pod] = [pod for pod in PODS if pod.address(version) != kept]
         self.objects.endpoints("web", *others, versions=(version,))
@@ -130,8 +130,8 @@ class Affinity:
         self.assertEqual(len(got), 1, got)
 
     async def dead_ones(self, version: int) -> None:
-        """Require that a client is served by another endpoint where its own refuses, or is silent,
-        and no one has removed it; and that it stays with that, also when the former lives again.
+        """Require that a client is served by another endpoint if its own refuses, or is silent,
+        without having been removed; and that it stays there, also when the previous one is back.
         """
         host = self.objects.address("web", version)
         for die, live in ((self.end, self.serve), (self.fall_silent, self.speak_again)):
@@ -145,11 +145,11 @@ class Affinity:
             self.assertEqual(spread(await self.calls(20, host)), {another: 20})
 
     def fall_silent(self, pod: Pod) -> None:
-        """Have a pod be a black hole."""
+        """Have a pod drop all packets."""
         self.network.fall_silent(pod.site, pod.number)
 
     def speak_again(self, pod: Pod) -> None:
-        """Have it, and whoever else has fallen silent on its machine, speak again."""
+        """Have it respond again, and all others on its machine."""
         for version in BOTH:
             self.network.run(pod.site, "nft", "flush", "set", "inet", "dead", f"ipv{version}")
 
@@ -159,7 +159,7 @@ class UserTests(Affinity, ProxyTestCase):
 
 
 class LegacyTests(Affinity, ProxyTestCase):
-    """User mode, with the old tables of iptables."""
+    """User mode, with legacy iptables."""
 
     legacy = True
 

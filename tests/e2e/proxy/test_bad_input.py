@@ -1,4 +1,4 @@
-"""Objects that cannot be served as they are: it is told, and nothing else is harmed."""
+"""Tests with invalid objects: they are reported, and do not affect others."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ NODE_PORT = 30080
 MANY, MANY_PORT = 1000, 9090
 
 LONGEST, LONGEST_OF_A_PORT = 253, 63
-"""Characters of the longest names of objects, and of ports of a Service."""
+"""The maximum lengths of names of objects, and of ports of a Service."""
 
 RING = {
     "ping": {4: "203.0.113.20", 6: "2001:db8:113::20"},
     "pong": {4: "203.0.113.21", 6: "2001:db8:113::21"},
 }
-"""Load-balancer IPs of two Services, of which each is the endpoint of the other."""
+"""Load-balancer IPs of two Services, each of which is the endpoint of the other."""
 
 AROUND = {"port": "port", "there": "back", "back": "there"}
-"""Services, and whose proxy ports their endpoints are."""
+"""Services, and the ones whose proxy ports are their endpoints."""
 
 MOST_OF_LOOPS = 2 * 2 * 6
-"""Descriptors that the proxy has for them: proxy sockets of six Services, and some to spare."""
+"""The descriptors of the proxy for them: proxy sockets of six Services, with some to spare."""
 
 
 OTHER = {4: 6, 6: 4}
 
 LOOK = re.compile(r"\w+-(nft|legacy)-save\b|nft list\b")
-"""Programs that look at rules, and change none."""
+"""Programs that read rules, and change none."""
 
 
 def take(number: int, version: int) -> socket.socket:
-    """Listen at a port of all addresses of a family, as another process would."""
+    """Listen on a port of all addresses of a family, as another process would."""
     family, everywhere = (socket.AF_INET, "0.0.0.0") if version == 4 else (socket.AF_INET6, "::")
     taken = socket.socket(family)
     taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -63,12 +63,10 @@ def take(number: int, version: int) -> socket.socket:
 
 
 class TakenPort:
-    """Something that cannot be had beside a Service that is good; a class chooses who carries the
-    bytes, and by which rules.
-    """
+    """A resource that is taken, beside a valid Service; subclasses choose mode and back end."""
 
     async def prepare(self, *flags: str) -> Proxy:
-        """Have one Service that is good, and a proxy."""
+        """Make a valid Service, and a proxy."""
         self.serve(*REMOTE, *LOCAL)
         await self.start_cloud()
         self.objects.service("good")
@@ -81,13 +79,13 @@ class TakenPort:
         return self.proxy
 
     async def good_is_served(self) -> None:
-        """Require that the good Service is served as ever."""
+        """Require that the valid Service is served as before."""
         for version in BOTH:
             await self.eventually_by(REMOTE, self.objects.address("good", version))
 
     async def nothing_is_mended(self) -> bool:
-        """Whether the rules that are there are the ones that are wanted when they are looked at, as
-        they are after somebody else's change: a comment that iptables has cut is not.
+        """Return whether the current rules are the desired ones when they are checked after a
+        change by another program: comments that iptables truncates would differ.
         """
         began = self.started.read_text()
         for change in ("add", "delete"):
@@ -97,7 +95,7 @@ class TakenPort:
         return bool(lines) and all(LOOK.match(line) for line in lines)
 
     async def told(self, *words: str) -> None:
-        """Wait until the status page and the log have these words, each time in one line."""
+        """Wait until the status page and the log contain these words, each in one line."""
 
         async def on_page() -> bool:
             _, page = await self.proxy.get("/")
@@ -112,9 +110,9 @@ class TakenPort:
         )
 
     async def test_node_port_that_is_taken(self) -> None:
-        """Another process listens there: its clients stay its own, every other portal is served,
-        and so is this one when it is free. So it is with the longest names, of Services and ports
-        that differ in the last character alone; the rules of these need no mending.
+        """If another process listens there, its clients stay with it, every other portal is served,
+        and so is this one when it is free. The same holds with the longest names, of Services and
+        ports that differ in the last character only; their rules need no repair.
         """
         await self.prepare()
         node = {each: address("clients", NODE, each) for each in BOTH}
@@ -142,7 +140,7 @@ class TakenPort:
             caller = self.dial(node[version], number, stays=True)
             await caller.made
             accepted, _ = taken.accept()
-            # With a reset, after which the kernel holds the port for nobody.
+            # With a reset, after which the kernel does not reserve the port.
             accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             accepted.close()
             self.assertEqual((await caller.answered).endpoint, "")
@@ -157,11 +155,11 @@ class TakenPort:
 
 
 class BadInput(TakenPort):
-    """What else objects may have, where it does not matter by which rules clients come."""
+    """Other invalid objects, for which the back end does not matter."""
 
     async def test_endpoints_that_cannot_be(self) -> None:
-        """Loopback, link-local, unspecified and multicast addresses, names, and ports that are
-        none: the others of the same Service serve.
+        """Loopback, link-local, unspecified and multicast addresses, names, and invalid ports are
+        left out: the other endpoints of the same Service serve.
         """
         await self.prepare()
         bad = {
@@ -185,8 +183,8 @@ class BadInput(TakenPort):
         await self.good_is_served()
 
     async def test_services_that_cannot_be(self) -> None:
-        """Ports that are none, addresses that are none, protocols that are not carried, two
-        Services with one address, names of 253 characters.
+        """Invalid ports and addresses, unsupported protocols, two Services with one address, and
+        names of 253 characters.
         """
         await self.prepare()
         self.objects.service("zero", port(0), port(81, name="b"))
@@ -216,7 +214,7 @@ class BadInput(TakenPort):
         await self.good_is_served()
 
     async def test_two_services_with_one_address(self) -> None:
-        """One of them is served, and it is told which is not."""
+        """One of them is served, and the other one is reported."""
         await self.prepare()
         first = self.objects.address("good", 4)
         self.objects.service("thief", versions=(4,), clusterIP=first, clusterIPs=[first])
@@ -225,7 +223,7 @@ class BadInput(TakenPort):
         await self.good_is_served()
 
     async def test_many_endpoints_in_a_slice(self) -> None:
-        """A slice with ten times as many as Kubernetes writes is served whole."""
+        """A slice with ten times as many endpoints as Kubernetes writes is served completely."""
         await self.prepare()
         numbers = range(1, MANY + 1)
         ways = {
@@ -253,7 +251,7 @@ class BadInput(TakenPort):
         await self.good_is_served()
 
     async def all_are_reached(self, host: str, addresses: Sequence[str]) -> None:
-        """Require that clients come to nearly all endpoints, and to no other."""
+        """Require that clients reach nearly all endpoints, and no others."""
 
         async def one_of_them() -> bool:
             return (await self.call(host, patience=1.0)).endpoint in addresses
@@ -265,11 +263,11 @@ class BadInput(TakenPort):
 
 
 class NoPorts(TakenPort):
-    """The same of proxy ports, which user mode has."""
+    """The same for proxy ports, in user mode."""
 
     async def test_no_ports_are_left(self) -> None:
-        """Of six Services five get a port of a range of five, in each family; that is told, and the
-        sixth gets one when another one is deleted.
+        """Of six Services five get a port of a range of five, in each family; this is reported, and
+        the sixth gets one when another one is deleted.
         """
         await self.prepare("--proxy-port-range", "17000-17005")
         for version in BOTH:
@@ -305,7 +303,7 @@ class Loops(TakenPort):
 
     async def test_loop(self) -> None:
         """Endpoints that lead back to the proxy, by a proxy port, by a portal, or by those of two
-        Services that lead to one another, end soon by TCP and UDP, and take nothing from others.
+        Services that lead to each other, fail soon for TCP and UDP, and do not affect others.
         """
         proxy = await self.prepare()
         before = len(proxy.descriptors())
@@ -318,7 +316,7 @@ class Loops(TakenPort):
             for version in BOTH
         ]
         await gatherResults(Deferred.fromCoroutine(self.ends(*where)) for where in everywhere)
-        # The first one may have been lost to what was still changing.
+        # The first one may have been lost during the changes.
         await gatherResults(Deferred.fromCoroutine(self.answers(*where, 2)) for where in everywhere)
         for name in by_ports:
             await self.told(f"default/{name}", "it is this proxy itself")
@@ -334,7 +332,7 @@ class Loops(TakenPort):
         await self.good_is_served()
 
     async def lead_to_ports(self) -> Mapping[str, Sequence[str]]:
-        """Have Services whose endpoints are proxy ports of this node; return their protocols."""
+        """Make Services whose endpoints are proxy ports of this node; return their protocols."""
         found = {f"{name}-{each.lower()}": [each] for name in AROUND for each in ("TCP", "UDP")}
         for name, [protocol] in found.items():
             self.objects.service(name, port(80, protocol))
@@ -366,7 +364,7 @@ class Loops(TakenPort):
         return found
 
     def lead_to_portals(self) -> Iterable[str]:
-        """Have Services whose endpoints are portals; return their names."""
+        """Make Services whose endpoints are portals; return their names."""
         self.objects.service("portal", port(80), port(80, "UDP"))
         for name, addresses in RING.items():
             ingress = [{"ip": text} for text in addresses.values()]
@@ -386,11 +384,11 @@ class Loops(TakenPort):
         return ("portal", *RING)
 
     async def is_served(self, name: str, protocol: str, version: int) -> bool:
-        """Whether a client of a Service is served."""
+        """Return whether a client of a Service is served."""
         return await self.answers(name, protocol, version, 1) != {""}
 
     async def ends(self, name: str, protocol: str, version: int) -> None:
-        """Wait until nobody serves a Service any more."""
+        """Wait until no client of a Service is served any more."""
 
         async def nobody_serves() -> bool:
             # The log shows some of the clients of a minute.
@@ -399,7 +397,7 @@ class Loops(TakenPort):
         await self.eventually(nobody_serves, f"{name} is served no more")
 
     async def answers(self, name: str, protocol: str, version: int, count: int) -> set[str]:
-        """Return by whom clients of a Service are served; an empty name is nobody."""
+        """Return which endpoints serve clients of a Service; an empty name means none."""
         host = self.objects.address(name, version)
         if protocol == "TCP":
             found = await self.calls(count, host, patience=6.0)
@@ -414,7 +412,7 @@ class UserTests(BadInput, NoPorts, Loops, ProxyTestCase):
 
 
 class LegacyTests(NoPorts, Loops, ProxyTestCase):
-    """User mode, with the old tables of iptables."""
+    """User mode, with legacy iptables."""
 
     legacy = True
 
@@ -432,5 +430,5 @@ class KernelTests(BadInput, Loops, ProxyTestCase):
     backend = "nftables"
 
     async def lead_to_ports(self) -> Mapping[str, Sequence[str]]:
-        """Return none: the kernel carries without proxy ports."""
+        """Return none: the kernel uses no proxy ports."""
         return {}

@@ -1,4 +1,4 @@
-"""Ends of connections pass each way by themselves, and nothing is left of any."""
+"""Tests that the two directions of a connection end separately, and that nothing remains."""
 
 from __future__ import annotations
 
@@ -20,29 +20,28 @@ TEXT = b"0123456789" * 10_000
 NODE_PORT = 30080
 
 FIRST_SOURCE_PORT = 20_000
-"""Of clients that choose their own, below those that the kernel chooses."""
+"""The source ports that clients choose, below those that the kernel chooses."""
 
 BEGINNINGS = {"v1": b"PROXY ", "v2": b"\r\n\r\n\0\r\nQUIT\n"}
-"""Of the heads of each version of the PROXY protocol."""
+"""The beginnings of the headers of both versions of the PROXY protocol."""
 
 GUARD = 65
-"""Seconds for which the open direction of a half-closed connection may carry nothing, with those
-until it is noticed."""
+"""Seconds for which half of a half-closed connection may be idle, with the time of detection."""
 
 
 class Introductions:
-    """Endpoints that are told of their clients, for which a Service has a proxy socket in both
-    modes; a class chooses the mode, and the rules.
+    """Endpoints that get the client's address, for which a Service has a proxy socket in both
+    modes; subclasses choose the mode and the back end.
     """
 
     async def setUp(self) -> None:
-        """Have source ports for clients, each of which is used once."""
+        """Reserve source ports for clients, each of which is used once."""
         await super().setUp()
         self._source_ports = itertools.count(FIRST_SOURCE_PORT)
 
     async def test_proxy_protocol(self) -> None:
-        """With the annotation an endpoint is told first who its client is, and which portal that
-        has called, by the version of the PROXY protocol that the annotation has at the time.
+        """With the annotation an endpoint first gets the address of its client, and of the portal,
+        in the version of the PROXY protocol that the annotation has at the time.
         """
         self.serve(*REMOTE)
         await self.start_cloud()
@@ -68,22 +67,22 @@ class Introductions:
                     self.assertEqual(parse(told), (f"IPv{version}", client, portal, b"hello"))
 
     async def answers(self, host: str) -> bool:
-        """Whether an endpoint has greeted."""
+        """Return whether an endpoint has sent its greeting."""
         return bool((await self.call(host)).endpoint)
 
     async def is_introduced(self, host: str, asked: str) -> bool:
-        """Whether an endpoint is told of a client by the version that is asked for."""
+        """Return whether an endpoint gets the header of the requested version."""
         told = await self.told(host, 80, b"", next(self._source_ports))
         return told.startswith(BEGINNINGS[asked])
 
     async def told(self, host: str, number: int, text: bytes, source_port: int) -> bytes:
-        """Have a client say something; all that its endpoint got."""
+        """Send from a client; return all that its endpoint received."""
         output = await self.netcat(host, text, number, "-p", f"{source_port}")
         _, _, echoed = output.partition(b"\n")
         return echoed
 
     async def netcat(self, host: str, text: bytes, number: int = 80, *options: str) -> bytes:
-        """Have somebody else's program send, end, and read the answer."""
+        """Have a third-party program send, half-close, and read the response."""
         source = address("clients", CLIENT, version_of(host))
         command = ("nc", "-N", "-w", "10", "-s", source, *options, host, f"{number}")
         with self.network.inside("clients"):
@@ -94,11 +93,11 @@ class Introductions:
 
 
 class Endings(Introductions):
-    """User mode, where two connections are made into one; a class chooses the rules."""
+    """User mode, which connects two connections; subclasses choose the back end."""
 
     async def test_bytes_and_ends(self) -> None:
-        """Large bodies pass whole both ways at a time, with the end of one direction long before
-        the other's; ``nc -N`` has its answer; those who break off leave nothing behind.
+        """Large bodies pass completely in both directions at a time, with the end of one direction
+        long before the other's; ``nc -N`` gets its response; resets leave nothing behind.
         """
         self.serve(*REMOTE)
         await self.start_cloud()
@@ -118,7 +117,7 @@ class Endings(Introductions):
         await self.nothing_is_held(proxy, before)
 
     async def breaks(self, host: str) -> None:
-        """Have clients reset their connections, and endpoints theirs; the other end is told."""
+        """Have clients reset their connections, and endpoints theirs; the other end is notified."""
         callers = [self.dial(host, stays=True) for _ in range(CALLERS)]
         await gatherResults([caller.greeted for caller in callers])
         for caller in callers[: CALLERS // 2]:
@@ -133,8 +132,9 @@ class Endings(Introductions):
         self.assertEqual({answer.problem for answer in answers}, {CLOSED})
 
     async def test_an_endpoint_that_is_gone(self) -> None:
-        """Without a word, as a machine without power is, behind its clients' ends: what the proxy
-        has of both is given back when the minute of half-closed connections is over.
+        """An endpoint disappears without notice, as at a power failure, after its clients have
+        half-closed. The proxy's resources for both ends are released when the timeout of
+        half-closed connections, a minute, is over.
         """
         gone = REMOTE[0]
         self.serve(gone)
@@ -155,7 +155,7 @@ class Endings(Introductions):
         for caller in callers:
             caller.transport.loseWriteConnection()
         await self.nothing_is_held(proxy, before, seconds=GUARD + 30)
-        # They are told so, too.
+        # The clients are notified, too.
         await gatherResults([caller.answered for caller in callers])
 
 
@@ -164,7 +164,7 @@ class IptablesTests(Endings, ProxyTestCase):
 
 
 class LegacyTests(Endings, ProxyTestCase):
-    """iptables on the old tables."""
+    """legacy iptables."""
 
     legacy = True
 
@@ -176,14 +176,14 @@ class NftablesTests(Endings, ProxyTestCase):
 
 
 class KernelTests(Introductions, ProxyTestCase):
-    """Kernel mode, which carries all other Services."""
+    """Kernel mode, in which the kernel carries all other Services."""
 
     mode = "kernel"
     backend = "nftables"
 
     async def test_proxy_protocol(self) -> None:
-        """The same by a proxy socket, which no Service beside has: its endpoints see their clients
-        themselves.
+        """The same with a proxy socket, which no other Service has: the endpoints of others see the
+        clients' addresses.
         """
         await super().test_proxy_protocol()
         self.objects.service("other")

@@ -1,4 +1,4 @@
-"""Starts, ends and kills: what stays, what is removed, and what goes on meanwhile."""
+"""Tests of starts, shutdowns and kills: what stays, what is removed, and what continues."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DRAIN_SECONDS = 60
 
 
 class Lifetime:
-    """The tests; a class chooses who carries the bytes."""
+    """The tests; subclasses choose the mode."""
 
     drain_flags: tuple[str, ...] = ()
 
@@ -31,8 +31,8 @@ class Lifetime:
         return proxy
 
     async def test_kill_and_restart(self) -> None:
-        """A proxy that is killed leaves its rules, which the next one takes up: it has to change
-        nothing, and clients are served.
+        """A killed proxy leaves its rules, which the next one takes over without any change, and
+        clients are served.
         """
         proxy = await self.prepare()
         rules = self.all_rules()
@@ -46,11 +46,11 @@ class Lifetime:
         self.assertEqual(self.all_rules(), rules)
 
     async def while_away(self) -> None:
-        """Require of the time without a proxy what the mode promises."""
+        """Require what the mode promises while there is no proxy."""
         raise NotImplementedError
 
     async def test_drain(self) -> None:
-        """SIGTERM: who is connected goes on for a while, and the process ends with the last."""
+        """After SIGTERM clients continue for a while, and the process ends with the last one."""
         proxy = await self.prepare(*self.drain_flags)
         callers = [
             self.dial(self.objects.address("web", version), stays=True, size=500_000)
@@ -68,7 +68,7 @@ class Lifetime:
         await ending
 
     async def test_last_bytes(self) -> None:
-        """What a client has not read yet still comes when the process ends meanwhile."""
+        """Data that a client has not read yet is delivered even if the process ends meanwhile."""
         proxy = await self.prepare(*self.drain_flags)
         callers = [
             self.dial(self.objects.address("web", version), stays=True, size=200_000)
@@ -89,7 +89,7 @@ class Lifetime:
         await proxy.ended(20)
 
     async def test_end_with_removal(self) -> None:
-        """With the flag an orderly end removes all rules; without it, they stay."""
+        """With the flag a graceful shutdown removes all rules; without it, they stay."""
         before = self.all_rules()
         proxy = await self.prepare("--remove-rules-at-exit")
         self.assertNotEqual(self.all_rules(), before)
@@ -97,7 +97,7 @@ class Lifetime:
         self.assertEqual(self.all_rules(), before)
 
     async def test_removed_service_drains(self) -> None:
-        """Connections of a Service that is removed go on for a while; no new ones are made."""
+        """Connections of a removed Service continue for a while; no new ones are accepted."""
         await self.prepare()
         callers = {
             host: self.dial(host, stays=True)
@@ -120,11 +120,11 @@ class UserLifetime(Lifetime):
     """User mode."""
 
     def flags(self) -> tuple[str, ...]:
-        """Choose proxy ports that no test's API takes, and that the next process can have again."""
+        """Choose proxy ports that no test's API uses, and that the next process can use again."""
         return (*super().flags(), "--proxy-port-range", "17000-17010")
 
     async def while_away(self) -> None:
-        """Require that clients are refused, since the process that carries is not there."""
+        """Require that clients are refused, because no process carries them."""
         answer = await self.call(self.objects.address("web", 4))
         self.assertEqual(answer.problem, REFUSED)
 
@@ -134,13 +134,13 @@ class UserTests(UserLifetime, ProxyTestCase):
 
 
 class LegacyTests(UserLifetime, ProxyTestCase):
-    """User mode, with the old tables of iptables."""
+    """User mode, with legacy iptables."""
 
     legacy = True
 
 
 class NftablesTests(UserLifetime, ProxyTestCase):
-    """User mode, with native nftables; connections drain also where the rules go first."""
+    """User mode, with native nftables; connections drain also if the rules are removed first."""
 
     backend = "nftables"
     drain_flags = ("--remove-rules-at-exit",)
@@ -153,7 +153,7 @@ class KernelTests(Lifetime, ProxyTestCase):
     backend = "nftables"
 
     async def while_away(self) -> None:
-        """Require that nobody sees a difference."""
+        """Require that no client is affected."""
         for version in BOTH:
             got = spread(await self.calls(60, self.objects.address("web", version)))
             self.assertEqual(set(got), {pod.address(version) for pod in REMOTE})

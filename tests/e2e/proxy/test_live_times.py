@@ -1,4 +1,4 @@
-"""A file of ``--config`` whose times change while the proxy runs."""
+"""Tests of a ``--config`` file whose timeouts change while the proxy runs."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ FLAGS = ("drain-timeout", "udp-timeout", "udp-first-timeout")
 LONG, SHORT = ("".join(f'{flag} = "{time}"\n' for flag in FLAGS) for time in ("60s", "1s"))
 
 SOON = 15.0
-"""Seconds within which is over what takes a second, on a busy machine."""
+"""Seconds within which an event of one second is over on a busy machine."""
 
 
 class LiveTimesTests(ProxyTestCase):
-    """What is changed counts without a restart."""
+    """Changes apply without a restart."""
 
     async def test_times(self) -> None:
-        """What a client of UDP held is given back after the new time, and a proxy that is to end
-        waits so long for its connections.
+        """The resources of a UDP client are released after the new timeout, and a proxy that ends
+        waits that long for its connections.
         """
         file = ConfigurationFile(self.directory)
         file.write(LONG)
@@ -29,7 +29,7 @@ class LiveTimesTests(ProxyTestCase):
         self.objects.service("web", port(80), port(53, "UDP", "dns"))
         self.objects.endpoints("web", *REMOTE)
         proxy = self.make_proxy(*file.flags)
-        # A flag counts more than the file.
+        # A flag takes precedence over the file.
         at = proxy.arguments.index("--drain-timeout")
         del proxy.arguments[at : at + 2]
         proxy.start()

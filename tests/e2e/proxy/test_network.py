@@ -1,4 +1,4 @@
-"""The machines, endpoints and clients of these tests are what they say they are."""
+"""Tests of the machines, endpoints and clients that these tests use."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class NetworkTests(ProxyTestCase):
     """Without a proxy."""
 
     async def test_clients_and_endpoints(self) -> None:
-        """Endpoints tell who they are and whom they see; those that are dead refuse, or say
-        nothing; what breaks is told.
+        """Endpoints return their own and the client's address; dead ones refuse, or are silent;
+        failures are reported.
         """
         self.serve(SERVING, SILENT, *LOCAL)
         self.network.fall_silent("outside", SILENT.number)

@@ -1,4 +1,4 @@
-"""What operators and load balancers are shown, and a proxy that leads nothing to itself."""
+"""Tests of pages for operators and load balancers, and of a proxy without rules."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class HealthTests(ProxyTestCase):
     """``/healthz``, ``/livez``, ``/readyz`` and the pages."""
 
     async def test_pages(self) -> None:
-        """A node that is to go is told to load balancers, and is alive; the status page, its JSON
-        and the metrics show Services, endpoints and what they have done.
+        """A node that is being deleted is unhealthy for load balancers, but alive; the status page,
+        its JSON and the metrics show Services, endpoints and their counters.
         """
         self.serve(*REMOTE)
         await self.start_cloud()
@@ -52,12 +52,12 @@ class HealthTests(ProxyTestCase):
         self.assertEqual(await proxy.metric("yurtproxy_endpoints"), 6)
 
     async def health(self, page: str) -> tuple[int, str]:
-        """Ask from outside."""
+        """Send a request from outside."""
         url = f"http://{address('outside', NODE, 4)}:{HEALTH_PORT}/{page}"
         return await self.curl(url, machine="outside")
 
     async def healthy(self, expected: int, eligible: bool) -> None:
-        """Wait until ``/healthz`` says so."""
+        """Wait until ``/healthz`` has this status."""
 
         async def says() -> bool:
             status, body = await self.health("healthz")
@@ -66,8 +66,8 @@ class HealthTests(ProxyTestCase):
         await self.eventually(says, f"/healthz answers {expected}")
 
     async def test_rules_that_cannot_be_made(self) -> None:
-        """Changes that wait for more than two periods are told by 503, and why by ``/readyz``; what
-        was served is served on, and all is well when rules can be made again.
+        """If changes wait for more than two periods, ``/healthz`` returns 503, and ``/readyz`` says
+        why. What was served is served still, and both recover when rules can be changed again.
         """
         self.serve(*REMOTE)
         await self.start_cloud()
@@ -108,14 +108,14 @@ class HealthTests(ProxyTestCase):
 
 
 class KernelTests(ProxyTestCase):
-    """What is shown where the kernel carries, which it does where it can."""
+    """What is shown in kernel mode, which ``auto`` selects if possible."""
 
     def flags(self) -> tuple[str, ...]:
-        """Leave mode and back end as they are, which is ``auto``."""
+        """Leave mode and back end at ``auto``."""
         return ()
 
     async def prepare(self) -> Proxy:
-        """Serve one Service, by the kernel."""
+        """Serve one Service by the kernel."""
         self.serve(*REMOTE)
         await self.start_cloud()
         self.objects.service("web")
@@ -128,7 +128,7 @@ class KernelTests(ProxyTestCase):
         return proxy
 
     async def test_connections(self) -> None:
-        """The page and the metrics have as many as endpoints have had, some seconds later."""
+        """The page and the metrics show the connections of endpoints some seconds later."""
         proxy = await self.prepare()
         accepted = sum(each.total for each in self.streams.values())
 
@@ -147,7 +147,7 @@ class KernelTests(ProxyTestCase):
         await self.eventually(are_counted, "10 connections more are counted", 2 * PERIOD)
 
     async def test_connections_of_the_moment(self) -> None:
-        """They are shown while they last, by the page and the metrics, some seconds later."""
+        """The page and the metrics show open connections while they last, some seconds later."""
         proxy = await self.prepare()
         callers = [
             self.dial(self.objects.address("web", version), stays=True, patience=120)
@@ -173,12 +173,12 @@ class KernelTests(ProxyTestCase):
 
 
 class WithoutRulesTests(ProxyTestCase):
-    """``--proxy-backend none``: clients speak to the proxy's own ports."""
+    """``--proxy-backend none``: clients connect to the proxy's own ports."""
 
     backend = "none"
 
     async def test_ports_alone(self) -> None:
-        """On loopback alone, with a file and no API: it serves, and touches no firewall."""
+        """On loopback only, with a file and no API, it serves without changing the firewall."""
         self.serve(*REMOTE)
         await self.start_cloud()
         self.objects.service("web")
@@ -205,7 +205,7 @@ class WithoutRulesTests(ProxyTestCase):
         self.assertEqual(self.all_rules(), before)
 
     async def test_loopback_with_rules_is_refused(self) -> None:
-        """Rules cannot lead clients to a loopback address: that is said, and nothing is done."""
+        """Rules cannot redirect clients to a loopback address: this is an error."""
         extra = ("--services-file", "/nonexistent", "--bind-address", "127.0.0.1")
         extra = (*extra, "--mode", "user", "--proxy-backend", "iptables")
         proxy = Proxy(reactor, self.directory, extra=extra)

@@ -1,4 +1,6 @@
-"""Which endpoints serve whom: traffic policies, conditions, hints, and Services without any."""
+"""Tests of which endpoints serve which clients: traffic policies, conditions, hints, and Services
+without endpoints.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,11 @@ from tests.e2e.stopwatch import Stopwatch
 ALL = (*REMOTE, *LOCAL)
 NODE_PORT, HEALTH_PORT = 30080, 30500
 SOON = 1.0
-"""Seconds within which a refusal is one of the client's first packet: then it sends another."""
+"""Seconds within which a refusal is for the client's first packet: then it sends another."""
 
 
 class PolicyTestCase(ProxyTestCase):
-    """A test case with an API, and endpoints that serve."""
+    """A test case with an API, and running endpoints."""
 
     async def setUp(self) -> None:
         """Start them."""
@@ -34,19 +36,19 @@ class PolicyTestCase(ProxyTestCase):
         await self.start_cloud()
 
     async def each_family(self, name: str, pods: Iterable[Pod]) -> None:
-        """Wait until a Service's cluster IPs are served by these pods alone."""
+        """Wait until a Service's cluster IPs are served by these pods only."""
         for version in BOTH:
             await self.eventually_by(pods, self.objects.address(name, version))
 
 
 class Policies:
-    """The tests; a class chooses who carries the bytes."""
+    """The tests; subclasses choose the mode and the back end."""
 
     async def test_local_policies(self) -> None:
-        """Who is local is asked alone where that is the policy, of those within or of those from
-        outside, unless the node itself speaks to a portal from outside; without a local one clients
-        within are refused, and those from outside get no answer; a balancer is told how many there
-        are.
+        """With the policy, only local endpoints serve clients within the cluster or external ones,
+        except programs of the node that use an external portal. Without a local one, clients within
+        are refused, and external ones get no answer. Load balancers get the number of local
+        endpoints.
         """
         self.objects.service("within", internalTrafficPolicy="Local")
         self.objects.endpoints("within", *ALL)
@@ -59,7 +61,7 @@ class Policies:
             node = address("outside", NODE, version)
             await self.eventually_by(LOCAL, node, NODE_PORT, machine="outside")
             await self.eventually_by(LOCAL, BALANCER[version], machine="outside")
-            # As if it had gone out to the balancer, which may send it to any node.
+            # As if the packets had gone out to the balancer, which may send them to any node.
             await self.eventually_by(ALL, BALANCER[version], machine="node")
             await self.source_is_kept(node, version)
         await self.eventually_healthy(200, len(LOCAL))
@@ -68,13 +70,13 @@ class Policies:
         await self.each_family("within", [])
         await self.each_family("without", REMOTE)
         await self.eventually_healthy(503, 0)
-        # Until there are rules for that, sockets refuse them.
+        # Until rules exist for that, sockets refuse them.
         await self.eventually(self.nobody_outside_is_answered, "they drop what comes", 20)
         self.objects.remove("without")
         await self.eventually_healthy(0, 0)
 
     async def nobody_outside_is_answered(self) -> bool:
-        """Return whether clients of node port and load balancer hear nothing."""
+        """Return whether clients of node port and load balancer get no answer."""
         unanswered = [
             self.dial(host, number, machine="outside", patience=1.5).answered
             for version in BOTH
@@ -87,7 +89,7 @@ class Policies:
         return {answer.problem for answer in answers} == {"TimeoutError"}
 
     def external(self) -> None:
-        """Write a Service whose traffic from outside stays on the node."""
+        """Write a Service whose external traffic stays on the node."""
         self.objects.service(
             "without",
             port(80, node=NODE_PORT),
@@ -98,13 +100,13 @@ class Policies:
         )
 
     async def source_is_kept(self, host: str, version: int) -> None:
-        """Require that endpoints see the client, where the kernel carries."""
+        """Require that endpoints see the client's address in kernel mode."""
         answer = await self.served(host, NODE_PORT, machine="outside")
         if self.mode == "kernel":
             self.assertEqual(answer.client, address("outside", CLIENT, version))
 
     async def eventually_healthy(self, status: int, count: int) -> None:
-        """Wait until load balancers get this status and this count of endpoints."""
+        """Wait until load balancers get this status and this number of endpoints."""
         url = f"http://{address('outside', NODE, 4)}:{HEALTH_PORT}/healthz"
 
         async def so() -> bool:
@@ -120,8 +122,8 @@ class Policies:
         await self.eventually(so, f"{url} answers {status} with {count}")
 
     async def test_nobody_serves(self) -> None:
-        """Without endpoints clients are refused at once, from each portal; with the first one they
-        are served, also where it is in another slice, and with the last gone they are refused.
+        """Without endpoints clients are refused at once, at each portal; with the first one they
+        are served, also if it is in another slice, and when the last is removed they are refused.
         """
         self.objects.service(
             "web",
@@ -154,8 +156,8 @@ class Policies:
                     self.objects.remove_endpoints("web", part="b", versions=(version,))
 
     async def test_source_ranges(self) -> None:
-        """Who is not in the ranges of a load balancer gets no answer there; by the cluster IP
-        everybody is served.
+        """Clients outside the ranges of a load balancer get no answer there; by the cluster IP all
+        are served.
         """
         allowed = [f"{address('clients', CLIENT, 4)}/32", f"{address('clients', CLIENT, 6)}/128"]
         self.objects.service(
@@ -174,7 +176,7 @@ class Policies:
             self.assertEqual(answer.problem, "TimeoutError")
 
     async def test_pod_asks_itself(self) -> None:
-        """A pod that is the only endpoint of a Service reaches itself by it."""
+        """A pod that is the only endpoint of a Service reaches itself through it."""
         [pod] = LOCAL[:1]
         self.objects.service("web")
         self.objects.endpoints("web", pod)
@@ -186,8 +188,8 @@ class Policies:
             self.assertEqual((await self.served(host, machine="pods", source=own)).endpoint, own)
 
     async def test_services_without_a_portal(self) -> None:
-        """Headless Services and names of others are left out: they are neither listed nor in any
-        rule; one without a selector, whose EndpointSlices somebody else writes, is served.
+        """Headless Services and names of others are skipped: they are neither listed nor in any
+        rule. One without a selector, whose EndpointSlices are written by others, is served.
         """
         self.objects.service(
             "headless",
@@ -222,7 +224,7 @@ class Policies:
                 self.assertNotRegex(rules, self.anywhere(host))
 
     def anywhere(self, host: str) -> str:
-        """Return what finds an address, and no longer one."""
+        """Return a pattern for an address that does not match longer ones."""
         return rf"(?<![\w.:]){re.escape(host)}(?![\w.:])"
 
 
@@ -231,7 +233,7 @@ class IptablesTests(Policies, PolicyTestCase):
 
 
 class LegacyTests(Policies, PolicyTestCase):
-    """User mode, with the old tables of iptables."""
+    """User mode, with legacy iptables."""
 
     legacy = True
 
@@ -250,13 +252,13 @@ class KernelTests(Policies, PolicyTestCase):
 
 
 class SelectionTests(PolicyTestCase):
-    """What is chosen of the objects, which is the same for all."""
+    """The selection of endpoints, which is the same in all modes."""
 
     async def test_conditions_and_hints(self) -> None:
-        """Endpoints that are ready serve; where none is, those that end but serve yet; those that
-        are not ready where they are to be published; those for this node, or else this zone, where
-        all have such a hint; without hints those of this zone or node where the Service prefers
-        these and has some there.
+        """Ready endpoints serve; if there are none, terminating ones that still serve; those that
+        are not ready if they are to be published; those for this node, or else this zone, if all
+        have such a hint; without hints those of this zone or node, if the Service prefers these and
+        has some there.
         """
         self.cloud.change("nodes", NODE_NAME, labels={"topology.kubernetes.io/zone": "here"})
         first, second, third = REMOTE

@@ -1,4 +1,4 @@
-"""Portals of each kind lead to endpoints, in both families, by each back end and in both modes."""
+"""Tests that portals of each kind lead to endpoints, for each family, mode and back end."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ OWN = {4: "192.0.2.9", 6: "2001:db8:9::9"}
 BALANCER = {4: "203.0.113.8", 6: "2001:db8:113::8"}
 
 ITSELF = {4: "203.0.113.9", 6: "2001:db8:113::9"}
-"""The address of a load balancer that hands connections on by itself (KEP-1860)."""
+"""The address of a load balancer that forwards connections itself (KEP-1860)."""
 
 FAR = {4: "198.18.0.7", 6: "2001:db8:18::7"}
-"""The address of a client that is behind another one's machine."""
+"""The address of a client behind another one's machine."""
 
 NEW_NODE = 77
-"""The number that the node has later."""
+"""The number of the node's later address."""
 
 NODE_PORT, NODE_PORT_UDP = 30080, 30053
 
@@ -42,17 +42,17 @@ table inet any {
     }
 }
 """
-"""By which the kernel keeps entries of connections."""
+"""Rules for which the kernel keeps conntrack entries."""
 
 FOREIGN = "foreign"
-"""The comment of rules that are not the proxy's."""
+"""The comment of rules of other programs."""
 
 
 class Portals:
-    """The tests; a class chooses who leads there."""
+    """The tests; subclasses choose the mode and the back end."""
 
     async def setUp(self) -> None:
-        """Have endpoints, and an address that is external and the node's."""
+        """Make endpoints, and an external address that is the node's."""
         await super().setUp()
         for external in OWN.values():
             run("ip", "address", "add", external, "dev", "lo")
@@ -73,8 +73,8 @@ class Portals:
         )
 
     async def test_clients_that_come_before_the_proxy(self) -> None:
-        """What they send again is led by the rules that there are by then: to endpoints, or to
-        nobody, which they are told. Without that they would try in vain for two minutes.
+        """Their retransmissions follow the rules that exist by then: to endpoints, or to a refusal.
+        Otherwise they would retry in vain for two minutes.
         """
         await self.start_cloud()
         for name, pods in (("web", REMOTE), ("empty", ())):
@@ -97,8 +97,8 @@ class Portals:
             self.assertEqual(problem, (await client.answered).problem)
 
     async def test_each_portal(self) -> None:
-        """Pods, the node itself and clients from outside reach what they should, by TCP and UDP;
-        endpoints take turns; and when all is deleted, no rule is left of it.
+        """Pods, the node itself and clients outside reach what they should, by TCP and UDP;
+        endpoints share the load; and when all is deleted, no rule remains.
         """
         before = self.all_rules()
         await self.start_cloud()
@@ -127,7 +127,7 @@ class Portals:
         self.assertEqual(self.all_rules(), before)
 
     async def reached(self, version: int) -> None:
-        """Require that every portal leads to endpoints, for everybody who may use it."""
+        """Require that every portal leads to endpoints, for all clients that may use it."""
         cluster = self.objects.address("web", version)
         node = address("clients", NODE, version), address("outside", NODE, version)
         portals = [
@@ -151,8 +151,8 @@ class Portals:
                              (machine, host, datagram, answer))  # fmt: skip
 
     async def not_reached(self, version: int) -> None:
-        """Require that other ports of these addresses are as they would be without the proxy, and
-        so is a load balancer that carries by itself.
+        """Require that other ports of these addresses behave as without the proxy, and so does a
+        load balancer that forwards itself.
         """
         for host in (OWN[version], address("clients", NODE, version)):
             answer = await self.call(host, 81)
@@ -161,14 +161,15 @@ class Portals:
         self.assertIn(answer.problem, UNREACHED)
 
     async def in_turn(self) -> None:
-        """Require that endpoints get as many connections as the others."""
+        """Require that endpoints get equal numbers of connections."""
         for version in BOTH:
             got = spread(await self.calls(300, self.objects.address("web", version)))
             self.assertEqual(set(got), {pod.address(version) for pod in REMOTE})
             if self.mode == "user":
                 self.assertEqual(set(got.values()), {100})
             else:
-                # Chosen by chance: of 300 beyond 60 from the middle is once in 10^12.
+                # The choice is random: of 300, a deviation of more than 60 from the mean occurs
+                # once in 10^12.
                 self.assertGreater(min(got.values()), 40)
 
     async def clean_up(self) -> None:
@@ -178,8 +179,8 @@ class Portals:
         self.assertEqual(await cleaner.ended(20), 0, cleaner.log)
 
     async def test_addresses_that_change(self) -> None:
-        """Rules lead the node's own programs to the address that it has now, and an external one
-        that has become the node's is held, long before the next sync that nobody asks for.
+        """Rules redirect the node's own programs to its current address, and an external one that
+        has become the node's is claimed, long before the next periodic sync.
         """
         await self.start_cloud()
         self.everything()
@@ -201,8 +202,8 @@ class Portals:
             )
 
     async def test_links_without_an_address(self) -> None:
-        """Pods behind such links, as Calico makes them, reach Services by TCP and UDP, also while
-        the node is cut off, and has no default route.
+        """Pods behind such links, as with Calico, reach Services by TCP and UDP, also while the
+        node has no connectivity and no default route.
         """
         pod = self.network.add_unnumbered_pod()
         await self.start_cloud()
@@ -212,25 +213,23 @@ class Portals:
         await self.start_proxy()
         hosts = [self.objects.address("web", version) for version in BOTH]
         for state in ("up", "down"):
-            # With the link its routes go.
+            # Its routes are removed with the link.
             run("ip", "link", "set", "outside", state)
             for host in hosts:
                 await self.eventually_by(LOCAL, host, machine=pod)
                 self.assertEqual((await self.ask(host, machine=pod)).problem, "")
 
     def elsewhere_is_held(self, version: int) -> bool:
-        """Whether somebody has UDP port 53 of the external address."""
+        """Return whether a socket has UDP port 53 of the external address."""
         packed = ip_address(ELSEWHERE[version]).packed
-        # Each four bytes of it are a number of this machine.
+        # Each four bytes of it are a number in this machine's byte order.
         words = [packed[at : at + 4] for at in range(0, len(packed), 4)]
         text = "".join(f"{int.from_bytes(word, sys.byteorder):08X}" for word in words)
         table = Path("/proc/thread-self/net", "udp" if version == 4 else "udp6")
         return f"{text}:{53:04X}" in table.read_text()
 
     async def test_rules_are_kept(self) -> None:
-        """Without a change nothing is run; rules that somebody deletes come back, and foreign ones
-        stay as they are.
-        """
+        """Without a change nothing is run; deleted rules are restored, and others' stay."""
         await self.start_cloud()
         self.everything()
         self.objects.endpoints("web", *REMOTE)
@@ -249,7 +248,7 @@ class Portals:
         self.assertEqual(self.all_rules(), rules)
         for version in BOTH:
             await self.eventually_by(REMOTE, self.objects.address("web", version), patience=0.5)
-        # A look at the rules in between may come too late to see that they were gone.
+        # A check of the rules in between may be too late to see that they were missing.
         self.assertNotEqual(self.changing_since(began, log), [])
         await proxy.stop()
         await self.clean_up()
@@ -258,8 +257,8 @@ class Portals:
         self.assertEqual(len(kept), 5)
 
     async def test_leftovers_of_kube_proxy(self) -> None:
-        """What its userspace mode has left leads clients to a port where nobody listens: they are
-        served, and none of it stays.
+        """Leftovers of its userspace mode redirect clients to a closed port: clients are served,
+        and none of the leftovers stays.
         """
         before = self.all_rules()
         await self.start_cloud()
@@ -281,7 +280,7 @@ class Portals:
         self.assertEqual(self.all_rules(), before)
 
     def add_foreign_rules(self) -> None:
-        """Have somebody else use the firewalls, also chains that the proxy jumps from."""
+        """Have another program use the firewalls, with the chains that the proxy jumps from."""
         rule = ("-p", "tcp", "--dport", "9", "-m", "comment", "--comment", FOREIGN, "-j", "RETURN")
         kind = "legacy" if self.legacy else "nft"
         for family in ("iptables", "ip6tables"):
@@ -294,7 +293,7 @@ class Portals:
         raise NotImplementedError
 
     async def nothing_is_run(self, log: Path) -> None:
-        """Require that updates without a change for the rules, and time, start no program."""
+        """Require that updates without a change of the rules, and time, start no program."""
         began = log.read_text()
         for number in range(5):
             self.everything(annotations={"note": str(number)})
@@ -304,11 +303,11 @@ class Portals:
 
 
 class UserModePortals(Portals):
-    """The same where sockets of the proxy answer."""
+    """The same with sockets of the proxy."""
 
     async def test_ways_out_by_address(self) -> None:
-        """A node with several ways out that chooses by its address answers by the one by which
-        clients of node ports come, also where a link to a pod has no address.
+        """A node with several routes that depend on the source address replies by the one on which
+        clients of node ports arrive, also if a link to a pod has no address.
         """
         self.network.add_unnumbered_pod()
         await self.start_cloud()
@@ -345,7 +344,7 @@ class IptablesNftTests(IptablesPortals, ProxyTestCase):
 
 
 class IptablesLegacyTests(IptablesPortals, ProxyTestCase):
-    """User mode, with the old tables, of which the kernel does not tell changes."""
+    """User mode, with legacy iptables, whose changes the kernel does not count."""
 
     legacy = True
 
@@ -356,7 +355,7 @@ class NftablesPortals(Portals):
     backend = "nftables"
 
     def delete_rules(self) -> None:
-        """Delete a whole table, as ``nft flush ruleset`` of a firewall's restart does."""
+        """Delete a whole table, as ``nft flush ruleset`` at the restart of a firewall does."""
         ours = [
             line.split()[1:] for line in run("nft", "list", "tables").splitlines()
             if FOREIGN not in line and line.split()[2] not in ("nat", "filter", "mangle")

@@ -1,4 +1,4 @@
-"""The quickstart with ``--firewall``: Services have their addresses, on its machine alone."""
+"""Tests of the quickstart with ``--firewall``: Services have addresses on its machine only."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ endpoints: [{addresses: [127.0.0.1], conditions: {ready: true}}]
 
 
 class FirewallTests(ProxyTestCase):
-    """What its rules do, and that they go."""
+    """The effects of its rules, and their removal."""
 
     def quickstart(self, *flags: str) -> Quickstart:
         """Start one on the node."""
@@ -43,7 +43,7 @@ class FirewallTests(ProxyTestCase):
         return started
 
     async def test_check(self) -> None:
-        """The check calls a Service at its address; in the end no rule is left."""
+        """The check connects to a Service at its address; in the end no rule remains."""
         before = self.all_rules()
         checked = self.quickstart("--check")
         self.assertEqual(await checked.ended(CHECKED_SECONDS), 0, checked.log)
@@ -52,7 +52,7 @@ class FirewallTests(ProxyTestCase):
         self.assertEqual(self.all_rules(), before)
 
     async def test_other_machines(self) -> None:
-        """What is served to programs of this machine is refused to clients elsewhere."""
+        """Services for programs of this machine are refused to clients elsewhere."""
         versions = find_kubectls()
         if not versions:
             raise SkipTest("kubectl is not installed")

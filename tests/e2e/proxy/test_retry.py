@@ -1,4 +1,4 @@
-"""Endpoints that are dead: clients are served by the others, and see nothing of it."""
+"""Tests of dead endpoints: clients are served by the others, without errors."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ CLIENTS = 200
 AT_ONCE = 10
 
 LEFT_OUT_SECONDS = 10
-"""After which user mode tries an endpoint again that it has left out, with one client."""
+"""Seconds after which user mode probes an ejected endpoint, with one client."""
 
 SERVED_SECONDS, TOLD_SECONDS = 0.75, 4.0
-"""Within which a client is served where one endpoint lives, and told where none does; what
-programs wait for processors is not counted."""
+"""Seconds within which a client is served if one endpoint is alive, and refused if none is; the
+time that programs wait for processors is not counted."""
 
 SECOND_PACKET_SECONDS = 1.2
-"""Within which kernel mode has done both: a second, after which a client tries again, and some."""
+"""Seconds within which kernel mode does both: the client's retry after one, and some more."""
 
 MANY = 1000
 DIALS_AT_ONCE = 50
@@ -51,12 +51,12 @@ table inet lost {
     }
 }
 """
-"""Of connections that are there; a refusal is another reset."""
+"""Matches packets of established connections; a refusal is another kind of reset."""
 
 
 class Retry:
-    """The tests; a class chooses who carries the bytes, and which Services have nobody; ``told`` is
-    what becomes of their clients, and ``told_seconds`` within which time.
+    """The tests; subclasses choose the mode, and the Services without live endpoints; ``told`` is
+    the result of their clients, and ``told_seconds`` the time within which they get it.
     """
 
     dead: Mapping[str, Sequence[Pod]]
@@ -64,20 +64,20 @@ class Retry:
     told_seconds: float
 
     def allowance(self) -> float:
-        """Return the seconds that a client may wait for longer, since ``watch`` was started."""
+        """Return the additional seconds that a client may wait, since ``watch`` was started."""
         return self.watch.waited()
 
     async def found_out(self, version: int, clients: Sequence[Answer]) -> None:
-        """Require that not more clients were led to the dead than there are at once."""
+        """Require that not more clients were sent to dead endpoints than there are at once."""
         raise NotImplementedError
 
     async def left_out(self, version: int, clients: Sequence[Answer]) -> None:
-        """Require that nobody is led to the dead any more."""
+        """Require that no client is sent to dead endpoints any more."""
         raise NotImplementedError
 
     async def test_two_of_three_are_dead(self) -> None:
-        """One refuses, and one is a black hole: no client fails, the dead are found out by the
-        first ones, and then nobody waits any more. (Percentiles are in the benchmarks.)
+        """One refuses, and one drops packets: no client fails, the dead endpoints are detected by
+        the first clients, and later ones do not wait. (Percentiles are in the benchmarks.)
         """
         await self.start_cloud()
         self.serve(ALIVE)
@@ -98,7 +98,7 @@ class Retry:
             await self.left_out(version, then)
 
     async def test_endpoint_comes_back(self) -> None:
-        """One that was left out gets connections again some time after it serves."""
+        """An ejected endpoint gets connections again some time after it is back."""
         await self.start_cloud()
         self.serve(ALIVE)
         self.objects.service("web")
@@ -112,7 +112,7 @@ class Retry:
             await self.eventually_by([ALIVE, REFUSING], host, seconds=40)
 
     async def test_endpoint_ends_amid_many_connections(self) -> None:
-        """Only its own connections break; those of one that is to get no more go on."""
+        """Only its own connections break; those of an endpoint that gets no new ones continue."""
         await self.start_cloud()
         self.serve(*REMOTE)
         self.objects.service("web")
@@ -146,8 +146,8 @@ class Retry:
         self.assertEqual({answer.problem for answer in whole}, {""})
 
     async def test_all_are_dead(self) -> None:
-        """Who asks for a Service of dead endpoints alone, be it one or several, is told so in time;
-        nobody else is delayed meanwhile.
+        """Clients of one or several Services with dead endpoints only get an error in time; others
+        are not delayed meanwhile.
         """
         await self.start_cloud()
         self.serve(ALIVE)
@@ -172,7 +172,8 @@ class Retry:
             # Of two at once each has half of the time, and all programs wait for a processor in it.
             busy = (self.watch.waited() - before) / (CLIENTS // 4)
             self.assertEqual(spread(beside), {ALIVE.address(version): CLIENTS // 2})
-            # Were one dial waited for, most would wait for a step of the plan, 0.25 s or more.
+            # If they waited for other dials, most would wait for a step of the plan, 0.25 s or
+            # more.
             self.assertLessEqual(latencies(beside).percentile(50), 0.2 + busy)
             told = await gatherResults([caller.answered for caller in dead])
             self.assertEqual({answer.problem for answer in told}, {self.told})
@@ -181,7 +182,7 @@ class Retry:
             await self.all_were_tried(version)
 
     async def all_were_tried(self, version: int) -> None:
-        """Require that each endpoint of a Service that has nobody has failed."""
+        """Require that each endpoint of a Service without live ones has failed."""
         _, body = await self.proxy.get("/services")
         tried = {
             each["service"].split("/")[-1]: [one["failures"] > 0 for one in each["endpoints"]]
@@ -193,7 +194,7 @@ class Retry:
 
 
 class UserRetry(Retry):
-    """User mode, in which clients of endpoints that are silent are told as well."""
+    """User mode, in which clients of silent endpoints get an error as well."""
 
     dead = MappingProxyType(
         {
@@ -208,8 +209,8 @@ class UserRetry(Retry):
     told_seconds = TOLD_SECONDS
 
     async def found_out(self, version: int, clients: Sequence[Answer]) -> None:
-        """Each fails in two dials in a row, beside those that are under way by then; who has met
-        both waits for less than the first two steps of the plan.
+        """Each fails in two consecutive dials, besides those in progress by then; a client that was
+        sent to both waits for less than the first two steps of the plan.
         """
         slowest = latencies(clients).percentile(100)
         self.assertLess(slowest, SERVED_SECONDS + self.watch.waited())
@@ -219,14 +220,14 @@ class UserRetry(Retry):
         self.assertLessEqual(max(self.failed_dials), 2 + AT_ONCE)
 
     async def left_out(self, version: int, clients: Sequence[Answer]) -> None:
-        """One client tries each again when its time is over."""
+        """One client probes each endpoint when its ejection is over."""
         failed = await self.failures(version)
         tries = 1 + (reactor.seconds() - self.failed_at) // LEFT_OUT_SECONDS
         for before, after in zip(self.failed_dials, failed, strict=True):
             self.assertLessEqual(after - before, tries)
 
     async def failures(self, version: int) -> list[int]:
-        """Return how many dials of the dead have failed."""
+        """Return how many dials to dead endpoints have failed."""
         _, body = await self.proxy.get("/services")
         (service,) = [each for each in json.loads(body) if each["version"] == version]
         failures = [each["failures"] for each in service["endpoints"] if each["failures"]]
@@ -239,7 +240,7 @@ class UserTests(UserRetry, ProxyTestCase):
 
 
 class LegacyTests(UserRetry, ProxyTestCase):
-    """User mode, with the old tables of iptables."""
+    """User mode, with legacy iptables."""
 
     legacy = True
 
@@ -260,8 +261,8 @@ class KernelTests(Retry, ProxyTestCase):
     told_seconds = SECOND_PACKET_SECONDS
 
     async def found_out(self, version: int, clients: Sequence[Answer]) -> None:
-        """Of clients of three endpoints of which two are dead, two thirds would try again. Who does
-        is connected by the second packet.
+        """Of clients of three endpoints of which two are dead, two thirds would have to retry.
+        These are connected by their second packet.
         """
         again = [each for each in clients if each.attempts > 1]
         print(f", {len(again)} tried again", end="")
@@ -271,14 +272,14 @@ class KernelTests(Retry, ProxyTestCase):
         self.assertLess(slowest, SECOND_PACKET_SECONDS + self.allowance())
 
     def packets_too_early(self) -> int:
-        """Return how many more packets may come before endpoints are found out: where others had
-        the processors for most of the second until clients try again, it may be the one after that.
+        """Return how many more packets may be sent before the endpoints are detected: if others had
+        the processors for most of the second until clients retry, it may be the next one.
         """
         return int(self.watch.waited() + 0.5)
 
     def allowance(self) -> float:
-        """Return what programs have waited, and what further packets take: old kernels send the
-        third one two seconds after the second.
+        """Return the time that programs have waited, and that further packets take: old kernels
+        send the third one two seconds after the second.
         """
         return super().allowance() + 2 * self.packets_too_early()
 
@@ -287,9 +288,9 @@ class KernelTests(Retry, ProxyTestCase):
         self.assertEqual({each.attempts for each in clients}, {1})
 
     async def test_a_port_comes_again(self) -> None:
-        """The kernel leads a client by the entry of its port's earlier connection, whose resets
-        were lost. Where that endpoint refuses by now, or is silent and was left out, the client's
-        next packet goes to another one.
+        """The kernel assigns a client to the entry of an earlier connection from its port, whose
+        resets were lost. If that endpoint refuses by now, or is silent and was removed, the
+        client's next packet goes to another one.
         """
         await self.start_cloud()
         self.serve(*REMOTE)
@@ -315,8 +316,8 @@ class KernelTests(Retry, ProxyTestCase):
             await self.goes_elsewhere(proxy, host, port)
 
     async def goes_elsewhere(self, proxy: Proxy, host: str, port: int) -> None:
-        """Require that a client's next packet is led elsewhere; where others had the processors for
-        most of the second until then, it may be the one after that.
+        """Require that a client's next packet goes elsewhere; if others had the processors for most
+        of the second until then, it may be the one after that.
         """
         before = proxy.waited()
         again = await self.served(host, source_port=port)
@@ -324,7 +325,7 @@ class KernelTests(Retry, ProxyTestCase):
         self.assertIn(again.attempts, (2, 3) if is_late else (2,))
 
     async def break_off(self, host: str) -> tuple[Pod, int]:
-        """Begin a call and reset it; return who has answered, and the client's port."""
+        """Start a call and reset it; return which endpoint has answered, and the client's port."""
         caller = self.dial(host, stays=True)
         await caller.greeted
         port = caller.transport.getHost().port
@@ -334,7 +335,7 @@ class KernelTests(Retry, ProxyTestCase):
         return pod, port
 
     async def test_process_is_killed(self) -> None:
-        """Who then speaks to endpoints that refuse is told so: there is nobody to find that out, so
+        """Clients of endpoints that refuse then get the refusal: no process would detect it, so
         that clients need not wait for other endpoints.
         """
         await self.start_cloud()

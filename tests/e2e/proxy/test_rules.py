@@ -1,5 +1,6 @@
-"""The rules of iptables are those of kube-proxy's userspace mode: chains, order and targets. Those
-of every back end follow a Service that changes, which keeps its socket and its connections.
+"""Tests that the rules of iptables are those of kube-proxy's userspace mode: chains, order and
+targets. The rules of every back end follow a Service that changes, which keeps its socket and its
+connections.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ NODE_PORT = 30080
 NAME = "default/web:http"
 
 NEXT_BALANCER = {4: "203.0.113.10", 6: "2001:db8:113::10"}
-"""Addresses that the load balancer of a Service gets instead of those that it has had."""
+"""New addresses of a Service's load balancer."""
 
 FIRST = "handle ClusterIPs; NOTE: this must be before the NodePort rules"
 LAST = "handle service NodePorts; NOTE: this must be the last rule in the chain"
@@ -32,23 +33,23 @@ Rule = tuple[tuple[str, ...], ...]
 
 
 def read(line: str) -> Rule:
-    """Return the options of a rule with their values, whatever their order."""
+    """Return the options of a rule with their values, in any order."""
     found: list[list[str]] = []
     for word in shlex.split(line):
         if found and (found[-1] == ["!"] or not word.startswith(("-", "!"))):
             found[-1].append(word)
         else:
             found.append([word])
-    # A rule that names a match twice does no more than one that names it once.
+    # A rule that names a match twice has the same effect as one that names it once.
     return tuple(sorted({tuple(option) for option in found}))
 
 
 class Changes:
-    """A Service that changes; a class chooses who carries the bytes, and by which rules."""
+    """A Service that changes; subclasses choose the mode and the back end."""
 
     async def test_proxy_port_stays(self) -> None:
         """A Service keeps its proxy port, which stays open, and its connections, also those to
-        portals that go, while addresses, node port, affinity and status change; the rules follow.
+        removed portals, while addresses, node port, affinity and status change; the rules follow.
         """
         self.serve(*REMOTE)
         self.proxy = await self.start()
@@ -75,8 +76,8 @@ class Changes:
         self.assertEqual(problems, dict.fromkeys(portals, ""))
 
     async def sockets(self) -> Mapping[int, tuple[int, str] | None]:
-        """Return the proxy port of the Service in each family, and which socket of the kernel has
-        it; ``None`` where the kernel carries it.
+        """Return the proxy port of the Service in each family, and the kernel's socket for it;
+        ``None`` if the kernel carries it.
         """
         _, body = await self.proxy.get("/services")
         ports = {each["version"]: each["proxy_port"] for each in json.loads(body)}
@@ -85,13 +86,13 @@ class Changes:
         }
 
     def socket(self, version: int, number: int) -> tuple[int, str]:
-        """Return a port where somebody listens, and the number that the kernel has for it."""
+        """Return a listening port, and the kernel's number of the socket."""
         lines = run("ss", "-Htlne", f"-{version}", f"sport = :{number}")
         [inode] = re.findall(r"\bino:(\d+)", lines)
         return number, inode
 
     async def follow(self, version: int, socket: tuple[int, str] | None) -> None:
-        """Wait until the portals, and no others, lead to the Service as it has become."""
+        """Wait until exactly the current portals lead to the Service."""
         cluster, node = self.objects.address("web", version), address("clients", NODE, version)
         served = [(cluster, 80), (NEXT_BALANCER[version], 80), (node, NODE_PORT + 1)]
         others = [(ELSEWHERE[version], 80), (BALANCER[version], 80), (node, NODE_PORT)]
@@ -124,7 +125,7 @@ class Changes:
 
 
 class IptablesRules(Changes):
-    """The tests; a class chooses the firewall."""
+    """The tests; subclasses choose the firewall."""
 
     backend = "iptables"
 
@@ -150,7 +151,7 @@ class IptablesRules(Changes):
         )
 
     async def follow(self, version: int, socket: tuple[int, str] | None) -> None:
-        """Require the very rules, too."""
+        """Require the exact rules, too."""
         self.assertIsNotNone(socket)
         await super().follow(version, socket)
         await self.rules_follow(
@@ -163,9 +164,10 @@ class IptablesRules(Changes):
         return sorted(read(line) for line in lines if line.startswith("-A KUBE-"))
 
     async def rules_follow(self, version: int, *wanted: int, **how: object) -> None:
-        """Wait until the rules are the :meth:`expected` ones; show what differs if they do not.
+        """Wait until the rules are the :meth:`expected` ones; show the differences if they are not.
 
-        Each table of each family is written by itself, and a Service may come before its status.
+        Each table of each family is written separately, and a Service may be seen before its
+        status.
         """
         expected = self.expected(version, *wanted, **how)
         with contextlib.suppress(self.failureException):
@@ -178,7 +180,7 @@ class IptablesRules(Changes):
         return port
 
     def proxy_ports(self, version: int) -> set[int]:
-        """Return where rules redirect to."""
+        """Return the ports that rules redirect to."""
         words = [line.split() for line in self.saved(version) if "--to-ports" in line]
         return {int(each[each.index("--to-ports") + 1]) for each in words}
 
@@ -217,7 +219,7 @@ class IptablesRules(Changes):
         return sorted(map(read, lines))
 
     def jumps(self, version: int) -> None:
-        """Require that the chains are jumped to from where they belong, in their order."""
+        """Require the jumps to the chains, from the right chains and in order."""
         nat, filtering = self.saved(version), self.saved(version, "filter")
         for chain, kind in (("PREROUTING", "CONTAINER"), ("OUTPUT", "HOST")):
             self.assertEqual(
@@ -243,7 +245,7 @@ class NftTests(IptablesRules, ProxyTestCase):
 
 
 class LegacyTests(IptablesRules, ProxyTestCase):
-    """iptables on the old tables."""
+    """legacy iptables."""
 
     legacy = True
 

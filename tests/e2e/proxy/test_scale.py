@@ -1,4 +1,4 @@
-"""A cluster's worth of Services: the first sync, a change of one of them, and memory."""
+"""Tests with the Services of a large cluster: the first sync, a change, and memory."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ WATCHED = {4: "svc-500", 6: "svc-501"}
 PERIOD_SECONDS = 2
 
 FIRST_SECONDS = 10.0
-"""From the start of the process until it is ready, without what others use of the processors. What
-the first sync takes is in docs/performance.md."""
+"""From the start of the process until it is ready, without the time that others use the processors.
+The duration of the first sync is in docs/performance.md."""
 
 CHANGE_SECONDS = 1.0
-"""The same of a change, of which the median is printed."""
+"""The same for a change, whose median is printed."""
 
 CHANGES = 10
 APART_SECONDS = 0.2
@@ -29,11 +29,11 @@ MOST_RESIDENT = 120 * MEBIBYTE
 
 
 class Scale:
-    """The test; a class chooses who carries the bytes."""
+    """The test; subclasses choose the mode and the back end."""
 
     async def test_thousand_services(self) -> None:
-        """1,000 Services with 10,000 endpoints, half of each family, are there soon; syncs without
-        a change start no program; a change of one endpoint is seen by the next client.
+        """1,000 Services with 10,000 endpoints, half of each family, are served soon; syncs without
+        a change start no program; the next client sees a change of one endpoint.
         """
         self.serve(*REMOTE, *LOCAL)
         await self.start_cloud()
@@ -75,7 +75,7 @@ class Scale:
         self.assertLess(resident, MOST_RESIDENT)
 
     async def change(self, number: int) -> float:
-        """Replace the one endpoint of a Service; return the seconds until a client sees it."""
+        """Replace the only endpoint of a Service; return the seconds until a client sees it."""
         version, pod = BOTH[number % 2], (*LOCAL, *REMOTE)[number // 2]
         host = self.objects.address(WATCHED[version], version)
         # Longer than rules may wait for more changes since the last one.
@@ -89,7 +89,7 @@ class Scale:
 
 
 def _elsewhere(version: int, service: int, endpoint: int) -> str:
-    """Return the address of an endpoint that nobody asks."""
+    """Return the address of an endpoint without clients."""
     return f"10.80.{service % 250}.{endpoint}" if version == 4 else f"fd80::{service:x}:{endpoint}"
 
 
@@ -98,7 +98,7 @@ class UserTests(Scale, ProxyTestCase):
 
 
 class LegacyTests(Scale, ProxyTestCase):
-    """User mode, with the old tables of iptables."""
+    """User mode, with legacy iptables."""
 
     legacy = True
 

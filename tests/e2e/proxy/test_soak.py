@@ -1,6 +1,6 @@
-"""Clients without a pause while endpoints come and go: nothing is lost, and nothing stays.
+"""Tests with continuous clients while endpoints change: nothing is lost, and nothing is left over.
 
-``YURTTUNNEL_PROXY_SOAK_CONNECTIONS`` says how many clients there are in all, 72,000 in a long one.
+``YURTTUNNEL_PROXY_SOAK_CONNECTIONS`` is the total number of clients, 72,000 in a long run.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ CHURN_SECONDS = 0.1
 ASK_SECONDS = 1.0
 KILLED = "killed"
 RESET = "ConnectError"
-"""That of a connection which was reset before the client looked at what had come of its dial."""
+"""The problem of a connection that was reset before the client checked its dial."""
 SECONDS_EACH = 0.02
-"""What a connection may take on a busy machine, so that a soak of any length has its deadline."""
+"""The time of a connection on a busy machine, so that a run of any length has its deadline."""
 
 
 class Soak:
-    """The test; a class chooses who carries the bytes."""
+    """The test; subclasses choose the mode."""
 
     timeout = ProxyTestCase.timeout + CONNECTIONS * SECONDS_EACH
 
     udp_attempts = 4
-    """How often a client asks by UDP, once a second, before it gives up."""
+    """How often a client sends by UDP, once a second, before it gives up."""
 
     async def test_churn(self) -> None:
-        """Endpoints are removed, added and killed, Services come and go: every client gets
-        back what it has sent but for those whose own endpoint was killed amid it, and afterwards
-        all is as it was.
+        """Endpoints are removed, added and killed, and Services are created and deleted: every
+        client gets back what it has sent, except for those whose own endpoint was killed meanwhile,
+        and afterwards everything is as it was.
         """
         self.random = Random(SEED)
         self.serve(*PODS)
@@ -77,8 +77,8 @@ class Soak:
         self.assertLessEqual(self.problems.keys(), {"", KILLED}, f"{self.problems}\n{unexplained}")
         self.assertLessEqual(self.problems[KILLED], self.kills * AT_ONCE)
         self.assertTrue(self.kills)
-        # In kernel mode one that was killed is left out for minutes by UDP, where nobody can be
-        # asked; what is known of it goes with it.
+        # In kernel mode a killed UDP endpoint stays ejected for minutes, because it cannot be
+        # probed; its state is dropped with it.
         self.objects.endpoints("web")
         for host in hosts:
             await self.eventually_by([], host)
@@ -93,11 +93,11 @@ class Soak:
         self.assertLess(growth, BESIDES_BUFFERS)
 
     def listeners(self) -> list[str]:
-        """Return the ports of the node that somebody listens on."""
+        """Return the ports of the node that have listeners."""
         return sorted(line.split()[3] for line in run("ss", "-Htuln").splitlines())
 
     async def keep_calling(self, hosts: list[str]) -> None:
-        """Call until all calls of the soak are made; now and then by UDP."""
+        """Call until all calls of the run are made; now and then by UDP."""
         while self.left > 0:
             self.left -= 1
             host = self.random.choice(hosts)
@@ -112,18 +112,18 @@ class Soak:
             self.problems[answer] += 1
 
     def was_killed(self, answer: Answer, began: float) -> bool:
-        """Return whether the endpoint of a call was killed after the call had begun.
+        """Return whether the endpoint of a call was killed after the call had started.
 
-        Where a call broke before it was told who serves, any that was killed may have been it.
+        If a call failed before its endpoint was known, it may have been any that was killed.
         """
         killed = [pod.address(v) for pod, at in self.killed.items() if at >= began for v in BOTH]
         broken = answer.problem in (CLOSED, RESET) and answer.endpoint in ("", *killed)
         return broken and bool(killed)
 
     async def ask_again(self, host: str) -> str:
-        """Ask by UDP as resolvers do, who ask again; return what was wrong in the end.
+        """Send by UDP as resolvers do, which retry; return the last problem.
 
-        That is when so many questions have had their time, in which programs could run.
+        It gives up after ``udp_attempts``, each of which has its time with a processor.
         """
         began, watch, attempts = reactor.seconds(), Stopwatch(reactor), 0
         while attempts < self.udp_attempts or watch.seconds() < self.udp_attempts * ASK_SECONDS:
@@ -136,7 +136,7 @@ class Soak:
         return answer.problem
 
     async def churn(self) -> None:
-        """Change endpoints at random: mostly they are removed and go on, as pods that end do."""
+        """Change endpoints at random: usually those removed continue, as terminating pods do."""
         others = 0
         while self.left > 0:
             await deferLater(reactor, CHURN_SECONDS)
@@ -145,7 +145,7 @@ class Soak:
             pods = self.random.sample(PODS, self.random.randint(1, len(PODS)))
             self.objects.endpoints("web", *pods)
             if self.random.random() < 0.2:
-                # One that has never been: some who are sent there find it out by themselves.
+                # An endpoint that never existed: some clients that are sent there detect it.
                 self.objects.endpoints("web", *pods, Pod(16))
             if self.random.random() < 0.3:
                 name = f"other-{others % 5}"
@@ -158,10 +158,11 @@ class Soak:
             self.objects.remove(f"other-{number}")
 
     async def kill_one(self) -> None:
-        """Kill an endpoint, when clients are known to be led to others as well, and start it again.
+        """Kill an endpoint, once clients are known to be sent to others as well, and start it
+        again.
 
-        Before all have been come to, by both families, what counted before may still count, such as
-        that endpoint alone.
+        Before all have been reached, by both families, the previous state may still apply, such as
+        that endpoint only.
         """
         self.objects.endpoints("web", *PODS)
         streams = [self.streams[pod, TARGET_PORT, version] for pod in PODS for version in BOTH]
@@ -172,7 +173,7 @@ class Soak:
 
         await self.eventually(lambda: self.left <= 0 or are_come_to(), "all endpoints serve")
         pod = self.random.choice(PODS)
-        # Who calls before its ports are closed may be led there still.
+        # Clients that call before its ports are closed may still be sent there.
         self.killed[pod], self.kills = inf, self.kills + 1
         await self.end(pod)
         self.killed[pod] = reactor.seconds()
@@ -189,6 +190,6 @@ class KernelTests(Soak, ProxyTestCase):
 
     mode = "kernel"
     backend = "nftables"
-    # By UDP nobody tells of the endpoint that is silent, and those that were killed are left out
-    # for tens of seconds: in between all are led to that one.
+    # A silent UDP endpoint is not detected, and killed ones are ejected for tens of seconds: in
+    # between all clients are sent to the silent one.
     udp_attempts = 8

@@ -1,4 +1,4 @@
-"""Where Services and EndpointSlices come from, and what is done while nothing comes."""
+"""Tests of the sources of Services and EndpointSlices, and of outages."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ NODE_PORT = 30080
 BURST = 100
 
 FILE_SECONDS = 20.0
-"""How long a change of a file may take: it is looked at every five seconds."""
+"""How long a change of a file may take: it is checked every five seconds."""
 
 
 class SourcesTestCase(ProxyTestCase):
-    """A test case that looks who is not served."""
+    """A test case that checks which addresses are not served."""
 
     async def is_gone(self, host: str) -> bool:
-        """Whether nobody is served at an address."""
+        """Return whether no client is served at an address."""
         return bool((await self.call(host, patience=0.3)).problem)
 
 
 class Api:
-    """An API that changes much, is away, or fails; a class chooses who carries the bytes."""
+    """An API with many changes, outages and errors; subclasses choose the mode and the back end."""
 
     async def prepare(self) -> None:
-        """Have two Services in the API."""
+        """Make two Services in the API."""
         self.serve(*REMOTE, *LOCAL)
         await self.start_cloud()
         for name in ("web", "other"):
@@ -52,7 +52,7 @@ class Api:
         self.hosts = {version: self.objects.address("web", version) for version in BOTH}
 
     async def still_served(self) -> None:
-        """Require that clients are served by the endpoints known last, in turn."""
+        """Require that clients are served by the last known endpoints, in turn."""
         for version, host in self.hosts.items():
             got = spread(await self.calls(60, host))
             self.assertEqual(set(got), {pod.address(version) for pod in REMOTE})
@@ -60,17 +60,17 @@ class Api:
                 self.assertEqual(set(got.values()), {20})
 
     async def changes_are_seen(self) -> None:
-        """Require that what the API says now is done."""
+        """Require that the API's current state is applied."""
         self.objects.endpoints("web", *LOCAL)
         for host in self.hosts.values():
             await self.eventually_by(LOCAL, host, seconds=60)
 
     async def test_burst(self) -> None:
-        """A hundred updates of a Service at once end in the last one, and rules are made for some
-        of them only.
+        """A hundred updates of a Service at once end in the last state, and rules are changed for
+        some of them only.
         """
         await self.prepare()
-        # Without those that come with time, which are counted as well.
+        # Without periodic syncs, which are counted as well.
         proxy = await self.start_proxy("--iptables-sync-period", "10m")
         await self.eventually_by(REMOTE, self.hosts[6])
         before = await proxy.metric(SYNCS)
@@ -88,8 +88,8 @@ class Api:
         self.assertLess(await proxy.metric(SYNCS) - before, BURST / 4)
 
     async def test_api_leaves_and_comes_back(self) -> None:
-        """Traffic goes on with the endpoints of before, and nothing is changed; what has changed
-        meanwhile is done when it is back.
+        """Traffic continues with the previous endpoints, and nothing is changed; changes meanwhile
+        are applied afterwards.
         """
         await self.prepare()
         await self.start_proxy()
@@ -104,12 +104,12 @@ class Api:
         self.cloud.return_()
         await self.changes_are_seen()
         other = self.objects.address("other", 4)
-        # Services are followed by a watch of their own, which may come back later.
+        # Services have a separate watch, which may be restored later.
         await self.eventually(lambda: self.is_gone(other), "the other Service is gone", 60)
 
     async def test_lists_that_fail(self) -> None:
-        """A list that fails, also one with an empty list beside its error, and one that says
-        nothing, take nothing away, neither at a restart of the watch nor later.
+        """A list that fails, also one with an empty list and an error, and an invalid one, remove
+        nothing, neither at a restart of the watch nor later.
         """
         await self.prepare()
         await self.start_proxy()
@@ -133,8 +133,8 @@ class Api:
         await self.changes_are_seen()
 
     async def test_one_kind_is_not_listed(self) -> None:
-        """Until both kinds have been listed nothing is done to what is there: the rules of a
-        process before stay, and ``/readyz`` says what is waited for.
+        """Until both kinds have been listed nothing is changed: the rules of a previous process
+        stay, and ``/readyz`` says what is missing.
         """
         await self.prepare()
         before = await self.start_proxy()
@@ -158,7 +158,7 @@ class Api:
             await self.eventually_by(REMOTE, host)
 
     async def answering(self, proxy: Proxy) -> None:
-        """Wait until a program that need not be ready answers at its port."""
+        """Wait until a program that need not be ready responds on its port."""
 
         async def answers() -> bool:
             try:
@@ -170,8 +170,8 @@ class Api:
         await self.eventually(answers, "the proxy answers", READY_SECONDS)
 
     async def test_start_without_the_cloud(self) -> None:
-        """Behind a hub that has listed everything once, the node starts in the dark: hub and proxy
-        are killed, and serve as before.
+        """Behind a hub that has listed everything once, the node starts without the cloud: hub and
+        proxy are killed, and serve as before.
         """
         await self.prepare()
         hub = Hub(reactor, self.directory, self.cloud.urls)
@@ -201,16 +201,16 @@ class Api:
         await self.changes_are_seen()
 
     async def end_hub(self, hub: Hub) -> None:
-        """End it in good order."""
+        """Shut it down gracefully."""
         await hub.stop(20)
         self.assertEqual(hub.complaints(), [])
 
 
 class Files:
-    """A file beside the API; a class chooses who carries the bytes."""
+    """A file beside the API; subclasses choose the mode and the back end."""
 
     def write(self, *names: str) -> None:
-        """Write a file with the objects of Services, all at once."""
+        """Write a file with the objects of Services, atomically."""
         items: list[dict[str, Any]] = []
         for name in names:
             items.append(self.cloud.store.get(KINDS["services"], "default", name))
@@ -225,8 +225,8 @@ class Files:
         self.file = ("--services-file", str(path))
 
     async def test_file_beside_the_api(self) -> None:
-        """What is in the file is served beside what is in the API; a change of either leaves the
-        other's alone; a file that cannot be read leaves everything as it was.
+        """The content of the file is served beside that of the API; a change of either leaves the
+        other's alone; an unreadable file changes nothing.
         """
         self.serve(*REMOTE, *LOCAL)
         await self.start_cloud()
@@ -268,7 +268,7 @@ class UserTests(Api, Files, SourcesTestCase):
 
 
 class LegacyTests(Api, Files, SourcesTestCase):
-    """User mode, with the old tables of iptables."""
+    """User mode, with legacy iptables."""
 
     legacy = True
 

@@ -1,4 +1,4 @@
-"""UDP: clients keep their endpoint while it is there, and no longer."""
+"""Tests of UDP: clients keep their endpoint while it exists, and no longer."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ NODE_PORT = 30053
 LEFT = LOCAL[0]
 MANY, AT_ONCE = 10_000, 20
 FILES = 4096
-"""Which a proxy may have open: fewer than one for each of many clients."""
+"""The limit of open files of a proxy: fewer than one for each of many clients."""
 MOST_CLIENTS, FILES_FOR_A_CLIENT = 16_384, 8
-"""How many clients are remembered at most, and for how many open files one (docs/limits.md)."""
+"""The limit of clients, and for how many open files one is allowed (docs/limits.md)."""
 OTHER_SOCKETS = 50
-"""Those of a proxy that are no client's: ports, and connections to the API and to the kernel."""
+"""Other sockets of a proxy: ports, and connections to the API and to the kernel."""
 CLIENTS, ALL_CLIENTS = "yurtproxy_connections", "yurtproxy_accepted_connections_total"
-"""The metrics of those that are remembered, and of all so far."""
+"""The metrics of current clients, and of all so far."""
 IDLE = ("--udp-timeout", "10s", "--udp-first-timeout", "10s")
-"""Flags by which clients are remembered until so many have come as are allowed."""
+"""Flags by which clients are kept until their limit is reached."""
 SOURCES = (CLIENT, OTHER_CLIENT, *range(FIRST_POD, LAST_POD + 1))
-"""The numbers of addresses that many clients have."""
+"""The numbers of the addresses of many clients."""
 FIRST_PORT = 20_000
-"""Of clients that choose theirs: the kernel gives none of those that follow to others."""
+"""Source ports that clients choose: the kernel assigns none of those that follow."""
 DATAGRAM = bytes(range(250)) * 36
 
 
 class Datagrams:
-    """The tests; a class chooses who carries the datagrams."""
+    """The tests; subclasses choose the mode and the back end."""
 
     async def prepare(self, *flags: str, **options) -> None:
         """Serve DNS by a Service with a portal of each kind."""
@@ -68,7 +68,7 @@ class Datagrams:
         )
 
     def portals(self, version: int) -> Sequence[tuple[str, str, int]]:
-        """Return who speaks to it, and where."""
+        """Return clients and portals."""
         cluster = self.objects.address("dns", version)
         return (
             ("clients", cluster, 53),
@@ -89,8 +89,8 @@ class Datagrams:
         await self.eventually(is_answered, f"{host} answers")
 
     async def test_datagrams(self) -> None:
-        """A late answer arrives; 9,000 bytes arrive whole; a client keeps its endpoint, and others
-        have other ones.
+        """A late answer arrives; 9,000 bytes arrive completely; a client keeps its endpoint, and
+        others have other ones.
         """
         await self.prepare()
         for version in BOTH:
@@ -112,8 +112,8 @@ class Datagrams:
             self.assertGreater(late.seconds, 1.9)
 
     async def test_clients_leave_an_endpoint_that_is_removed(self) -> None:
-        """A client that never falls silent is served by another one at once, whichever portal it
-        speaks to (k#48370, k#98305).
+        """A client that sends continuously is served by another one at once, at any portal
+        (k#48370, k#98305).
         """
         await self.prepare()
         for version in BOTH:
@@ -132,12 +132,12 @@ class Datagrams:
                 )
 
     async def is_served_by(self, caller, endpoint: str) -> bool:
-        """Whether a client that asks is served by an endpoint."""
+        """Return whether a client is served by an endpoint."""
         return (await caller.ask(b"again", 0.5)).endpoint == endpoint
 
     async def test_endpoints_come_after_the_client(self) -> None:
-        """A client that asks without a pause is served when there are endpoints at last, and until
-        then it is refused, whichever portal it speaks to.
+        """A client that sends continuously is served once there are endpoints, and until then it is
+        refused, at any portal.
         """
         self.serve(*REMOTE)
         await self.start_cloud()
@@ -155,7 +155,7 @@ class Datagrams:
                 await self.eventually(lambda e=each: self.hears(e, b"?"), "each client is served")
 
     def persistent(self, machine: str, host: str, port: int) -> socket.socket:
-        """Make a client that keeps its port though it is refused, where Twisted's has ended."""
+        """Make a client that keeps its port when it is refused; Twisted's would end."""
         family = socket.AF_INET6 if version_of(host) == 6 else socket.AF_INET
         with self.network.inside(machine):
             client = socket.socket(family, socket.SOCK_DGRAM)
@@ -165,7 +165,7 @@ class Datagrams:
         return client
 
     async def hears(self, client: socket.socket, end: bytes) -> bool:
-        """Whether a client that asks, again, hears something with this end."""
+        """Return whether a client that sends, repeatedly, gets something with this end."""
         try:
             client.send(b"?")
             await self.pause(0.05)
@@ -173,11 +173,11 @@ class Datagrams:
         except BlockingIOError:
             return False
         except (ConnectionRefusedError, PermissionError):
-            # The latter is what a program of this machine is told by whom nobody serves.
+            # The latter is the error for programs of this machine without an endpoint.
             return end == REFUSED.encode()
 
     async def test_service_ends(self) -> None:
-        """With the Service its associations end: nobody is served by it any more."""
+        """With the Service its associations end: it serves no client any more."""
         await self.prepare()
         hosts = [self.objects.address("dns", version) for version in BOTH]
         callers = {host: self.datagram_caller(host, source_port=FIRST_PORT) for host in hosts}
@@ -194,14 +194,14 @@ class Datagrams:
 
         for host in hosts:
             await self.eventually(lambda h=host: ended(h), "the client is not served any more")
-            # It may have been told so, or not been answered in time, before they have gone.
+            # It may have been refused, or not been answered in time, before they were removed.
             await self.eventually(
                 lambda h=host: not self.is_led(h), "the kernel leads nothing to its endpoints"
             )
             self.assertTrue(await ended(host))
 
     def is_led(self, host: str) -> bool:
-        """Whether the kernel leads clients of an address to an endpoint."""
+        """Return whether the kernel sends clients of an address to an endpoint."""
         version = version_of(host)
         flows = run("conntrack", "-L", "-f", f"ipv{version}", "-p", "udp", "--orig-dst", host)
         sources = [f"src={pod.address(version)} " for pod in REMOTE]
@@ -209,12 +209,12 @@ class Datagrams:
 
 
 class UserDatagrams(Datagrams):
-    """User mode, by whatever rules."""
+    """User mode, with any back end."""
 
     async def test_ten_thousand_clients(self) -> None:
-        """They do not exhaust descriptors, of which there are fewer: as many clients as are allowed
-        are remembered at once, and no more. The last is served as the first was, and what they held
-        is given back after the idle time.
+        """They do not exhaust descriptors, of which there are fewer: as many clients as allowed are
+        kept at once, and no more. The last is served like the first, and their resources are
+        released after the idle timeout.
         """
         limited = ("sh", "-c", f'ulimit -n {FILES}; exec "$0" "$@"')
         await self.prepare(*IDLE, prefix=limited)
@@ -231,7 +231,7 @@ class UserDatagrams(Datagrams):
                 clients.append(await self.proxy.metric(CLIENTS, protocol="UDP"))
                 sockets.append(self.sockets())
         self.assertEqual(problems, {"": MANY})
-        # Each address may have as many as it leaves free, so that some room is left.
+        # Each address may have as many clients as are free, so that some space is left.
         self.assertGreater(max(clients), 0.9 * min(MANY, allowed))
         self.assertLessEqual(max(clients), allowed)
         self.assertLessEqual(max(sockets), allowed + OTHER_SOCKETS)
@@ -241,9 +241,7 @@ class UserDatagrams(Datagrams):
         )
 
     def ask_as_client(self, number: int) -> Deferred[Answer]:
-        """Have a client ask whom no other one resembles in address and port; they take turns in
-        families and addresses.
-        """
+        """Send from a client with a unique address and port, of alternating families."""
         host = self.objects.address("dns", BOTH[number % len(BOTH)])
         turn, which = divmod(number // len(BOTH), len(SOURCES))
         source = address("clients", SOURCES[which], version_of(host))
@@ -262,7 +260,7 @@ class UserTests(UserDatagrams, ProxyTestCase):
 
 
 class LegacyTests(UserDatagrams, ProxyTestCase):
-    """User mode, with the old tables of iptables."""
+    """User mode, with legacy iptables."""
 
     legacy = True
 
@@ -280,8 +278,8 @@ class KernelTests(Datagrams, ProxyTestCase):
     backend = "nftables"
 
     async def test_restart(self) -> None:
-        """Clients that never fall silent keep their endpoints when the proxy is started again, but
-        for those whose endpoint has gone meanwhile.
+        """Clients that send continuously keep their endpoints when the proxy is restarted, except
+        for those whose endpoint was removed meanwhile.
         """
         await self.prepare()
         callers = [
@@ -304,5 +302,5 @@ class KernelTests(Datagrams, ProxyTestCase):
             self.assertEqual(now != before, before in gone)
 
     async def is_answered(self, caller) -> bool:
-        """Whether a client that asks is served."""
+        """Return whether a client that sends is served."""
         return not (await caller.ask(b"second", 0.5)).problem

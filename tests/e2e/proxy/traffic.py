@@ -1,8 +1,8 @@
-"""Endpoints that tell who they are and whom they see, and clients that hash what comes back.
+"""Endpoints that send their own and the client's address, and clients that hash the response.
 
-An endpoint speaks first, as many protocols have it: a line with its own address and its client's.
-Then it sends back what it gets, and ends when the client has ended its direction. So each call
-goes both ways, and the last of it through a connection that is half closed.
+An endpoint sends first, as in many protocols: a line with its own address and its client's. Then it
+sends back what it receives, and closes when the client has closed its direction. So each call uses
+both directions, and ends through a half-closed connection.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ REFUSED = "ConnectionRefusedError"
 CLOSED = "closed"
 UNANSWERED = "unanswered"
 UNREACHED = ("TimeoutError", "NoRouteError")
-"""Where nobody has an address, by whether somebody says so."""
+"""The problems of an address without a machine, with and without an error message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a client got.
+    """The result of a client.
 
-    ``endpoint`` is the address of who served it, ``client`` the one that was seen there,
-    ``seconds`` how long it took until the greeting, or else until the end, ``attempts`` how often
-    the client has sent its first packet. ``problem`` is empty where all came back that was sent.
+    ``endpoint`` is the address of the endpoint that served it, ``client`` the address that the
+    endpoint saw, ``seconds`` the time until the greeting, or else until the end, and ``attempts``
+    how often the client has sent its first packet. ``problem`` is empty if all data came back.
     """
 
     endpoint: str = ""
@@ -41,11 +41,11 @@ class Answer:
 
 
 class Caller(Peer):
-    """Sends a payload and its end, and compares what comes back.
+    """Sends a payload and its end, and compares the response.
 
     ``answered`` fires with the :class:`Answer` when the connection has ended, ``greeted`` when the
-    endpoint has spoken, or by then at the latest. One that ``stays`` sends nothing until it is told
-    to :meth:`finish`.
+    endpoint has sent its greeting, or at the end at the latest. One that ``stays`` sends nothing
+    until :meth:`finish` is called.
     """
 
     def __init__(self, reactor, size: int, stays: bool) -> None:
@@ -69,12 +69,12 @@ class Caller(Peer):
             self.finish()
 
     def finish(self) -> None:
-        """Send what there is, and then the end."""
+        """Send the payload, and then the end."""
         if self.transport is not None and self.lost_reason is None:
             self.transport.registerProducer(self, False)
 
     def resumeProducing(self) -> None:
-        """Write the next chunk: the last one has left."""
+        """Write the next chunk, because the last one has been sent."""
         chunk = self._payload.take()
         if chunk:
             self.transport.write(chunk)
@@ -83,10 +83,10 @@ class Caller(Peer):
             self.transport.loseWriteConnection()
 
     def stopProducing(self) -> None:
-        """Do nothing: the connection has gone, ``connectionLost`` says why."""
+        """Do nothing: the connection is lost, ``connectionLost`` reports why."""
 
     def dataReceived(self, data: bytes) -> None:
-        """Take the greeting, and hash what follows."""
+        """Read the greeting, and hash what follows."""
         if not self._greeting.endswith(b"\n"):
             head, separator, data = data.partition(b"\n")
             self._greeting += head + separator
@@ -98,24 +98,24 @@ class Caller(Peer):
         self._hash.update(data)
 
     def readConnectionLost(self) -> None:
-        """Close behind what is still to be sent."""
+        """Close after the remaining data."""
         super().readConnectionLost()
         self.transport.loseConnection()
 
     def connectionLost(self, reason) -> None:
-        """Answer."""
+        """Fire with the result."""
         super().connectionLost(reason)
         whole = self.read_ended and self._hash.hexdigest() == self._payload.digest
         self._end("" if self._greeting and whole else CLOSED)
 
     def not_connected(self, reason) -> None:
-        """Answer that there is nobody."""
+        """Fire with the result that no endpoint was reached."""
         self.lost_reason = reason
         self._end(type(reason.value).__name__ if reason.check(ConnectError) else str(reason.value))
 
     @property
     def answer(self) -> Answer:
-        """What it has got so far."""
+        """Return the result so far."""
         endpoint, _, client = self._greeting.decode().strip().partition(" ")
         return Answer(endpoint, client, self._seconds, attempts=self._attempts)
 
@@ -140,19 +140,19 @@ class CallerFactory(ClientFactory):
         return self._caller
 
     def clientConnectionFailed(self, connector, reason) -> None:
-        """Have it answer."""
+        """Fire with the failure."""
         self._caller.not_connected(reason)
 
 
 class Greeter(Peer):
-    """The endpoint's end of a connection; ``head`` is what came before the first byte of a call."""
+    """The endpoint's end of a connection; ``head`` is the data before the first byte of a call."""
 
     def __init__(self, endpoint: StreamEndpoint) -> None:
         super().__init__()
         self._endpoint = endpoint
 
     def connectionMade(self) -> None:
-        """Greet."""
+        """Send the greeting."""
         super().connectionMade()
         self._endpoint.connections.add(self)
         self._endpoint.total += 1
@@ -160,23 +160,23 @@ class Greeter(Peer):
         self.transport.write(f"{here} {there}\n".encode())
 
     def dataReceived(self, data: bytes) -> None:
-        """Send it back, as fast as it is taken."""
+        """Send data back, as fast as it is accepted."""
         super().dataReceived(data)
         self.transport.write(data)
 
     def readConnectionLost(self) -> None:
-        """Close behind what is still to be sent."""
+        """Close after the remaining data."""
         super().readConnectionLost()
         self.transport.loseConnection()
 
     def connectionLost(self, reason) -> None:
-        """Be forgotten."""
+        """Remove the connection."""
         super().connectionLost(reason)
         self._endpoint.connections.discard(self)
 
 
 class StreamEndpoint(Factory):
-    """A TCP port of an endpoint; ``connections`` are those that stand, ``total`` all so far."""
+    """A TCP port of an endpoint; ``connections`` are current ones, ``total`` counts all."""
 
     noisy = False
 
@@ -185,11 +185,11 @@ class StreamEndpoint(Factory):
         self.total = 0
 
     def buildProtocol(self, addr) -> Greeter:
-        """Take a connection."""
+        """Accept a connection."""
         return Greeter(self)
 
     def cut(self) -> None:
-        """Reset all connections, as the end of a process does."""
+        """Reset all connections, as at the end of a process."""
         for connection in list(self.connections):
             connection.drop()
 
@@ -197,7 +197,7 @@ class StreamEndpoint(Factory):
 class DatagramEndpoint(DatagramProtocol):
     """A UDP port of an endpoint: answers ``ADDRESS CLIENT`` and the datagram.
 
-    ``delay`` are the seconds until then, ``total`` counts datagrams.
+    ``delay`` is the number of seconds before the answer, ``total`` counts datagrams.
     """
 
     noisy = False
@@ -209,7 +209,7 @@ class DatagramEndpoint(DatagramProtocol):
         self.total = 0
 
     def datagramReceived(self, datagram, addr) -> None:
-        """Answer."""
+        """Fire with the result."""
         self.total += 1
         answer = f"{self._address} {addr[0]}\n".encode() + datagram
         if self.delay:
@@ -230,7 +230,7 @@ class _Waiting:
 
 
 class DatagramCaller(DatagramProtocol):
-    """A UDP client with a port of its own, which asks one question after the other."""
+    """A UDP client with its own port, which sends one request after the other."""
 
     noisy = False
 
@@ -249,22 +249,22 @@ class DatagramCaller(DatagramProtocol):
         return answered
 
     def datagramReceived(self, datagram, addr) -> None:
-        """Take an answer to the question of the moment; a late one is nobody's."""
+        """Accept an answer to the current request; a late one is ignored."""
         head, _, rest = datagram.partition(b"\n")
         if rest == self._question:
             endpoint, _, client = head.decode().partition(" ")
             self._end("", endpoint, client)
 
     def connectionRefused(self) -> None:
-        """Note that nobody listens (ICMP port unreachable)."""
+        """Record that nothing listens (ICMP port unreachable)."""
         self._end(REFUSED)
 
     def stopProtocol(self) -> None:
-        """Note the same: Twisted's port has ended at it, when it was told by epoll."""
+        """Record the same: Twisted's port ends on the error, when epoll reports it."""
         self._end(REFUSED)
 
     def close(self) -> Deferred[None]:
-        """Give the port back."""
+        """Close the port."""
         if self.transport is None:
             return succeed(None)
         return maybeDeferred(self.transport.stopListening)
