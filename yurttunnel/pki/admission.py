@@ -42,32 +42,35 @@ from yurttunnel.pki.revocation import Revocations
 from yurttunnel.pki.token import IssuedToken, TokenRefused, TokenStore
 
 MAX_TOKEN_FAILURES = 10
-"""How many wrong tokens of one address within :data:`FAILURE_WINDOW` are told what is wrong.
+"""The number of wrong tokens from an address in :data:`FAILURE_WINDOW` before rate limiting.
 
-Further ones are told to wait. A good token is always good: many nodes may share an address."""
+Further failures are answered with ``RATE_LIMITED``. A valid token is never limited, since many
+nodes may share an address.
+"""
 FAILURE_WINDOW = 60.0
 """Seconds."""
 _MAX_ADDRESSES = 1024
-"""How many addresses are remembered for their failures."""
+"""The maximum number of addresses whose failures are remembered."""
 
 
-# A kubelet that trusts the authority may know callers by nothing but their common name.
+# A kubelet that trusts the authority may identify callers only by their common name.
 _NAMES_OF_CALLERS = frozenset({CALLER_NAME, KUBELET_CLIENT_NAME})
 
 
 class Admission:
-    """Decides on enrolments and renewals, and has the authority sign what is allowed.
+    """Decides on enrolments and renewals, and has the authority sign the certificates.
 
-    - A join token enrolls any number of nodes, but each name once. A node that is enrolled
-      already is enrolled again only if it has been revoked and the token is newer than that,
-      or if the request is made with the key of its current certificate: a node whose
-      certificate has expired, or that did not get the server's last answer.
-    - No node gets a name that another node has, nor an address of one for a name. Addresses may
-      be shared, since private ones are the same on many sites: who asks for such a one is told
-      whose it is. So may networks and the default route, which serve what no node has; a network
-      of one address is that address.
-    - A renewal is for the node and at most the identifiers of the certificate it is made with,
-      none of which is another node's by now.
+    - A join token enrolls any number of nodes, but each name once. A name that is enrolled is
+      enrolled again only if it has been revoked and the token is newer than the revocation, or if
+      the request uses the key of the node's current certificate: the certificate has expired, or
+      the server's last response was lost.
+    - A node cannot have a name of another node, nor an address of another node as a name. Nodes may
+      share addresses, since private addresses recur on many sites; a call to a shared address is
+      rejected with the names of the nodes. Nodes may also share networks and the default route,
+      which are used for destinations that no node owns. A network of one address counts as that
+      address.
+    - A renewal is for the same node and for at most the identifiers of the certificate that it
+      presents, none of which may belong to another node by now.
 
     ``lifetime`` of the certificates is in seconds.
     """
@@ -95,21 +98,22 @@ class Admission:
         self._closed = False
 
     def close(self) -> None:
-        """Give nobody a certificate any more: a successor may have the state from now on."""
+        """Reject all further requests, because another process may use the state from now on."""
         self._closed = True
 
     def decide(
         self, request: EnrolmentRequest, presented: x509.Certificate | None, address: str
     ) -> EnrolmentResponse:
-        """Answer ``request``; raises :class:`EnrolmentRefused` and ``StateError``.
+        """Return the response to ``request``; raises :class:`EnrolmentRefused` and ``StateError``.
 
-        ``presented`` is the connection's verified client certificate, ``address`` where the
-        connection comes from.
+        ``presented`` is the verified client certificate of the connection, and ``address`` its
+        source address.
         """
         if self._closed:
             raise EnrolmentRefused(Refusal.UNAVAILABLE, "this server is stopping: try again")
         self._revocations.refresh()
-        # First who asks, then what: strangers cost no parsing, and no public key operation.
+        # Authenticate before parsing: unauthenticated requests cost no parsing and no public-key
+        # operation.
         if request.token_id:
             token = self._check_token(request, address)
             node, identifiers, key = _understand(request)
@@ -222,8 +226,8 @@ class Admission:
             certificate = self._authority.sign_node(
                 record.node, identifiers, key, record.enrolment, self._lifetime
             )
-            # What older ones have, which are still good, stays its own. And of a network that it
-            # has, an address is its own from now on.
+            # Identifiers in older certificates that are still valid remain the node's. An address
+            # that it claims within one of its networks is its own from now on.
             record = record.with_certificate(
                 identifiers, certificate.not_valid_after_utc, utc_now(self._clock)
             )
@@ -237,7 +241,8 @@ class Admission:
             ) from None
         except AuthorityEnded as error:
             raise EnrolmentRefused(Refusal.UNAVAILABLE, str(error)) from None
-        # Kept before the answer leaves: a name must not be free while its certificate exists.
+        # Stored before the response is sent: a name must not be free while a certificate for it
+        # exists.
         self._records.put(record)
         return EnrolmentResponse(
             certificates_to_pem([certificate]).decode(),
@@ -270,14 +275,14 @@ def _new_enrolment() -> str:
 
 
 class _FailureLimit:
-    """Counts the wrong tokens of each address; the oldest addresses are forgotten first."""
+    """Counts the wrong tokens from each address; forgets the oldest addresses first."""
 
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
         self._windows: OrderedDict[str, tuple[float, int]] = OrderedDict()
 
     def check(self, address: str) -> None:
-        """Raise :class:`EnrolmentRefused` for an address with too many failures."""
+        """Raise :class:`EnrolmentRefused` if the address has too many failures."""
         begin, count = self._windows.get(address, (0.0, 0))
         wait = begin + FAILURE_WINDOW - self._clock.seconds()
         if count > MAX_TOKEN_FAILURES:

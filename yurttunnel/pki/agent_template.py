@@ -1,4 +1,4 @@
-"""What the certificate of an agent in a cluster is like, and where it is kept."""
+"""The template of an agent's certificate in a cluster, and the prefix of its file."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from yurttunnel.pki.issuer import CLIENT_AUTH, CertificateTemplate
 from yurttunnel.pki.names import MAX_HOST_LENGTH, NODE_ORGANIZATION
 
 AGENT_PREFIX = "yurttunnel-agent"
-"""What the name of the file begins with in which it is kept."""
+"""The prefix of the name of the file that stores the certificate."""
 
 
 def agent_template(node: str, identifiers: Identifiers) -> CertificateTemplate:
-    """Describe the certificate of a node; raises ``BadIdentity`` for what none can have."""
+    """Return the template of a node's certificate; raises ``BadIdentity`` for invalid names."""
     names = subject_alternative_names(node, identifiers, longest=MAX_HOST_LENGTH)
     return CertificateTemplate(
         common_name_of(node),

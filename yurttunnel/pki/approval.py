@@ -1,12 +1,12 @@
-"""Who may have which certificate of the tunnel in a cluster.
+"""The policy for approving the tunnel's certificate signing requests in a cluster.
 
-A request that is recognized is approved when its form is right and its requester is entitled to
-it: a server's certificate for the service account of servers, and a node's certificate for that
-node alone, be it its kubelet or the agent's pod on it. What hubs get is in
-:mod:`yurttunnel.pki.hub_approval`. Everything else is left alone, and never denied: somebody else
-may approve it.
+A request that is recognized is approved if its form is correct and its requester is entitled to the
+certificate: the service account of the servers for a server's certificate; for a node's certificate
+that node, which is its kubelet or the agent's pod on it. The policy for hubs is in
+:mod:`yurttunnel.pki.hub_approval`. All other requests are left alone and never denied, since
+somebody else may approve them.
 
-Nothing here asks the API; what has to be known beside the request is handed in.
+This module does not call the API; its callers pass in the objects that a decision needs.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ SERVER_ACCOUNT = "yurt-tunnel-server"
 AGENT_ACCOUNT = "yurt-tunnel-agent"
 """The service accounts, in the tunnel's namespace."""
 
-# Of k8s.io/apiserver pkg/authentication/serviceaccount util.go: what the API notes of a token
-# that is bound to a pod. Those of the node are there since Kubernetes 1.30 (KEP-4193).
+# From k8s.io/apiserver pkg/authentication/serviceaccount util.go: extra fields that the API server
+# sets for a token bound to a pod. Those of the node exist since Kubernetes 1.30 (KEP-4193).
 _POD_NAME = "authentication.kubernetes.io/pod-name"
 _POD_UID = "authentication.kubernetes.io/pod-uid"
 _NODE_NAME = "authentication.kubernetes.io/node-name"
@@ -49,13 +49,13 @@ _ORGANIZATIONS = {
     Kind.PROXY_CLIENT: NODE_ORGANIZATION,
     Kind.AGENT: NODE_ORGANIZATION,
 }
-"""What the others than hubs are members of."""
+"""The organizations of the certificates that are not for hubs."""
 _FOR_SERVERS = (Kind.SERVING, Kind.HUB_SERVING)
 _SIGNATURE, _ENCIPHERMENT = "digital signature", "key encipherment"
 
 
 def lookups(request: Request, namespace: str) -> Lookups:
-    """Return what has to be known about the node that a request names, and of its requester."""
+    """Return which objects to read to decide about a request."""
     if request.kind in KINDS:
         return hub_lookups(request)
     if request.kind is not Kind.AGENT or request.fault:
@@ -76,7 +76,7 @@ def lookups(request: Request, namespace: str) -> Lookups:
 
 
 def decide(request: Request, facts: Facts) -> Decision:
-    """Decide about a request; ``facts`` have what :func:`lookups` asks for."""
+    """Decide about a request; ``facts`` contain the results of :func:`lookups`."""
     try:
         _check_form(request)
         if request.kind in KINDS:
@@ -95,7 +95,7 @@ def _check_form(request: Request) -> None:
     if fault is not None:
         raise LeftAlone(Reason.ORGANIZATION, f"is left alone: {fault}")
     purpose = SERVER_AUTH if request.kind in _FOR_SERVERS else CLIENT_AUTH
-    # Since Kubernetes 1.27 kubelets leave key encipherment out for keys that have no use for it.
+    # Since Kubernetes 1.27, kubelets omit key encipherment for keys that do not use it.
     if request.usages - {_ENCIPHERMENT} != {_SIGNATURE, purpose}:
         raise LeftAlone(
             Reason.USAGES,
@@ -188,7 +188,7 @@ def _check_requester(request: Request, node: str, facts: Facts) -> None:
 
 
 def _bound_node(request: Request, facts: Facts) -> str:
-    """Return the node that the token of the agent's service account is bound to."""
+    """Return the node to which the token of the agent's service account is bound."""
     requester = request.requester
     node, pod = requester.only(_NODE_NAME), requester.only(_POD_NAME)
     if node is not None:
@@ -215,7 +215,7 @@ def _bound_node(request: Request, facts: Facts) -> str:
 
 
 def _check_uid(kind: str, name: str, uid: str | None, found: Object | None) -> None:
-    """Raise unless an object is the very one that a token was issued for."""
+    """Raise unless ``found`` is the same object, by UID, that a token was issued for."""
     metadata = mapping(None if found is None else found.get("metadata"))
     if uid is not None and metadata.get("name") == name and metadata.get("uid") != uid:
         raise LeftAlone(
@@ -226,10 +226,11 @@ def _check_uid(kind: str, name: str, uid: str | None, found: Object | None) -> N
 
 
 def _check_names(request: Request, node: str, facts: Facts) -> None:
-    """Raise unless a node has all the names and addresses that are asked for, and alone.
+    """Raise unless the requested names and addresses all belong to the node and to no other.
 
-    What it has is in its object, in a field that its kubelet writes. So no kubelet is believed
-    that it has the name of another node, by which callers would come to it.
+    The node's names and addresses come from its object, from a field that its kubelet writes. A
+    kubelet is therefore not trusted when it claims the name of another node, whose callers it would
+    receive.
     """
     hosts, addresses = _names_of(node, facts.node or {})
     further = _further_names(request, node)
@@ -260,10 +261,11 @@ def _check_names(request: Request, node: str, facts: Facts) -> None:
 
 
 def _advice(hosts: list[str], addresses: list[str]) -> str:
-    """Return what to do about foreign ones, of which there are some."""
+    """Return what to do about names or addresses that are not the node's; one list is not empty."""
     sentences = []
     if addresses:
-        # An agent is told its address when its pod starts, and nobody tells it of another one.
+        # An agent gets its address when its pod starts, and is not notified when the address
+        # changes.
         sentences.append(
             "If the node has got another address (DHCP), restart the agent's pod, so that its"
             " --node-ip is the new one; otherwise set --node-ip to an address of the node"
@@ -290,13 +292,13 @@ def _service_account(namespace: str, name: str) -> str:
 
 
 def _is_account_elsewhere(username: str, name: str) -> bool:
-    """Return whether it is the service account ``name`` of any namespace."""
+    """Return whether ``username`` is the service account ``name`` of any namespace."""
     prefix, _, account = username.rpartition(":")
     return account == name and prefix.startswith("system:serviceaccount:")
 
 
 def _quoted(text: str) -> str:
-    # Names are any text, and this is for logs and terminals.
+    # Usernames are arbitrary text, and this output goes to logs and terminals.
     return ascii(text[:253])
 
 
@@ -308,15 +310,15 @@ def _listed(texts: Iterable[str]) -> str:
 
 
 def _further_names(request: Request, node: str) -> list[str]:
-    """List the host names beside the node's own that a request asks for, each once."""
+    """List the requested host names other than the node's own, without duplicates."""
     return sorted(set(request.dns_names) - {node})
 
 
 def _names_of(node: str, found: Object) -> tuple[set[str], set[Address]]:
-    """Read ``status.addresses`` of a ``Node``, of whatever type they are.
+    """Read ``status.addresses`` of a ``Node``, whatever their types.
 
-    The name of the node is always one of them. What is no host name that a certificate of a node
-    can have, such as one with a wildcard, is none of them.
+    The node's name is always included. Host names that a node's certificate cannot contain, such as
+    wildcards, are ignored.
     """
     hosts, addresses = {node}, set[Address]()
     reported = objects(mapping(found.get("status")).get("addresses"))

@@ -1,4 +1,4 @@
-"""What is to be known about a certificate request of the tunnel, and what becomes of it."""
+"""Decisions about certificate requests of the tunnel, and the facts that they depend on."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from yurttunnel.http.authority import Address
 from yurttunnel.kube.resources import Object
 
 MOST_FURTHER_NAMES = 8
-"""How many host names beside its node's own an agent may ask for: each is looked up as a node's.
+"""The maximum number of further host names that an agent may request; each is looked up.
 
-Nodes report at most a few: a host name, and one inside and one outside of a provider's network.
+Nodes report at most a few: a host name, and one inside and one outside the provider's network.
 """
 
 
@@ -35,10 +35,10 @@ _CHANGING = frozenset({Reason.NAMES, Reason.OTHER_NODE, Reason.UNBOUND_TOKEN, Re
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What becomes of a request: it is approved, or left alone for ``reason``.
+    """The decision about a request: approved, or left alone for ``reason``.
 
-    ``message`` is for the operator. It completes "the certificate request NAME ...": for one
-    that is approved why, for one that is left alone why not, and what to do.
+    ``message`` is for the operator and completes "the certificate request NAME ...". It gives the
+    reason, and what to do if the request is left alone.
     """
 
     message: str
@@ -46,28 +46,28 @@ class Decision:
 
     @property
     def approved(self) -> bool:
-        """It is approved."""
+        """Whether the request is approved."""
         return self.reason is None
 
     @property
     def may_change(self) -> bool:
-        """It may be another one later: it is about objects that come and change."""
+        """Whether the decision may change later, because it depends on objects that may change."""
         return self.reason in _CHANGING
 
     @property
     def is_alarming(self) -> bool:
-        """It is left alone, and its owner or somebody else has to do something about that."""
+        """Whether the request is left alone and somebody, such as its owner, has to act."""
         return self.reason not in (None, Reason.OTHER_INSTALLATION)
 
 
 @dataclass(frozen=True, slots=True)
 class Lookups:
-    """What has to be read from the API to decide about a request.
+    """The objects to read from the API to decide about a request.
 
     ``node`` is the name of a node, ``pod`` that of a pod in the tunnel's namespace.
-    ``further_names`` are host names, at most :data:`MOST_FURTHER_NAMES`, none of which may be
-    the name of a node. With ``may_join`` it is whether the requester may become a node, with
-    ``api_service`` the addresses of the Service ``kubernetes``.
+    ``further_names`` are host names, at most :data:`MOST_FURTHER_NAMES`; none may be the name of a
+    node. ``may_join`` requests a check whether the requester may become a node, and ``api_service``
+    the addresses of the Service ``kubernetes``.
     """
 
     node: str | None = None
@@ -79,11 +79,11 @@ class Lookups:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the API says; an object is ``None`` when there is none, or it was not to be looked up.
+    """The API's answers; an object is ``None`` if it does not exist or was not requested.
 
-    ``namespace`` is the tunnel's. ``other_nodes`` are those of the further names that are names
-    of nodes. ``may_join`` says that the requester may become a node (create
-    ``certificatesigningrequests/nodeclient``), ``api_addresses`` are those of the Service
+    ``namespace`` is the tunnel's. ``other_nodes`` are the further names that are names of nodes.
+    ``may_join`` is whether the requester may become a node (create
+    ``certificatesigningrequests/nodeclient``). ``api_addresses`` are the addresses of the Service
     ``kubernetes``.
     """
 
@@ -96,7 +96,7 @@ class Facts:
 
 
 class LeftAlone(Exception):
-    """A request that is left alone."""
+    """Raised when a request is left alone."""
 
     def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message)

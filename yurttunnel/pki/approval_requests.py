@@ -1,10 +1,10 @@
-"""Certificate signing requests of the tunnel, read from the API's objects.
+"""Parsing of the tunnel's certificate signing requests from the API's objects.
 
-What a request asks for is read here as strictly as it can be, because others read it after us:
-kube-controller-manager signs what Go's parser finds in it. So there is one PEM block and nothing
-beside it, one organization and one common name and nothing else in the subject, and alternative
-names as the only extension, in one attribute. Go adds up what several attributes say
-(``parseCSRExtensions`` of crypto/x509), where others see only the first.
+Requests are parsed as strictly as possible, because kube-controller-manager parses them again and
+signs what Go's parser finds. A valid request is one PEM block and nothing else. Its subject has one
+common name, one organization (a hub's request may have several) and nothing else. Its only
+extension is the alternative names, in one attribute: Go merges several attributes
+(``parseCSRExtensions`` of crypto/x509), while other parsers read only the first.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ from yurttunnel.pki.cluster_identity import AGENT_NAME_PREFIX
 from yurttunnel.pki.names import KUBELET_CLIENT_NAME
 
 SIGNERS = (SERVING_SIGNER, CLIENT_SIGNER)
-"""The signers that the tunnel's certificates come from."""
+"""The signers that issue the tunnel's certificates."""
 
 MAX_REQUEST = 256 * 1024
-"""Characters of ``spec.request``: that for a certificate of 100 kB, beyond which clients take none
-(``MOST_OF_NODES`` of ``cluster/serving_names.py``), has 180,000. Anybody who may create requests
-can make one of more than a megabyte, which would take most of a second to read."""
+"""Characters of ``spec.request``. The request for a certificate of 100 kB, the most that clients
+accept (``MOST_OF_NODES`` of ``cluster/serving_names.py``), has 180,000. Anybody who may create
+requests can create one of more than a megabyte, which would take most of a second to parse."""
 
-# What anybody puts there is read, in a time that grows as its length does: nothing is given back.
+# The content is untrusted, so matching must take linear time: possessive quantifiers do not
+# backtrack.
 _PEM = re.compile(
     rb"\s*+-----BEGIN CERTIFICATE REQUEST-----\s++([A-Za-z0-9+/=\s]++)"
     rb"-----END CERTIFICATE REQUEST-----\s*+"
@@ -56,30 +57,30 @@ _EXTENSION_REQUEST = x509.ObjectIdentifier("1.2.840.113549.1.9.14")  # RFC 2985 
 
 
 class Kind(enum.Enum):
-    """Which certificate of the tunnel is asked for; the value is for people and metrics."""
+    """The kind of a requested certificate; the value is for people and metrics."""
 
     SERVING = "serving"
-    """The one by which agents and callers know a server."""
+    """Authenticates a server to agents and callers."""
     PROXY_CLIENT = "proxy-client"
-    """The one by which kubelets and other replicas know a server."""
+    """Authenticates a server to kubelets and other replicas."""
     AGENT = "agent"
-    """The one by which servers know a node."""
+    """Authenticates a node to servers."""
     HUB = "hub"
-    """The one by which the API knows the hub of a node, as that node."""
+    """Authenticates a node's hub to the API, as that node."""
     HUB_SERVING = "hub-serving"
-    """The one by which pods know the hub of their node, as they know the API."""
+    """Authenticates a node's hub to pods, by the API's names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Requester:
-    """Who has created the request, as the API has authenticated it (``spec`` of the request)."""
+    """The creator of a request, as authenticated by the API (in the request's ``spec``)."""
 
     username: str
     groups: frozenset[str]
     extra: Mapping[str, tuple[str, ...]]
 
     def only(self, key: str) -> str | None:
-        """Return the value of ``key`` in ``extra`` when there is exactly one."""
+        """Return the value of ``key`` in ``extra`` if there is exactly one."""
         values = self.extra.get(key, ())
         return values[0] if len(values) == 1 and values[0] else None
 
@@ -88,8 +89,9 @@ class Requester:
 class Request:
     """A request for a certificate of the tunnel.
 
-    ``fault`` says what is wrong with its form, and ``key_fault`` what with its key or signature;
-    both are empty when nothing is. When there is a fault, what is asked for is not complete.
+    ``fault`` describes what is wrong with its form, and ``key_fault`` what is wrong with its key or
+    signature; both are empty for a valid request. If ``fault`` is set, the requested names are
+    incomplete.
     """
 
     kind: Kind
@@ -106,7 +108,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What a request is for, and what it asks for."""
+    """The kind of a request, its common name, and its decoded form."""
 
     kind: Kind
     common_name: str
@@ -114,11 +116,11 @@ class _Found:
 
 
 class _Malformed(Exception):
-    """A request whose form is not that of the tunnel's; the text says of it what is wrong."""
+    """A request that does not have the tunnel's form; the text describes the fault."""
 
 
 def is_decided(csr: Object) -> bool:
-    """Return whether somebody has approved or denied a request, or its signer has given it up."""
+    """Return whether a request has been approved or denied, or has failed at its signer."""
     conditions = objects(mapping(csr.get("status")).get("conditions"))
     types = {each.get("type") for each in conditions}
     return not types.isdisjoint({"Approved", "Denied", "Failed"})
@@ -127,16 +129,16 @@ def is_decided(csr: Object) -> bool:
 def is_for_tunnel(csr: Object) -> bool:
     """Return whether a ``CertificateSigningRequest`` is for a certificate of the tunnel.
 
-    That is told by signer and common name, and of nodes by the hub's organization, or by the names
-    of the API, without a look at the rest.
+    Only the signer and the common name are checked, and for user names of nodes the hub's
+    organization or the names of the API.
     """
     return _find(csr) is not None
 
 
 def recognize(csr: Object) -> Request | None:
-    """Read a ``CertificateSigningRequest`` (certificates.k8s.io/v1).
+    """Parse a ``CertificateSigningRequest`` (certificates.k8s.io/v1).
 
-    Gives ``None`` when it is not for a certificate of the tunnel, or when it cannot be told.
+    Returns ``None`` if it is not for a certificate of the tunnel, or cannot be decoded.
     """
     found = _find(csr)
     if found is None:
@@ -177,7 +179,7 @@ def _find(csr: Object) -> _Found | None:
         loaded = _load(spec.get("request"))
         subject = [(each.oid, each.value) for each in loaded.subject]
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        # TypeError: a name is of a type of ASN.1 that names are not of.
+        # TypeError: a name has an ASN.1 type that is invalid for names.
         return None
     for oid, value in subject:
         kind = _kind(signer, value, loaded) if oid == NameOID.COMMON_NAME else None
@@ -193,7 +195,8 @@ def _kind(
     if signer == SERVING_SIGNER:
         if common_name == SERVER_NAME:
             return Kind.SERVING
-        # The same signer has the certificates of all kubelets, which do not play the API.
+        # The same signer issues the certificates of all kubelets, which do not contain the API's
+        # names.
         return Kind.HUB_SERVING if is_node and _names_the_api(loaded) else None
     if common_name == KUBELET_CLIENT_NAME:
         return Kind.PROXY_CLIENT
@@ -236,7 +239,7 @@ def _load(request: object) -> x509.CertificateSigningRequest:
 def _organizations(subject: x509.Name, several: bool) -> tuple[str, ...]:
     """Return the organizations of a subject that has one common name and nothing else.
 
-    It has one of them, or where there may be ``several`` at least one.
+    There must be exactly one, or with ``several`` at least one.
     """
     organizations, names = [], 0
     for attribute in subject:

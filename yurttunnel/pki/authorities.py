@@ -1,4 +1,4 @@
-"""Authorities that somebody else replaces while the program runs."""
+"""Bundles of authorities that are reloaded when they change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from yurttunnel.ops.reconciler import Reconciler
 from yurttunnel.pki.credentials import BadCredentials, certificates_from_pem
 
 LOOK_INTERVAL = 10.0
-"""Seconds between two looks at a bundle."""
+"""Seconds between two checks of a bundle."""
 MAX_BUNDLE = 4 * 1024 * 1024
 """Bytes; a bundle of all public authorities has a quarter of a megabyte."""
 _BEGIN = b"-----BEGIN CERTIFICATE-----"
@@ -23,16 +23,16 @@ Authorities = tuple[x509.Certificate, ...]
 
 
 class BadBundle(Exception):
-    """A bundle cannot be read or holds no certificates; one line with its name says why."""
+    """A bundle that cannot be read or has no certificates; one line names it and the cause."""
 
 
 class AuthorityBundle(Reconciler):
-    """The certificates in the bundle that ``read`` gives, in PEM form, looked at every 10 s.
+    """The certificates of the PEM bundle that ``read`` returns, checked every 10 s for changes.
 
-    ``use(authorities)`` is called when they have changed, and raises when they cannot be used. A
-    bundle that is missing or broken changes nothing: ``problem`` says what is wrong, and is
-    ``None`` when all is well. Raises :class:`BadBundle` when it is so from the beginning. ``name``
-    is for messages.
+    ``use(authorities)`` is called when they have changed, and raises if they cannot be used. While
+    a changed bundle is missing or broken, the previous certificates stay in use, and ``problem``
+    describes the error; otherwise it is ``None``. The constructor raises :class:`BadBundle`
+    instead. ``name`` is for messages.
     """
 
     _log = Logger()
@@ -59,7 +59,7 @@ class AuthorityBundle(Reconciler):
         read: Callable[[], bytes],
         use: Callable[[Authorities], object],
     ) -> AuthorityBundle:
-        """Follow the bundle of the cluster's authorities, as a kubeconfig or a pod has it."""
+        """Watch the bundle of the cluster's authorities, as a kubeconfig or a pod has it."""
 
         def content() -> bytes:
             found = read()
@@ -79,12 +79,12 @@ class AuthorityBundle(Reconciler):
     def file(
         cls, clock: IReactorTime, path: Path, use: Callable[[Authorities], object]
     ) -> AuthorityBundle:
-        """Follow the file at ``path``."""
+        """Watch the file at ``path``."""
         return cls(clock, str(path), path.read_bytes, use)
 
     @property
     def not_after(self) -> datetime.datetime:
-        """When the last of them ends, in UTC."""
+        """When the last of the certificates expires, in UTC."""
         return max(each.not_valid_after_utc for each in self.certificates)
 
     async def _look(self) -> None:
@@ -103,7 +103,8 @@ class AuthorityBundle(Reconciler):
             self.problem = None
 
     def _bundle(self) -> bytes:
-        # Whatever the configuration raises, a bundle that cannot be read is nothing worse.
+        # Whatever the configuration raises, an unreadable bundle is reported as such and is not
+        # fatal.
         try:
             content = self._read()
         except BadBundle:
@@ -120,7 +121,7 @@ class AuthorityBundle(Reconciler):
         except BadCredentials as error:
             raise BadBundle(f"{self._name} is broken: {error}") from None
         if len(certificates) != content.count(_BEGIN):
-            # What is cut off after a whole certificate would be passed over without a word.
+            # The parser silently ignores a certificate that is truncated after a complete one.
             raise BadBundle(f"{self._name} is broken: its end is missing")
         return certificates
 
@@ -128,7 +129,8 @@ class AuthorityBundle(Reconciler):
         try:
             self._use(certificates)
         except Exception as error:
-            # OpenSSL and the contexts have errors of many kinds; each leaves the old bundle in use.
+            # OpenSSL and the contexts raise errors of many types; after each, the old bundle stays
+            # in use.
             raise BadBundle(f"{self._name} cannot be used: {_line(error)}") from error
 
 

@@ -1,7 +1,7 @@
 """The embedded certificate authority of the standalone mode.
 
-Its key signs what was authorized elsewhere: names are arguments here and are never taken from
-a certificate request, of which only the key is used.
+The authority only signs: its callers authorize the names and pass them as arguments. Only the key
+of a certificate request is used, never its names.
 """
 
 from __future__ import annotations
@@ -41,39 +41,39 @@ SERVER_COMMON_NAME = "yurttunnel-server"
 
 DAY = 86400.0
 DEFAULT_NODE_LIFETIME = 30 * DAY
-"""Seconds for which a node's certificate is good; it is renewed after two thirds."""
+"""Seconds of validity of a node's certificate, which is renewed after two thirds."""
 SERVER_LIFETIME = 90 * DAY
 CALLER_LIFETIME = 365 * DAY
 _AUTHORITY_LIFETIME = 10 * 365 * DAY
 _NEVER_BEFORE = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
-"""This program was made later: a clock that says less has never been set, and an authority that
-lives ten years from 1970 on would have ended once it is."""
+"""This code is newer. A clock with an earlier time has never been set, and an authority with a
+lifetime of ten years from 1970 would be expired once the clock is set."""
 
 _log = Logger()
 
 _RSA_BITS = range(2048, 4096 + 1)
-"""Weaker keys protect nothing, and stronger ones cost the server time to check."""
+"""Shorter keys are insecure, and longer ones cost the server time to verify."""
 _CURVES = (ec.SECP256R1, ec.SECP384R1, ec.SECP521R1)
 
 PublicKey = ec.EllipticCurvePublicKey | rsa.RSAPublicKey
 
 
 class BadRequest(Exception):
-    """A certificate request that cannot be signed; one line that says why."""
+    """A certificate request that cannot be signed; one line describes why."""
 
 
 class AuthorityEnded(Exception):
-    """The authority's own certificate has ended, by the clock of this machine; one line says when.
+    """The authority's own certificate has expired by this machine's clock; one line gives the time.
 
-    Whatever it would sign had ended, too.
+    Every certificate that it would sign would have expired as well.
     """
 
 
 def key_of_request(pem: str) -> PublicKey:
     """Return the key for which a certificate is requested.
 
-    The request's signature proves that whoever made it has the private key; nothing else in
-    it is looked at. Raises :class:`BadRequest`, also for keys that are too weak.
+    The request's signature proves possession of the private key; the rest of the request is
+    ignored. Raises :class:`BadRequest`, also for keys that are too weak.
     """
     try:
         request = x509.load_pem_x509_csr(pem.encode("ascii"))
@@ -98,7 +98,7 @@ def _acceptable(key: object) -> PublicKey:
 
 
 def request_certificate(key: PrivateKey) -> str:
-    """Make the request for a certificate of ``key``, in PEM form, without any name."""
+    """Return a certificate request for ``key``, in PEM form, without names."""
     builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([]))
     request = builder.sign(key, hashes.SHA256())
     return request.public_bytes(serialization.Encoding.PEM).decode("ascii")
@@ -107,8 +107,8 @@ def request_certificate(key: PrivateKey) -> str:
 class Authority:
     """Signs certificates for nodes, for the server itself and for callers.
 
-    ``clock`` tells the time of issue. Lifetimes are in seconds; certificates never outlive the
-    authority's own and are valid from five minutes before their issue.
+    ``clock`` gives the time of issue. Lifetimes are in seconds. Certificates never outlive the
+    authority's own, and are valid from five minutes before their issue.
     """
 
     def __init__(self, clock: IReactorTime, certificate: x509.Certificate, key: PrivateKey) -> None:
@@ -119,7 +119,7 @@ class Authority:
 
     @classmethod
     def open(cls, clock: IReactorTime, directory: StateDirectory) -> Authority:
-        """Load the authority from ``ca.crt`` and ``ca.key``, or make both when neither is there.
+        """Load the authority from ``ca.crt`` and ``ca.key``, or create both if neither exists.
 
         Raises :class:`StateError`.
         """
@@ -134,7 +134,7 @@ class Authority:
                     f" {now:%F %T} UTC: set it first"
                 )
             if key is None:
-                # It is written first: a process may have died between the two.
+                # The key is written first: a process may have died before it wrote the certificate.
                 key = new_key()
                 directory.write(AUTHORITY_KEY, key_to_pem(key))
             certificates = (_self_signed(key, now),)
@@ -160,12 +160,12 @@ class Authority:
         authority = cls(clock, certificate, key)
         problem = authority.problem()
         if problem is not None:
-            # No more than that: a clock that nobody has set yet is set soon.
+            # Only a warning: the clock may be set soon.
             _log.warn("no agent can connect yet: {problem}", problem=problem)
         return authority
 
     def problem(self) -> str | None:
-        """Return why nobody believes what is signed, as long as that is not good yet."""
+        """Return why peers reject the authority, while its certificate is not valid yet."""
         now, begin = utc_now(self._clock), self.certificate.not_valid_before_utc
         if now >= begin:
             return None
@@ -177,7 +177,7 @@ class Authority:
         )
 
     def credentials(self, key: PrivateKey, certificate: x509.Certificate) -> Credentials:
-        """Join a certificate from here with its key; peers are expected to have one, too."""
+        """Combine a certificate from here with its key; peers must have one from here, too."""
         return Credentials(key, certificate, (self.certificate,), (self.certificate,))
 
     def sign_node(
@@ -188,7 +188,7 @@ class Authority:
         enrolment: str,
         lifetime: float = DEFAULT_NODE_LIFETIME,
     ) -> x509.Certificate:
-        """Make a node's certificate; raises ``BadIdentity`` for names that no node can have."""
+        """Sign a node's certificate; raises ``BadIdentity`` for names that no node can have."""
         names = subject_alternative_names(node, identifiers, enrolment)
         subject = _name(node, NODE_ORGANIZATION)
         return self.sign(subject, key, names, ExtendedKeyUsageOID.CLIENT_AUTH, lifetime)
@@ -200,7 +200,7 @@ class Authority:
         addresses: Iterable[IPv4Address | IPv6Address],
         lifetime: float = SERVER_LIFETIME,
     ) -> x509.Certificate:
-        """Make a certificate of the server for names and addresses by which it is dialed."""
+        """Sign a certificate of the server for the names and addresses by which it is dialed."""
         names: list[x509.GeneralName] = [x509.DNSName(host) for host in sorted(set(hosts))]
         in_order = sorted(set(addresses), key=lambda a: (a.version, int(a)))
         names += [x509.IPAddress(address) for address in in_order]
@@ -214,9 +214,9 @@ class Authority:
         organization: str | None = None,
         lifetime: float = CALLER_LIFETIME,
     ) -> x509.Certificate:
-        """Make a certificate for a TLS client that is called ``name``.
+        """Sign a certificate for a TLS client with the common name ``name``.
 
-        It has no alternative names, so that it is not one of a node whatever it is called.
+        It has no alternative names, so it cannot pass for a node's certificate, whatever the name.
         """
         subject = _name(name, organization)
         return self.sign(subject, key, [], ExtendedKeyUsageOID.CLIENT_AUTH, lifetime)
@@ -229,7 +229,7 @@ class Authority:
         usage: x509.ObjectIdentifier,
         lifetime: float,
     ) -> x509.Certificate:
-        """Make a certificate of any kind; raises :class:`AuthorityEnded`."""
+        """Sign a certificate of any kind; raises :class:`AuthorityEnded`."""
         now = utc_now(self._clock)
         end = now + datetime.timedelta(seconds=lifetime)
         last = self.certificate.not_valid_after_utc
@@ -260,7 +260,7 @@ class Authority:
 
 
 def _self_signed(key: PrivateKey, now: datetime.datetime) -> x509.Certificate:
-    # The random part tells authorities of several state directories apart where they are listed.
+    # The random part distinguishes the authorities of several state directories in listings.
     subject = _name(f"yurttunnel authority {x509.random_serial_number() & 0xFFFFFFFF:08x}")
     public = key.public_key()
     builder = (

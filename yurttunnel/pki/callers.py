@@ -1,7 +1,7 @@
-"""TLS for those who ask the server for connections to nodes.
+"""TLS for callers that request connections to nodes from the server.
 
-Where TLS alone decides, whoever gets through reaches every node. A certificate of the authority
-is therefore not enough: every node has one, too.
+Where only TLS authenticates, every accepted caller can reach every node. A certificate of the
+authority is therefore not enough, since every node has one.
 """
 
 from __future__ import annotations
@@ -27,12 +27,11 @@ HTTP_PROTOCOL = b"http/1.1"
 
 @implementer(IOpenSSLServerConnectionCreator)
 class OptionalCallerContexts(RotatingContexts):
-    """Contexts for listeners that ask their callers for a certificate, but do without.
+    """Contexts for listeners that request a client certificate but do not require one.
 
-    A certificate that is presented must come from the credentials' authorities and be good for
-    TLS clients, or the handshake fails. Who the caller is, and whether it may do what it asks
-    for, is left to whoever reads its requests: there it may prove itself by something else, such
-    as a token.
+    A presented certificate must be issued by the credentials' authorities and be valid for TLS
+    clients, or the handshake fails. The code that handles the requests identifies and authorizes
+    the caller, which may authenticate there by other means, such as a token.
 
     Callers may offer the ALPN protocol ``http/1.1`` or none at all (kube-apiserver).
     """
@@ -40,7 +39,7 @@ class OptionalCallerContexts(RotatingContexts):
     _mode = SSL.VERIFY_PEER
 
     def serverConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> SSL.Connection:
-        """Make the TLS state of a connection whose transport is ``tlsProtocol``."""
+        """Return the TLS state of a connection whose transport is ``tlsProtocol``."""
         return SSL.Connection(self._context, None)
 
     def _build(self, credentials: Credentials) -> SSL.Context:
@@ -59,12 +58,12 @@ class OptionalCallerContexts(RotatingContexts):
 
 
 class CallerContexts(OptionalCallerContexts):
-    """Contexts for the listeners of callers who are known by their certificates alone.
+    """Contexts for listeners that authenticate callers by their certificates alone.
 
     A caller needs a certificate of the credentials' authorities for TLS clients, with one of
-    ``names`` as its common name; ``None`` allows every name. Certificates of nodes are refused
-    whatever their name is: a node may be called like a caller. Kubelets and those who stand in
-    for one use this, too, and allow ``KUBELET_CLIENT_NAME``.
+    ``names`` as its common name; ``None`` allows every name. Certificates of nodes are rejected
+    whatever their name is, since a node may have the name of a caller. Kubelets and their stand-ins
+    also use this class, and allow ``KUBELET_CLIENT_NAME``.
     """
 
     _mode = PEER_MUST_PRESENT
@@ -85,7 +84,7 @@ class CallerContexts(OptionalCallerContexts):
 
 
 def caller_problem(certificate: x509.Certificate, names: Collection[str] | None) -> str | None:
-    """Return why a verified certificate is not that of a caller in ``names``, if it is not."""
+    """Return why a verified certificate is not that of a caller in ``names``, or ``None``."""
     subject = certificate.subject
     organizations = [a.value for a in subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)]
     common_names = [a.value for a in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
@@ -97,9 +96,9 @@ def caller_problem(certificate: x509.Certificate, names: Collection[str] | None)
 
 
 def _is_kubelet_client(certificate: x509.Certificate, common_names: list[str | bytes]) -> bool:
-    """Return the server's own certificate for kubelets from one of a node that is called so.
+    """Return whether it is the server's own certificate for kubelets, not a node's with that name.
 
-    Both have the same organization, but those of nodes have alternative names, too.
+    Both have the same organization, but certificates of nodes have alternative names.
     """
     try:
         certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)

@@ -1,4 +1,4 @@
-"""The certificate in use: until when it is good, and what speaks for another one."""
+"""The certificate in use: its expiry, and the reasons to replace it."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from yurttunnel.pki.renewal_schedule import Schedule
 
 FIRST_FAULT_PAUSE = 60.0
 LONGEST_FAULT_PAUSE = 86400.0
-"""Seconds until a certificate is asked for again that none of the authorities has issued, that is
-not accepted, or that begins in the future: doubled each time, since that is either the middle of a
-rotation or the cluster's configuration, and a clock that may stay as it is."""
+"""Seconds before another request is made for a certificate that none of the authorities has issued,
+that peers reject, or whose validity begins in the future. The pause doubles each time: the cause is
+a rotation in progress, the cluster's configuration, or a wrong clock, and the last two may persist.
+"""
 
 
 @dataclass(slots=True)
 class HeldCertificate:
-    """A certificate in use, with the time from which it is to be renewed.
+    """A certificate in use, with the time of its renewal.
 
-    ``is_foreign`` says that none of the authorities has issued it that those have who verify it.
-    ``began`` is when it was issued. What was wrong with it from the beginning is a reason for
-    another one from ``replaced_from`` on, which is in seconds of the clock that nobody sets.
-    ``is_given_up`` says that those who verify it have said no, whatever is known of it here, and
-    that another one can be had without it.
+    ``is_foreign`` is whether none of the authorities that verify it has issued it. ``began`` is its
+    time of issue. Faults that it had from the beginning are reasons to replace it from
+    ``replaced_from`` on, in seconds of the monotonic clock. ``is_given_up`` is whether peers reject
+    it although it seems valid here, and a new one can be requested without it.
     """
 
     issued: IssuedCertificate
@@ -41,12 +41,12 @@ class HeldCertificate:
 
     @property
     def not_after(self) -> datetime.datetime:
-        """When it ends, in UTC."""
+        """When it expires, in UTC."""
         return self.issued.certificate.not_valid_after_utc
 
     @property
     def life(self) -> float:
-        """For how long it is good in all, in seconds."""
+        """Its whole lifetime, in seconds."""
         return max(1.0, (self.not_after - self.began).total_seconds())
 
     def is_usable(self, now: datetime.datetime) -> bool:
@@ -54,16 +54,16 @@ class HeldCertificate:
         return now < self.not_after
 
     def begins_later(self, now: datetime.datetime) -> bool:
-        """Return whether it is not good yet."""
+        """Return whether it is not valid yet."""
         return now < self.issued.certificate.not_valid_before_utc
 
     def fault(self, now: datetime.datetime, seconds: float, desired: Template | None) -> str | None:
-        """Complete "the one in use ..." when another is needed; ``desired`` may be left out."""
+        """Complete "the one in use ..." if it has to be replaced; ``desired`` is optional."""
         if not self.is_usable(now):
             return "has expired"
         if seconds >= self.replaced_from:
             if self.begins_later(now):
-                # A clock that went ahead has made it: to others it is not good yet.
+                # Issued by a clock that was ahead: peers do not accept it yet.
                 return "begins in the future"
             if self.is_given_up:
                 return "is not accepted"
@@ -76,9 +76,9 @@ class HeldCertificate:
 
 
 class CertificateInUse:
-    """The certificate in use, ``held``, ``None`` before the first one.
+    """The certificate in use, ``held``; ``None`` before the first one.
 
-    ``authorities`` are those from which certificates have to be, ``None`` for any.
+    ``authorities`` are those that certificates must be issued by, ``None`` for any.
     """
 
     def __init__(
@@ -101,21 +101,21 @@ class CertificateInUse:
 
     @property
     def life_left(self) -> tuple[float, float]:
-        """How long its life is and what is left of that, in seconds; 0 while there is none."""
+        """Its lifetime and the remaining part of that, in seconds; 0 without a certificate."""
         if self.held is None:
             return 0.0, 0.0
         left = self.held.not_after - utc_now(self._clock)
         return self.held.life, left.total_seconds()
 
     def replaced_because(self, settled: Template | None) -> str | None:
-        """Return why a certificate is to be asked for; ``None`` when the one in use does."""
+        """Return why a new certificate is needed; ``None`` if the one in use suffices."""
         if self.held is None:
             return "there is none"
         fault = self.held.fault(utc_now(self._clock), self._clock.seconds(), settled)
         return None if fault is None else f"the one in use {fault}"
 
     def authorities_changed(self, authorities: Sequence[x509.Certificate]) -> None:
-        """Have it replaced unless it is from one of the new ``authorities``."""
+        """Set the authorities, and replace the certificate if none of them has issued it."""
         self._authorities = authorities
         self._fault_pause = FIRST_FAULT_PAUSE
         if self.held is not None:
@@ -123,17 +123,17 @@ class CertificateInUse:
             self.held.replaced_from = 0.0
 
     def ask_anew(self) -> None:
-        """Have what was wrong with it from the beginning be a reason for another one now."""
+        """Make the faults that the certificate had from the beginning reasons to replace it now."""
         if self.held is not None:
             self.held.replaced_from = 0.0
 
     def take_up(self, issued: IssuedCertificate) -> HeldCertificate:
-        """Use one that was issued just now.
+        """Use a certificate that was issued just now.
 
-        Its life begins now: certificates are dated back, and of a short one the most could be
-        over already. If it is foreign or begins later, the next one will do so, too, unless the
-        cluster changes its signer meanwhile, or somebody the clock; and if the one before was
-        given up, this one may be, too.
+        Its lifetime is counted from now: certificates are backdated, and most of a short one could
+        be over already. If it is foreign or begins later, the next one will probably be, too,
+        unless the cluster changes its signer or the clock is set; if the previous one was given up,
+        this one may be rejected as well. The pause before the next request is then doubled.
         """
         now = utc_now(self._clock)
         replaced_from = self._clock.seconds() + self._fault_pause
@@ -148,7 +148,7 @@ class CertificateInUse:
         return held
 
     def _loaded(self, issued: IssuedCertificate) -> HeldCertificate:
-        """Take up one of an earlier run, perhaps of an authority that is no more."""
+        """Use a certificate of an earlier run, whose authority may no longer be trusted."""
         certificate = issued.certificate
         began = certificate.not_valid_before_utc
         end = certificate.not_valid_after_utc

@@ -1,16 +1,16 @@
-"""Where certificates are kept for the next start.
+"""Storage of certificates across restarts.
 
-Without a cluster each is in one file of the state directory, or in a pair of files for others to
-use. In a cluster it is the layout of yurttunnel 1.2 and of kubelets (``FileStore`` of
+Without a cluster, a certificate is one file in the state directory, or a pair of files for other
+programs. In a cluster, the layout is that of yurttunnel 1.2 and of kubelets (``FileStore`` of
 k8s.io/client-go/util/certificate):
 
 ========================================  ==================================================
 ``<prefix>-YYYY-MM-DD-hh-mm-ss.pem``      the certificate, its chain, and its key (0600)
 ``<prefix>-current.pem``                  a symbolic link to the one in use
-``<prefix>-updated.pem``                  the same link on its way to be the current one
+``<prefix>-updated.pem``                  the new link, before it is renamed to the current one
 ========================================  ==================================================
 
-One store is for one certificate, so that none is taken for another.
+Each store is for one certificate, so certificates cannot be confused.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from yurttunnel.pki.directory import StateDirectory, StateError
 from yurttunnel.pki.issuer import IssuedCertificate
 
 KEPT_FILES = 3
-"""How many dated files there are at most, the current one included."""
+"""The maximum number of dated files, the current one included."""
 
 _DATE = r"\d{4}(?:-\d\d){5}"
 _BLOCK = re.compile(rb"-----BEGIN ([A-Z0-9 ]+)-----.*?-----END \1-----\s*", re.DOTALL)
@@ -48,11 +48,12 @@ _log = Logger()
 
 
 def open_certificate_directory(path: Path) -> StateDirectory:
-    """Use the directory of ``--cert-dir``, and make it (0700) when it is not there.
+    """Open the directory of ``--cert-dir``, and create it (0700) if it does not exist.
 
-    One that others can only list, as yurttunnel 1.2 made it, is closed to them. Raises
-    :class:`StateError` when others may have put files into it. One that cannot be made or
-    written to is no error: what is in it is read if possible, and saving will say what is wrong.
+    Permissions by which others can only list or enter it, as yurttunnel 1.2 created it, are
+    removed. Raises :class:`StateError` if others may have written files into it. A directory that
+    cannot be created or written is no error: its content is read if possible, and saving reports
+    the problem.
     """
     with contextlib.suppress(OSError):
         _close_to_readers(path)
@@ -79,7 +80,7 @@ def _close_to_readers(path: Path) -> None:
 
 
 class CertificateStore:
-    """Keeps a certificate for the next start, with its key and chain in one file (0600)."""
+    """Stores a certificate across restarts, with its key and chain in one file (0600)."""
 
     def __init__(self, directory: StateDirectory, name: str) -> None:
         self._directory = directory
@@ -87,11 +88,11 @@ class CertificateStore:
 
     @property
     def path(self) -> Path:
-        """Where it is."""
+        """The path of the certificate's file."""
         return self._directory.path / self._name
 
     def load(self) -> IssuedCertificate | None:
-        """Return what was saved last, ``None`` when there is nothing; raises ``StateError``."""
+        """Return the certificate saved last, ``None`` without one; raises ``StateError``."""
         content = self._read()
         try:
             return None if content is None else _parse(content)
@@ -99,9 +100,10 @@ class CertificateStore:
             raise StateError(f"{self.path}: {error}: restore or remove it") from error
 
     def save(self, issued: IssuedCertificate) -> None:
-        """Keep it in place of the one before; raises :class:`StateError`.
+        """Replace the stored certificate; raises :class:`StateError`.
 
-        Whenever the process dies, the old or the new one is there, and whole.
+        The replacement is atomic: if the process dies, the complete old or new certificate is
+        stored.
         """
         certificates = certificates_to_pem([issued.certificate, *issued.chain])
         self._directory.write(self._name, key_to_pem(issued.key) + certificates)
@@ -111,14 +113,14 @@ class CertificateStore:
 
 
 class PairStore(CertificateStore):
-    """Keeps the certificate in one file, which is no secret, and its key in another."""
+    """Stores the certificate in one file, which is not secret, and its key in another."""
 
     def __init__(self, directory: StateDirectory, name: str, key_name: str) -> None:
         super().__init__(directory, name)
         self._key_name = key_name
 
     def save(self, issued: IssuedCertificate) -> None:
-        """Keep both; a key and a certificate that do not fit together are none."""
+        """Save both; a key and a certificate that do not match are rejected by ``load``."""
         self._directory.write(self._key_name, key_to_pem(issued.key))
         self._directory.write(self._name, certificates_to_pem([issued.certificate]))
 
@@ -129,7 +131,7 @@ class PairStore(CertificateStore):
 
 
 class DatedStore(CertificateStore):
-    """Keeps the last certificates in files that begin with ``prefix``, as kubelets do."""
+    """Stores the latest certificates in files whose names begin with ``prefix``, as kubelets do."""
 
     def __init__(self, clock: IReactorTime, directory: StateDirectory, prefix: str) -> None:
         super().__init__(directory, f"{prefix}-current.pem")
@@ -139,7 +141,7 @@ class DatedStore(CertificateStore):
         self._dated = re.compile(rf"{re.escape(prefix)}-{_DATE}\.pem")
 
     def save(self, issued: IssuedCertificate) -> None:
-        """Make it the current one, and remove the oldest; raises :class:`StateError`."""
+        """Make it the current certificate, and remove the oldest; raises :class:`StateError`."""
         name = f"{self._prefix}-{utc_now(self._clock):%Y-%m-%d-%H-%M-%S}.pem"
         self._directory.write(name, _to_pem(issued))
         path = self._directory.path
@@ -159,22 +161,23 @@ class DatedStore(CertificateStore):
         path = self._directory.path
         try:
             if not os.path.lexists(self.path) and (path / self._updated).is_symlink():
-                # The process died, or the machine, where version 1.2 has no current one.
+                # The process or the machine died at a point where version 1.2 leaves no current
+                # link.
                 os.replace(path / self._updated, self.path)
             name = os.readlink(self.path)
         except FileNotFoundError:
             return None
         except OSError:
-            # A copy of the directory may hold the file itself; the rest has its own sentences.
+            # In a copy of the directory it may be a plain file; ``read`` reports everything else.
             return self._directory.read(self._name, secret=True)
-        # The directory may be mounted elsewhere than where the link was made.
+        # The link may be absolute, and the directory mounted elsewhere than when it was created.
         content = self._directory.read(Path(name).name, secret=True)
         if content is None:
             raise StateError(f"{self.path} is a link to {name}, which does not exist")
         return content
 
     def _discard(self, name: str) -> None:
-        """Remove a file that is not to be the current one: what comes next has another name."""
+        """Remove a file that did not become the current one; the next one has another name."""
         with contextlib.suppress(OSError, StateError):
             if not self.path.is_symlink() or Path(os.readlink(self.path)).name != name:
                 self._directory.remove(self._updated)
@@ -190,7 +193,7 @@ class DatedStore(CertificateStore):
 def _to_pem(issued: IssuedCertificate) -> bytes:
     key = issued.key.private_bytes(
         serialization.Encoding.PEM,
-        # "EC PRIVATE KEY", as version 1.2 has it (RFC 5915).
+        # "EC PRIVATE KEY" (RFC 5915), as version 1.2 writes it.
         serialization.PrivateFormat.TraditionalOpenSSL,
         serialization.NoEncryption(),
     )

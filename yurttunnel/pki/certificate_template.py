@@ -1,4 +1,4 @@
-"""What certificates of servers and hubs in a cluster are like, and where they are kept."""
+"""Templates of the certificates of servers and hubs in a cluster, and their file prefixes."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from yurttunnel.pki.names import KUBELET_CLIENT_NAME, NODE_ORGANIZATION
 SERVING_SIGNER = "kubernetes.io/kubelet-serving"
 CLIENT_SIGNER = "kubernetes.io/kube-apiserver-client"
 NODE_USER_PREFIX = "system:node:"
-"""What the user names of nodes begin with (k8s.io/kubernetes/pkg/auth/nodeidentifier)."""
+"""The prefix of the user names of nodes (k8s.io/kubernetes/pkg/auth/nodeidentifier)."""
 NODES_ORGANIZATION = "system:nodes"
 SERVER_NAME = f"{NODE_USER_PREFIX}tunnel-server"
-"""The common name of the server's serving certificate; its signer demands the prefix."""
+"""The common name of the server's serving certificate; its signer requires the prefix."""
 
 SERVER_PREFIX = "yurttunnel-server"
 HUB_ORGANIZATION = "openyurt:yurthub"
-"""What the hub of a node is a member of, beside the group of nodes."""
+"""The organization of a node's hub, in addition to the group of nodes."""
 HUB_ADDRESS = IPv4Address("169.254.2.1")
 HUB_ADDRESS_6 = IPv6Address("fd00::2:1")
-"""At which pods find the hub of their node, unless it is told another address."""
+"""The default address at which pods reach the hub of their node."""
 HUB_NAMES = (
     "kubernetes",
     "kubernetes.default",
     "kubernetes.default.svc",
     "kubernetes.default.svc.cluster.local",
 )
-"""The names by which pods ask the API, and so the hub that stands in for it on their node."""
+"""The API's names, by which pods also reach the hub of their node in its place."""
 
 PROXY_CLIENT_PREFIX = "yurttunnel-server-proxy-client"
 HUB_PREFIX = "yurthub"
 HUB_SERVER_PREFIX = "yurthub-server"
-"""What the names of the files begin with in which they are kept."""
+"""The prefixes of the names of the files that store the certificates."""
 
 
 def serving_template(
     hosts: Collection[str] = (), addresses: Collection[Address] = ()
 ) -> CertificateTemplate:
-    """Describe the certificate of a server by which agents and callers know it."""
+    """Return the template of the certificate that authenticates a server to agents and callers."""
     return CertificateTemplate(
         SERVER_NAME,
         (NODES_ORGANIZATION,),
@@ -51,16 +51,16 @@ def serving_template(
 
 
 def proxy_client_template() -> CertificateTemplate:
-    """Describe the certificate by which kubelets and the other replicas know a server."""
+    """Return the template of the certificate for kubelets and the other replicas."""
     return CertificateTemplate(
         KUBELET_CLIENT_NAME, (NODE_ORGANIZATION,), CLIENT_AUTH, signer=CLIENT_SIGNER
     )
 
 
 def hub_client_template(node: str, further: Sequence[str] = ()) -> CertificateTemplate:
-    """Describe the certificate by which the API knows the hub of ``node``: as that node.
+    """Return the template of the certificate that authenticates the hub of ``node`` to the API.
 
-    ``further`` are organizations that an operator wants beside its own.
+    The hub authenticates as that node. ``further`` are organizations that an operator has added.
     """
     organizations = dict.fromkeys([HUB_ORGANIZATION, NODES_ORGANIZATION, *further])
     return CertificateTemplate(
@@ -69,7 +69,7 @@ def hub_client_template(node: str, further: Sequence[str] = ()) -> CertificateTe
 
 
 def hub_serving_template(node: str, addresses: Collection[Address]) -> CertificateTemplate:
-    """Describe the certificate by which pods know the hub of ``node``, as they know the API."""
+    """Return the template of the certificate that authenticates the hub of ``node`` to pods."""
     return CertificateTemplate(
         f"{NODE_USER_PREFIX}{node}",
         (NODES_ORGANIZATION,),

@@ -1,14 +1,14 @@
-"""Who a node is in a cluster, as a certificate of the cluster's authority says.
+"""The identity of a node in a cluster, from a certificate of the cluster's authority.
 
-The common name of such a certificate is at the same time the name of a Kubernetes user. A node
-may be called like somebody who may do more than a node, so it is not its name alone but has a
-prefix: ``tunnel-agent:edge-1``. A common name holds 64 characters (X.520, ub-common-name) and a
-node's name may have 253 (RFC 1123), so a name that is too long is cut and told apart from
-others by its SHA-256. The name itself is among the alternative names.
+The common name of such a certificate is also the name of a Kubernetes user. A node's name may be
+that of a user with more rights than a node, so the common name has a prefix:
+``tunnel-agent:edge-1``. A common name holds 64 characters (X.520, ub-common-name), but a node's
+name may have 253 (RFC 1123), so a name that is too long is truncated and made unique by its
+SHA-256. The complete name is one of the alternative names.
 
-yurttunnel 1.2 gave all nodes one common name, ``tunnel-agent-client``, and approved it for
-whatever alternative names were asked for. Such a certificate proves nothing about the node and
-is read only where the operator has allowed it.
+yurttunnel 1.2 gave all nodes one common name, ``tunnel-agent-client``, and approved it with any
+alternative names. Such a certificate does not identify a node and is accepted only if the operator
+allows it.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from yurttunnel.pki.names import (
 )
 
 COMMON_AGENT_NAME = "tunnel-agent-client"
-"""The common name that all agents of yurttunnel 1.2 have."""
+"""The common name of all agents of yurttunnel 1.2."""
 
 AGENT_NAME_PREFIX = "tunnel-agent:"
-"""What the common names of agents begin with."""
+"""The prefix of the common names of agents."""
 
 WARNING_INTERVAL = 3600.0
-"""Seconds between two warnings of the same node."""
+"""Seconds between two warnings about the same node."""
 MAX_NODES = 4096
-"""How many nodes are kept in mind for that."""
+"""The maximum number of nodes whose last warning is remembered."""
 
 _MAX_COMMON_NAME_LENGTH = 64
 _KEPT_OF_LONG_NAMES = 30
@@ -63,8 +63,8 @@ def common_name_of(node: str) -> str:
 def node_named_by(common_name: str, hosts: Iterable[str]) -> str:
     """Return the node that a certificate with this common name and these DNS names is for.
 
-    It is the one host whose common name this is. Raises :class:`BadIdentity`, also when there
-    are two.
+    It is the one host that this is the common name of. Raises :class:`BadIdentity` if there is none
+    or more than one.
     """
     nodes = [host for host in set(hosts) if common_name_of(host) == common_name]
     if len(nodes) != 1:
@@ -81,10 +81,11 @@ def has_common_name(certificate: x509.Certificate) -> bool:
 
 
 def cluster_identity(certificate: x509.Certificate, accept_common: bool = False) -> NodeIdentity:
-    """Read who a node is from its certificate, which TLS has verified already.
+    """Return the identity of a node from its certificate, which TLS has verified.
 
-    With ``accept_common`` one of yurttunnel 1.2 is read, too; its node is its only DNS name, and
-    it covers no networks. Raises :class:`BadIdentity` with a sentence when it is not a node's.
+    With ``accept_common``, a certificate of yurttunnel 1.2 is accepted, too; its only DNS name is
+    the node, and it covers no networks. Raises :class:`BadIdentity` with a sentence if it is not a
+    node's certificate.
     """
     if not has_common_name(certificate):
         return read_identity(certificate, node_named_by)
@@ -95,7 +96,7 @@ def cluster_identity(certificate: x509.Certificate, accept_common: bool = False)
             " with --accept-common-agent-certificates until that is done"
         )
     identity = read_identity(certificate, _only_host)
-    # Nobody has checked any of this, so it shall cover as little as it can.
+    # Nobody has verified any of this, so the identity covers as little as possible.
     narrow = replace(identity.identifiers, networks=frozenset(), default_route=False)
     return replace(identity, identifiers=narrow)
 
@@ -108,12 +109,12 @@ class NodeIdentification:
     def __init__(self, clock: IReactorTime, accepts_common: bool) -> None:
         self._clock = clock
         self._accepts_common = accepts_common
-        # When each node was warned of, the last one last.
+        # The time of each node's last warning, the latest last.
         self._warned: OrderedDict[str, float] = OrderedDict()
         self.counters = CommonCertificateCounters()
 
     def identify(self, certificate: x509.Certificate) -> NodeIdentity:
-        """Return whose certificate this is, which TLS has verified; raises ``BadIdentity``."""
+        """Return the identity in a certificate that TLS has verified; raises ``BadIdentity``."""
         if not has_common_name(certificate):
             return cluster_identity(certificate)
         if not self._accepts_common:
@@ -140,10 +141,10 @@ class NodeIdentification:
 
 
 def check_sibling(certificate: x509.Certificate) -> None:
-    """Raise :class:`BadIdentity` unless a verified certificate is that of a replica's server.
+    """Raise :class:`BadIdentity` unless a verified certificate is that of another replica's server.
 
-    It is the one by which servers are known to kubelets: ``tunnel-proxy-client``, without
-    alternative names, so that no node's is one.
+    It is the certificate that authenticates servers to kubelets: ``tunnel-proxy-client``, without
+    alternative names, which every node's certificate has.
     """
     try:
         subject, extensions = certificate.subject, certificate.extensions

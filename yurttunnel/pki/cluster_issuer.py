@@ -1,7 +1,8 @@
-"""The issuer that is a signer of a cluster, by a ``CertificateSigningRequest``.
+"""An issuer that requests certificates from a signer of the cluster.
 
-See "Certificates and Certificate Signing Requests" of the Kubernetes documentation. The request
-is read again by its name, which needs the verbs create and get and no more: not even a watch.
+It creates a ``CertificateSigningRequest`` (see "Certificates and Certificate Signing Requests" of
+the Kubernetes documentation) and polls it by name, which needs only the verbs create and get, not
+watch.
 """
 
 from __future__ import annotations
@@ -27,21 +28,21 @@ MAX_WAIT = 15 * 60.0
 """Seconds for the approval and the signature of one request."""
 _FIRST_PAUSE = 0.25
 _LONGEST_PAUSE = 10.0
-"""Seconds between two looks at a request."""
+"""Seconds between two reads of a request."""
 _LONGER_EACH_TIME = 1.25
-"""So that what took a while to be issued is found a quarter of that later at most."""
+"""The factor of the pauses: a certificate is found after at most a quarter more than its time to
+issue."""
 _MAX_CERTIFICATE = 256 * 1024
-"""Bytes that a certificate and its chain may have, encoded as it comes."""
+"""Bytes of a certificate and its chain, in base64."""
 _MAX_MESSAGE = 500
 
 
 class ClusterIssuer:
-    """A signer of the cluster, which is asked by whoever ``client`` is.
+    """A signer of the cluster, with requests made as the user of ``client``.
 
-    ``others`` are the same at other API servers of the cluster, where it has several: a request is
-    read there when the one before cannot be reached. ``usages`` are what the certificates are for,
-    as the API names it. A request that nobody waits for any more stays, and the cluster removes it
-    in its time.
+    ``others`` are clients of the cluster's other API servers: if one is unreachable, the request is
+    read from the next. ``usages`` are those of the certificates, as the API names them. An
+    abandoned request is not deleted; the cluster removes it in time.
     """
 
     final: tuple[type[Exception], ...] = ()
@@ -88,7 +89,7 @@ class ClusterIssuer:
 
 
 class _Waiting:
-    """The time from the creation of a request to the signer's answer."""
+    """The wait from the creation of a request to its result."""
 
     def __init__(
         self,
@@ -107,7 +108,7 @@ class _Waiting:
         self._said = ""
 
     async def certificate(self, created: Object) -> bytes:
-        """Look at the request, at first as it was created, until it has been answered."""
+        """Poll the request, beginning with its state at creation, until the signer has answered."""
         deadline = self._clock.seconds() + MAX_WAIT
         pause = _FIRST_PAUSE
         request: Mapping[str, Any] | None = created
@@ -123,13 +124,13 @@ class _Waiting:
             request = await self._look()
 
     async def _look(self) -> Mapping[str, Any] | None:
-        """Read the request again; ``None`` when the API does not show it at this time."""
+        """Read the request again; ``None`` if the API cannot be read at this time."""
         try:
             return mapping(await self._client.get(CERTIFICATE_SIGNING_REQUESTS, self._name))
         except NotFound:
             raise NotIssued(f"{self._name} was deleted before it was approved or denied") from None
         except (ApiError, ApiUnreachable) as error:
-            # A new request would be no better off, and leave this one behind.
+            # A new request would fare no better, and would leave this one behind.
             if isinstance(error, ApiUnreachable):
                 self._client = next(self._clients)
             self._say(f"{self._name} cannot be read: {error}")
@@ -169,9 +170,9 @@ def _name(request: Object) -> str:
 
 
 def _conditions(status: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return the conditions that hold, by type; one that does not say whether it does holds.
+    """Return the conditions that hold, by type; those without a ``status`` hold.
 
-    Only later versions of the API have its ``status`` (``CertificateSigningRequestCondition``).
+    Only later versions of the API have ``status`` (``CertificateSigningRequestCondition``).
     """
     return {
         str(each.get("type")): each
