@@ -1,12 +1,12 @@
-"""TLS contexts whose certificates rotate live.
+"""TLS contexts whose certificates are rotated without a restart.
 
-A context cannot be changed once it has made a connection, so rotation builds a new one and
-connections made from then on use it; those that exist keep what they were made with. Old
-sessions thereby keep old trust, too, which is why revocation closes sessions itself.
+A context cannot be changed once it has made a connection, so a rotation builds a new one for later
+connections; existing connections keep the old one. They also keep the old trust, which is why a
+revocation closes sessions itself.
 
-Common to both ends: TLS 1.3 preferred and 1.2 allowed, forward-secret AEAD ciphers only, no
-tickets and no session cache (a resumed session would carry an identity that was checked
-earlier), no renegotiation, no compression, and buffers that idle connections give back.
+Both ends prefer TLS 1.3 and allow 1.2, with forward-secret AEAD ciphers only. There are no tickets
+and no session cache (a resumed session would keep an identity that was verified earlier), no
+renegotiation and no compression. Idle connections release their buffers.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from yurttunnel.tunnel.host_names import in_ascii
 from yurttunnel.tunnel.tls import ALPN as TUNNEL_PROTOCOL
 
 ENROLMENT_PROTOCOL = b"yurttunnel-enroll/1"
-"""ALPN: an enrolment or a renewal; a certificate is not needed, but verified when presented."""
+"""ALPN for enrolments and renewals; a client certificate is optional, but verified if presented."""
 
 # AES-128 first: as strong as the P-256 keys here, and cheaper per byte than AES-256.
 _TLS12_CIPHERS = (
@@ -60,17 +60,17 @@ _OPTIONS = (
     | SSL.OP_CIPHER_SERVER_PREFERENCE
 )
 PEER_MUST_PRESENT = SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT
-"""The mode of verification that refuses peers without a certificate."""
+"""The verification mode that rejects peers without a certificate."""
 
 NAME_THE_SERVER = "or start the server with --cert-dns-names or --cert-ips"
-"""What else can be done about a server of ours whose certificate has not the name dialed."""
+"""The alternative fix if the certificate of one of our servers lacks the dialed name."""
 
 
 class Expected(NamedTuple):
-    """What is said to be expected of a server whose certificate is not acceptable.
+    """The expected authority and the advice in errors about a server's certificate.
 
-    ``authority`` is from whom it should be, ``advice`` what else can be done about one that has
-    another name than the one that was dialed.
+    ``authority`` is the expected issuer. ``advice`` is an alternative to dialing a name in the
+    certificate.
     """
 
     authority: str = "the authority that is trusted here"
@@ -80,22 +80,22 @@ class Expected(NamedTuple):
 _EXPECTED = Expected()
 
 _PARTIAL_WRITES = 0x1
-"""SSL_MODE_ENABLE_PARTIAL_WRITE of OpenSSL's ssl.h, which pyOpenSSL sets and does not name."""
+"""SSL_MODE_ENABLE_PARTIAL_WRITE of OpenSSL's ssl.h, which pyOpenSSL sets but does not export."""
 
 _NO_AUTO_CHAIN = 0x8
-"""SSL_MODE_NO_AUTO_CHAIN of ssl.h: none of the trusted certificates is sent along."""
+"""SSL_MODE_NO_AUTO_CHAIN of ssl.h: send none of the trusted certificates."""
 
 _log = Logger()
 
 
 class ServerNotTrusted(Exception):
-    """The server's certificate was refused; the text names the server and the reason."""
+    """The server's certificate was rejected; the text names the server and the reason."""
 
 
 class RotatingContexts:
-    """The context for the connections to come, whose ``credentials`` can be replaced.
+    """The context for new connections, whose ``credentials`` can be replaced.
 
-    Each function in ``on_rotated`` is called when they have been.
+    Each function in ``on_rotated`` is called after a replacement.
     """
 
     def __init__(self, credentials: Credentials) -> None:
@@ -105,13 +105,13 @@ class RotatingContexts:
 
     @property
     def generation(self) -> object:
-        """Something that is the same as long as the credentials are."""
+        """A value that changes whenever the credentials do."""
         return self._context
 
     def prepare(self, credentials: Credentials, now: datetime.datetime) -> Callable[[], None]:
-        """Do all of a rotation that can fail; the function that is returned does the rest.
+        """Do everything in a rotation that can fail; return a function that completes it.
 
-        Raises :class:`BadCredentials` when ``credentials`` are unusable at ``now`` (UTC).
+        Raises :class:`BadCredentials` if ``credentials`` are unusable at ``now`` (UTC).
         """
         credentials.check(now)
         context = self._build(credentials)
@@ -125,10 +125,9 @@ class RotatingContexts:
         return swap
 
     def rotate(self, credentials: Credentials, now: datetime.datetime) -> None:
-        """Use ``credentials`` for the connections to come.
+        """Use ``credentials`` for new connections.
 
-        Raises :class:`BadCredentials`, and everything stays as it was, when they are unusable
-        at ``now`` (UTC).
+        Raises :class:`BadCredentials`, and changes nothing, if they are unusable at ``now`` (UTC).
         """
         self.prepare(credentials, now)()
 
@@ -137,22 +136,22 @@ class RotatingContexts:
 
 
 class LiveContexts:
-    """Contexts, each with a function that gives the credentials it should have now."""
+    """Contexts, each with a function that returns its current credentials."""
 
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
         self._followers: list[tuple[RotatingContexts, Callable[[], Credentials]]] = []
 
     def follow(self, contexts: RotatingContexts, credentials: Callable[[], Credentials]) -> None:
-        """Have ``contexts`` use what ``credentials()`` gives from each update on."""
+        """Update ``contexts`` to the result of ``credentials()`` on each :meth:`update`."""
         self._followers.append((contexts, credentials))
 
     def update(self) -> None:
-        """Have all of them use their credentials, or raise and leave all as they were.
+        """Update the credentials of all contexts, or raise and change none.
 
-        Contexts whose credentials are the same as before are not touched. A certificate that has
-        expired is no reason to go on with authorities that are not believed any more: nobody
-        accepts it, unless the clock is wrong, and is set right.
+        Contexts whose credentials are unchanged are not touched. An expired certificate does not
+        prevent the removal of authorities that are no longer trusted: no peer accepts it, unless
+        the clock is wrong and is set later.
         """
         now = utc_now(self._clock)
         swaps = []
@@ -169,19 +168,19 @@ Trusted = TypeVar("Trusted", bound=Authorities | None)
 
 
 class LiveAuthorities(Generic[Trusted]):
-    """The authorities that the contexts of ``live`` trust, which may be changed."""
+    """The authorities that the contexts of ``live`` trust, which can be replaced."""
 
     def __init__(self, live: LiveContexts, authorities: Trusted) -> None:
         self._live = live
         self.current = authorities
 
     def use(self, authorities: Trusted) -> None:
-        """Have the contexts trust these from now on, or raise and leave everything as it was."""
+        """Replace the trusted authorities in the contexts, or raise and change nothing."""
         former, self.current = self.current, authorities
         try:
             self._live.update()
         except Exception:
-            # Put back, whatever it was; the caller tells.
+            # Restore the former authorities after any error; the caller reports it.
             self.current = former
             raise
 
@@ -190,12 +189,11 @@ class LiveAuthorities(Generic[Trusted]):
 class ServerContexts(RotatingContexts):
     """Contexts for the agents' listener.
 
-    ``required`` are the ALPN protocols for which the client's certificate is demanded,
-    ``optional`` those for which it is verified if there is one. Clients that offer none of
-    them do not get through the handshake.
+    ``required`` are the ALPN protocols that require a client certificate; for those in ``optional``
+    it is verified if presented. The handshake fails for clients that offer none of them.
 
-    The context demands a certificate of everybody, and the choice of an optional protocol
-    relaxes that for the one connection: what is forgotten here fails closed.
+    The context requires a certificate of every client, and the selection of an optional protocol
+    relaxes that for the one connection, so that mistakes fail closed.
     """
 
     def __init__(
@@ -209,7 +207,7 @@ class ServerContexts(RotatingContexts):
         super().__init__(credentials)
 
     def serverConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> SSL.Connection:
-        """Make the TLS state of a connection whose transport is ``tlsProtocol``."""
+        """Return the TLS state of a connection whose transport is ``tlsProtocol``."""
         return SSL.Connection(self._context, None)
 
     def _build(self, credentials: Credentials) -> SSL.Context:
@@ -226,13 +224,13 @@ class ServerContexts(RotatingContexts):
             if protocol in offered:
                 connection.set_verify(SSL.VERIFY_PEER)
                 return protocol
-        # Only an exception ends the handshake with the alert for this (RFC 7301 section 3.2).
+        # Only an exception ends the handshake with the right alert (RFC 7301 section 3.2).
         raise refusal("it offers no protocol that is served here (ALPN)")
 
     def _verify(
         self, connection: SSL.Connection, certificate: X509, error: int, depth: int, valid: int
     ) -> bool:
-        # The selection above is not called for clients that send no ALPN at all.
+        # The selection above is not called for clients that send no ALPN.
         chosen = connection.get_alpn_proto_negotiated()
         if not valid:
             problem = certificate_problem(error, "this server's authority")
@@ -246,8 +244,8 @@ class ClientContexts(RotatingContexts):
     """Contexts for connections to the servers.
 
     ``protocol`` is the only ALPN protocol that may be selected. Servers are verified by the
-    authorities of the credentials and by the name or address that was dialed; ``expected`` is said
-    of those that are not trusted. Without ``presents`` the certificate is kept back.
+    credentials' authorities and by the dialed name or address; ``expected`` is for errors about
+    servers that are not trusted. Without ``presents``, the client presents no certificate.
     """
 
     def __init__(
@@ -264,10 +262,10 @@ class ClientContexts(RotatingContexts):
         super().__init__(credentials)
 
     def creator(self, server_name: str, where: str = "") -> IOpenSSLClientConnectionCreator:
-        """Return what ``wrapClientTLS`` and ``TLSMemoryBIOFactory`` need to dial ``server_name``.
+        """Return the creator that ``wrapClientTLS`` and ``TLSMemoryBIOFactory`` need for a server.
 
-        A server whose certificate is not acceptable fails the handshake with
-        :class:`ServerNotTrusted`, which names ``where`` was dialed, or the server.
+        The handshake fails with :class:`ServerNotTrusted` if the certificate of ``server_name`` is
+        not acceptable; the error names ``where``, by default the server.
         """
         where = where or server_name
         return _ClientConnectionCreator(lambda: self._context, server_name, where, self._expected)
@@ -280,7 +278,7 @@ class ClientContexts(RotatingContexts):
 
 @implementer(IOpenSSLClientConnectionCreator)
 class _ClientConnectionCreator:
-    """Connections of Twisted's TLS to one server, always with the current context."""
+    """Creates Twisted TLS connections to one server, always with the current context."""
 
     def __init__(
         self,
@@ -295,7 +293,7 @@ class _ClientConnectionCreator:
         self._expected = expected
 
     def clientConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> SSL.Connection:
-        """Make the TLS state of a connection whose transport is ``tlsProtocol``."""
+        """Return the TLS state of a connection whose transport is ``tlsProtocol``."""
 
         def verify(
             connection: SSL.Connection, certificate: X509, error: int, depth: int, valid: int
@@ -330,8 +328,8 @@ class _ClientConnectionCreator:
 class UnverifiedConnections:
     """Connections for the first contact with a server, whose authority is not known yet.
 
-    They verify nothing. Their user checks what the server has sent before sending anything of
-    worth.
+    They verify nothing. The caller verifies what the server has sent before it sends anything
+    confidential.
     """
 
     def __init__(self, server_name: str, protocol: bytes) -> None:
@@ -339,18 +337,18 @@ class UnverifiedConnections:
         self._protocol = protocol
 
     def clientConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> SSL.Connection:
-        """Make the TLS state of a connection whose transport is ``tlsProtocol``."""
+        """Return the TLS state of a connection whose transport is ``tlsProtocol``."""
         context = _new_context(SSL.TLS_CLIENT_METHOD, ())
         context.set_alpn_protos([self._protocol])
-        # With no verification at all OpenSSL would not build the chain that is to be checked.
+        # With VERIFY_NONE, OpenSSL would not build the chain that the caller verifies.
         context.set_verify(SSL.VERIFY_PEER, lambda *_: True)
         return client_connection(context, self._server_name)
 
 
 def client_connection(context: SSL.Context, server_name: str) -> SSL.Connection:
-    """Make the TLS state of a connection that asks for ``server_name``.
+    """Return the TLS state of a connection that requests ``server_name``.
 
-    Addresses are not permitted as server names (RFC 6066 section 3), and are not told.
+    Addresses are not permitted in SNI (RFC 6066 section 3), so they are not sent.
     """
     connection = SSL.Connection(context, None)
     if not host_is_address(server_name):
@@ -359,16 +357,16 @@ def client_connection(context: SSL.Context, server_name: str) -> SSL.Connection:
 
 
 def peer_certificate(transport: ISSLTransport) -> x509.Certificate | None:
-    """Read the certificate that the peer of a TLS transport presented, once it is verified.
+    """Return the verified certificate of the peer of a TLS transport, ``None`` without one.
 
-    That is when the handshake is over. ``None`` when the peer presented none.
+    Valid only after the handshake.
     """
     certificate = transport.getPeerCertificate()
     return certificate.to_cryptography() if isinstance(certificate, X509) else None
 
 
 def server_context(credentials: Credentials) -> SSL.Context:
-    """Make a context that presents ``credentials``, without the rules for clients."""
+    """Return a context that presents ``credentials``, without verification of clients."""
     context = _new_context(SSL.TLS_SERVER_METHOD, credentials.authorities)
     _present(context, credentials, credentials.chain)
     context.set_session_id(b"yurttunnel")
@@ -378,14 +376,15 @@ def server_context(credentials: Credentials) -> SSL.Context:
 def client_context(
     credentials: Credentials, *protocols: bytes, presents: bool = True
 ) -> SSL.Context:
-    """Make a context that presents ``credentials``, offers ``protocols``, and verifies nothing.
+    """Return a context that presents ``credentials``, offers ``protocols``, and verifies nothing.
 
-    Without ``presents`` it only trusts by them. Its user says by ``set_verify`` what it demands of
-    servers.
+    Without ``presents``, only the authorities of the credentials are used. The caller configures
+    the verification of servers by ``set_verify``.
     """
     context = _new_context(SSL.TLS_CLIENT_METHOD, credentials.authorities)
     if presents:
-        # A server has its authorities itself, and would keep what is sent of them for each agent.
+        # The server has its authorities already, and would keep memory for those that each agent
+        # sends.
         context.set_mode(_NO_AUTO_CHAIN)
         chain = [each for each in credentials.chain if not is_issued_by(each, each)]
         _present(context, credentials, chain)
@@ -398,7 +397,7 @@ def _new_context(method: int, authorities: Sequence[x509.Certificate]) -> SSL.Co
     context.set_min_proto_version(SSL.TLS1_2_VERSION)
     context.set_options(_OPTIONS)
     context.set_mode(SSL.MODE_RELEASE_BUFFERS)
-    # Into memory everything can be written, and in one call however many records it makes.
+    # Memory BIOs accept all data, in one call for any number of records.
     context.clear_mode(_PARTIAL_WRITES)
     context.set_session_cache_mode(SSL.SESS_CACHE_OFF)
     context.set_cipher_list(_TLS12_CIPHERS)
@@ -431,8 +430,8 @@ def check_server_name(
 ) -> None:
     """Raise :class:`ServerNotTrusted` unless the certificate is for the name or address.
 
-    ``advice`` is what else can be done than to dial one that it is for, ``where`` what was dialed,
-    when that is more than the name.
+    ``advice`` is an alternative to dialing a name in the certificate. ``where`` is what was dialed,
+    if that is more than the name.
     """
     if not is_for(certificate, server_name):
         names = ", ".join(names_in(certificate))
@@ -445,7 +444,8 @@ def check_server_name(
 def is_for(certificate: x509.Certificate, host: str) -> bool:
     """Return whether a server's certificate is for the name or address ``host`` (RFC 9525).
 
-    The zone of an address says where to dial, on this machine alone: no certificate has one.
+    The zone of an address is ignored: it is only valid on this machine, and no certificate contains
+    one.
     """
     try:
         if host_is_address(host):
@@ -454,7 +454,7 @@ def is_for(certificate: x509.Certificate, host: str) -> bool:
         else:
             verify_certificate_hostname(certificate, host)
     except (VerificationError, CertificateError, ValueError):
-        # The last is for names that are none to this library, such as 123.
+        # ValueError: a name that this library does not accept, such as 123.
         return False
     return True
 

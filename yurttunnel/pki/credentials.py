@@ -1,4 +1,4 @@
-"""A key, its certificate and the authorities its holder trusts, checked to belong together."""
+"""A key with its certificate and the authorities that verify the peer."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from yurttunnel.pki.directory import StateDirectory, StateError
 
 BACKDATED = datetime.timedelta(minutes=5)
-"""How long before its issue a certificate is valid: how far two machines' clocks may differ."""
+"""How long before its issue a certificate is valid: the tolerated difference between two clocks."""
 
 PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 
 class BadCredentials(Exception):
-    """A key, certificate or authority that cannot be used; one line that says why."""
+    """A key, certificate or authority that cannot be used; one line describes why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What one end of a TLS connection needs: who it is, and whom it believes.
+    """The key, the certificate and the trusted authorities of one end of a TLS connection.
 
-    ``chain`` is sent after the certificate. ``authorities`` are those that the peer's
-    certificate must come from. This is the seam for other sources of certificates: whatever
-    obtains them makes one of these and hands it to the contexts.
+    ``chain`` is sent after the certificate. The peer's certificate must be issued by one of
+    ``authorities``. Every source of certificates creates instances of this class and passes them to
+    the contexts.
     """
 
     key: PrivateKey
@@ -39,7 +39,7 @@ class Credentials:
     authorities: tuple[x509.Certificate, ...]
 
     def check(self, now: datetime.datetime) -> None:
-        """Raise :class:`BadCredentials` unless these can be used at ``now`` (UTC)."""
+        """Raise :class:`BadCredentials` unless the credentials can be used at ``now`` (UTC)."""
         if self.key.public_key() != self.certificate.public_key():
             raise BadCredentials("the key does not belong to the certificate")
         if now >= self.certificate.not_valid_after_utc:
@@ -60,12 +60,12 @@ def pin_of(key: x509.Certificate | ec.EllipticCurvePublicKey | rsa.RSAPublicKey)
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
-    """Make a key of the kind used throughout: ECDSA P-256."""
+    """Return a new key, ECDSA P-256 as everywhere in this package."""
     return ec.generate_private_key(ec.SECP256R1())
 
 
 def key_to_pem(key: PrivateKey) -> bytes:
-    """Write a private key as PKCS #8, unencrypted."""
+    """Encode a private key as PKCS #8, unencrypted."""
     return key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
@@ -74,7 +74,7 @@ def key_to_pem(key: PrivateKey) -> bytes:
 
 
 def key_from_pem(pem: bytes) -> PrivateKey:
-    """Read a private key; raises :class:`BadCredentials`."""
+    """Decode a private key; raises :class:`BadCredentials`."""
     try:
         key = serialization.load_pem_private_key(pem, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
@@ -85,12 +85,12 @@ def key_from_pem(pem: bytes) -> PrivateKey:
 
 
 def certificates_to_pem(certificates: Sequence[x509.Certificate]) -> bytes:
-    """Write certificates one after the other."""
+    """Encode certificates, one after the other."""
     return b"".join(c.public_bytes(serialization.Encoding.PEM) for c in certificates)
 
 
 def certificates_from_pem(pem: bytes) -> tuple[x509.Certificate, ...]:
-    """Read one or more certificates; raises :class:`BadCredentials`."""
+    """Decode one or more certificates; raises :class:`BadCredentials`."""
     try:
         return tuple(x509.load_pem_x509_certificates(pem))
     except (ValueError, x509.InvalidVersion) as error:
@@ -98,7 +98,7 @@ def certificates_from_pem(pem: bytes) -> tuple[x509.Certificate, ...]:
 
 
 def is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
-    """Return whether the authority's key signed the certificate."""
+    """Return whether the authority's key has signed the certificate."""
     try:
         certificate.verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
@@ -107,7 +107,7 @@ def is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> 
 
 
 def load_key(directory: StateDirectory, name: str) -> PrivateKey | None:
-    """Read a private key's file, ``None`` when there is none; raises :class:`StateError`."""
+    """Read a private key from a file, ``None`` if none exists; raises :class:`StateError`."""
     pem = directory.read(name, secret=True)
     if pem is None:
         return None
@@ -118,7 +118,7 @@ def load_key(directory: StateDirectory, name: str) -> PrivateKey | None:
 
 
 def load_certificates(directory: StateDirectory, name: str) -> tuple[x509.Certificate, ...] | None:
-    """Read a file of certificates, ``None`` when there is none; raises :class:`StateError`."""
+    """Read certificates from a file, ``None`` if none exists; raises :class:`StateError`."""
     pem = directory.read(name)
     if pem is None:
         return None

@@ -1,4 +1,4 @@
-"""What a certificate is to be like, which may change at any time, and when that has settled."""
+"""The desired template of a certificate, which may change at any time."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from twisted.logger import Logger
 from yurttunnel.pki.issuer import Template
 
 SETTLE_TIME = 3.0
-"""Seconds for which the wanted names have to stay the same before they cost a new request."""
+"""Seconds for which the desired names have to be unchanged before a new request is made."""
 
 
 class TemplateUnknown(Exception):
-    """It is not known at this time what a certificate is to be like; one line says why."""
+    """The desired template is not known at this time; one line describes why."""
 
 
 class DesiredTemplate:
-    """Follows what ``template()`` says of the certificate ``name``; it may raise
-    :class:`TemplateUnknown`.
+    """Watches the desired template of the certificate ``name``.
 
-    ``unknown`` says in one line why that is not known now, ``None`` when it is.
+    ``template()`` returns it, or raises :class:`TemplateUnknown`. ``unknown`` is then the reason in
+    one line, and ``None`` while the template is known.
     """
 
     _log = Logger()
@@ -31,24 +31,25 @@ class DesiredTemplate:
         self._name = name
         self._template = template
         self._last: Template | None = None
-        # Since when it has been the same.
+        # The time of the last change.
         self._since = 0.0
         self.unknown: str | None = "nobody has looked yet what is wanted of it"
 
     @property
     def is_settled(self) -> bool:
-        """Whether it has stayed the same for long enough."""
+        """Whether the template has been unchanged for long enough."""
         return self._clock.seconds() - self._since >= SETTLE_TIME
 
     def look(self) -> Template | None:
-        """Return what is wanted now, ``None`` while that is not known."""
+        """Return the current template, ``None`` while it is not known."""
         try:
             template = self._template()
         except TemplateUnknown as error:
             self._became_unknown(str(error))
             return None
         except Exception as error:
-            # Of those who make it; what there is stays in use, and is asked about again.
+            # A defect in ``template()``: the certificate stays in use, and the next look tries
+            # again.
             if self.unknown is None:
                 self._log.failure("finding out what the {name} is for failed", name=self._name)
             self._became_unknown(f"internal error: {error!r}")

@@ -1,17 +1,16 @@
-"""The state directory: where keys, certificates, tokens and revocations are kept.
+"""The state directory, which stores keys, certificates, tokens and revocations.
 
-It belongs to the user who runs the process, or to root, and is closed to everybody else. A new
-or empty directory is made so; one that has content and is open to others is refused, because what
-lies in it may not be ours and whoever can write to it can replace the keys. The same holds for
-files in it that are another user's, for a symbolic link in its place, and for a directory above it
-in which others could put another one into its place. Only root looks into one of another user,
-who may do all that at any time: so each access opens the directory, looks whose it is, and goes on
-by the descriptor, whatever its path leads to meanwhile. Group members may be allowed to enter and
-list it (0750), so that a socket in it can be shared with them: the files that hold secrets are 0600
-whatever the directory's mode is, and so are those that are locked.
+It belongs to the user of the process or to root, and other users have no access. A new or empty
+directory is made private; one that has content and is open to others is rejected, since its content
+may be foreign and others could replace the keys. The same holds for files in it that belong to
+another user, for a symbolic link in its place, and for parent directories in which others could
+replace it. Only root may open a directory of another user, who could do all of this at any time;
+each access therefore opens the directory, checks its owner, and continues with the descriptor,
+whatever the path refers to by then. Group members may be allowed to enter and list it (0750), to
+share a socket in it: files with secrets and lock files are 0600 whatever the directory's mode is.
 
-One process has it at a time (:meth:`StateDirectory.hold`): what it has read would not follow what
-another one writes.
+Only one process at a time may use it (:meth:`StateDirectory.hold`), because a process does not
+notice changes that another one makes to what it has read.
 """
 
 from __future__ import annotations
@@ -32,18 +31,18 @@ from twisted.logger import Logger
 from yurttunnel.ops.private_files import ExposedPath, check_above
 
 RESERVE = ".reserve"
-"""The file that keeps room on the disk for what has to be written though it is full."""
+"""The file that reserves disk space for writes that must succeed on a full disk."""
 
 LOCK = ".lock"
-"""The file that is locked while something is changed."""
+"""The lock file for one change."""
 
 HELD = ".held"
-"""The file that is locked as long as a process has the directory."""
+"""The lock file that a process holds as long as it uses the directory."""
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP)
-"""What flock(2) says where a file system has no locks."""
+"""The errors of flock(2) on file systems without locks."""
 
 _LOCKS = Path("/proc/locks")
 
@@ -51,22 +50,22 @@ _FORBIDDEN_DIRECTORY_BITS = stat.S_IWGRP | stat.S_IRWXO
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE_FLAGS = os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 _MAX_FILE_SIZE = 16 * 1024 * 1024
-"""Bytes; nothing that is kept here grows so far, so a longer file is not ours."""
+"""Bytes; no file here becomes that large, so a larger one is foreign."""
 
 log = Logger()
 
 
 class StateError(Exception):
-    """The state directory cannot be used; one line that names the path and the fix."""
+    """The state directory cannot be used; one line names the path and the fix."""
 
     @property
     def disk_is_full(self) -> bool:
-        """It is for want of room that something could not be written."""
+        """Whether a write failed because the disk is full."""
         return isinstance(self.__cause__, OSError) and self.__cause__.errno in _FULL
 
 
 class StateDirectory:
-    """A directory that only its owner can use, with files that are replaced whole.
+    """A directory that only its owner can use, with files that are replaced atomically.
 
     All methods raise :class:`StateError`. Names are plain file names without a slash.
     """
@@ -77,7 +76,7 @@ class StateDirectory:
 
     @classmethod
     def open(cls, path: str | Path) -> StateDirectory:
-        """Use ``path``, and make it (0700) when it is not there."""
+        """Open ``path``, and create it (0700) if it does not exist."""
         directory = cls(Path(path))
         with _explained(directory.path), _explained_above(directory.path):
             check_above(directory.path)
@@ -88,16 +87,17 @@ class StateDirectory:
 
     @classmethod
     def open_existing(cls, path: str | Path) -> StateDirectory:
-        """Use ``path``, which must be there: for commands that look at another's state.
+        """Open ``path``, which must exist: for commands that access another process's state.
 
-        To root it may be any user's, who gets what root writes there.
+        Root may open the directory of any user, who then owns the files that root writes there.
         """
         directory = cls(Path(path))
         with _explained(directory.path):
             directory._check_kind()
             directory._owners = (0, os.geteuid())
             if os.geteuid() == 0:
-                # Nobody but whose state it is may lead it elsewhere, and only to what is his, too.
+                # Only the owner of the state can redirect the path, and only to the owner's own
+                # files.
                 directory._owners = None
                 with directory._opened() as descriptor:
                     directory._owners = (os.fstat(descriptor).st_uid,)
@@ -106,15 +106,15 @@ class StateDirectory:
         return directory
 
     def subdirectory(self, name: str) -> StateDirectory:
-        """Use a directory within this one, made when it is not there; links are not followed."""
+        """Open a subdirectory, and create it if it does not exist; links are not followed."""
         return StateDirectory.open(self.path / name)
 
     def read(self, name: str, secret: bool = False) -> bytes | None:
-        """Return the content of a file, ``None`` when there is none.
+        """Return the content of a file, ``None`` if it does not exist.
 
-        Only plain files are read, no symbolic links, and none that another user than root and
-        the directory's owner has, or can change. A ``secret`` file must be closed to the group
-        and others.
+        Only regular files are read, not symbolic links, and only files that no user other than
+        root, this process's and the directory's owner owns or can change. A ``secret`` file must
+        not be accessible to group and others.
         """
         path = self.path / name
         with _explained(path):
@@ -141,9 +141,9 @@ class StateDirectory:
         return content
 
     def write(self, name: str, content: bytes) -> None:
-        """Replace a file (0600) so that readers see the old or the new content, also after a crash.
+        """Replace a file (0600) atomically and durably.
 
-        Whoever shares the directory never sees a file that is half written.
+        Readers see the old or the new content, never a partially written file, also after a crash.
         """
         path = self.path / name
         with _explained(path), self._opened() as directory:
@@ -165,12 +165,12 @@ class StateDirectory:
             os.fsync(directory)
 
     def sync(self) -> None:
-        """Have files keep the names that they were given, also after a loss of power."""
+        """Make renames in the directory durable across a power loss."""
         with _explained(self.path), self._opened() as directory:
             os.fsync(directory)
 
     def remove(self, name: str) -> None:
-        """Remove a file; none there is no error."""
+        """Remove a file, if it exists."""
         with (
             _explained(self.path / name),
             contextlib.suppress(FileNotFoundError),
@@ -179,12 +179,12 @@ class StateDirectory:
             os.unlink(name, dir_fd=directory)
 
     def names(self) -> list[str]:
-        """List the files, without those that are being written."""
+        """List the files, without temporary ones."""
         with _explained(self.path), self._opened() as directory:
             return sorted(name for name in os.listdir(directory) if not name.startswith("."))
 
     def fingerprint(self, name: str) -> tuple[int, int, int] | None:
-        """Return a value that changes when :meth:`write` replaces the file; ``None``: no file."""
+        """Return a value that changes when :meth:`write` replaces a file; ``None`` without one."""
         with _explained(self.path / name):
             try:
                 with self._opened() as directory:
@@ -195,11 +195,11 @@ class StateDirectory:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep other processes from changing what this one reads and writes back.
+        """Lock the directory against changes by other processes for a read-modify-write.
 
-        Meant for the milliseconds of one change. Another process that holds the lock for
-        longer is an error rather than a wait. As with :meth:`hold`, nobody is kept out where the
-        file system has no locks: a node has to be revoked there, too.
+        Meant for the milliseconds of one change. If another process holds the lock, the call fails
+        rather than waits. As with :meth:`hold`, there is no exclusion on file systems without
+        locks, since revoking a node has to work there, too.
         """
         descriptor = self._open_private(LOCK)
         try:
@@ -217,10 +217,10 @@ class StateDirectory:
             os.close(descriptor)
 
     def hold(self) -> Callable[[], object]:
-        """Keep other processes from using the directory, until the function returned is called.
+        """Lock the directory against use by other processes, until the returned function is called.
 
-        The end of this process lets go of it, too, whatever ends it. Some file systems of a
-        network know no locks: there nobody is kept out, and the log says so.
+        The lock also ends with this process, however that ends. Some network file systems have no
+        locks: there is no exclusion there, and a warning is logged.
         """
         descriptor = self._open_private(HELD)
         release = weakref.finalize(self, os.close, descriptor)
@@ -245,10 +245,10 @@ class StateDirectory:
         return release
 
     def reserve(self, size: int) -> None:
-        """Keep ``size`` bytes on the disk for :meth:`use_reserve`, unless they are kept already.
+        """Reserve ``size`` bytes of disk space for :meth:`use_reserve`, if not reserved yet.
 
-        The write that follows that is to need nothing else that a disk may be out of, so the
-        file that it locks is made here, too.
+        The lock file is created here, too, so that the write after :meth:`use_reserve` needs
+        nothing else that a full disk lacks.
         """
         os.close(self._open_private(LOCK))
         descriptor = self._open_private(RESERVE)
@@ -270,7 +270,7 @@ class StateDirectory:
             os.close(descriptor)
 
     def use_reserve(self) -> bool:
-        """Free what :meth:`reserve` keeps, for a write that follows; ``False``: there is none."""
+        """Free the space of :meth:`reserve` for a later write; ``False`` if there is none."""
         with _explained(self.path / RESERVE), self._opened() as directory:
             try:
                 os.unlink(RESERVE, dir_fd=directory)
@@ -279,7 +279,7 @@ class StateDirectory:
         return True
 
     def _open_private(self, name: str) -> int:
-        """Return a descriptor of a file that nobody else can open, and so none can lock."""
+        """Return a descriptor of a file that nobody else can open, and so nobody else can lock."""
         path = self.path / name
         with _explained(path), self._opened() as directory:
             descriptor = os.open(name, os.O_RDWR | _FILE_FLAGS, 0o600, dir_fd=directory)
@@ -298,7 +298,8 @@ class StateDirectory:
         return descriptor
 
     def _create(self) -> bool:
-        # Those above would be open to whomever the umask lets in, if Path.mkdir made them.
+        # ``Path.mkdir(parents=True)`` would create the parents with permissions that depend on the
+        # umask.
         for parent in reversed(self.path.parents):
             with contextlib.suppress(FileExistsError):
                 parent.mkdir(mode=0o755)
@@ -309,7 +310,7 @@ class StateDirectory:
         return True
 
     def _check_kind(self) -> None:
-        """Raise unless it is a directory; opening one says no more than that it is none."""
+        """Raise unless the path is a directory; the error of ``open`` would not name the kind."""
         status = os.lstat(self.path)
         if stat.S_ISLNK(status.st_mode):
             raise StateError(f"{self.path} is a symbolic link: name the directory that it leads to")
@@ -333,7 +334,7 @@ class StateDirectory:
                 raise OSError(number, os.strerror(number))
 
     def _open(self) -> int:
-        """Return a descriptor of the directory, once it is known whose that is."""
+        """Return a descriptor of the directory, after a check of its owner."""
         descriptor = os.open(self.path, _DIRECTORY_FLAGS)
         owner = os.fstat(descriptor).st_uid
         if self._owners is not None and owner not in self._owners:
@@ -354,20 +355,19 @@ class StateDirectory:
 
 
 def make_private(path: Path) -> None:
-    """Make a directory (0700), and those above it, where they are not there.
+    """Create a directory (0700) and its parents, if they do not exist.
 
-    Raises :class:`StateError`. Whose it is, and who else can use it, does not matter.
+    Raises :class:`StateError`. The owner and mode of an existing directory are not checked.
     """
     with _explained(path), _explained_above(path):
         StateDirectory(path)._create()
 
 
 class HeldDirectory(Service):
-    """Holds a state directory from its making on, so before anything in it is read.
+    """Holds the lock of a state directory from its creation on, before anything is read from it.
 
-    It is to be stopped when the process begins to end: while it drains, its successor may have the
-    directory. Raises :class:`StateError`, also when another process has
-    it.
+    Stop it as soon as the shutdown begins: the next process may use the directory while this one
+    drains. Raises :class:`StateError`, also if another process holds the directory.
     """
 
     def __init__(self, path: Path) -> None:
@@ -380,7 +380,7 @@ class HeldDirectory(Service):
 
 
 def _check_file(path: Path, status: os.stat_result, owner: int) -> None:
-    """Raise unless nobody else can have written a file of a directory of ``owner``."""
+    """Raise unless only root, this process and the directory's ``owner`` can write the file."""
     if status.st_uid not in {0, os.geteuid(), owner}:
         raise StateError(
             f"{path} belongs to another user (id {status.st_uid}): check where it came from, and"
@@ -394,9 +394,9 @@ def _check_file(path: Path, status: os.stat_result, owner: int) -> None:
 
 
 def _give_to_owner(descriptor: int, directory: int) -> None:
-    """Let the directory's owner read what root writes: a command for a server's state.
+    """Make the directory's owner the owner of a file that root writes, as a command may do.
 
-    Not a file with other names: its owner may have linked somebody else's to here.
+    A file with several hard links is not changed: the owner may have linked another user's file.
     """
     if os.geteuid() == 0 and os.fstat(descriptor).st_nlink == 1:
         status = os.fstat(directory)
@@ -404,12 +404,12 @@ def _give_to_owner(descriptor: int, directory: int) -> None:
 
 
 def _holder_of(status: os.stat_result) -> str:
-    """Return which process has locked a file, as the kernel lists it (proc_locks(5))."""
+    """Return the process that has locked a file, from the kernel's list (proc_locks(5))."""
     device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     with contextlib.suppress(OSError):
         for line in _LOCKS.read_text("ascii").splitlines():
             words = line.split()
-            # A process of another container has no number here.
+            # A process in another container has the number 0.
             if words[1:2] == ["FLOCK"] and words[5:6] == [device] and words[4] != "0":
                 return f"process {words[4]}"
     return "another process"
@@ -417,7 +417,7 @@ def _holder_of(status: os.stat_result) -> str:
 
 @contextlib.contextmanager
 def _explained(path: Path) -> Iterator[None]:
-    """Turn errors of the operating system into sentences that say what to do."""
+    """Convert errors of the operating system to sentences with the fix."""
     try:
         yield
     except ExposedPath as error:
@@ -428,7 +428,7 @@ def _explained(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _explained_above(path: Path) -> Iterator[None]:
-    """Explain what this user may not do above ``path``, where that is why it is not there."""
+    """Explain missing permissions above ``path``, if these are why it does not exist."""
     try:
         yield
     except PermissionError as error:

@@ -1,12 +1,12 @@
-"""Whom of a cluster to believe, found with nothing but a bootstrap token, as kubeadm does.
+"""Discovery of a cluster's authorities with only a bootstrap token, as kubeadm does it.
 
-The API shows everybody the ConfigMap ``cluster-info`` in ``kube-public``: a kubeconfig with the
-cluster's authorities, and a signature of it for each token (RFC 7515, appendix F), so that whoever
-has the token knows that somebody else with it has made them. Since a token is shared by all
-nodes that join, pins of the authorities' keys say more than it does: with pins only an authority
-that is pinned is believed to have issued the certificate of the API, which then has to say the same
-once more. See "Token discovery with CA pinning" of kubeadm's documentation, and
-cmd/kubeadm/app/discovery/token.
+The ConfigMap ``cluster-info`` in ``kube-public`` is readable without authentication. It contains a
+kubeconfig with the cluster's authorities, and a signature of it for each token (RFC 7515, appendix
+F), which proves to holders of the token that another holder has signed it. All joining nodes share
+a token, so pins of the authorities' keys are stronger: with pins, only a pinned authority is
+trusted to verify the API's certificate, and the ConfigMap is then read once more over the verified
+connection and must be the same. See "Token discovery with CA pinning" of kubeadm's documentation,
+and cmd/kubeadm/app/discovery/token.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ _TOKEN = re.compile(r"([a-z0-9]{6})\.([a-z0-9]{16})", re.ASCII)
 
 
 class DiscoveryFailed(Exception):
-    """The authorities were not found, or are not believed; one line says why."""
+    """The authorities were not found or are not trusted; one line describes why."""
 
 
 class BadBootstrapToken(ValueError):
-    """A text is no bootstrap token; the message does not repeat it."""
+    """A text that is not a bootstrap token; the message does not repeat it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +75,12 @@ class BootstrapToken:
 
     @property
     def bearer(self) -> str:
-        """What the API is shown."""
+        """The bearer token for the API."""
         return f"{self.id}.{self.secret}"
 
 
 def parse_pin(text: str) -> str:
-    """Read ``sha256:HEX``, the pin of an authority's key; return the hex as ``pin_of`` does."""
+    """Parse ``sha256:HEX``, the pin of an authority's key; return HEX as ``pin_of`` does."""
     match = _PIN.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text!r} is not the pin of an authority: sha256: and 64 hex digits")
@@ -92,8 +92,8 @@ async def discover(
 ) -> Authorities:
     """Return the authorities of the cluster whose API is at the URL ``server``.
 
-    Without ``pins`` whoever knows the token is believed. Raises :class:`DiscoveryFailed`; both
-    calls have the deadline of :class:`KubeClient`.
+    Without ``pins``, every holder of the token is trusted. Raises :class:`DiscoveryFailed`; both
+    requests have the deadline of :class:`KubeClient`.
     """
     anybody = KubeClient(reactor, _anonymously(server, ()), _unverified(reactor, server))
     kubeconfig = _signed(await _cluster_info(anybody), token)
@@ -156,7 +156,7 @@ def _signed(data: dict[str, str], token: BootstrapToken) -> str:
 
 
 def is_signed_by(kubeconfig: str, signature: str, token: BootstrapToken) -> bool:
-    """Return whether a detached JWS (HS256) of ``kubeconfig`` was made with ``token``."""
+    """Return whether ``signature`` is a detached JWS (HS256) of ``kubeconfig`` by ``token``."""
     header, _, rest = signature.partition(".")
     payload, _, given = rest.partition(".")
     try:
@@ -167,7 +167,7 @@ def is_signed_by(kubeconfig: str, signature: str, token: BootstrapToken) -> bool
         return False
     if payload or not isinstance(named, dict):
         return False
-    # What the header says of the algorithm decides nothing, but another one is not ours.
+    # The algorithm is fixed; a header with another one is rejected.
     if named.get("alg") != "HS256" or named.get("kid") != token.id:
         return False
     return hmac.compare_digest(
@@ -176,7 +176,7 @@ def is_signed_by(kubeconfig: str, signature: str, token: BootstrapToken) -> bool
 
 
 def _authorities_in(kubeconfig: str) -> Authorities:
-    # PyYAML is not needed again once the hub has its certificate.
+    # Imported late: the hub does not need PyYAML any more once it has its certificate.
     from yurttunnel.kube.yaml_documents import yaml_document
 
     try:
@@ -203,9 +203,9 @@ def _from_base64(text: str) -> bytes:
 
 
 def _unverified(reactor: IReactor, server: str) -> IStreamClientEndpoint:
-    """Return the way to an API by TLS that verifies nothing.
+    """Return an endpoint for an API over TLS without verification.
 
-    It is for what proves by itself that it is true.
+    It is for data that is authenticated by its signature.
     """
     host, port = address_of(server)
     tcp = HostnameEndpoint(reactor, host, port, timeout=CONNECT_SECONDS)

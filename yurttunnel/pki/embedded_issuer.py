@@ -1,4 +1,4 @@
-"""The issuer that is the embedded authority, for certificates of the process that has its key."""
+"""The issuer for certificates of the process that holds the embedded authority's key."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from yurttunnel.pki.renewal_schedule import STANDALONE_SCHEDULE
 
 
 class OwnTemplate(Template, Protocol):
-    """What a certificate of this process is to be like, and its usage, which stays the same."""
+    """The template of a certificate of this process, whose usage never changes."""
 
     @property
     def usage(self) -> str:
-        """One of ``SERVER_AUTH`` and ``CLIENT_AUTH``."""
+        """``SERVER_AUTH`` or ``CLIENT_AUTH``."""
 
 
 class EmbeddedIssuer:
-    """Signs whatever is asked for, at once: nobody but this process can ask."""
+    """Signs every request at once, since only this process can make requests."""
 
     final: tuple[type[Exception], ...] = ()
 
@@ -36,7 +36,7 @@ class EmbeddedIssuer:
         self._lifetime = lifetime
 
     async def issue(self, request: bytes, waits: Callable[[str], object]) -> Chain:
-        """Return the certificate, with the authority's own after it."""
+        """Return the certificate, followed by the authority's."""
         key = key_of_request(request.decode("ascii"))
         asked = x509.load_pem_x509_csr(request)
         try:
@@ -60,10 +60,10 @@ def own_certificate(
     store: CertificateStore,
     lifetime: float,
 ) -> CertificateRenewal:
-    """Return what keeps a certificate of this process good, which is there then.
+    """Return the renewal of a certificate of this process, with the first one issued.
 
-    Raises :class:`StateError` when it cannot be kept for the next start, unless that is for want
-    of room: it is tried again while the process runs.
+    Raises :class:`StateError` if the certificate cannot be stored, except on a full disk: storing
+    is retried while the process runs.
     """
 
     def misfit(certificate: x509.Certificate) -> str | None:

@@ -1,4 +1,4 @@
-"""The agent's end of the enrolment exchange: a first certificate, and each one after it."""
+"""The agent's side of the enrolment protocol, for the first certificate and for renewals."""
 
 from __future__ import annotations
 
@@ -64,23 +64,23 @@ from yurttunnel.pki.token import JoinToken
 from yurttunnel.pki.wrong_clock import Misdated
 
 EXCHANGE_DEADLINE = 15.0
-"""Seconds for one exchange, from dialing to the answer."""
+"""Seconds for one exchange, from dialing to the response."""
 
 
 class EnrolmentFailed(NotIssued):
-    """No usable answer: the network, or a server that is not what it should be.
+    """No usable response: a network error, or a server that behaves incorrectly.
 
-    Trying again may work, unlike after ``EnrolmentRefused`` and ``ServerNotTrusted``.
+    A retry may succeed, unlike after ``EnrolmentRefused`` and ``ServerNotTrusted``.
     """
 
 
 class ClockSeemsWrong(EnrolmentFailed):
-    """A certificate is not valid by the clock of this machine, and good but for that."""
+    """A certificate is not valid by this machine's clock, but otherwise correct."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """Where a server is: the name or address to verify, its port, and the endpoint to dial."""
+    """The name or address of a server to verify, its port, and the endpoint to dial."""
 
     name: str
     port: int
@@ -100,11 +100,11 @@ async def enroll(
     csr: str,
     server: ServerAddress,
 ) -> Chain:
-    """Exchange a join token for the certificate that ``csr`` asks for, and its authority's.
+    """Exchange a join token for the certificate that ``csr`` requests, and return its chain.
 
-    The token's secret is sent only after the server has shown the authority that the token
-    pins, and a certificate from it for the server's name that is valid now. One that is good but
-    for the time is asked for its own.
+    The token's secret is sent only after the server has presented the authority that the token
+    pins, and a currently valid certificate of it for the server's name. A server whose certificate
+    is correct except for its validity period is asked for its time instead.
 
     Raises ``EnrolmentRefused``, :class:`ServerNotTrusted` and :class:`EnrolmentFailed`.
     """
@@ -142,9 +142,9 @@ async def renew(
     csr: str,
     server: ServerAddress,
 ) -> Chain:
-    """Exchange a certificate that is still good for the one that ``csr`` asks for.
+    """Exchange a certificate that is still valid for the one that ``csr`` requests.
 
-    Raises as :func:`enroll` does.
+    Raises the same errors as :func:`enroll`.
     """
     contexts = ClientContexts(current, ENROLMENT_PROTOCOL)
     request = EnrolmentRequest(node=node, identifiers=format_identifiers(identifiers), csr=csr)
@@ -154,9 +154,9 @@ async def renew(
 
 
 class _PinnedServer(UnverifiedConnections):
-    """A server whose authority is only known by its pin, until :meth:`check` has found it.
+    """A server whose authority is known only by its pin, until :meth:`check` has found it.
 
-    ``misdated`` says that all is well but the time.
+    ``misdated`` is set if the server is correct except for its certificate's validity period.
     """
 
     def __init__(self, clock: IReactorTime, server: ServerAddress, pin: str) -> None:
@@ -209,9 +209,8 @@ def _verifiable_name(
 ) -> x509.DNSName | x509.IPAddress | None:
     """Return one of a certificate's names by which its chain can be verified.
 
-    Which one makes no difference to the chain. That which was dialed, and has been looked for
-    before, may be none to this library, unlike to TLS: one with an underscore, such as
-    containers have.
+    Any of them gives the same result for the chain. The dialed name has been checked before, and
+    this library may not accept it although TLS does: one with an underscore, as containers have.
     """
     names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     for name in names:
@@ -226,7 +225,7 @@ def _has_pin(certificate: x509.Certificate, pin: str) -> bool:
     try:
         return pin_of(certificate) == pin
     except (ValueError, UnsupportedAlgorithm):
-        # A stranger's certificate may have a key of any kind.
+        # A foreign certificate may have a key of any type.
         return False
 
 
@@ -238,7 +237,7 @@ def _checked(
     identifiers: Identifiers,
     authority: x509.Certificate,
 ) -> Chain:
-    """Return the certificate and its authority's, if ``answer`` has what was asked for."""
+    """Return the certificate and its authority's, if ``answer`` contains what was requested."""
     try:
         response = decode_response(answer)
     except EnrolmentRefused as error:
@@ -250,9 +249,10 @@ def _checked(
     try:
         certificate = certificates_from_pem(response.certificate.encode())[0]
         if now >= certificate.not_valid_after_utc:
-            # Where it has not begun yet the server, by whose clock it has, takes it all the same.
+            # A certificate that is not valid here yet is accepted: it is valid by the server's
+            # clock.
             misdated = Misdated.by(now, "the certificate that the server sent", certificate)
-            # It was made just now, by the clock of the server.
+            # The certificate was just issued, so it shows the server's clock.
             server_time = certificate.not_valid_before_utc + BACKDATED
             raise ClockSeemsWrong(f"{where}: {misdated.sentence(server_time)}")
         if asked.public_key() != certificate.public_key():
@@ -273,7 +273,7 @@ async def _exchange(
     creator: IOpenSSLClientConnectionCreator,
     ask: Callable[[SSL.Connection], bytes],
 ) -> bytes:
-    """Return what a server answers to ``ask(connection)``, which verifies it first."""
+    """Return the server's response to ``ask(connection)``, which verifies the server first."""
     conversation = Deferred.fromCoroutine(_converse(clock, server, creator, ask))
     conversation = conversation.addTimeout(EXCHANGE_DEADLINE, clock)
     where = server.where
@@ -292,7 +292,7 @@ async def _exchange(
     except ConnectionDone:
         raise EnrolmentFailed(f"{where}: the server closed without an answer") from None
     except Exception as error:
-        # Endpoints fail with exceptions of many unrelated kinds.
+        # Endpoints raise exceptions of many unrelated types.
         raise EnrolmentFailed(f"{where}: {error}") from error
 
 
@@ -308,7 +308,7 @@ async def _converse(
     try:
         await server.endpoint.connect(TLSMemoryBIOFactory(creator, True, factory, clock))
     except ConnectingCancelledError:
-        # What Twisted's endpoints make of being cancelled; it is no CancelledError.
+        # Twisted's endpoints convert a cancellation to this, which is not a CancelledError.
         raise CancelledError from None
     try:
         return await protocol.answer
@@ -318,7 +318,7 @@ async def _converse(
 
 @implementer(IHandshakeListener)
 class _ExchangeProtocol(Int32StringReceiver):
-    """Sends the request once the server is verified; ``answer`` fires with the response."""
+    """Sends the request after the server is verified; ``answer`` fires with the response."""
 
     transport: TLSMemoryBIOProtocol
     MAX_LENGTH = MAX_MESSAGE_LENGTH
@@ -330,7 +330,7 @@ class _ExchangeProtocol(Int32StringReceiver):
         self.answer: Deferred[bytes] = Deferred()
 
     def connectionMade(self) -> None:
-        """Remember that there is something to close."""
+        """Note that there is a connection to close."""
         self._open = True
 
     def handshakeCompleted(self) -> None:
@@ -353,7 +353,7 @@ class _ExchangeProtocol(Int32StringReceiver):
         self._finish(reason)
 
     def close(self) -> None:
-        """Close the connection; there is nothing left that it could carry."""
+        """Abort the connection, which has no more data to transfer."""
         self._done = True
         if self._open:
             self.transport.abortConnection()

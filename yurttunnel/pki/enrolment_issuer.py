@@ -1,4 +1,4 @@
-"""The issuer that is a server to which a node enrols, and what is kept of that."""
+"""The issuer that enrolls a node at its servers, and the node's stored certificate."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ PENDING_KEY = "pending.key"
 
 @dataclass(frozen=True, slots=True)
 class EnrolledTemplate:
-    """A node's certificate for what the node is called and has: names that servers vouch for."""
+    """The template of a node's certificate: its name and identifiers, which servers verify."""
 
     node: str
     identifiers: Identifiers
 
     def request(self, key: PrivateKey) -> bytes:
-        """Make the request, without any name: the enrolment has them."""
+        """Return a request without names, which the enrolment message contains."""
         return request_certificate(key).encode("ascii")
 
     def problem(self, certificate: x509.Certificate) -> str | None:
-        """Complete "the certificate ..." when it is not the node's, or does not cover all."""
+        """Complete "the certificate ..." if it is not the node's or lacks an identifier."""
         try:
             identity = identity_from_certificate(certificate)
         except BadIdentity as error:
@@ -65,12 +65,12 @@ class EnrolledTemplate:
         return f"lacks {', '.join(missing)}" if missing else None
 
     def covers(self, other: Template) -> bool:
-        """Return whether it is the same."""
+        """Return whether the other template is the same."""
         return self == other
 
 
 class NodeStore(CertificateStore):
-    """Keeps a node's certificate in ``node.pem``, and the key that it enrols with before that."""
+    """Stores a node's certificate in ``node.pem``, and before that the key that it enrolls with."""
 
     def __init__(self, directory: StateDirectory) -> None:
         super().__init__(directory, NODE_FILE)
@@ -80,10 +80,10 @@ class NodeStore(CertificateStore):
         self._directory.remove(PENDING_KEY)
 
     def pending_key(self) -> PrivateKey:
-        """Return the key to enrol with, the same until there is a certificate.
+        """Return the key to enroll with, the same until there is a certificate.
 
-        If the answer is lost, the server has enrolled this key, and only a request with the same
-        one gets another answer.
+        If the response is lost, the server has enrolled this key, and accepts another enrolment
+        only with the same key.
         """
         key = load_key(self._directory, PENDING_KEY)
         if key is None:
@@ -93,16 +93,16 @@ class NodeStore(CertificateStore):
 
 
 class EnrolmentIssuer:
-    """The servers to which a node enrols, of which one after the other is asked.
+    """The servers at which a node enrolls, tried in order.
 
-    They share one authority, that of one state directory, and issue a certificate for a join
-    token, or in exchange for the one before. ``read_token`` is called for each enrolment, so that
-    a file's newest token is used; ``None`` when there is no token.
+    They share the authority of one state directory, and issue a certificate for a join token or in
+    exchange for the previous certificate. ``read_token`` is called for each enrolment, so that the
+    latest token in a file is used; it is ``None`` without a token.
     """
 
     final: tuple[type[Exception], ...] = (
         *(EnrolmentRefused, ServerNotTrusted, StateError),
-        ValueError,  # there is no token any more, or none that is one
+        ValueError,  # the token is missing or invalid
     )
 
     def __init__(
@@ -113,7 +113,7 @@ class EnrolmentIssuer:
         store: NodeStore,
         read_token: Callable[[], JoinToken] | None,
     ) -> None:
-        """Load what was stored; raises :class:`StateError`, also when it is another node's."""
+        """Load the stored certificate; raises :class:`StateError`, also if it is another node's."""
         self._clock = clock
         self._servers = servers
         self._template = template
@@ -125,7 +125,7 @@ class EnrolmentIssuer:
             self._check_owner(self._current.certificate)
 
     def key(self) -> PrivateKey:
-        """Return a new key, or the one by which servers know the node if it has to enrol."""
+        """Return a new key, or for an enrolment the key by which servers know the node."""
         if self._renewed() is not None:
             self._key = new_key()
         elif self._current is not None:
@@ -135,7 +135,7 @@ class EnrolmentIssuer:
         return self._key
 
     async def issue(self, request: bytes, waits: Callable[[str], object]) -> Chain:
-        """Return the certificate for :meth:`key`, with the authority after it."""
+        """Return the certificate for :meth:`key`, followed by the authority's."""
         what = (self._template.node, self._template.identifiers, request.decode("ascii"))
         renewed = self._renewed()
         ask: Callable[[ServerAddress], Awaitable[Chain]]
@@ -150,12 +150,12 @@ class EnrolmentIssuer:
                 raise EnrolmentFailed(str(error)) from error
             raise
         if self._key is not None:
-            # It is what the next one is got with, also when it cannot be stored.
+            # The next renewal presents this one, even if it cannot be stored.
             self._current = IssuedCertificate(self._key, chain[0], chain[1:])
         return chain
 
     def _renewed(self) -> Credentials | None:
-        """Return the certificate that can be exchanged; without one the node has to enrol."""
+        """Return the certificate to exchange for a new one; without one the node has to enroll."""
         current = self._current
         if (
             current is None
@@ -166,7 +166,7 @@ class EnrolmentIssuer:
         return current.credentials(current.chain)
 
     def _token(self) -> JoinToken:
-        """Return the join token; raises :class:`StateError` with why there has to be one."""
+        """Return the join token; raises :class:`StateError` with the reason why one is needed."""
         if self._read_token is not None:
             return self._read_token()
         node, path = self._template.node, self._store.path.parent
@@ -204,10 +204,10 @@ class EnrolmentIssuer:
 async def _first_answer(
     servers: Sequence[ServerAddress], ask: Callable[[ServerAddress], Awaitable[Chain]]
 ) -> Chain:
-    """Ask one server after the other, whatever is wrong with those before.
+    """Try the servers in order, whatever errors the previous ones returned.
 
-    When none gives a certificate and one may do so later, :class:`EnrolmentFailed` says what is
-    wrong with each; otherwise what says most is raised.
+    If all fail and an error is temporary, :class:`EnrolmentFailed` lists the errors of all servers;
+    otherwise the most informative error is raised.
     """
     problems: list[Exception] = []
     for server in servers:
@@ -231,7 +231,7 @@ def _is_temporary(problem: Exception) -> bool:
 
 
 def _how_telling(problem: Exception) -> int:
-    """Order problems: revoked, otherwise refused, not to be trusted."""
+    """Return the rank of an error: revoked, then otherwise refused, then not trusted."""
     if not isinstance(problem, EnrolmentRefused):
         return 0
     return 2 if problem.code is Refusal.REVOKED else 1

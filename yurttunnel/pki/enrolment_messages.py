@@ -1,16 +1,15 @@
-"""What agent and server say to each other on ALPN ``yurttunnel-enroll/1``.
+"""The messages between agent and server with ALPN ``yurttunnel-enroll/1``.
 
-One request and one response, each a JSON object in UTF-8 after its length in four bytes
-(network order), at most 64 KiB. Then the connection ends.
+A connection carries one request and one response. Each is a JSON object in UTF-8 of at most 64 KiB,
+after its length in four bytes (network order). Then the connection ends.
 
-The request has ``node``, ``identifiers`` (see :mod:`yurttunnel.pki.identity`) and ``csr``, a
-PKCS #10 request in PEM form. An enrolment also has ``token``, an object with the ``id`` and
-``secret`` of a join token; without it the request is a renewal, and the connection's client
-certificate says whose.
+The request has ``node``, ``identifiers`` (see :mod:`yurttunnel.pki.identity`) and ``csr``, a PKCS
+#10 request in PEM form. An enrolment also has ``token``, an object with the ``id`` and ``secret``
+of a join token. Without it, the request is a renewal of the connection's client certificate.
 
-An agent by whose clock the server's certificate is not valid asks for the ``time`` alone: its
-request is ``{"question": "time"}``, and the response has ``time``, in seconds since the epoch.
-A server that does not know that refuses it as a bad request.
+An agent whose clock makes the server's certificate invalid requests only the ``time``: its request
+is ``{"question": "time"}``, and the response has ``time``, in seconds since the epoch.
+Servers that do not support it reject it as a bad request.
 
 The response has ``certificate`` and ``authority``, in PEM form, or ``error``, an object with a
 ``code`` (:class:`Refusal`) and a ``text`` for people.
@@ -29,37 +28,37 @@ MAX_MESSAGE_LENGTH = 65536
 
 
 TIME_QUESTION = json.dumps({"question": "time"}).encode()
-"""What is asked by an agent that must not send its token yet."""
+"""The request of an agent that must not send its token yet."""
 
 
 class Refusal(enum.StrEnum):
     """Why the server did not sign."""
 
     BAD_REQUEST = "bad-request"
-    """The request cannot be understood, or its key is not acceptable."""
+    """The request cannot be parsed, or its key is not acceptable."""
     BAD_TOKEN = "bad-token"
-    """The join token is not known, or its secret is wrong."""
+    """The join token is unknown, or its secret is wrong."""
     TOKEN_EXPIRED = "token-expired"
-    """The join token was good once, or is older than the node's revocation."""
+    """The join token has expired, or is older than the node's revocation."""
     ALREADY_ENROLLED = "already-enrolled"
-    """The node's name, or another identifier, belongs to somebody else."""
+    """The node's name, or another identifier, belongs to another node."""
     REVOKED = "revoked"
-    """The certificate that asks for its renewal has been revoked."""
+    """The certificate to renew has been revoked."""
     NOT_AUTHORIZED = "not-authorized"
-    """The certificate does not allow what the renewal asks for, or there is none."""
+    """The certificate does not permit the renewal, or none was presented."""
     RATE_LIMITED = "rate-limited"
-    """Too many wrong tokens came from this address; trying later may work."""
+    """Too many wrong tokens from this address; a later retry may succeed."""
     UNAVAILABLE = "unavailable"
-    """The server cannot keep who is enrolled, or its authority has ended by its clock; trying later
-    works when that has been mended."""
+    """The server cannot store the enrolment, or its authority has expired by its clock; a retry
+    succeeds once that is fixed."""
     TIMEOUT = "timeout"
     """The request did not arrive in time."""
     INTERNAL = "internal"
-    """The server failed; its log says how."""
+    """The server failed; its log has the error."""
 
     @property
     def is_temporary(self) -> bool:
-        """Whether the same request may be answered otherwise later."""
+        """Whether a retry of the same request may succeed later."""
         return self in (
             Refusal.RATE_LIMITED,
             Refusal.UNAVAILABLE,
@@ -69,7 +68,7 @@ class Refusal(enum.StrEnum):
 
     @classmethod
     def from_wire(cls, value: object) -> Refusal:
-        """The code for ``value``; INTERNAL when this version does not know it."""
+        """Return the code for ``value``; INTERNAL if this version does not know it."""
         try:
             return cls(str(value))
         except ValueError:
@@ -77,7 +76,7 @@ class Refusal(enum.StrEnum):
 
 
 class EnrolmentRefused(Exception):
-    """The server's answer is no: ``code`` for programs, ``text`` for people."""
+    """The server rejected the request: ``code`` for programs, ``text`` for people."""
 
     def __init__(self, code: Refusal, text: str) -> None:
         super().__init__(code, text)
@@ -90,12 +89,12 @@ class EnrolmentRefused(Exception):
 
 
 class BadMessage(Exception):
-    """A message that is not as this module says."""
+    """A message that violates the format of this module."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnrolmentRequest:
-    """What the agent sends; without ``token_id`` it is a renewal."""
+    """The agent's request; without ``token_id`` it is a renewal."""
 
     node: str
     identifiers: str
@@ -104,7 +103,7 @@ class EnrolmentRequest:
     token_secret: str = ""
 
     def encode(self) -> bytes:
-        """Write it as JSON."""
+        """Encode the request as JSON."""
         message: dict[str, Any] = {
             "node": self.node,
             "identifiers": self.identifiers,
@@ -116,7 +115,7 @@ class EnrolmentRequest:
 
     @classmethod
     def decode(cls, content: bytes) -> EnrolmentRequest:
-        """Read it; raises :class:`BadMessage`."""
+        """Decode a request; raises :class:`BadMessage`."""
         message = _object(content)
         token = message.get("token")
         if token is not None and not isinstance(token, dict):
@@ -132,24 +131,24 @@ class EnrolmentRequest:
 
 @dataclass(frozen=True, slots=True)
 class EnrolmentResponse:
-    """What the server sends when it has signed; both in PEM form."""
+    """The server's response after signing; both fields in PEM form."""
 
     certificate: str
     authority: str
 
     def encode(self) -> bytes:
-        """Write it as JSON."""
+        """Encode the response as JSON."""
         return json.dumps({"certificate": self.certificate, "authority": self.authority}).encode()
 
 
 def encode_refusal(refused: EnrolmentRefused) -> bytes:
-    """Write the response that says no."""
+    """Encode a response that rejects the request."""
     error = {"code": str(refused.code), "text": refused.text}
     return json.dumps({"error": error}).encode()
 
 
 def decode_response(content: bytes) -> EnrolmentResponse:
-    """Read a response; raises :class:`EnrolmentRefused` or :class:`BadMessage`."""
+    """Decode a response; raises :class:`EnrolmentRefused` or :class:`BadMessage`."""
     message = _object(content)
     error = message.get("error")
     if isinstance(error, dict):
@@ -163,18 +162,18 @@ def asks_for_time(content: bytes) -> bool:
 
 
 def encode_time(now: datetime.datetime) -> bytes:
-    """Write the response to :data:`TIME_QUESTION`."""
+    """Encode the response to :data:`TIME_QUESTION`."""
     return json.dumps({"time": now.timestamp()}).encode()
 
 
 def decode_time(content: bytes) -> datetime.datetime | None:
-    """Read the server's time, in UTC, from a response; ``None`` where it has none."""
+    """Decode the server's time, in UTC, from a response; ``None`` if it has none."""
     try:
         time = _object(content).get("time")
         if isinstance(time, int | float):
             return datetime.datetime.fromtimestamp(time, datetime.UTC)
     except (BadMessage, ValueError, OverflowError, OSError):
-        # No JSON, not a number, or one that is no time.
+        # Not JSON, not a number, or not a valid time.
         return None
     return None
 
@@ -182,7 +181,7 @@ def decode_time(content: bytes) -> datetime.datetime | None:
 def _object(content: bytes) -> dict[str, Any]:
     try:
         message = json.loads(content)
-    # RecursionError: a few thousand brackets.
+    # RecursionError: thousands of nested brackets.
     except (ValueError, RecursionError):
         raise BadMessage("the message is not JSON") from None
     if not isinstance(message, dict):

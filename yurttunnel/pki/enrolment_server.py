@@ -1,4 +1,4 @@
-"""The server's end of the enrolment exchange."""
+"""The server's side of the enrolment protocol."""
 
 from __future__ import annotations
 
@@ -27,18 +27,17 @@ from yurttunnel.pki.enrolment_messages import (
 )
 
 REQUEST_DEADLINE = 10.0
-"""Seconds in which the request must have arrived, however slowly it is sent."""
+"""Seconds until the request must be complete, however slowly it arrives."""
 MAX_CONNECTIONS = 256
-"""Connections at the same time, of which each may hold 64 KiB of a request; the oldest makes room.
-"""
+"""Concurrent connections, each of which may hold 64 KiB of a request; the oldest is evicted."""
 CLOSE_DEADLINE = 5.0
-"""Seconds in which the agent must have taken the answer and closed."""
+"""Seconds for the agent to read the response and close."""
 REMEMBERED = 900.0
-"""Seconds for which a record that could not be written is told of; agents ask more often."""
+"""Seconds for which a failed write of a record is reported; agents retry more often."""
 
 
 class EnrolmentTroubles:
-    """What the operator is told of requests that were refused, over all connections."""
+    """Logs and reports rejected enrolments, over all connections."""
 
     _log = Logger()
 
@@ -49,14 +48,14 @@ class EnrolmentTroubles:
         self._since = 0.0
 
     def problem(self) -> str | None:
-        """Return why nodes got no certificates lately though they may have them."""
+        """Return why valid enrolments failed recently."""
         if not self._not_kept or self._clock.seconds() - self._since >= REMEMBERED:
             return None
         return f"nodes get no certificates: {self._not_kept}"
 
     def refused(self, address: str, refused: EnrolmentRefused) -> None:
-        """Log a refusal."""
-        # A format for each code: what strangers cause does not hide what a node is told.
+        """Log a rejection."""
+        # Each code has its own format and rate limit, so strangers cannot suppress other messages.
         self._limited.warn(
             f"enrolment from {{address}}: {{text}} ({refused.code})",
             address=address,
@@ -64,7 +63,7 @@ class EnrolmentTroubles:
         )
 
     def not_kept(self, address: str, error: StateError) -> None:
-        """Log that the record of a node cannot be written, and remember it for a while."""
+        """Log that a node's record cannot be written, and report it for a while."""
         self._not_kept, self._since = str(error), self._clock.seconds()
         self._limited.error(
             "no certificate for a node at {address}, whose record cannot be stored: {error}",
@@ -73,12 +72,12 @@ class EnrolmentTroubles:
         )
 
     def kept(self) -> None:
-        """Take note that the record of a node has been written."""
+        """Note that a node's record has been written."""
         self._not_kept = ""
 
 
 class EnrolmentProtocol(Int32StringReceiver):
-    """Answers one request on a TLS connection that chose ``yurttunnel-enroll/1``."""
+    """Answers one request on a TLS connection with ALPN ``yurttunnel-enroll/1``."""
 
     transport: ISSLTransport
     MAX_LENGTH = MAX_MESSAGE_LENGTH
@@ -106,7 +105,7 @@ class EnrolmentProtocol(Int32StringReceiver):
         self._deadline = self._clock.callLater(REQUEST_DEADLINE, self._too_slow)
 
     def dataReceived(self, data: bytes) -> None:
-        """Collect the request; what comes after it is dropped."""
+        """Collect the request; ignore data after it."""
         if not self._answered:
             super().dataReceived(data)
 
@@ -136,7 +135,7 @@ class EnrolmentProtocol(Int32StringReceiver):
             self._answer(answer)
 
     def lengthLimitExceeded(self, length: int) -> None:
-        """Refuse a request that is too long, from its length alone."""
+        """Reject a request that is too long, from its length alone."""
         self._refuse(
             EnrolmentRefused(
                 Refusal.BAD_REQUEST,
@@ -152,7 +151,7 @@ class EnrolmentProtocol(Int32StringReceiver):
             self._deadline = None
 
     def evicted(self) -> None:
-        """Hang up, so that there is room for a connection that is newer."""
+        """Abort the connection to make room for a newer one."""
         if not self._answered:
             text = f"no request had arrived when {MAX_CONNECTIONS} newer connections were there"
             self._troubles.refused(self._address, EnrolmentRefused(Refusal.TIMEOUT, text))
@@ -182,9 +181,9 @@ class EnrolmentProtocol(Int32StringReceiver):
 
 
 class EnrolmentFactory(Factory):
-    """Makes an :class:`EnrolmentProtocol` for each connection.
+    """Creates an :class:`EnrolmentProtocol` for each connection.
 
-    There are at most :data:`MAX_CONNECTIONS` of them: whoever reaches the port can open them.
+    There are at most :data:`MAX_CONNECTIONS`, because unauthenticated clients can open them.
     """
 
     noisy = False
@@ -196,7 +195,7 @@ class EnrolmentFactory(Factory):
         self._troubles = EnrolmentTroubles(clock)
 
     def problem(self) -> str | None:
-        """Return, for ``/readyz``, why nodes got no certificates lately that they may have."""
+        """Return, for ``/readyz``, why valid enrolments failed recently."""
         return self._troubles.problem()
 
     def buildProtocol(self, addr: IAddress | None) -> EnrolmentProtocol:

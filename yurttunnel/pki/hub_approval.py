@@ -1,11 +1,11 @@
-"""Who may have which certificate of a node's hub.
+"""The policy for approving certificates of a node's hub.
 
-The one by which the hub is its node to the API is for whoever is that node already, or may become
-it: that is what kube-controller-manager asks before it approves a kubelet's first certificate
-(``certificatesigningrequests/nodeclient``). The one by which pods know the hub is for the node
-itself. It has the names of the API, which stand for the hub on each node; so a node that is in
-foreign hands can play the API to whom it can lead to itself, which for its own pods it could
-anyway.
+The client certificate, by which the hub authenticates as its node to the API, is for that node and
+for users that may become one. This is the check of kube-controller-manager for a kubelet's first
+certificate (``certificatesigningrequests/nodeclient``). The serving certificate for pods is for the
+node itself. It contains the API's names, which refer to the hub on each node. A compromised node
+can thus impersonate the API to clients that it can redirect to itself; it could do so to its own
+pods anyway.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BOOTSTRAP_GROUP = "system:bootstrappers"
 
 
 def hub_lookups(request: Request) -> Lookups:
-    """Return what has to be known of whom a request for a hub is from, and of its cluster."""
+    """Return which facts to look up for a request for a hub."""
     if request.fault or not _is_node_name(request):
         return Lookups()
     if request.kind is Kind.HUB:
@@ -40,7 +40,7 @@ def hub_lookups(request: Request) -> Lookups:
 
 
 def decide_hub(request: Request, facts: Facts) -> Decision:
-    """Decide about a request whose usages and key are right; raises :class:`LeftAlone`."""
+    """Decide about a request whose usages and key are valid; raises :class:`LeftAlone`."""
     if not _is_node_name(request):
         raise LeftAlone(Reason.NAMES, f"is left alone: {request.common_name!a} names no node")
     if request.kind is Kind.HUB:
@@ -49,7 +49,7 @@ def decide_hub(request: Request, facts: Facts) -> Decision:
 
 
 def organization_fault(request: Request) -> str | None:
-    """Complete "is left alone: ..." when a hub does not get these organizations without a word."""
+    """Complete "is left alone: ..." unless the organizations may be approved automatically."""
     usual = {HUB_ORGANIZATION, NODES_ORGANIZATION}
     if request.kind is Kind.HUB_SERVING:
         usual = {NODES_ORGANIZATION}
@@ -61,7 +61,7 @@ def organization_fault(request: Request) -> str | None:
         )
     further = found - usual
     if request.kind is Kind.HUB and _is_node_itself(request):
-        # It gets nothing that it has not got.
+        # A node gets no organization of which it is not a member already.
         further -= request.requester.groups
     if further:
         return (

@@ -1,7 +1,7 @@
-"""Who a node is, as its verified certificate says, and what an agent may be chosen for.
+"""The identity of a node in its verified certificate, and the identifiers of an agent.
 
-Identifiers travel in two forms. On command lines and in the HELLO they are text in the syntax
-of URL queries (:func:`parse_identifiers`), in certificates they are names
+Identifiers have two forms. On command lines and in the HELLO they are text in the syntax of URL
+queries (:func:`parse_identifiers`); in certificates they are alternative names
 (:func:`subject_alternative_names`, :func:`identity_from_certificate`):
 
 ========================  =========================  =========================================
@@ -13,13 +13,13 @@ addresses                 ``ipv4=192.0.2.7``,        IP address
                           ``ipv6=2001:db8::7``
 networks                  ``cidr=10.0.0.0/8``        URI ``yurttunnel:cidr=10.0.0.0/8``
                           (``/32``: an address)
-everything else           ``default-route=true``     URI ``yurttunnel:default-route=true``
+default route             ``default-route=true``     URI ``yurttunnel:default-route=true``
 enrolment (see below)     --                         URI ``yurttunnel:enrolment=<id>``
 ========================  =========================  =========================================
 
-The organization of a node's certificate is ``openyurt:yurttunnel`` and it is good for TLS
-clients. An *enrolment* is what a join token was once used for: every renewal of a certificate
-keeps it, and revoking a node revokes it. Certificates of a cluster's CA have none.
+A node's certificate has the organization ``openyurt:yurttunnel`` and is valid for TLS clients. An
+*enrolment* is one use of a join token by a node: every renewal of a certificate keeps it, and
+revoking a node revokes it. Certificates of a cluster's CA have none.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ from yurttunnel.pki.names import (
 from yurttunnel.wire.hello import HELLO_LIMIT
 
 MAX_IDENTIFIERS = 256
-"""How many identifiers one node can have."""
+"""The maximum number of identifiers of one node."""
 
 _URI_SCHEME = "yurttunnel:"
 _ENROLMENT = re.compile("[0-9a-f]{1,64}")
 
 
 class BadIdentifiers(ValueError):
-    """Identifiers that cannot be understood; one line that quotes the item at fault."""
+    """Identifiers that cannot be parsed; one line quotes the invalid item."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +78,10 @@ class Identifiers:
 
 @dataclass(frozen=True, slots=True)
 class NodeIdentity:
-    """What a node's certificate entitles it to.
+    """The node and the identifiers in a node's certificate.
 
-    ``not_before`` and ``not_after`` are the certificate's, the times in UTC.
-    ``enrolment`` is empty when the certificate was not issued by the embedded authority.
+    ``not_before`` and ``not_after`` are the certificate's, in UTC. ``enrolment`` is empty if the
+    embedded authority did not issue the certificate.
     """
 
     node: str
@@ -94,9 +94,9 @@ class NodeIdentity:
 def parse_identifiers(text: str, warn: Callable[[str], None] | None = None) -> Identifiers:
     """Parse the ``--agent-identifiers`` syntax.
 
-    ``text`` is ``key=value`` items joined by ``&``, with percent-encoding; keys may be
-    repeated. Commas instead of ``&`` are accepted, too, as yurttunnel 0.3 documented. ``uid``
-    never had an effect and is left out; ``warn`` is called with a sentence that says so.
+    ``text`` is ``key=value`` items joined by ``&``, with percent-encoding; keys may be repeated.
+    Commas instead of ``&`` are also accepted, as yurttunnel 0.3 documented. ``uid`` never had an
+    effect and is ignored; ``warn`` is called with a sentence about it.
 
     Raises :class:`BadIdentifiers`.
     """
@@ -120,7 +120,7 @@ def parse_identifiers(text: str, warn: Callable[[str], None] | None = None) -> I
 
 
 def format_identifiers(identifiers: Identifiers) -> str:
-    """Return the text that :func:`parse_identifiers` understands, in a fixed order."""
+    """Return the text form that :func:`parse_identifiers` accepts, in a fixed order."""
     return "&".join(
         [f"host={host}" for host in sorted(identifiers.hosts)]
         + [f"ipv{a.version}={a}" for a in _in_order(identifiers.addresses)]
@@ -134,10 +134,10 @@ def subject_alternative_names(
     enrolment: str = "",
     longest: int = MAX_NODE_NAME_LENGTH,
 ) -> list[x509.GeneralName]:
-    """List the names that a certificate for ``node`` carries, its own name first.
+    """List the alternative names of a certificate for ``node``, the node's own name first.
 
-    Raises :class:`BadIdentity` for names and numbers that no certificate is issued with, and
-    when the node's name has more than ``longest`` characters.
+    Raises :class:`BadIdentity` for names and numbers of names that certificates cannot have, and if
+    the node's name has more than ``longest`` characters.
     """
     check_node_name(node, longest)
     hosts = sorted(identifiers.hosts - {node})
@@ -155,9 +155,9 @@ def subject_alternative_names(
 
 
 def identity_from_certificate(certificate: x509.Certificate) -> NodeIdentity:
-    """Read who a node is from its certificate, which TLS has verified already.
+    """Return the identity of a node from its certificate, which TLS has verified.
 
-    Raises :class:`BadIdentity` with a sentence when it is not a node's certificate.
+    Raises :class:`BadIdentity` with a sentence if it is not a node's certificate.
     """
     return read_identity(certificate, _node_named_by)
 
@@ -167,7 +167,7 @@ def read_identity(
 ) -> NodeIdentity:
     """Read a verified certificate whose node is ``node_of(common name, DNS names)``.
 
-    Raises :class:`BadIdentity`, as ``node_of`` does when the two do not name a node.
+    Raises :class:`BadIdentity`, as does ``node_of`` if the two do not name a node.
     """
     names, subject = _names_of_client(certificate)
     organizations = [a.value for a in subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)]
@@ -217,10 +217,10 @@ def _node_named_by(common_name: str, hosts: frozenset[str]) -> str:
 
 
 def uncovered(identity: NodeIdentity, claimed: Identifiers) -> list[str]:
-    """List what is ``claimed`` but not covered by the certificate, as items of the text form.
+    """List the items of ``claimed``, in text form, that the certificate does not cover.
 
-    A network covers the networks within it, as well as single addresses; the default route
-    covers every network but no address or name.
+    A network covers the networks and the addresses within it; the default route covers every
+    network but no address or name.
     """
     own = identity.identifiers
     missing = Identifiers(
@@ -234,7 +234,7 @@ def uncovered(identity: NodeIdentity, claimed: Identifiers) -> list[str]:
 
 @dataclass(slots=True)
 class _Collected:
-    """Identifiers while they are read, one item after the other."""
+    """Identifiers collected item by item during parsing."""
 
     hosts: set[str] = field(default_factory=set)
     addresses: set[Address] = field(default_factory=set)
@@ -243,7 +243,7 @@ class _Collected:
     enrolment: str = ""
 
     def add(self, key: str, value: str) -> None:
-        """Take in one item; raises :class:`BadIdentifiers`."""
+        """Add an item; raises :class:`BadIdentifiers`."""
         item = f"{key}={value}"[:100]
         try:
             match key:
@@ -267,19 +267,19 @@ class _Collected:
             raise BadIdentifiers(f"{item!r}: {_one_line(error)}") from None
 
     def count(self) -> int:
-        """Return how many there are."""
+        """Return the number of identifiers."""
         ways = len(self.hosts) + len(self.addresses) + len(self.networks)
         return ways + self.default_route
 
     def _add_network(self, network: Network) -> None:
-        """Take in a network; one of a single address is that address."""
+        """Add a network; a network of one address is added as that address."""
         if network.prefixlen < network.max_prefixlen:
             self.networks.add(network)
         else:
             self.addresses.add(_of_one_machine(network.network_address))
 
     def identifiers(self) -> Identifiers:
-        """Return what has been read."""
+        """Return the collected identifiers."""
         return Identifiers(
             frozenset(self.hosts),
             frozenset(self.addresses),
@@ -304,8 +304,8 @@ def _collect_names(names: x509.SubjectAlternativeName, collected: _Collected) ->
                 collected.add(key, value)
         else:
             raise BadIdentifiers(f"it has a name of an unexpected kind, {type(name).__name__}")
-    # The name that is one more is that of an enrolment. What is read here is told to siblings,
-    # which refuse longer lists, and the session with whoever tells one.
+    # One name more is allowed for the enrolment. Identities are sent to sibling servers, which
+    # reject longer lists and close the session with the sender.
     if collected.count() > MAX_IDENTIFIERS:
         raise BadIdentifiers(f"it has more than {MAX_IDENTIFIERS} identifiers")
     if len(format_identifiers(collected.identifiers())) > HELLO_LIMIT:
@@ -313,15 +313,15 @@ def _collect_names(names: x509.SubjectAlternativeName, collected: _Collected) ->
 
 
 def _split_uri(uri: str) -> tuple[bool, str, str]:
-    """Return whether the URI is one of ours, and split it; others (SPIFFE) say nothing to us."""
+    """Return whether the URI is one of ours, its key and its value; others (SPIFFE) are ignored."""
     key, _, value = uri.removeprefix(_URI_SCHEME).partition("=")
     return uri.startswith(_URI_SCHEME), key, value
 
 
 def _address(key: str, text: str) -> Address:
-    """Read what ``ipv4`` or ``ipv6`` says; an IPv4-mapped address is the IPv4 address.
+    """Parse a value of ``ipv4`` or ``ipv6``; an IPv4-mapped address becomes the IPv4 address.
 
-    Loopback and link-local addresses are allowed: whoever names one says which node's it is.
+    Loopback and link-local addresses are allowed: a caller that uses one also names the node.
     """
     given = ip_address(text)
     if key != f"ipv{given.version}":

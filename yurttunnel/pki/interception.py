@@ -1,9 +1,8 @@
-"""TLS for the listener that stands in for kubelets: a certificate for whatever name is asked for.
+"""TLS for the listener that stands in for kubelets, with a certificate for every requested name.
 
-Callers dial a node's name or address and verify that. The name comes with the handshake (SNI);
-an address does not (RFC 6066 section 3), but then it is the address that the connection has come
-to. The embedded authority issues a certificate for either on the spot. All have one key, which
-lives as long as the process.
+Callers dial a node's name or address and verify it. A name is in the handshake (SNI); an address is
+not (RFC 6066 section 3), but it is then the local address of the connection. The embedded authority
+issues a certificate for either on demand. All have one key, which lasts as long as the process.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ from yurttunnel.pki.credentials import Credentials, new_key
 from yurttunnel.pki.names import host_is_address
 
 MAX_CERTIFICATES = 1024
-"""How many certificates are kept, a few KiB each; others are issued again when asked for."""
+"""The maximum number of cached certificates, a few KiB each; others are issued on demand."""
 
 _LATE = 2 / 3
-"""The share of its life after which a certificate is issued again."""
+"""The share of its lifetime after which a certificate is issued again."""
 
 _DEFAULT_HOST = "localhost"
 
@@ -39,10 +38,10 @@ _log = Logger()
 
 
 class InterceptionContexts(CallerContexts):
-    """Contexts for callers that believe they talk to a kubelet.
+    """Contexts for callers that address a kubelet.
 
-    Who gets through is as in :class:`CallerContexts`. A caller that asks for what no certificate
-    can name is shown one for ``localhost``, and refuses it.
+    Callers are authenticated as in :class:`CallerContexts`. A caller that requests a name that no
+    certificate can contain gets a certificate for ``localhost``, and rejects it.
     """
 
     def __init__(
@@ -57,15 +56,15 @@ class InterceptionContexts(CallerContexts):
         self._limited = RateLimitedLog(clock, _log)
         self._key = new_key()
         self._max_certificates = max_certificates
-        # By name or address, the last used last.
+        # By name or address, the least recently used first.
         self._certificates: OrderedDict[str, x509.Certificate] = OrderedDict()
         default = self._certificate_for(_DEFAULT_HOST)
         super().__init__(authority.credentials(self._key, default), names)
 
     def serverConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> SSL.Connection:
-        """Make the TLS state of a connection whose transport is ``tlsProtocol``."""
+        """Return the TLS state of a connection whose transport is ``tlsProtocol``."""
         connection = super().serverConnectionForTLS(tlsProtocol)
-        # Its address is not known before the handshake: it has no transport yet.
+        # The address is read during the handshake: there is no transport yet.
         connection.set_app_data(tlsProtocol)
         return connection
 
@@ -75,26 +74,26 @@ class InterceptionContexts(CallerContexts):
         return context
 
     def _present_for_name(self, connection: SSL.Connection) -> None:
-        """Choose the certificate; called in every handshake, with a name in it or without.
+        """Select the certificate; called in every handshake, with or without SNI.
 
-        The certificate is changed and not the context: pyOpenSSL looks for what the verification
-        has raised in the current context, where that of the first one would not be.
+        The certificate is changed, not the context, because pyOpenSSL looks for exceptions of the
+        verification in the current context, but they are in the first one.
         """
-        # An exception that leaves this function would be printed past the log.
+        # An exception that leaves this function would be printed, not logged.
         try:
             host = _wanted_host(connection)
             if host is not None:
                 connection.use_certificate(self._certificate_for(host))
         except AuthorityEnded as error:
-            # By a clock that may be set: the one for the default host, which the caller refuses.
+            # The clock may be wrong. The caller gets the default certificate, and rejects it.
             self._limited.warn(
                 "no node certificate can be issued for callers: {error}", error=error
             )
         except Exception:
-            # OpenSSL calls this: nobody else would hear of an error.
+            # OpenSSL calls this function, so nothing else reports errors.
             _log.failure("choosing a certificate for a caller failed")
         finally:
-            # The protocol refers to the connection.
+            # The protocol refers to the connection: avoid a reference cycle.
             connection.set_app_data(None)
 
     def _certificate_for(self, host: str) -> x509.Certificate:
@@ -114,8 +113,9 @@ class InterceptionContexts(CallerContexts):
         return self._authority.sign_server(key, [host], ())
 
     def _is_due(self, certificate: x509.Certificate) -> bool:
-        """Return whether another is to be issued: near its end, or before it begins, as that of a
-        clock that was ahead.
+        """Return whether to issue another certificate.
+
+        It is near its end, or not valid yet because the clock was ahead when it was issued.
         """
         begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
         late: datetime.datetime = begin + (end - begin) * _LATE
@@ -123,11 +123,11 @@ class InterceptionContexts(CallerContexts):
 
 
 def _wanted_host(connection: SSL.Connection) -> str | None:
-    """Return the name or address to present a certificate for, ``None`` when there is no such."""
+    """Return the name or address that needs a certificate, ``None`` if it is invalid."""
     name = connection.get_servername()
     if name is None:
         host = str(getattr(connection.get_app_data().getHost(), "host", ""))
-        # That of this machine's interface is none of the name that is asked for.
+        # The zone is that of this machine's interface, not part of the requested address.
         text = host.partition("%")[0]
     else:
         text = name.decode("ascii", "replace")

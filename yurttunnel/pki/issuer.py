@@ -1,9 +1,9 @@
-"""What all ways to a certificate have in common: who issues it, what is asked for, what comes.
+"""The interfaces of issuers and templates, and the certificates that they produce.
 
-An :class:`Issuer` is the embedded authority (:mod:`yurttunnel.pki.embedded_issuer`), a server to
-which a node enrols (:mod:`yurttunnel.pki.enrolment_issuer`) or a signer of a cluster
-(:mod:`yurttunnel.pki.cluster_issuer`). :mod:`yurttunnel.pki.renewal` keeps a certificate of any of
-them good, and :mod:`yurttunnel.pki.certificate_store` keeps it for the next start.
+An :class:`Issuer` is the embedded authority (:mod:`yurttunnel.pki.embedded_issuer`), a server at
+which a node enrolls (:mod:`yurttunnel.pki.enrolment_issuer`) or a signer of a cluster
+(:mod:`yurttunnel.pki.cluster_issuer`). :mod:`yurttunnel.pki.renewal` renews the certificates of all
+of them, and :mod:`yurttunnel.pki.certificate_store` stores them across restarts.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ EXTENDED_USAGES = {
 
 Address = IPv4Address | IPv6Address
 Chain = tuple[x509.Certificate, ...]
-"""A certificate, and what is sent after it."""
+"""A certificate, followed by the certificates that are sent after it."""
 
 _Extension = TypeVar("_Extension", bound=x509.ExtensionType)
 
 
 class NotIssued(Exception):
-    """There is no certificate; one line says why, and another attempt may do better."""
+    """No certificate was issued; one line describes why, and a retry may succeed."""
 
 
 class Denied(NotIssued):
-    """Somebody has decided against the certificate."""
+    """The request was denied, or its signer rejected it."""
 
 
 class Issuer(Protocol):
@@ -49,39 +49,38 @@ class Issuer(Protocol):
 
     @property
     def final(self) -> tuple[type[Exception], ...]:
-        """What :meth:`issue` raises when another attempt would change nothing."""
+        """The exceptions of :meth:`issue` after which a retry would change nothing."""
 
     async def issue(self, request: bytes, waits: Callable[[str], object]) -> Chain:
         """Return the certificate for a PKCS #10 request in PEM form.
 
-        ``waits`` is called with a sentence that says for whom it waits, whenever that changes.
-        Cancelling ends the waiting. Raises :class:`NotIssued`, or one of ``final``.
+        ``waits`` is called with a sentence about what the request waits for, whenever that changes.
+        Cancelling ends the wait. Raises :class:`NotIssued`, or one of ``final``.
         """
 
 
 class Template(Protocol):
-    """What a certificate is to be like."""
+    """The required properties of a certificate."""
 
     def request(self, key: PrivateKey) -> bytes:
-        """Make the PKCS #10 request for a certificate of ``key``, in PEM form.
+        """Return the PKCS #10 request for a certificate of ``key``, in PEM form.
 
         Raises ``ValueError`` for names that no certificate can have.
         """
 
     def problem(self, certificate: x509.Certificate) -> str | None:
-        """Complete "the certificate ..." when it is not what is asked for; extra names are fine."""
+        """Complete "the certificate ..." if it does not match; extra names are allowed."""
 
     def covers(self, other: Template) -> bool:
-        """Return whether a certificate of this template does where one of ``other`` is wanted."""
+        """Return whether a certificate of this template also satisfies ``other``."""
 
 
 @dataclass(frozen=True, slots=True)
 class CertificateTemplate:
     """A certificate with exactly this subject, and at least these names.
 
-    ``usage`` is one of :data:`SERVER_AUTH` and :data:`CLIENT_AUTH`. There may be no
-    ``organizations``, and ``signer`` is empty but in a cluster. The order of the names is that of
-    the request; nothing else depends on it.
+    ``usage`` is :data:`SERVER_AUTH` or :data:`CLIENT_AUTH`. ``organizations`` may be empty, and
+    ``signer`` is empty except in a cluster. The order of the names only affects the request.
     """
 
     common_name: str
@@ -94,11 +93,11 @@ class CertificateTemplate:
 
     @property
     def usages(self) -> list[str]:
-        """The usages as the API of Kubernetes names them (``KeyUsage``, certificates.k8s.io/v1)."""
+        """The usages as the Kubernetes API names them (``KeyUsage``, certificates.k8s.io/v1)."""
         return [*_USAGES_OF_KEYS, self.usage]
 
     def covers(self, other: Template) -> bool:
-        """Return whether a certificate of this template does where one of ``other`` is wanted."""
+        """Return whether a certificate of this template also satisfies ``other``."""
         return (
             isinstance(other, CertificateTemplate)
             and self.without_names() == other.without_names()
@@ -106,11 +105,11 @@ class CertificateTemplate:
         )
 
     def without_names(self) -> CertificateTemplate:
-        """Return the same without alternative names: what it is for rather than where."""
+        """Return the template without alternative names."""
         return replace(self, dns_names=(), addresses=(), uris=())
 
     def problem(self, certificate: x509.Certificate) -> str | None:
-        """Complete "the certificate ..." when it is not what is asked for; extra names are fine."""
+        """Complete "the certificate ..." if it does not match; extra names are allowed."""
         try:
             subject = certificate.subject
             extended = _extension(certificate, x509.ExtendedKeyUsage)
@@ -121,7 +120,7 @@ class CertificateTemplate:
             (NameOID.COMMON_NAME, (self.common_name,)),
             (NameOID.ORGANIZATION_NAME, self.organizations),
         ):
-            # Signers write several in an order of their own: that of a set in DER.
+            # Signers may reorder the attributes, as DER sorts sets.
             found = sorted(str(each.value) for each in subject.get_attributes_for_oid(kind))
             if found != sorted(desired):
                 return f"is for {_listed(found)} and not for {_listed(sorted(desired))}"
@@ -131,11 +130,11 @@ class CertificateTemplate:
         return f"lacks {', '.join(missing)}" if missing else None
 
     def request(self, key: PrivateKey) -> bytes:
-        """Make the PKCS #10 request for a certificate of ``key``, in PEM form."""
+        """Return the PKCS #10 request for a certificate of ``key``, in PEM form."""
         subject = [
             *(x509.NameAttribute(NameOID.ORGANIZATION_NAME, each) for each in self.organizations),
-            # Not validated: a node's user name may be longer than X.520 allows (64 characters), and
-            # Kubernetes takes it all the same, since Go does not look.
+            # Not validated: a node's user name may be longer than X.520 allows (64 characters);
+            # Kubernetes accepts it, since Go does not check.
             x509.NameAttribute(NameOID.COMMON_NAME, self.common_name, _validate=False),
         ]
         builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name(subject))
@@ -159,11 +158,11 @@ class IssuedCertificate:
     chain: Chain = ()
 
     def credentials(self, authorities: Sequence[x509.Certificate]) -> Credentials:
-        """Join it with the authorities that the peers' certificates have to come from."""
+        """Combine it with the authorities that verify peers' certificates."""
         return Credentials(self.key, self.certificate, self.chain, tuple(authorities))
 
     def is_from(self, authorities: Sequence[x509.Certificate]) -> bool:
-        """Return whether one of the authorities has issued it, or one of its chain."""
+        """Return whether one of the authorities has issued it or a certificate of its chain."""
         links = (self.certificate, *self.chain)
         return any(is_issued_by(link, each) for link in links for each in authorities)
 
@@ -175,9 +174,9 @@ async def obtain(
     key: PrivateKey,
     waits: Callable[[str], object],
 ) -> IssuedCertificate:
-    """Have ``key`` certified, and return both once the certificate is what was asked for.
+    """Request a certificate for ``key`` and return both, after a check against the template.
 
-    Raises :class:`NotIssued`, and what is ``final`` for the issuer.
+    Raises :class:`NotIssued`, and the ``final`` exceptions of the issuer.
     """
     try:
         request = template.request(key)

@@ -1,4 +1,4 @@
-"""The service that keeps a good join token in the server's state directory."""
+"""The service that keeps a valid join token in the server's state directory."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ _MAX_INTERVAL = 60.0
 
 
 class JoinTokenFile(Reconciler):
-    """Writes ``join-token``, and replaces it when two thirds of its life are over.
+    """Writes ``join-token``, and replaces it after two thirds of its lifetime.
 
-    It is also replaced at once when a node has been revoked, because older tokens do not
-    enroll that node again. One that would be good for longer than ``lifetime``, in seconds, is
-    revoked as well.
+    It is also replaced at once when a node is revoked, because older tokens do not enroll that node
+    again. A token that would be valid for longer than ``lifetime``, in seconds, is revoked as well.
     """
 
     _log = Logger()
@@ -54,10 +53,10 @@ class JoinTokenFile(Reconciler):
         revocations.on_revoked(self._node_revoked)
 
     def refresh(self) -> None:
-        """Replace the token if it is time; raises ``StateError``."""
+        """Replace the token if it is due; raises ``StateError``."""
         issued = self._issued()
         if issued is not None and self._left(issued) > self._lifetime + BACKDATED:
-            # A clock that was ahead has made it: whoever has a copy could use it for years.
+            # Issued by a clock that was ahead: a copy of it could be used for years.
             self._tokens.revoke(issued.token_id)
             issued = None
         if issued is None or not self._is_good(issued):
@@ -67,16 +66,16 @@ class JoinTokenFile(Reconciler):
             try:
                 self._directory.write(JOIN_TOKEN_FILE, f"{token}\n".encode())
             except StateError:
-                # Nobody will ever know it, and there is no room for many: it is the oldest that go.
+                # Nobody knows the token, and the store is limited and would evict the oldest ones.
                 self._tokens.revoke(token.token_id)
                 raise
 
     def replace_if_due(self) -> None:
-        """Replace the token if it is time; when that fails, the log says so."""
+        """Replace the token if it is due, and log a failure."""
         try:
             self.refresh()
         except StateError as error:
-            # The next look tries again.
+            # The next run retries.
             self._log.error("the join token is not replaced: {error}", error=error)
 
     def _node_revoked(self, node: str) -> None:
@@ -87,7 +86,7 @@ class JoinTokenFile(Reconciler):
         self.refresh()
 
     def read(self) -> JoinToken | None:
-        """Return the token that is in the file, ``None`` without one; raises ``StateError``."""
+        """Return the token in the file, ``None`` without one; raises ``StateError``."""
         content = self._directory.read(JOIN_TOKEN_FILE, secret=True)
         if content is None:
             return None

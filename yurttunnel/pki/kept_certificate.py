@@ -1,4 +1,4 @@
-"""The certificate in use is kept for a restart, again and again until that works."""
+"""Storage of the certificate in use for a restart, with retries."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from yurttunnel.pki.directory import StateError
 from yurttunnel.pki.issuer import IssuedCertificate
 
 _STORED_AGAIN = 60.0
-"""Seconds at most between two attempts to keep a certificate for a restart."""
+"""The longest time in seconds between two attempts to store a certificate."""
 
 
 class KeptCertificate:
-    """What ``store`` has of the certificate ``name``; ``problem`` is why the last is not there."""
+    """The certificate ``name`` in ``store``; ``problem`` is why the latest is not stored."""
 
     _log = Logger()
 
@@ -31,9 +31,9 @@ class KeptCertificate:
         self.problem: StateError | None = None
 
     def load(self, misfit: Callable[[x509.Certificate], str | None]) -> IssuedCertificate | None:
-        """Return that of an earlier run, unless ``misfit(certificate)`` says what is wrong with it.
+        """Return the stored certificate, unless ``misfit(certificate)`` returns a fault.
 
-        What cannot be used is told in the log.
+        A certificate that cannot be used is logged.
         """
         try:
             issued = self._store.load()
@@ -53,17 +53,17 @@ class KeptCertificate:
         return None
 
     def keep(self, issued: IssuedCertificate, life: float) -> None:
-        """Store a certificate of ``life`` seconds, now or as soon as that works."""
+        """Store a certificate with a lifetime of ``life`` seconds, with retries on failure."""
         self._pause = min(_STORED_AGAIN, life / 100)
         self._save(issued)
 
     def look(self) -> None:
-        """Store what could not be stored before, if that is due."""
+        """Retry a failed write, if it is due."""
         if self._to_store is not None and self._clock.seconds() >= self._next_storing:
             self._save(self._to_store)
 
     def warning(self) -> str | None:
-        """Return why the certificate in use would not be there after a restart."""
+        """Return why a restart would lose the certificate in use, or ``None``."""
         return None if self.problem is None else self._without_store(self.problem)
 
     def _save(self, issued: IssuedCertificate) -> None:

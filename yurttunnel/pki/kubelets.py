@@ -1,8 +1,8 @@
-"""TLS toward kubelets: who the server says it is, and how much it asks of them.
+"""TLS to kubelets: the server's client certificate, and the verification of kubelets.
 
-Kubelets sign their serving certificates themselves unless they are told to have that done by the
-cluster (``serverTLSBootstrap`` of ``KubeletConfiguration``), so a chain to an authority cannot be
-demanded everywhere.
+Kubelets sign their serving certificates themselves unless they are configured to request them from
+the cluster (``serverTLSBootstrap`` of ``KubeletConfiguration``), so a chain to an authority cannot
+be required everywhere.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ log = Logger()
 
 EMBEDDED_AUTHORITY = "an authority of --kubelet-ca, which is this server's own by default"
 CLUSTER_AUTHORITY = "an authority of --kubelet-ca, which are the cluster's by default"
-"""From whom kubelets' certificates should be, without a cluster and in one."""
+"""The expected issuers of kubelets' certificates, without a cluster and in one."""
 
 _codes = SSL.X509VerificationCodes
 _FOREIGN = frozenset(
@@ -50,41 +50,41 @@ _FOREIGN = frozenset(
         _codes.ERR_CERT_SIGNATURE_FAILURE,
     }
 )
-"""What OpenSSL finds of a certificate that no trusted authority has signed. It looks for the
-issuer first, so one of these comes before anything else about such a certificate."""
+"""OpenSSL's errors for a certificate that no trusted authority has signed. OpenSSL looks for the
+issuer first, so these precede all other errors about such a certificate."""
 
 
 class KubeletVerification(enum.Enum):
-    """What is asked of a kubelet's certificate; the values are those of ``--kubelet-verify``."""
+    """How a kubelet's certificate is verified; the values are those of ``--kubelet-verify``."""
 
     CA = "ca"
-    """A chain to the authority, and a name."""
+    """Require a chain to the authority, and a matching name."""
     AUTO = "auto"
-    """The same of certificates that the authority has signed; others are taken with a warning."""
+    """Require the same for certificates of the authority; accept others with a warning."""
     SKIP = "skip"
-    """Nothing."""
+    """Verify nothing."""
 
 
 class Verdict(enum.Enum):
-    """What is known of the kubelet at the end of a handshake; the values are labels of metrics."""
+    """The result of a handshake with a kubelet; the values are labels of metrics."""
 
     VERIFIED = "verified"
     UNVERIFIED = "unverified"
-    """No trusted authority has signed its certificate."""
+    """No trusted authority has signed the kubelet's certificate."""
     SKIPPED = "skipped"
-    """Nobody has looked."""
+    """The certificate was not verified."""
 
 
 class KubeletNotTrusted(Exception):
-    """A kubelet was refused; the text says of it what is wrong, and names the flag."""
+    """A kubelet was rejected; the text describes its fault and names the flag."""
 
 
 class KubeletContexts(RotatingContexts):
     """Contexts for connections to kubelets.
 
-    ``credentials`` are what the server presents. Kubelets are verified by the authorities there; a
-    certificate among these is trusted itself, too: a kubelet's own can be pinned. ``authority``
-    says in messages from whom their certificates should be.
+    ``credentials`` are presented to kubelets, and their authorities verify kubelets. A kubelet's
+    own certificate may be among the authorities, to pin it. ``authority`` names the expected issuer
+    in messages.
     """
 
     def __init__(
@@ -100,10 +100,10 @@ class KubeletContexts(RotatingContexts):
         super().__init__(credentials)
 
     def creator(self, node: str, host: str) -> KubeletConnectionCreator:
-        """Return what makes one connection to the kubelet of ``node`` that is dialed as ``host``.
+        """Return the creator of one connection to the kubelet of ``node``, dialed as ``host``.
 
-        A kubelet whose certificate is not acceptable fails the handshake with
-        :class:`KubeletNotTrusted`.
+        The handshake fails with :class:`KubeletNotTrusted` if the kubelet's certificate is not
+        acceptable.
         """
         return KubeletConnectionCreator(self, self._context, node, host)
 
@@ -111,16 +111,16 @@ class KubeletContexts(RotatingContexts):
         context = client_context(credentials, HTTP_PROTOCOL)
         store = context.get_cert_store()
         assert store is not None  # every context has one
-        # For a kubelet's own certificate among the authorities, or that of an intermediate one.
+        # For authorities that are a kubelet's own certificate or an intermediate one.
         store.set_flags(X509StoreFlags.PARTIAL_CHAIN)
         return context
 
 
 @implementer(IOpenSSLClientConnectionCreator)
 class KubeletConnectionCreator:
-    """Makes the TLS state of one connection, and knows afterwards whom it leads to.
+    """Creates the TLS state of one connection, and holds the result of its verification.
 
-    ``verdict`` is what the handshake has found, once it is over.
+    ``verdict`` is valid after the handshake.
     """
 
     def __init__(
@@ -129,13 +129,13 @@ class KubeletConnectionCreator:
         self._contexts = contexts
         self._context = context
         self._node = node
-        # An absolute name is none for certificates.
+        # Certificates contain names without a final dot.
         self._host = host.removesuffix(".")
         skips = contexts.mode is KubeletVerification.SKIP
         self.verdict = Verdict.SKIPPED if skips else Verdict.VERIFIED
 
     def clientConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> SSL.Connection:
-        """Make the TLS state of a connection whose transport is ``tlsProtocol``."""
+        """Return the TLS state of a connection whose transport is ``tlsProtocol``."""
         connection = client_connection(self._context, self._host)
         if self._contexts.mode is KubeletVerification.SKIP:
             connection.set_verify(SSL.VERIFY_NONE)
@@ -153,7 +153,7 @@ class KubeletConnectionCreator:
             try:
                 problem = self._problem(certificate.to_cryptography(), error, depth, bool(valid))
             except Exception:
-                # OpenSSL calls this: what cannot be verified is refused.
+                # OpenSSL calls this function: a certificate that cannot be verified is rejected.
                 log.failure("verifying the certificate of {node} failed", node=self._node)
                 return False
             if problem is not None:
@@ -165,9 +165,9 @@ class KubeletConnectionCreator:
     def _problem(
         self, certificate: x509.Certificate, error: int, depth: int, valid: bool
     ) -> str | None:
-        """Return what is wrong in one line; called for each certificate, the kubelet's own last."""
+        """Return an error in one line; called for each certificate, the kubelet's own last."""
         if self.verdict is Verdict.UNVERIFIED:
-            # Nothing else that its certificate says is proven.
+            # The rest of the certificate proves nothing.
             return None
         if not valid:
             if error in _FOREIGN and self._contexts.mode is KubeletVerification.AUTO:

@@ -1,4 +1,4 @@
-"""What trust in a cluster counts, and its metrics."""
+"""Statistics and metrics of certificates in a cluster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from yurttunnel.metrics import Metric, counter, gauge
 
 @dataclass(slots=True)
 class RequestCounters:
-    """How the requests for one certificate have ended, since the process started."""
+    """The results of the requests for one certificate, since the process started."""
 
     issued: int = 0
     denied: int = 0
@@ -19,7 +19,7 @@ class RequestCounters:
 
 @dataclass(slots=True)
 class CommonCertificateCounters:
-    """What came of the certificates of agents of yurttunnel 1.2, by HELLO."""
+    """Counts of the HELLOs with certificates of agents of yurttunnel 1.2, by result."""
 
     accepted: int = 0
     refused: int = 0
@@ -27,10 +27,10 @@ class CommonCertificateCounters:
 
 @dataclass(slots=True)
 class ClusterTrustStats:
-    """All of it: ``requests`` by the name of the certificate.
+    """All statistics; ``requests`` are by the name of the certificate.
 
-    ``broken_bundle`` says that the cluster's authorities cannot be read at present.
-    ``common_certificates`` are ``None`` for an agent, to which nobody shows one.
+    ``broken_bundle`` is whether the cluster's authorities cannot be read at present.
+    ``common_certificates`` is ``None`` for an agent, which never receives one.
     """
 
     requests: Mapping[str, RequestCounters]
@@ -39,7 +39,7 @@ class ClusterTrustStats:
 
 
 def cluster_trust_metrics(prefix: str) -> tuple[Metric[ClusterTrustStats], ...]:
-    """Declare the metrics, whose names begin with ``prefix``: ``yurttunnel_agent_``."""
+    """Declare the metrics, whose names begin with ``prefix``, such as ``yurttunnel_agent_``."""
     return (
         counter(
             f"{prefix}certificate_requests",

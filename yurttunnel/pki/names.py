@@ -1,4 +1,4 @@
-"""Names that nodes, hosts, and those who have certificates may have."""
+"""The valid names of nodes and hosts, and the names in certificates."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ NODE_ORGANIZATION = "openyurt:yurttunnel"
 """The organization in every node certificate, the same in all versions of yurttunnel."""
 
 MAX_NODE_NAME_LENGTH = 64
-"""Characters: what a certificate's common name can hold (X.520, ub-common-name)."""
+"""Characters: the limit of a certificate's common name (X.520, ub-common-name)."""
 MAX_HOST_LENGTH = 253
 """Characters (RFC 1123)."""
 
 CALLER_NAME = "kube-apiserver-kubelet-client"
-"""The common name of who may use the interception ports, as clusters made by kubeadm have it."""
+"""The common name of callers of the interception ports, as in clusters made by kubeadm."""
 
 KUBELET_CLIENT_NAME = "tunnel-proxy-client"
-"""The common name by which kubelets know the server, the same as in yurttunnel 1.2; with the
+"""The common name of the server's certificate for kubelets, as in yurttunnel 1.2, with the
 organization of the project. Kubelets that authorize callers bind a role to either."""
 
 _LABEL = "[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
@@ -33,10 +33,10 @@ class BadIdentity(ValueError):
 def check_node_name(name: str, longest: int = MAX_NODE_NAME_LENGTH) -> str:
     """Return ``name`` if a node can have it.
 
-    Node names are lower case RFC 1123 subdomains of at most ``longest`` characters, by default
-    those that a common name can hold. Everything else, such as line ends, slashes or NUL,
-    raises :class:`BadIdentity`, and so does a name that each machine has for itself
-    (``localhost``, ``127.0.0.1``).
+    Node names are lower-case RFC 1123 subdomains of at most ``longest`` characters, by default the
+    limit of a common name. Raises :class:`BadIdentity` for everything else, such as line ends,
+    slashes or NUL, and for names by which every machine refers to itself (``localhost``,
+    ``127.0.0.1``).
     """
     if len(name) > longest:
         raise BadIdentity(
@@ -60,7 +60,7 @@ def check_cluster_node_name(name: str) -> str:
 
 
 def is_cluster_node_name(text: str) -> bool:
-    """Return whether it is a host name of the form that names of nodes of a cluster have."""
+    """Return whether ``text`` is a valid name of a node of a cluster."""
     try:
         check_cluster_node_name(text)
     except BadIdentity:
@@ -69,14 +69,14 @@ def is_cluster_node_name(text: str) -> bool:
 
 
 def check_host(host: str) -> str:
-    """Return ``host`` if it is the name of one; raises :class:`BadIdentity`."""
+    """Return ``host`` if it is a valid host name; raises :class:`BadIdentity`."""
     if len(host) > MAX_HOST_LENGTH or not _SUBDOMAIN.fullmatch(host):
         raise BadIdentity("not a host name in lower case (RFC 1123)")
     return _told_apart(host)
 
 
 def _told_apart(name: str) -> str:
-    """Return ``name``, which tells one machine from others; raises :class:`BadIdentity`."""
+    """Return ``name`` if it can identify one machine; raises :class:`BadIdentity`."""
     try:
         host = canonical_host(name)
     except BadAuthority:

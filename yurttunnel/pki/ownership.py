@@ -1,4 +1,4 @@
-"""Whose a name or an address is: enrolled nodes have theirs, connected or not."""
+"""The ownership of names and addresses by enrolled nodes, connected or not."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from yurttunnel.pki.revocation import Revocations
 
 
 class Ownership:
-    """Who has what, by the records of nodes that have not been revoked.
+    """The owners of names and addresses, from the records of nodes that are not revoked.
 
-    A name has one owner, and an address that is somebody's name is that owner's alone. Other
-    addresses may belong to several nodes: two sites behind NAT have the same private ones.
+    A name has one owner, and so has an address that a node has as a name. Other addresses may
+    belong to several nodes, since two sites behind NAT may use the same private addresses.
 
-    Enrolments see to that. Where records that came otherwise name several, a name is that of the
-    node of that name, or else of the one that was enrolled first; the log tells of them at the
-    start.
+    Enrolments enforce this. If records from elsewhere list several nodes for a name, its owner is
+    the node of that name, or else the node that was enrolled first; a warning at the start lists
+    them.
     """
 
     _log = Logger()
@@ -41,7 +41,7 @@ class Ownership:
                 )
 
     def owner(self, claim: str) -> str | None:
-        """Return the node that has ``claim``, in its canonical form, for a name, if one has."""
+        """Return the owner of the name ``claim``, in canonical form; ``None`` if it has none."""
         first = _first(claim, self._having(claim))
         return first.node if first is not None and _is_name(claim, first) else None
 
@@ -50,7 +50,7 @@ class Ownership:
         return [record.node for record in self._having(str(address))]
 
     def is_anothers(self, node: str, host: str) -> bool:
-        """Return whether ``host``, a name or an address, is other nodes' and not ``node``'s."""
+        """Return whether ``host``, a name or an address, is other nodes' but not ``node``'s."""
         try:
             claim = str(canonical_host(host))
         except BadAuthority:
@@ -62,10 +62,10 @@ class Ownership:
         return bool(having) and all(record.node != node for record in having)
 
     def of_others(self, node: str, identifiers: Identifiers) -> dict[str, str]:
-        """Return what ``node`` wants and cannot have, since others have it, with its owners.
+        """Return the claims of ``node`` that belong to other nodes, with their owners.
 
-        That are their names, and for a name of its own their addresses, too: whoever had it
-        would get what is for the address.
+        These are names of other nodes, and also their addresses if ``node`` claims one as a name,
+        because it would then receive the traffic to that address.
         """
         owners = {claim: self.owner(claim) for claim in claims_of(node, identifiers)}
         for name in (node, *identifiers.hosts):
@@ -84,7 +84,7 @@ class Ownership:
 
 
 def _first(claim: str, having: Collection[NodeRecord]) -> NodeRecord | None:
-    """Return whose a claim is, if it is one node's alone."""
+    """Return the record of a claim's owner among the records that have the claim."""
 
     def rank(record: NodeRecord) -> tuple[bool, bool, object, str]:
         is_own = record.node == claim

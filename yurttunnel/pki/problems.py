@@ -1,7 +1,7 @@
-"""Sentences for what TLS finds wrong, instead of OpenSSL's words for it.
+"""Descriptions of TLS errors in plain sentences.
 
-OpenSSL names what is wrong with a certificate by a number, and what the peer has told in an
-alert by a text such as ``tlsv13 alert certificate required``.
+OpenSSL describes a certificate error by a number, and an alert from the peer by a text such as
+``tlsv13 alert certificate required``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from twisted.python.failure import Failure
 from yurttunnel.wire.codes import Code, Refused
 
 _OURS = "yurttunnel"
-"""Stands in our own TLS errors where OpenSSL names its library."""
+"""The library name of our own TLS errors, in the place of OpenSSL's."""
 
 _ENROLL_AGAIN = (
     "remove node.pem from the agent's --state-dir and start it with a new join token, or in a"
@@ -43,20 +43,20 @@ _AT_THE_SERVER = {
     "certificate verify failed": "its certificate is refused",
 }
 
-# What an agent says to the server by an alert: always that the server's certificate is bad.
+# Alerts from an agent to the server: each means that the server's certificate is rejected.
 _AGENT_DISTRUSTS = dict.fromkeys(
     ("unknown ca", "bad certificate", "certificate unknown", "certificate expired"),
     "it does not trust this server's certificate; its log says why",
 )
 
-# What the server says to an agent by an alert.
+# Alerts from the server to an agent.
 _SERVER_REFUSES = {
     "certificate required": f"the server has got no certificate of this node: {_ENROLL_AGAIN}",
     "certificate expired": (
         f"the server says that this node's certificate has expired: {_COMPARE_CLOCKS}; if it has,"
         f" {_ENROLL_AGAIN}"
     ),
-    # OpenSSL's alert for one that is not valid yet, and for a broken signature.
+    # OpenSSL's alert for a certificate that is not valid yet, and for a broken signature.
     "bad certificate": (
         "the server refuses this node's certificate; it may not be valid yet by the server's"
         f" clock: {_COMPARE_CLOCKS}"
@@ -81,7 +81,7 @@ _NOT_KNOWN_TO_KUBELET = (
     " of the server's --state-dir, or the cluster's authority, as its client CA"
 )
 
-# The alerts by which a server refuses a client's certificate, whatever it finds wrong with it.
+# The alerts by which a server rejects a client's certificate, whatever the reason.
 _REFUSALS = (
     "certificate required",
     "unknown ca",
@@ -91,7 +91,7 @@ _REFUSALS = (
     "unsupported certificate",
 )
 
-# What a kubelet says to the server by an alert: always that the server's certificate is bad.
+# Alerts from a kubelet to the server: each means that the server's certificate is rejected.
 _KUBELET_REFUSES = dict.fromkeys(_REFUSALS, _NOT_KNOWN_TO_KUBELET)
 
 _NOT_KNOWN_TO_API = (
@@ -99,8 +99,8 @@ _NOT_KNOWN_TO_API = (
     " meta port, or look into the hub's log for why it was not renewed"
 )
 
-# What an API server says to a node by an alert. It takes certificates as they come, mostly, and
-# answers 401 to requests; a load balancer before it may be stricter.
+# Alerts from an API server to a node. API servers mostly accept every certificate and answer
+# requests with 401; a load balancer before them may be stricter.
 _API_REFUSES = {
     **dict.fromkeys(_REFUSALS, _NOT_KNOWN_TO_API),
     "no application protocol": "it does not speak HTTP/1.1 there: check address and port",
@@ -114,10 +114,10 @@ _AFTER_REFUSAL = {
 
 
 def refusal(problem: str) -> SSL.Error:
-    """Make what a callback of a TLS context raises to refuse the peer.
+    """Return the exception that a callback of a TLS context raises to reject the peer.
 
-    pyOpenSSL passes it on out of the handshake, after the alert that OpenSSL chose.
-    ``problem`` says of the peer what is wrong: "its certificate ...".
+    pyOpenSSL raises it from the handshake, after the alert that OpenSSL chose. ``problem`` is a
+    sentence about the peer: "its certificate ...".
     """
     return SSL.Error([(_OURS, "", problem)])
 
@@ -127,8 +127,8 @@ def certificate_problem(
 ) -> str:
     """Complete "the certificate ..." for a verification error of OpenSSL.
 
-    ``authority`` says from whom it should be: "the authority that ...". With the ``certificate``
-    it is said when that is good: whoever reads a log sees there what time it is by the clock.
+    ``authority`` is the expected issuer: "the authority that ...". With ``certificate``, the text
+    includes its validity period, to compare with the time of the log line.
     """
     codes = SSL.X509VerificationCodes
     match error:
@@ -149,7 +149,7 @@ def certificate_problem(
             return "is not valid for this use"
         case 66 | 67 | 68:
             # EE_KEY_TOO_SMALL, CA_KEY_TOO_SMALL and CA_MD_TOO_WEAK of OpenSSL's x509_vfy.h, which
-            # have no names in pyOpenSSL.
+            # pyOpenSSL does not define.
             return "has too weak a key or signature: use RSA from 2048 bits or ECDSA, with SHA-256"
         case _:
             return f"is refused (OpenSSL verification error {error})"
@@ -163,12 +163,12 @@ def _dates_of(certificate: x509.Certificate | None) -> str:
 
 
 def problem_with_peer(reason: Failure) -> str:
-    """Return, for the server's operator, why a connection that was accepted came to nothing."""
+    """Return, for the server's operator, why an accepted connection failed."""
     return _explain(reason, _AT_THE_SERVER, _AGENT_DISTRUSTS)
 
 
 def problem_with_server(reason: Failure) -> str:
-    """Return, for the agent's operator, why a connection to a server failed, and what to do."""
+    """Return, for the agent's operator, why a connection to a server failed, and the fix."""
     error = reason.value
     if isinstance(error, Refused) and error.code in _AFTER_REFUSAL:
         return f"{error}: {_AFTER_REFUSAL[error.code]}"
@@ -176,12 +176,12 @@ def problem_with_server(reason: Failure) -> str:
 
 
 def problem_with_kubelet(reason: Failure) -> str:
-    """Return, for whoever asked for a kubelet, why TLS with it came to nothing."""
+    """Return, for the caller of a kubelet, why TLS with it failed."""
     return _explain(reason, {}, _KUBELET_REFUSES)
 
 
 def problem_with_api(reason: Failure) -> str:
-    """Return, for the node's operator, why TLS with an API server came to nothing."""
+    """Return, for the node's operator, why TLS with an API server failed."""
     return _explain(reason, {}, _API_REFUSES)
 
 

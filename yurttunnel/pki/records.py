@@ -1,4 +1,4 @@
-"""What the server remembers of enrolled nodes: one file for each in ``nodes``."""
+"""The server's records of enrolled nodes, one file for each in ``nodes``."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _log = Logger()
 class NodeRecord:
     """An enrolled node.
 
-    ``identifiers`` are those of its newest certificate, and of all others of this enrolment that
-    have not ended, taken together. ``enrolment`` is what they carry until it is revoked. ``keys``
-    are pins of the keys by which the node can prove who it is: the one of its newest certificate
-    and, because the answer with that may have been lost, the one it renewed with.
+    ``identifiers`` are those of its newest certificate and of all other certificates of this
+    enrolment that have not expired. ``enrolment`` is in all of its certificates until it is
+    revoked. ``keys`` are pins of the keys that authenticate the node: that of its newest
+    certificate and, since the response with that may have been lost, the one that it renewed with.
     """
 
     node: str
@@ -43,22 +43,23 @@ class NodeRecord:
     enrolled: datetime.datetime
     """In UTC."""
     ends: Mapping[str, datetime.datetime] = field(default_factory=dict)
-    """When the last certificate ends that has an identifier, by that, in text; in UTC. What is not
-    here, such as the node's own name, it has for good."""
+    """For each identifier, in text form, when the last certificate with it expires; in UTC.
+    Identifiers that are not listed, such as the node's own name, never expire."""
     token_created: datetime.datetime | None = None
-    """When the join token was made that it enrolled with: later than the revocation that went
-    before, whatever the clock said. A record that does not say it goes by ``enrolled``."""
+    """When the join token of the enrolment was created: later than the preceding revocation,
+    whatever the clock was. If it is not set, ``enrolled`` is used."""
 
     def claims(self) -> frozenset[str]:
-        """List the names and addresses that are this node's, and not every node's."""
+        """Return the names and addresses that identify this node."""
         return claims_of(self.node, self.identifiers)
 
     def with_certificate(
         self, identifiers: Identifiers, end: datetime.datetime, now: datetime.datetime
     ) -> NodeRecord:
-        """Return the record with one more certificate, without what only those have that ended.
+        """Return the record with another certificate, without identifiers that have expired.
 
-        It is good until ``end``. Raises :class:`BadIdentifiers` when all have too many together.
+        The certificate is valid until ``end``. Raises :class:`BadIdentifiers` if there are too many
+        identifiers in total.
         """
         ends = {item: self.ends.get(item, _NEVER) for item in _items(self.identifiers)}
         ends = {item: last for item, last in ends.items() if last > now}
@@ -67,10 +68,10 @@ class NodeRecord:
 
 
 def claims_of(node: str, identifiers: Identifiers) -> frozenset[str]:
-    """List the names and addresses that are those of a node with these identifiers.
+    """Return the names and addresses that identify a node with these identifiers.
 
-    Not so loopback and link-local addresses, which every node has, and networks, which may
-    overlap: of one address they are that address (:func:`parse_identifiers`).
+    Loopback and link-local addresses are excluded, since every node has them, and networks, which
+    may overlap; a network of one address is parsed as that address (:func:`parse_identifiers`).
     """
     addresses = (a for a in identifiers.addresses if not (a.is_loopback or a.is_link_local))
     return frozenset({node, *identifiers.hosts, *map(str, addresses)})
@@ -79,8 +80,8 @@ def claims_of(node: str, identifiers: Identifiers) -> frozenset[str]:
 class NodeRecords:
     """All records, read once and written through; raises :class:`StateError`.
 
-    Beside them is kept who has which name and address: an enrolment asks for that, and must
-    not look through all nodes.
+    An index of names and addresses makes lookups for an enrolment independent of the number of
+    nodes.
     """
 
     def __init__(self, directory: StateDirectory) -> None:
@@ -91,7 +92,7 @@ class NodeRecords:
             try:
                 check_node_name(name)
             except BadIdentity as error:
-                # No certificate of that name is accepted, so it is as good as revoked.
+                # No certificate with that name is accepted, so the node is effectively revoked.
                 _log.warn(
                     "the record {path} is left out: {error}",
                     path=self._directory.path / name,
@@ -109,19 +110,19 @@ class NodeRecords:
         return list(self._records.values())
 
     def with_any(self, claims: Iterable[str]) -> list[NodeRecord]:
-        """List the records that have one of ``claims``, by node."""
+        """Return the records that have one of ``claims``, ordered by node."""
         nodes = {node for claim in claims for node in self._claimants.get(claim, ())}
         return [self._records[node] for node in sorted(nodes)]
 
     def shared(self) -> list[str]:
-        """List the names and addresses that are in several records, revoked ones included."""
+        """List the names and addresses in several records, including revoked ones."""
         return sorted(claim for claim, nodes in self._claimants.items() if len(nodes) > 1)
 
     def put(self, record: NodeRecord) -> None:
-        """Keep ``record`` in place of the node's former one.
+        """Store ``record`` in place of the node's previous one.
 
-        On disk, too, when this returns: of the millisecond for which an enrolment holds up the
-        reactor that is about a quarter, and more on a slow disk.
+        It is on disk when this returns, which takes about a quarter of the millisecond for which an
+        enrolment blocks the reactor, and more on a slow disk.
         """
         self._directory.write(record.node, _encode(record))
         self._remember(record)
@@ -192,7 +193,7 @@ def _items(identifiers: Identifiers) -> list[str]:
 
 
 def _identifiers(path: Path, node: str, text: str) -> Identifiers:
-    """Read identifiers without those that no node may have, which serve nothing anyway."""
+    """Parse identifiers, without those that no node may have, which are unused anyway."""
     good = [f"host={node}"]
     for item in text.split("&"):
         try:

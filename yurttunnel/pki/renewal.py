@@ -1,9 +1,8 @@
-"""The service that gets a certificate from an issuer and replaces it in good time.
+"""The service that obtains a certificate from an issuer and renews it in time.
 
-The rules are those of the certificate manager of k8s.io/client-go (``util/certificate``): a new
-certificate is asked for when there is none, when most of the life of the one in use is over, when
-that lacks a name that is wanted, and when its authority is none of those that peers believe. What
-is in use stays in use meanwhile.
+The rules are those of the certificate manager of k8s.io/client-go (``util/certificate``). A new
+certificate is requested if there is none, or if the one in use is near its end, lacks a desired
+name, or was issued by an authority that peers do not trust. The old one stays in use meanwhile.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ from yurttunnel.pki.metrics import RequestCounters
 from yurttunnel.pki.renewal_schedule import Schedule
 
 LOOK_INTERVAL = 1.0
-"""Seconds between two looks at the template and at the clock."""
+"""Seconds between two checks of the template and the clock."""
 PATIENCE = 60.0
-"""Seconds that a request may take before it is worth a word while another one is in use."""
+"""Seconds after which a pending request is reported while another certificate is in use."""
 
 _FOREIGN = (
     "is not signed by an authority in the cluster's bundle, so peers that verify it with the"
@@ -59,16 +58,16 @@ class _Attempt:
 
 
 class CertificateRenewal(Reconciler):
-    """Holds one certificate that is as ``template()`` says, which may change at any time.
+    """Keeps one certificate that matches ``template()``, which may change at any time.
 
-    ``name`` is for messages: "serving certificate". ``template`` is as
-    :class:`~yurttunnel.pki.desired_template.DesiredTemplate` has it. The one in ``store`` is used
-    until there is better, even one that has expired by a clock that may be wrong, unless
-    ``misfit(certificate)`` says what is wrong with it. ``authorities`` are those from which
-    certificates have to be, ``None`` for any. ``key()`` gives the key for which a certificate is
-    asked.
+    ``name`` is for messages: "serving certificate". ``template`` is that of
+    :class:`~yurttunnel.pki.desired_template.DesiredTemplate`. The certificate in ``store`` is used
+    until there is a better one, even if it has expired by a clock that may be wrong, unless
+    ``misfit(certificate)`` returns what is wrong with it. ``authorities`` are those that must issue
+    the certificates, ``None`` for any. ``key()`` returns the key for a request.
 
-    ``on_change`` are called with each certificate that comes into use after the stored one.
+    The functions in ``on_change`` are called with each new certificate, but not with the stored
+    one.
     """
 
     _log = Logger()
@@ -95,13 +94,13 @@ class CertificateRenewal(Reconciler):
         self._kept = KeptCertificate(clock, name, store)
         self._in_use = CertificateInUse(clock, schedule, authorities, self._kept.load(misfit))
         self._has_been_usable = self.is_usable
-        # How the attempts have gone.
+        # The state of the attempts.
         self._attempt: _Attempt | None = None
         self._failures = 0
         self._failure: str | None = None
         self._kind: type[Exception] | None = None
         self._final: Exception | None = None
-        # In seconds of the clock that nobody sets: the time of day may be years ahead now.
+        # On the monotonic clock: the time of day may be years ahead.
         self._next_attempt = 0.0
         self._ready: list[Deferred[None]] = []
         self.counters = RequestCounters()
@@ -114,9 +113,9 @@ class CertificateRenewal(Reconciler):
         return None if held is None else held.issued
 
     def credentials(self, authorities: Sequence[x509.Certificate] | None = None) -> Credentials:
-        """Join the certificate in use with ``authorities``, by default those of its chain.
+        """Combine the certificate in use with ``authorities``, by default its chain.
 
-        There has to be one.
+        Raises ``ValueError`` without a certificate.
         """
         issued = self.current
         if issued is None:
@@ -125,7 +124,7 @@ class CertificateRenewal(Reconciler):
 
     @property
     def not_after(self) -> datetime.datetime | None:
-        """When the certificate in use ends, in UTC."""
+        """When the certificate in use expires, in UTC."""
         held = self._in_use.held
         return None if held is None else held.not_after
 
@@ -136,19 +135,19 @@ class CertificateRenewal(Reconciler):
 
     @property
     def is_given_up(self) -> bool:
-        """Whether the certificate in use is to be replaced without its help: :meth:`give_up`."""
+        """Whether the certificate in use was given up by :meth:`give_up`."""
         held = self._in_use.held
         return held is not None and held.is_given_up
 
     @property
     def not_stored(self) -> StateError | None:
-        """Why the certificate in use is not kept for a restart, if it is not."""
+        """Why the certificate in use is not stored for a restart; ``None`` if it is."""
         return self._kept.problem
 
     def when_ready(self) -> Deferred[None]:
-        """Fire when there is a certificate that can be used; cancelling ends the waiting.
+        """Fire when there is a usable certificate; cancelling ends the wait.
 
-        Fails with what is final for the issuer when there is none.
+        Fails with the issuer's final error if there is none.
         """
         if self.is_usable:
             return succeed(None)
@@ -159,19 +158,19 @@ class CertificateRenewal(Reconciler):
         return waiting
 
     def authorities_changed(self, authorities: Sequence[x509.Certificate]) -> None:
-        """Have the certificate replaced unless it is from one of the new ``authorities``."""
+        """Set the authorities, and replace the certificate if none of them has issued it."""
         self._in_use.authorities_changed(authorities)
 
     def give_up(self, is_given_up: bool) -> None:
-        """Have the certificate in use replaced, or not any more, as those who verify it refuse it.
+        """Start or stop replacing the certificate in use because its verifiers reject it.
 
-        That is for who has another way to ask for one.
+        For callers that have another way to request one.
         """
         if self._in_use.held is not None:
             self._in_use.held.is_given_up = is_given_up
 
     def problem(self) -> str | None:
-        """Return why there is no certificate that can be used, if there is none."""
+        """Return why there is no usable certificate, or ``None``."""
         if self.is_usable:
             return None
         if self.not_after is None:
@@ -179,7 +178,7 @@ class CertificateRenewal(Reconciler):
         return f"the {self._name} has expired at {self.not_after:%F %T} UTC: {self._state()}"
 
     def warning(self) -> str | None:
-        """Return what keeps the certificate in use from being replaced, or from being kept."""
+        """Return why the certificate in use is not renewed or not stored, or ``None``."""
         if not self.is_usable:
             return None
         attempt = self._attempt
@@ -198,7 +197,7 @@ class CertificateRenewal(Reconciler):
         return self._kept.warning()
 
     def _state(self) -> str:
-        """Return what is under way, what went wrong before, or what is missing to begin."""
+        """Return the state of the attempt, the last error, or what is missing to begin."""
         if self._attempt is not None and self._attempt.waits:
             before = f" (before that: {self._failure})" if self._failure else ""
             return f"{self._attempt.waits}{before}"
@@ -210,7 +209,7 @@ class CertificateRenewal(Reconciler):
         return stopped if ended is None else Deferred.fromCoroutine(_both(stopped, ended))
 
     def ask_anew(self) -> None:
-        """Give up what is under way, and ask without a pause: there is another way to do so."""
+        """Abandon the attempt in progress, and retry at once: another way is available."""
         if self._attempt is not None:
             self._abandon(self._attempt)
         self._no_failure()
@@ -219,10 +218,10 @@ class CertificateRenewal(Reconciler):
             self.look()
 
     def look(self) -> None:
-        """Do what is due; a certificate that its issuer issues at once is there then."""
+        """Do what is due; a certificate that its issuer issues at once is in use on return."""
         if self.is_usable:
             if not self._has_been_usable:
-                # It had expired by a clock that has been set since.
+                # The certificate had expired by a clock that has been set since.
                 if self._attempt is not None:
                     self._abandon(self._attempt)
                 self._no_failure()
@@ -263,7 +262,7 @@ class CertificateRenewal(Reconciler):
         attempt.ended = Deferred.fromCoroutine(self._obtain(attempt))
 
     def _abandon(self, attempt: _Attempt) -> Deferred[None] | None:
-        """Give up an attempt, once: what its issuer still closes is not cut short."""
+        """Cancel an attempt, but only once, so as not to interrupt the issuer's cleanup."""
         was_abandoned, attempt.abandoned = attempt.abandoned, True
         if attempt.ended is not None and not was_abandoned:
             attempt.ended.cancel()
@@ -283,7 +282,7 @@ class CertificateRenewal(Reconciler):
             if not attempt.abandoned:
                 self._failed(error, is_final=True)
         except Exception as error:
-            # A defect is one more reason to try again: without a certificate nothing works.
+            # A defect is retried, too, since nothing works without a certificate.
             self._log.failure("Defect: the {name} cannot be asked for", name=self._name)
             self._failed(error)
         else:
@@ -300,12 +299,12 @@ class CertificateRenewal(Reconciler):
         self._failure = self._with_clock(" ".join(str(error).split()) or type(error).__name__)
         pause = self._schedule.pause(self._failures, *self._in_use.life_left)
         self._next_attempt = self._clock.seconds() + pause
-        # Of one that has expired it may be the clock that is wrong.
+        # If there is an expired certificate, the clock may be wrong, so the error is not final.
         self._final = error if is_final and self.current is None else None
         if self._final is not None:
             while self._ready:
                 self._ready.pop(0).errback(self._final)
-        # An outage of days is not worth thousands of lines: the 1st, 2nd, 4th, 8th ... is.
+        # To limit the log in long outages, only the 1st, 2nd, 4th, 8th ... failure is logged.
         elif type(error) is not self._kind or self._failures.bit_count() == 1:
             self._log.error(
                 "the {name} was not obtained: {error}; {failures} attempts have failed now, the"
@@ -318,7 +317,7 @@ class CertificateRenewal(Reconciler):
         self._kind = type(error)
 
     def _with_clock(self, failure: str) -> str:
-        """Add what else may be wrong when a stored certificate has never been good here."""
+        """Add a hint about the clock if a stored certificate has never been valid here."""
         if self.not_after is None or self._has_been_usable:
             return failure
         return (
@@ -343,7 +342,7 @@ class CertificateRenewal(Reconciler):
             try:
                 callback(issued)
             except Exception:
-                # The certificate is good, and the others have to use it.
+                # The certificate is valid, and the other callbacks have to use it.
                 self._log.failure("Defect: a new {name} cannot be used by all", name=self._name)
         self._usable()
 
@@ -355,7 +354,7 @@ class CertificateRenewal(Reconciler):
         self._next_attempt = 0.0
 
     def _usable(self) -> None:
-        """Notify those who wait that there is a certificate."""
+        """Notify the callers of :meth:`when_ready`."""
         self._has_been_usable = True
         while self._ready:
             self._ready.pop(0).callback(None)

@@ -1,4 +1,4 @@
-"""When a certificate is renewed, and how long is waited after attempts that failed."""
+"""The schedule of renewals, and the backoff after failed attempts."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from yurttunnel.ops.backoff import doubled
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """When a certificate is renewed, and when attempts that failed are made again.
+    """When a certificate is renewed, and the backoff after failed attempts.
 
-    It is renewed when between ``renewed_from`` and ``renewed_until`` of its life are over, at
-    random so that those that were issued together are not renewed together. Pauses are doubled
-    from the first to the longest, and up to ``spread`` of that longer, seconds all: ``pauses``
-    while there is no certificate that is good, else ``patient_pauses``, which are shorter for a
-    short life and toward its end, so that there is always time for several attempts.
+    A certificate is renewed at a random time between the fractions ``renewed_from`` and
+    ``renewed_until`` of its lifetime, so that certificates that were issued together are not
+    renewed together. Pauses double from the first to the longest, in seconds, plus up to the
+    fraction ``spread``. ``pauses`` are for the time without a valid certificate. Otherwise
+    ``patient_pauses`` are used, which are shortened for a short lifetime and toward its end, to
+    allow several attempts.
     """
 
     renewed_from: float
@@ -27,11 +28,11 @@ class Schedule:
     spread: float
 
     def renewal_at(self, begin: datetime.datetime, end: datetime.datetime) -> datetime.datetime:
-        """Choose when a certificate of this life is renewed."""
+        """Return a random renewal time for a certificate of this lifetime."""
         return begin + (end - begin) * random.uniform(self.renewed_from, self.renewed_until)
 
     def pause(self, failures: int, life: float, left: float) -> float:
-        """Return the pause after so many failures; none of the life is left without a good one."""
+        """Return the pause after this number of failures; ``left`` is 0 without a certificate."""
         first, longest = self.pauses
         if left > 0:
             first = min(self.patient_pauses[0], life / 100, left / 4)
@@ -40,6 +41,8 @@ class Schedule:
 
 
 CLUSTER_SCHEDULE = Schedule(0.7, 0.9, (2.0, 32.0), (2.0, 32.0), 0.1)
-"""That of k8s.io/client-go (``nextRotationDeadline``, and the backoff of ``util/certificate``)."""
+"""The schedule of k8s.io/client-go (``nextRotationDeadline``, and the backoff of
+``util/certificate``)."""
 STANDALONE_SCHEDULE = Schedule(0.6, 2 / 3, (0.25, 15.0), (60.0, 300.0), 1.0)
-"""Early, and after an outage by and by: one server issues the certificates of many nodes."""
+"""Renews early, and spreads retries after an outage: one server issues the certificates of many
+nodes."""

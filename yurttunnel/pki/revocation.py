@@ -1,17 +1,17 @@
-"""Revoked nodes: a file that a command adds to, and a service that notices.
+"""Revoked nodes: a file that a command extends, and a service that watches it.
 
-Revoking a node revokes its enrolment, and with it every certificate that was or will be
-renewed within it, whatever the server does at the same moment. The node can be enrolled again
-with a join token that is newer than the revocation.
+Revoking a node revokes its enrolment, and with it every certificate that was or will be renewed
+within it, even if the server issues one at the same moment. The node can be enrolled again with a
+join token that is newer than the revocation.
 
-Another server of the same authority may have enrolled the node, at first or again, of which
-there is no record here. Therefore all certificates of the node's name are revoked, too, that
-are not known to be newer than the revocation: those of an enrolment that was recorded here by a
-newer token, and those that begin to be valid after it. Certificates begin five minutes before
-their issue, so a certificate of that age passes for older; in return no earlier one passes for
-newer while the clocks of two servers differ by less.
+Another server of the same authority may have enrolled the node, without a record here. Therefore
+all certificates of the node's name that are not known to be newer than the revocation are revoked,
+too. Newer are certificates of an enrolment that was recorded here by a newer token, and those whose
+validity begins after the revocation. Certificates are backdated by five minutes, so one that is up
+to that much newer counts as older; in return, no older one counts as newer while the clocks of two
+servers differ by less.
 
-A disk that is full keeps nobody from revoking: the server that runs keeps room there beforehand.
+Revocation works on a full disk, because the running server reserves space for it.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from yurttunnel.pki.token import newest_token
 
 REVOCATIONS_FILE = "revoked.json"
 RESERVED = 64 * 1024
-"""Bytes that are kept besides twice the size of the file, which is written anew each time: some
-hundred revocations, and what a file system takes for a file."""
+"""Bytes reserved besides twice the size of the file, which is rewritten each time: for some hundred
+revocations, and the file system's own needs for a file."""
 RESERVE_INTERVAL = 10.0
-"""Seconds between looks whether as much is kept as the file needs that has grown."""
+"""Seconds between checks whether the reserve is large enough for the file."""
 CHECK_INTERVAL = 0.25
-"""Seconds between looks at the file, so that a session ends within one second."""
+"""Seconds between checks of the file, so that a session ends within one second."""
 
 
 class RevocationFailed(Exception):
-    """A node was not revoked; one line that says why."""
+    """A node was not revoked; one line describes why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Revocation:
-    """When a node was revoked; ``enrolment`` is empty when no enrolment was recorded here."""
+    """The time of a node's revocation; ``enrolment`` is empty if none was recorded here."""
 
     node: str
     enrolment: str
@@ -60,9 +60,9 @@ class Revocation:
 def revoke_node(clock: IReactorTime, state_dir: str | Path, node: str) -> str:
     """Revoke ``node`` in a server's state directory, whether or not the server runs.
 
-    Returns a sentence for the operator. Revoking again revokes what the node has got since
-    then. On a full disk it takes the room that a server has kept. Raises
-    :class:`RevocationFailed` for what is not a node's name, and :class:`StateError`.
+    Returns a sentence for the operator. Revoking again revokes what the node has been issued since
+    then. On a full disk, the space that the server has reserved is used. Raises
+    :class:`RevocationFailed` for an invalid node name, and :class:`StateError`.
     """
     directory = StateDirectory.open_existing(state_dir)
     try:
@@ -86,7 +86,7 @@ def _revoke(clock: IReactorTime, directory: StateDirectory, node: str) -> str:
         record = read_record(directory, node)
         enrolment = record.enrolment if record is not None else ""
         known = _load(directory)
-        # No token that exists now may pass for a newer one, even if the clock was set back.
+        # No existing token may count as newer, even if the clock was set back.
         now = utc_now(clock)
         revoked = max(now, newest_token(directory) or now)
         revoked = max([revoked, *(r.revoked for r in known if r.node == node)])
@@ -104,9 +104,9 @@ def _revoke(clock: IReactorTime, directory: StateDirectory, node: str) -> str:
 class Revocations(Reconciler):
     """The revocations of a state directory, kept up to date while the service runs.
 
-    ``callback(node)`` is called for each node that is revoked from the start of the service
-    on. While the file cannot be read, what was known stays, and ``problem`` says so. The first
-    reading, in the constructor, raises :class:`StateError` instead.
+    ``callback(node)`` is called for each node that is revoked while the service runs. While the
+    file cannot be read, the known revocations stay in force, and ``problem`` reports it; the
+    constructor raises :class:`StateError` instead.
     """
 
     _log = Logger()
@@ -131,22 +131,22 @@ class Revocations(Reconciler):
 
     @property
     def problem(self) -> str | None:
-        """Why later revocations are not known, for readiness; ``None`` when all is well."""
+        """Why later revocations are not known, for readiness; ``None`` without a problem."""
         return f"revocations are not read: {self._unreadable}" if self._unreadable else None
 
     @property
     def warning(self) -> str | None:
-        """Why nobody could be revoked on a full disk, for readiness; ``None`` when one could."""
+        """Why a revocation would fail on a full disk, for readiness; ``None`` if it would not."""
         if not self._no_reserve:
             return None
         return f"no disk space is reserved for revocations: {self._no_reserve}"
 
     def on_revoked(self, callback: Callable[[str], None]) -> None:
-        """Have ``callback(node)`` called whenever a node is revoked; it must not raise."""
+        """Register ``callback(node)``, called whenever a node is revoked; it must not raise."""
         self._callbacks.append(callback)
 
     def is_revoked(self, identity: NodeIdentity) -> bool:
-        """Return whether the certificate behind ``identity`` has been revoked."""
+        """Return whether the certificate of ``identity`` has been revoked."""
         if identity.enrolment in self._enrolments:
             return True
         revoked = self._times.get(identity.node)
@@ -158,15 +158,15 @@ class Revocations(Reconciler):
         return self.is_record_revoked(record)
 
     def is_enrolled(self, node: str) -> bool:
-        """Return whether the name ``node`` is that of an enrolled node, connected or not."""
+        """Return whether ``node`` is the name of an enrolled node, connected or not."""
         record = self._records.get(node)
         return record is not None and not self.is_record_revoked(record)
 
     def is_record_revoked(self, record: NodeRecord) -> bool:
-        """Return whether an enrolment has been revoked, be it by name or by the time of its token.
+        """Return whether an enrolment has been revoked, by its id or by the time of its token.
 
-        Its record may have come when the command had looked for one, and found none; the token was
-        there before.
+        The record may have been written just after the command had looked for it and found none;
+        the token existed before.
         """
         revoked = self._times.get(record.node)
         is_older = revoked is not None and (record.token_created or record.enrolled) <= revoked
@@ -177,7 +177,7 @@ class Revocations(Reconciler):
         return self._times.get(node)
 
     def all(self) -> Mapping[str, datetime.datetime]:
-        """Return when each node that ever was revoked was so last, by its name."""
+        """Return the time of each node's last revocation, by name."""
         return self._times
 
     def last_revocation(self) -> datetime.datetime | None:
@@ -185,7 +185,7 @@ class Revocations(Reconciler):
         return max(self._times.values(), default=None)
 
     def refresh(self) -> None:
-        """Look at the file, if it has changed; cheap enough to ask before each decision."""
+        """Reload the file if it has changed; cheap enough to call before each decision."""
         try:
             fingerprint = self._directory.fingerprint(REVOCATIONS_FILE)
             if fingerprint == self._seen:
@@ -206,7 +206,7 @@ class Revocations(Reconciler):
             self._keep_room()
 
     def _keep_room(self) -> None:
-        """Keep room on the disk for :func:`revoke_node`, unless it is kept already."""
+        """Reserve disk space for :func:`revoke_node`, unless it is reserved already."""
         self._reserve_due = self._clock.seconds() + RESERVE_INTERVAL
         size = 0 if self._seen is None else self._seen[2]
         try:
@@ -220,7 +220,7 @@ class Revocations(Reconciler):
 
     def _take(self, revocations: list[Revocation]) -> list[str]:
         new = [r for r in revocations if r not in self._known]
-        # What is known stays: nobody is pardoned by a shortened file.
+        # Known revocations are kept, even if they are missing from the file.
         self._known.update(new)
         for revocation in new:
             if revocation.enrolment:

@@ -1,8 +1,8 @@
-"""Join tokens: one string that enrolls agents and tells them which authority to believe.
+"""Join tokens: one string that enrolls agents and pins the authority to trust.
 
-The form is ``id.secret.sha256:pin``, after kubeadm's tokens: a public id (16 hex digits), a
-secret (32 hex digits, 128 bits) and the SHA-256 of the SubjectPublicKeyInfo of the authority's
-certificate. The server keeps only the hash of the secret.
+The form is ``id.secret.sha256:pin``, after kubeadm's tokens: a public id (16 hex digits), a secret
+(32 hex digits, 128 bits) and the SHA-256 of the SubjectPublicKeyInfo of the authority's
+certificate. The server stores only the hash of the secret.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ DEFAULT_TOKEN_LIFETIME = 86400.0
 
 _TOKEN = re.compile("([0-9a-f]{16})\\.([0-9a-f]{32})\\.sha256:([0-9a-f]{64})")
 MAX_TOKENS = 64
-"""How many tokens are good at once; each restart-safe replacement adds one."""
+"""The maximum number of valid tokens; each replacement of the join token adds one."""
 _MAX_EXPIRED = 64
-"""How many expired tokens are remembered, so that their holders are told what is wrong."""
+"""The maximum number of expired tokens that are remembered, to report them as expired."""
 _JUST_AFTER = datetime.timedelta(microseconds=1)
 
 
 class BadToken(ValueError):
-    """There is no join token, or text that is none; the token itself is never quoted."""
+    """A join token that is missing or invalid; the message never quotes it."""
 
 
 class TokenRefused(Exception):
-    """A token that does not enroll anybody (any more)."""
+    """A token that does not enroll nodes, or not any more."""
 
     def __init__(self, text: str, expired: bool = False) -> None:
         super().__init__(text)
@@ -47,7 +47,7 @@ class TokenRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class JoinToken:
-    """A join token, as its holder has it."""
+    """A join token as its holder has it."""
 
     token_id: str
     secret: str
@@ -55,7 +55,7 @@ class JoinToken:
 
     @classmethod
     def parse(cls, text: str) -> JoinToken:
-        """Read the one-string form; raises :class:`BadToken`."""
+        """Parse the one-string form; raises :class:`BadToken`."""
         match = _TOKEN.fullmatch(text.strip())
         if match is None:
             raise BadToken("the join token is not of the form id.secret.sha256:pin: copy it whole")
@@ -66,17 +66,17 @@ class JoinToken:
         return f"{self.token_id}.{self.secret}.sha256:{self.pin}"
 
     def __repr__(self) -> str:
-        """Name the token without its secret: logs and tracebacks show this."""
+        """Identify the token without its secret, for logs and tracebacks."""
         return f"<JoinToken {self.token_id}>"
 
 
 @dataclass(frozen=True, slots=True)
 class IssuedToken:
-    """What the server keeps of a token. Times are in UTC.
+    """The server's record of a token; times are in UTC.
 
-    ``created`` is not before any revocation that was known then, whatever the clock said.
-    ``ended`` is set once it has been seen to be expired: setting the clock back does not
-    make it good again.
+    ``created`` is not before any revocation that was known then, whatever the clock said. ``ended``
+    is set once the token was found to be expired: setting the clock back does not make it valid
+    again.
     """
 
     token_id: str
@@ -89,7 +89,7 @@ class IssuedToken:
 class TokenStore:
     """The tokens that the server has issued, in ``tokens.json``.
 
-    Raises :class:`StateError` when it cannot be read or written.
+    Raises :class:`StateError` if the file cannot be read or written.
     """
 
     def __init__(self, clock: IReactorTime, directory: StateDirectory, pin: str) -> None:
@@ -103,11 +103,10 @@ class TokenStore:
         lifetime: float = DEFAULT_TOKEN_LIFETIME,
         after: datetime.datetime | None = None,
     ) -> JoinToken:
-        """Make a token that is good for ``lifetime`` seconds.
+        """Issue a token that is valid for ``lifetime`` seconds.
 
-        It counts as newer than ``after``, a revocation, even when the clock has been set back.
-        The oldest of those that have expired are forgotten, and when too many are good, those
-        that end first.
+        It counts as newer than ``after``, a revocation, even if the clock has been set back. The
+        oldest expired tokens are forgotten, and if too many are valid, those that expire first.
         """
         now = utc_now(self._clock)
         token = JoinToken(secrets.token_hex(8), secrets.token_hex(16), self._pin)
@@ -120,16 +119,16 @@ class TokenStore:
         known = [replace(t, ended=t.ended or now >= t.expires) for t in self._tokens.values()]
         ended = [t for t in known if t.ended][-_MAX_EXPIRED:]
         good = [t for t in known if not t.ended]
-        # Each revocation has one made: an operator's, for longer, is not to end by them.
+        # Each revocation issues a token, which must not evict an operator's longer-lived one.
         too_many = max(0, len(good) - (MAX_TOKENS - 1))
         ending = sorted(good, key=lambda t: t.expires)[:too_many]
         self._save([*ended, *(t for t in good if t not in ending), issued])
         return token
 
     def check(self, token_id: str, secret: str) -> IssuedToken:
-        """Return the token if it is known, right and not expired; else raise TokenRefused."""
+        """Return the token if it is known, correct and valid; raises :class:`TokenRefused`."""
         issued = self._tokens.get(token_id)
-        # Unknown ids take as long as wrong secrets.
+        # Constant time: unknown ids take as long as wrong secrets.
         expected = issued.secret_hash if issued is not None else _hash("")
         right = hmac.compare_digest(_hash(secret), expected)
         if issued is None or not right:
@@ -143,7 +142,7 @@ class TokenStore:
         return issued
 
     def find(self, token: JoinToken) -> IssuedToken | None:
-        """Return what is kept of ``token``, if it is good now and pins this authority."""
+        """Return the record of ``token``, if it is valid now and pins this authority."""
         try:
             issued = self.check(token.token_id, token.secret)
         except TokenRefused:
@@ -151,14 +150,14 @@ class TokenStore:
         return issued if token.pin == self._pin else None
 
     def good(self) -> list[IssuedToken]:
-        """Return the tokens that are good now, the oldest first."""
+        """Return the tokens that are valid now, the oldest first."""
         now = utc_now(self._clock)
         return [each for each in self._tokens.values() if not each.ended and now < each.expires]
 
     def revoke(self, token_id: str) -> None:
-        """Have a token enroll nobody from now on; raises :class:`TokenRefused` for an unknown one.
+        """Revoke a token; raises :class:`TokenRefused` for an unknown one.
 
-        Who has enrolled with it stays enrolled.
+        Nodes that have enrolled with it stay enrolled.
         """
         if token_id not in self._tokens:
             raise TokenRefused("there is no join token with this id")
@@ -180,7 +179,7 @@ class TokenStore:
 
 
 def newest_token(directory: StateDirectory) -> datetime.datetime | None:
-    """Return when the newest token was created; ``None`` when there has been none.
+    """Return when the newest token was created; ``None`` if there has been none.
 
     For commands beside a running server. Raises :class:`StateError`.
     """
@@ -210,5 +209,5 @@ def _load(directory: StateDirectory) -> list[IssuedToken]:
 
 
 def _hash(secret: str) -> str:
-    # A plain hash is enough for a random secret of 128 bits: there is nothing to guess.
+    # A plain hash suffices for a random secret of 128 bits, which cannot be guessed.
     return hashlib.sha256(secret.encode()).hexdigest()

@@ -1,6 +1,7 @@
-"""What is said where certificates are good, but not by the clock of this machine.
+"""Messages about certificates that are valid, but not by this machine's clock.
 
-A machine without a battery has the time of its last shutdown, or none, until it has asked for it.
+A machine without a battery-backed clock starts with the time of its last shutdown, or none, until
+it has synchronized.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from cryptography import x509
 
 _UNITS = (("days", 86400), ("hours", 3600), ("minutes", 60))
 _ENOUGH = 2
-"""How many of a unit there have to be for it to be told in."""
+"""The smallest number of a unit that is displayed in that unit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Misdated:
-    """Certificates that are not valid ``now``, by this machine's clock, and good but for that.
+    """Certificates that are not valid ``now``, by this machine's clock, but otherwise correct.
 
-    ``name`` is what they are called together: "the server's certificate".
+    ``name`` describes them in messages: "the server's certificate".
     """
 
     now: datetime.datetime
@@ -29,7 +30,7 @@ class Misdated:
 
     @classmethod
     def by(cls, now: datetime.datetime, name: str, *certificates: x509.Certificate) -> Misdated:
-        """Note when all of ``certificates`` are valid."""
+        """Record the period in which all of ``certificates`` are valid."""
         return cls(
             now.replace(microsecond=0),
             name,
@@ -38,7 +39,7 @@ class Misdated:
         )
 
     def sentence(self, server_time: datetime.datetime | None = None) -> str:
-        """Return by how much the clock is wrong: exactly, where the server has told its time."""
+        """Return by how much the clock is wrong, exactly if the server has sent its time."""
         if server_time is not None and self.begin <= server_time <= self.end:
             behind = (server_time - self.now).total_seconds()
             which = "behind" if behind > 0 else "ahead of"
@@ -56,7 +57,7 @@ class Misdated:
 
 
 def span(seconds: float) -> str:
-    """Return a time as people say it: in the largest unit of which there are two."""
+    """Return a duration for people: in the largest unit of which there are at least two."""
     for unit, size in _UNITS:
         if seconds >= _ENOUGH * size:
             return f"{round(seconds / size)} {unit}"
