@@ -1,1 +1,1 @@
-"""What is known of the cluster: its nodes, pods, Services and the ports to intercept."""
+"""The state of the cluster: its nodes, pods, Services and the ports to intercept."""

@@ -1,7 +1,7 @@
-"""Fields of objects of the API, read so that one that is not what it should be harms nothing.
+"""Type-safe access to fields of API objects, which replaces invalid values by empty ones.
 
-The API checks what it stores, but not for the types of labels and addresses alone: another
-version of it, or whatever answers in its place, may leave out or rename anything.
+The API validates what it stores, but this does not rely on that, even for the types of labels and
+addresses: another version of the API, or another server in its place, may omit or rename any field.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from typing import Any
 
 
 def text(value: object) -> str:
-    """Return a text, an empty one for anything else."""
+    """Return a string, an empty one for any other value."""
     return value if isinstance(value, str) else ""
 
 
 def mapping(value: object) -> Mapping[str, Any]:
-    """Return an object, an empty one for anything else."""
+    """Return an object, an empty one for any other value."""
     return value if isinstance(value, dict) else {}
 
 
 def objects(value: object) -> Iterator[Mapping[str, Any]]:
-    """Go through the objects in a list, and past whatever else is there."""
+    """Yield the objects in a list, and skip other values."""
     if isinstance(value, list):
         yield from (each for each in value if isinstance(each, dict))
 
 
 def texts(value: object) -> Iterator[str]:
-    """Go through the texts in a list, and past whatever else is there."""
+    """Yield the strings in a list, and skip other values."""
     if isinstance(value, list):
         yield from (each for each in value if isinstance(each, str))

@@ -1,4 +1,4 @@
-"""The kinds of objects that a middleware can have informers for."""
+"""The kinds of objects for which middleware can have informers."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from yurttunnel.kube.resources import (
 
 _RESOURCES = (NODES, PODS, SERVICES, CONFIG_MAPS, ENDPOINT_SLICES)
 KINDS = {resource.kind: resource for resource in _RESOURCES}
-"""By the kind, as ``Node``."""
+"""Resources by kind, such as ``Node``."""
 
 _EVERYWHERE = frozenset({NODES, PODS})
 
 
 def whole(obj: Object) -> Object:
-    """Keep an object as the API has it."""
+    """Return an object unchanged."""
     return obj
 
 
 def whole_objects(resource: Resource, namespace: str) -> InformerSpec[Object]:
-    """Return what is followed: all nodes and pods, else what is in the server's namespace."""
+    """Return the specification for all nodes or pods, or objects in the server's namespace."""
     return InformerSpec(resource, whole, namespace=None if resource in _EVERYWHERE else namespace)

@@ -1,4 +1,4 @@
-"""The nodes of the cluster: found by name, and by every address that the API knows of them."""
+"""The nodes of the cluster, indexed by name and by every address in the API."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from yurttunnel.metrics import Metric, gauge
 from yurttunnel.tunnel.kubelet_ports import KUBELET_PORT
 
 LABEL_PREFIXES = ("openyurt.io", "alibabacloud.com")
-"""What the labels of edge nodes begin with: OpenYurt's own, and that of its 0.2 and 0.3."""
+"""The prefixes of the labels of edge nodes: OpenYurt's own, and that of OpenYurt 0.2 and 0.3."""
 
 _EDGE_WORKER = tuple(f"{prefix}/is-edge-worker" for prefix in LABEL_PREFIXES)
 _TUNNEL_CLIENT = tuple(f"{prefix}/edge-enable-reverseTunnel-client" for prefix in LABEL_PREFIXES)
 
 MOST_ADDRESSES = 64
-"""How many addresses of a node are kept: its own kubelet writes them, and as many as it likes."""
+"""The maximum number of addresses per node; its own kubelet reports any number."""
 
 LONGEST_ADDRESS = 253
-"""Characters of one that is kept: those of a name (RFC 1123 section 2.1)."""
+"""Characters of an address that is kept: the limit of a name (RFC 1123 section 2.1)."""
 
 log = Logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What is kept of a node; nothing of it changes with every heartbeat.
+    """The cached part of a node, without fields that change with every heartbeat.
 
-    ``edge`` is a node that the labels say is reached by the tunnel, ``cloud`` one of which they
-    say that it is none (``is-edge-worker`` is ``false``, not just absent). ``addresses`` are
-    pairs of type and address, as ``status.addresses`` has them and in its order, within bounds.
+    ``edge`` is whether the labels state that the tunnel reaches the node, ``cloud`` whether they
+    state that it does not (``is-edge-worker`` is ``false``, not just absent). ``addresses`` are
+    pairs of type and address from ``status.addresses``, in its order and within limits.
     """
 
     name: str
@@ -54,18 +54,18 @@ class Node:
     ready: bool = False
 
     def internal(self) -> Iterator[Address]:
-        """Go through the addresses of type ``InternalIP``."""
+        """Yield the addresses of type ``InternalIP``."""
         for kind, address in self.addresses:
             if kind == "InternalIP" and (parsed := address_in(address)) is not None:
                 yield parsed
 
     def hosts(self) -> Iterator[Address | str]:
-        """Go through its name and all its addresses, each in its canonical form."""
+        """Yield its name and all its addresses in canonical form."""
         for host in (self.name, *(address for _, address in self.addresses)):
             try:
                 canonical = canonical_host(host)
             except BadAuthority:
-                # Nobody can ask for it.
+                # No request can contain it.
                 continue
             # A machine whose host name was never set reports localhost.
             if not means_every_machine(canonical):
@@ -81,7 +81,7 @@ class Node:
 
 
 def node_from(node: Object) -> Node:
-    """Keep what is needed of a ``Node`` (k8s.io/api core/v1 types.go)."""
+    """Return the cached part of a ``Node`` (k8s.io/api core/v1 types.go)."""
     metadata, status = mapping(node.get("metadata")), mapping(node.get("status"))
     labels = mapping(metadata.get("labels"))
     edge = any(labels.get(label) == "true" for label in (*_EDGE_WORKER, *_TUNNEL_CLIENT))
@@ -106,7 +106,7 @@ def _addresses(status: Mapping[str, object]) -> Iterator[tuple[str, str]]:
 
 
 def _kubelet_port(status: Mapping[str, object]) -> int:
-    """Read ``status.daemonEndpoints.kubeletEndpoint.Port``, which has a capital letter indeed."""
+    """Read ``status.daemonEndpoints.kubeletEndpoint.Port`` (with a capital P)."""
     endpoint = mapping(mapping(status.get("daemonEndpoints")).get("kubeletEndpoint"))
     port = endpoint.get("Port")
     return port if isinstance(port, int) and 1 <= port <= 65535 else KUBELET_PORT
@@ -116,22 +116,22 @@ NODES_SPEC: InformerSpec[Node] = InformerSpec(NODES, node_from)
 
 
 class Nodes:
-    """All nodes, kept current by ``informers``.
+    """All nodes, kept up to date by ``informers``.
 
-    ``own_names`` are the DNS names of the server itself, in lower case and without final dot: no
-    node is found by one, and none has it, whatever it says.
+    ``own_names`` are the DNS names of the server itself, in lower case and without final dot. They
+    find no node, and no node can claim them.
     """
 
     def __init__(self, informers: IInformers, own_names: Collection[str] = ()) -> None:
         self.own_names = own_names
         self._informer = informers.informer(NODES_SPEC)
-        # The nodes that have a host for a name or address, by their names.
+        # Nodes by name or address, and then by node name.
         self._by_host: dict[Address | str, dict[str, Node]] = {}
         self._informer.add_handler(self._changed)
 
     @property
     def synced(self) -> bool:
-        """Whether all nodes have been known once."""
+        """Whether all nodes have been loaded once."""
         return self._informer.synced
 
     def all(self) -> Collection[Node]:
@@ -142,23 +142,24 @@ class Nodes:
     def add_handler(
         self, changed: Callable[[Node | None, Node | None], object]
     ) -> Callable[[], None]:
-        """Have ``changed(old, new)`` called for each change, as informers do."""
+        """Call ``changed(old, new)`` for each change, as informers do."""
         ended: Callable[[], None] = self._informer.add_handler(changed)
         return ended
 
     def get(self, name: str) -> Node | None:
-        """Return the node called ``name``."""
+        """Return the node named ``name``."""
         node: Node | None = self._informer.get(name)
         return node
 
     def find(self, host: str) -> Collection[Node]:
-        """Return the nodes that ``host``, a name or an address, may mean.
+        """Return the nodes that ``host``, a name or an address, may refer to.
 
-        A name of the server means none. The name of a node is that of no other. Where it is an
-        address, and one of others besides, all of them are found: packets for it may be for the
-        latter. Else there may be several: sites behind NAT have the same private addresses, and the
-        same public one. An ``InternalIP`` counts before other types of addresses. As long as not
-        all nodes are known, an address tells nothing, since the others that have it may be missing.
+        A name of the server refers to none. The name of a node refers only to that node. If an
+        address is the name of one node and an address of others, all are returned, since packets
+        for it may be for any of the others. Otherwise there may be several nodes, because sites
+        behind NAT share private addresses or a public one; an ``InternalIP`` takes precedence over
+        other types of addresses. Until all nodes are loaded, an address finds none, since other
+        nodes that have it may be missing.
         """
         try:
             desired = canonical_host(host)
@@ -180,21 +181,21 @@ class Nodes:
         ] or found
 
     def claiming(self, address: Address) -> Collection[Node]:
-        """Return all nodes that say that they have ``address``, of whatever type."""
+        """Return all nodes that report ``address``, of any type."""
         return self._by_host.get(address, {}).values()
 
     def is_anothers(self, node: str, host: str) -> bool:
-        """Return whether ``host``, a name or an address, is of others and not of ``node``.
+        """Return whether ``host``, a name or an address, belongs to others and not to ``node``.
 
-        Others are nodes, and the server by its names. The name of a node is its own alone, whatever
-        others are called besides.
+        Others are nodes, and the server by its names. A node's name belongs only to that node,
+        whatever names other nodes report.
         """
         try:
             desired = canonical_host(host)
         except BadAuthority:
             return False
         if str(desired) == node:
-            # The API may not have told of it yet.
+            # The API may not have sent this node yet.
             return False
         if desired in self.own_names or self.get(str(desired)) is not None:
             return True
@@ -202,9 +203,9 @@ class Nodes:
         return bool(having) and node not in having
 
     def cloud_addresses(self) -> int:
-        """Count the addresses of ready nodes that are not reached by the tunnel.
+        """Count the addresses of ready nodes that are not reached through the tunnel.
 
-        As yurttunnel 1.2 counted them: the first ``InternalIP`` of each.
+        As in yurttunnel 1.2, only the first ``InternalIP`` of each node counts.
         """
         first = (next(node.internal(), None) for node in self.all() if node.ready and not node.edge)
         return len({address for address in first if address is not None})

@@ -1,4 +1,4 @@
-"""On which node a pod runs."""
+"""The nodes of pods."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from yurttunnel.kube.resources import PODS, Object
 
 
 def node_of(pod: Object) -> str:
-    """Keep of a ``Pod`` the name of its node alone, one text for all pods of the node."""
+    """Return the name of a ``Pod``'s node, as one string shared by all pods of the node."""
     return intern(text(mapping(pod.get("spec")).get("nodeName")))
 
 
 PODS_SPEC: InformerSpec[str] = InformerSpec(PODS, node_of, field_selector="spec.nodeName!=")
-"""All pods that have a node; it is given to a pod once."""
+"""All pods that are assigned to a node, which happens once."""
 
 
 class Pods:
-    """The nodes of all pods, kept current by ``informers``."""
+    """The nodes of all pods, kept up to date by ``informers``."""
 
     def __init__(self, informers: IInformers) -> None:
         self._informer = informers.informer(PODS_SPEC)
 
     def node_of(self, namespace: str, name: str) -> str | None:
-        """Return the name of the node, ``None`` for a pod that is not known or has no node."""
+        """Return the name of the node, ``None`` if the pod is unknown or has no node."""
         node: str | None = self._informer.get(name, namespace)
         return node or None

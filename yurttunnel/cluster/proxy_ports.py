@@ -1,19 +1,19 @@
-"""The ports in the ConfigMap ``yurt-tunnel-server-cfg``, which name the same as in yurttunnel 1.2.
+"""The ports in the ConfigMap ``yurt-tunnel-server-cfg``, with the meaning of yurttunnel 1.2.
 
 =========================  ==================  =================================================
 key                        example             meaning
 =========================  ==================  =================================================
-``localhost-proxy-ports``  ``10266, 10267``    on the loopback address of the node, not the one
-                                               that was asked for
-``http-proxy-ports``       ``9445, 9100``      callers of these ports of a node are led to the
-                                               insecure port of the server
-``https-proxy-ports``      ``9443``            to the secure one
-``dnat-ports-pair``        ``9051=10264``      as ``http-proxy-ports``; what is on the right is
-                                               the insecure port. Without any ``=`` it is a list
+``localhost-proxy-ports``  ``10266, 10267``    dialed on the loopback address of the node, not
+                                               the requested one
+``http-proxy-ports``       ``9445, 9100``      connections to these ports of a node are
+                                               redirected to the server's insecure port
+``https-proxy-ports``      ``9443``            redirected to the secure port
+``dnat-ports-pair``        ``9051=10264``      as ``http-proxy-ports``; the right side is the
+                                               insecure port. Without any ``=`` it is a list
 =========================  ==================  =================================================
 
-A port that is in several keys is for HTTPS, else for HTTP. The kubelet's own ports are always led
-to the server, and count for nothing here.
+A port in several keys is for HTTPS if ``https-proxy-ports`` has it, otherwise for HTTP. The
+kubelet's own ports are always redirected to the server, and are ignored here.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LOCALHOST, HTTP, HTTPS, PAIRS = KEYS = (
 )
 
 MOST_REPORTED = 10
-"""How many items of one version of the ConfigMap are complained about one by one."""
+"""The maximum number of invalid items that are logged individually for one version."""
 
 _LONGEST_QUOTE = 40
 
@@ -47,14 +47,14 @@ log = Logger()
 
 @dataclass(frozen=True, slots=True)
 class RawPorts:
-    """What is kept of the ConfigMap: the values of :data:`KEYS`, and its ``uid`` for events."""
+    """The cached part of the ConfigMap: the values of :data:`KEYS`, and its ``uid`` for events."""
 
     uid: str
     values: tuple[str, ...]
 
 
 def raw_ports(config_map: Object) -> RawPorts:
-    """Keep of a ``ConfigMap`` what is about ports."""
+    """Return the cached part of a ``ConfigMap``."""
     data = mapping(config_map.get("data"))
     metadata = mapping(config_map.get("metadata"))
     return RawPorts(text(metadata.get("uid")), tuple(text(data.get(key)) for key in KEYS))
@@ -62,9 +62,9 @@ def raw_ports(config_map: Object) -> RawPorts:
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The ports that are configured; no port is in both ``http`` and ``https``.
+    """The configured ports; no port is in both ``http`` and ``https``.
 
-    ``problems`` are sentences about items that were left out.
+    ``problems`` are sentences about items that were ignored.
     """
 
     localhost: frozenset[int] = frozenset()
@@ -74,7 +74,7 @@ class Ports:
 
 
 def parse_ports(raw: RawPorts, insecure_port: int) -> Ports:
-    """Read the values; whatever is wrong in them takes nothing but itself away."""
+    """Parse the values; an invalid item is ignored without an effect on others."""
     values = dict(zip(KEYS, raw.values, strict=True))
     problems: list[str] = []
     localhost = set(_list_of_ports(values, LOCALHOST, problems))
@@ -121,7 +121,7 @@ def _left_of_pairs(
 
 
 def _shortened(error: BadAuthority) -> str:
-    """Return the sentence, of which the quoted item may have any length."""
+    """Return the error's text with the quoted item shortened."""
     quoted, separator, rest = str(error).partition(" is ")
     if len(quoted) > _LONGEST_QUOTE:
         quoted = quoted[:_LONGEST_QUOTE] + "...'"
@@ -129,11 +129,11 @@ def _shortened(error: BadAuthority) -> str:
 
 
 class ProxyPorts:
-    """The ports, kept current by ``informers``; ``ports`` has none without the ConfigMap.
+    """The ports, kept up to date by ``informers``; ``ports`` is empty without the ConfigMap.
 
-    ``namespace`` is the server's, ``insecure_port`` its port for HTTP. What is wrong is told once,
-    in the log, and by ``report(config_map, text)`` for an event: ``config_map`` says which object
-    is meant.
+    ``namespace`` is the server's, ``insecure_port`` its port for HTTP. Each problem is logged once,
+    and passed to ``report(config_map, text)`` for an event; ``config_map`` is a reference to the
+    object.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class ProxyPorts:
     ) -> None:
         self.ports = Ports()
         self.on_changed: list[Callable[[], object]] = []
-        """Who is told when the ports have changed."""
+        """Callbacks for changes of the ports."""
         self._namespace = namespace
         self._insecure_port = insecure_port
         self._report = report
@@ -154,7 +154,7 @@ class ProxyPorts:
 
     @property
     def synced(self) -> bool:
-        """Whether it has been known once which ports there are."""
+        """Whether the ports have been loaded once."""
         return self._informer.synced
 
     def _changed(self, old: RawPorts | None, new: RawPorts | None) -> None:
@@ -197,5 +197,5 @@ class ProxyPorts:
 
 
 def proxy_ports_spec(namespace: str) -> InformerSpec[RawPorts]:
-    """Return what is followed: the one ConfigMap."""
+    """Return the specification for the one ConfigMap."""
     return InformerSpec(CONFIG_MAPS, raw_ports, namespace=namespace, name=CONFIG_MAP)

@@ -1,4 +1,4 @@
-"""The server's Services, and where their endpoints are."""
+"""The server's Services and the addresses of their endpoints."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ INTERNAL_SERVICE = "x-tunnel-server-internal-svc"
 """The Service by which callers inside the cluster reach kubelets."""
 
 EXTERNAL_ADDRESS = "x-tunnel-server-external-addr"
-"""The annotation of the Service that tells where agents reach it, as ``host:port``, or several
-separated by commas."""
+"""The annotation of the Service with the addresses at which agents reach it: ``host:port``, or
+several separated by commas."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceAddresses:
-    """What is kept of a Service.
+    """The cached part of a Service.
 
-    ``led`` are the other addresses from which kube-proxy leads to it, each with a port: those of
-    its load balancer and its external ones; ``node_ports`` are led from every machine, each with
-    the port of the Service that it stands for. ``ingress`` are the addresses and names of its load
-    balancer; ``external`` are the hosts in the annotation :data:`EXTERNAL_ADDRESS`, empty when
-    there is none in it; ``has_external`` says that there is an annotation.
+    ``led`` are the other addresses that kube-proxy forwards to it, each with a port: those of its
+    load balancer and its external addresses. ``node_ports`` are forwarded on every machine, each
+    with its port of the Service. ``ingress`` are the addresses and names of its load balancer.
+    ``external`` are the valid hosts in the annotation :data:`EXTERNAL_ADDRESS`, and
+    ``has_external`` is whether the annotation exists.
     """
 
     type: str
@@ -49,13 +49,13 @@ class ServiceAddresses:
 
 
 def service_addresses(service: Object) -> ServiceAddresses:
-    """Keep what is needed of a ``Service`` (k8s.io/api core/v1 types.go)."""
+    """Return the cached part of a ``Service`` (k8s.io/api core/v1 types.go)."""
     metadata, spec = mapping(service.get("metadata")), mapping(service.get("spec"))
     balancer = mapping(mapping(service.get("status")).get("loadBalancer"))
     annotation = text(mapping(metadata.get("annotations")).get(EXTERNAL_ADDRESS)).strip()
     cluster_addresses = dict.fromkeys((text(spec.get("clusterIP")), *texts(spec.get("clusterIPs"))))
     return ServiceAddresses(
-        # The API fills it in, so it is there in whatever comes from one.
+        # The API always sets it.
         type=text(spec.get("type")) or "ClusterIP",
         # A headless Service has the word None there.
         cluster_addresses=tuple(
@@ -87,7 +87,7 @@ def _led(
 
 
 def _ports(spec: Mapping[str, object]) -> Iterator[tuple[int, int]]:
-    """Go through the ports of a Service, each with its node port, 0 for none."""
+    """Yield the ports of a Service with their node ports, 0 for none."""
     for entry in objects(spec.get("ports")):
         port, node_port = entry.get("port"), entry.get("nodePort")
         if isinstance(port, int):
@@ -101,14 +101,14 @@ def _hosts(annotation: str) -> Iterator[str]:
 
 
 def service_spec(namespace: str, name: str) -> InformerSpec[ServiceAddresses]:
-    """Return what is followed of one Service."""
+    """Return the specification for one Service."""
     return InformerSpec(SERVICES, service_addresses, namespace=namespace, name=name)
 
 
 class ClusterAddresses:
-    """The cluster addresses of the server's Services, kept current by ``informers``.
+    """The cluster addresses of the server's Services, kept up to date by ``informers``.
 
-    kube-proxy leads connections to them on to servers; they are never those of a node.
+    kube-proxy forwards connections to them to servers; they are never addresses of a node.
     ``namespace`` is the server's.
     """
 
@@ -117,7 +117,7 @@ class ClusterAddresses:
         self._node_ports: dict[int, int] = {}
         self._led: frozenset[tuple[Address, int]] = frozenset()
         self.on_changed: list[Callable[[], object]] = []
-        """Who is told when the addresses have changed."""
+        """Callbacks for changes of the addresses."""
         self._informers = [
             informers.informer(service_spec(namespace, name))
             for name in (SERVICE, INTERNAL_SERVICE)
@@ -127,13 +127,13 @@ class ClusterAddresses:
 
     @property
     def synced(self) -> bool:
-        """Whether it has been known once which addresses there are."""
+        """Whether the addresses have been loaded once."""
         return all(informer.synced for informer in self._informers)
 
     def port_behind(self, address: Address, port: int) -> int | None:
-        """Return the port of a Service for which kube-proxy leads ``address`` and ``port``.
+        """Return the port of a Service to which kube-proxy forwards ``address`` and ``port``.
 
-        ``None`` if it leads no connections for these to servers.
+        ``None`` if it does not forward them to servers.
         """
         if address in self.addresses or (address, port) in self._led:
             return port
@@ -155,12 +155,12 @@ class ClusterAddresses:
 
 
 def server_name(namespace: str) -> str:
-    """Return the DNS name that every server's certificate is for."""
+    """Return the DNS name in every server's certificate."""
     return f"{SERVICE}.{namespace}.svc"
 
 
 def endpoint_hosts(endpoint_slice: Object) -> tuple[str, ...]:
-    """Keep of an ``EndpointSlice`` the addresses, and host names (discovery/v1 types.go)."""
+    """Return the addresses and host names of an ``EndpointSlice`` (discovery/v1 types.go)."""
     return tuple(sorted(set(_endpoint_hosts(endpoint_slice))))
 
 
@@ -172,7 +172,7 @@ def _endpoint_hosts(endpoint_slice: Object) -> Iterator[str]:
 
 
 def slices_spec(namespace: str, keep: Callable[[Object], Kept]) -> InformerSpec[Kept]:
-    """Return what is followed of the EndpointSlices of :data:`SERVICE`."""
+    """Return the specification for the EndpointSlices of :data:`SERVICE`."""
     return InformerSpec(
         ENDPOINT_SLICES,
         keep,

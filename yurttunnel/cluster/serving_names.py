@@ -1,4 +1,4 @@
-"""The names in the server's own serving certificate, which follow what the API says.
+"""The names in the server's own serving certificate, which follow the state of the API.
 
 ====================================================  =============================================
 source                                                names
@@ -13,15 +13,15 @@ the same, type ``ClusterIP`` or ``NodePort``          the hosts in the annotatio
 the same, type ``NodePort``                           addresses of the cloud nodes, whose label
                                                       ``is-edge-worker`` is ``false``
 its EndpointSlices                                    all addresses, and host names
-Service ``x-tunnel-server-internal-svc``, when there  its four names, and its cluster addresses
+Service ``x-tunnel-server-internal-svc``, if any      its four names, and its cluster addresses
 ====================================================  =============================================
 
-A source that is there and gives nothing at the moment, as a load balancer between two addresses,
-keeps the names that it gave last to this process; one that is no more, as a Service that was
-deleted or has another type, takes its names along.
+A source that exists but is empty at present, such as a load balancer between two addresses, keeps
+the last names that it had in this process. When a source is removed, for example a Service is
+deleted or changes its type, its names are removed.
 
-Endpoints count before they are ready: a server becomes so by its certificate, which would have to
-be made again at once.
+Endpoints count before they are ready: a server needs the certificate to become ready, and another
+one would have to be issued at once.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ log = Logger()
 _ENDPOINTS = "endpoints"
 
 MOST_OF_NODE = 16
-"""Addresses of a cloud node; kubelets report a few, and a node may report what it likes."""
+"""The maximum number of addresses per cloud node, which may report any number."""
 
 MOST_OF_NODES = 48 * 1024
-"""Bytes of the addresses of all cloud nodes, those of a thousand of them, with their names. Clients
-take no certificate beyond 100 kB (``SSL_CTX_set_max_cert_list``)."""
+"""Bytes of the addresses of all cloud nodes, enough for a thousand of them with their names.
+Clients reject certificates beyond 100 kB (``SSL_CTX_set_max_cert_list``)."""
 
 _DIALED = ("ExternalIP", "InternalIP")
-"""What agents dial of a node."""
+"""The address types of nodes that agents dial."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServingSANs:
-    """Subject alternative names; two that are equal need no new certificate.
+    """Subject alternative names; equal ones need no new certificate.
 
     DNS names are in lower case and without final dot.
     """
@@ -73,9 +73,9 @@ class ServingSANs:
 
 
 class ServingNames:
-    """Finds the names, from ``informers`` and the values of the flags.
+    """Collects the names from ``informers`` and the values of the flags.
 
-    ``namespace`` is the server's; ``cluster_domain`` what the cluster's DNS is authoritative for
+    ``namespace`` is the server's; ``cluster_domain`` is the domain of the cluster's DNS
     (``clusterDomain`` of ``KubeletConfiguration``).
     """
 
@@ -94,14 +94,14 @@ class ServingNames:
             name.lower().removesuffix(".")
             for name in (*dns_names, *self._names_of(SERVICE), *self._names_of(INTERNAL_SERVICE))
         )
-        """The DNS names that are the server's whatever the API says; no node may have them."""
+        """The server's DNS names whatever the API contains; no node may have them."""
         self._service = informers.informer(service_spec(namespace, SERVICE))
         self._internal = informers.informer(service_spec(namespace, INTERNAL_SERVICE))
         self._endpoints = informers.informer(slices_spec(namespace, endpoint_hosts))
         self._nodes = informers.informer(NODES_SPEC)
-        # The cloud nodes alone: they are few, and all nodes may be thousands.
+        # Only the cloud nodes, which are few, while all nodes may be thousands.
         self._cloud_nodes: dict[str, Node] = {}
-        # What each source that can be empty for a while gave last.
+        # The last names of each source that can be empty temporarily.
         self._kept: dict[str, frozenset[Address | str]] = {}
         self._callbacks: list[Callable[[], object]] = []
         self._current: ServingSANs | None = None
@@ -116,7 +116,7 @@ class ServingNames:
             once_synced(informer, self._update)
 
     def current(self) -> ServingSANs | None:
-        """Return the names; ``None`` before the API has been asked for all of them."""
+        """Return the names; ``None`` until all sources have been loaded."""
         return self._current
 
     def problem(self) -> str | None:
@@ -127,13 +127,13 @@ class ServingNames:
         return f"the names for the serving certificate wait for the API: {missing}"
 
     def warning(self) -> str | None:
-        """Return which sources lack something, without which :meth:`current` does."""
+        """Return which sources lack names, so that :meth:`current` lacks them."""
         return "; ".join(self._warnings) or None
 
     def on_change(self, callback: Callable[[], object]) -> Callable[[], None]:
-        """Have ``callback()`` called when :meth:`current` gives something else.
+        """Call ``callback()`` when :meth:`current` changes.
 
-        The function that is returned ends it.
+        The returned function removes the callback.
         """
         self._callbacks.append(callback)
         return lambda: self._callbacks.remove(callback)
@@ -227,7 +227,7 @@ class ServingNames:
     def _hosts_outside(
         self, service: ServiceAddresses, warnings: list[str]
     ) -> frozenset[str] | None:
-        """Return the names that the Service has now, ``None`` when it need not have any."""
+        """Return the Service's current names, ``None`` if its type does not require any."""
         match service.type:
             case "LoadBalancer":
                 return frozenset(service.ingress)
@@ -239,7 +239,7 @@ class ServingNames:
                 return frozenset()
 
     def _of_cloud_nodes(self, warnings: list[str]) -> frozenset[str]:
-        """Return their addresses, within bounds; no node takes the room of others."""
+        """Return the addresses of cloud nodes, within limits that no single node can exhaust."""
         found: set[str] = set()
         size = 0
         for host in _in_turns(self._cloud_nodes):
@@ -257,7 +257,7 @@ class ServingNames:
         return frozenset(found)
 
     def _last(self, source: str, hosts: Iterable[Address | str]) -> frozenset[Address | str]:
-        """Return ``hosts``, or what the same source gave last when there are none."""
+        """Return ``hosts``, or if it is empty the last names of the same source."""
         given = frozenset(hosts)
         if given:
             self._kept[source] = given
@@ -272,13 +272,13 @@ _WANTING = {
         " tunnel.example:10262"
     ),
 }
-"""What to say of a Service of each type that should give addresses, and gives none."""
+"""The warnings for Services that should have addresses but have none, by type."""
 
 _UNKNOWN_TYPE = "leads no agent to the server: make it LoadBalancer, NodePort or ClusterIP"
 
 
 def _in_turns(nodes: Mapping[str, Node]) -> Iterator[str]:
-    """Yield the first address of each node, then the second ones; first those that are dialed."""
+    """Yield the first address of each node, then the second ones; dialed types come first."""
     of_each = [
         sorted(nodes[name].addresses, key=lambda address: address[0] not in _DIALED)[:MOST_OF_NODE]
         for name in sorted(nodes)
@@ -288,7 +288,7 @@ def _in_turns(nodes: Mapping[str, Node]) -> Iterator[str]:
 
 
 def _canonical(text: str) -> Address | str:
-    """Make one spelling of many; a wildcard, which only flags have, is good for a certificate."""
+    """Return the canonical form; wildcards, which only flags contain, are valid in certificates."""
     wildcard, name = ("*.", text[2:]) if text.startswith("*.") else ("", text)
     host = canonical_host(name)
     return f"{wildcard}{host}" if wildcard else host

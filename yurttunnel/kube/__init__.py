@@ -1,1 +1,1 @@
-"""The Kubernetes API as its clients here need it: calls, informers, leases and events."""
+"""A client for the Kubernetes API, with informers, leases and events."""

@@ -1,4 +1,4 @@
-"""What is kept of objects, and whom to tell when it changes."""
+"""A cache of objects that notifies handlers of changes."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ from typing import Any
 from twisted.logger import Logger
 
 Key = tuple[str, str]
-"""Namespace, which is empty for objects that are in none, and name."""
+"""Namespace, empty for objects that are in none, and name."""
 
 Changed = Callable[[Any | None, Any | None], object]
-"""Called with what was kept before, and what is kept now; ``None`` when there is nothing."""
+"""Called with the previous and the new value; ``None`` if there is none."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Handler:
-    """Somebody to tell; compared by identity, since one function may be added twice."""
+    """A registered handler; compared by identity, since one function may be added twice."""
 
     changed: Changed
 
 
 class Cache:
-    """Values by key, and handlers that are told of each change in its order.
+    """Values by key, with handlers that are notified of each change in order.
 
-    A change that is asked for while a handler is told of another is made after that, so that
-    whoever looks never sees more than what all handlers are being told.
+    A change made while a handler runs is applied after all handlers have been notified of the
+    current one, so that no reader sees a state newer than the one that the handlers are notified
+    of.
     """
 
     _log = Logger()
@@ -40,11 +41,11 @@ class Cache:
         self._telling = False
 
     def get(self, key: Key) -> Any | None:
-        """Return a value, ``None`` when there is none."""
+        """Return a value, ``None`` if there is none."""
         return self._values.get(key)
 
     def values(self) -> Collection[Any]:
-        """Return all values, as they are at any time that they are looked at."""
+        """Return a live view of all values."""
         return self._values.values()
 
     def keys_but(self, known: Collection[Key]) -> list[Key]:
@@ -52,12 +53,12 @@ class Cache:
         return [key for key in self._values if key not in known]
 
     def put(self, key: Key, value: Any | None) -> None:
-        """Keep a value, or with ``None`` forget it; an equal one is no change."""
+        """Store a value, or remove it with ``None``; an equal value is no change."""
         self._pending.append((key, value))
         self._make_changes()
 
     def add_handler(self, changed: Changed) -> Callable[[], None]:
-        """Call ``changed`` for all that is there, and then for each change; the result ends it."""
+        """Call ``changed`` for all values, then for each change; return a function to remove it."""
         handler = _Handler(changed)
         outermost, self._telling = not self._telling, True
         try:
@@ -95,11 +96,11 @@ class Cache:
                 self._tell(handler, old, new)
 
     def _tell(self, handler: _Handler, old: Any | None, new: Any | None) -> None:
-        # One that was told before it may have ended it.
+        # An earlier handler may have removed this one.
         if handler not in self._handlers:
             return
         try:
             handler.changed(old, new)
         except Exception:
-            # Whatever it is, it is the handler's, and the others are told.
+            # A handler may raise anything; the other handlers are still notified.
             self._log.failure("a handler of changes of {what} failed", what=self._what)

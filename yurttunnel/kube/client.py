@@ -1,4 +1,4 @@
-"""A client of the Kubernetes API: HTTP/1.1 and JSON, with connections that are kept."""
+"""A client of the Kubernetes API: HTTP/1.1 and JSON, over keep-alive connections."""
 
 from __future__ import annotations
 
@@ -36,29 +36,29 @@ from yurttunnel.ops.waiting import within
 from yurttunnel.tunnel.reactor import IReactor
 
 CALL_SECONDS = 30.0
-"""How long a call may take; a watch until it begins."""
+"""The timeout of a call; for a watch, until its response begins."""
 
 CLOSE_SECONDS = 1.0
-"""In which time an API has to close its connections."""
+"""The time for the API to close its connections."""
 
 WATCH_SLACK_SECONDS = 30.0
-"""How much longer than was asked for a watch may take."""
+"""The extra time of a watch beyond its requested timeout."""
 
 MOST_KEPT = 4
-"""Connections that are kept while nobody uses them."""
+"""The maximum number of idle connections."""
 
 KEPT_SECONDS = 60.0
 
 POOL = PoolSettings(max_per_key=MOST_KEPT, idle_timeout=KEPT_SECONDS)
-"""Idle connections are closed before the API does it, which is after 90 s (``IdleTimeout`` of
-k8s.io/apiserver pkg/server/secure_serving.go). Those that are used only count against the bound of
-all: no call waits for its turn."""
+"""Idle connections are closed before the API closes them, which is after 90 s (``IdleTimeout`` of
+k8s.io/apiserver pkg/server/secure_serving.go). Connections in use only count against the limit on
+all connections, so no call waits in a queue."""
 
 HEAD_LIMITS = HeadLimits(max_bytes=64 * 1024, max_fields=200)
-"""Of answers; those of the API have less than 1 KiB, and warnings (KEP-1693) come on top."""
+"""The limits of response heads. Those of the API have less than 1 KiB, plus warnings (KEP-1693)."""
 
 _REPEATABLE = frozenset({b"GET", b"DELETE"})
-"""What is asked once more where the API has closed a kept connection instead of answering."""
+"""The methods that are retried if the API closes an idle connection instead of responding."""
 
 _JSON = b"application/json"
 
@@ -82,10 +82,10 @@ _Query = Mapping[str, str]
 
 @implementer(IKubeClient)
 class KubeClient:
-    """Asks the API of ``configuration``; :meth:`close` it at the end.
+    """Sends requests to the API of ``configuration``; call :meth:`close` at the end.
 
-    ``endpoint`` makes the connections; without it they are by TCP and TLS. ``program`` is the
-    product in ``User-Agent``, by which yurthub tells its clients apart.
+    ``endpoint`` makes the connections, by default over TCP and TLS. ``program`` is the product in
+    ``User-Agent``, by which yurthub distinguishes its clients.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class KubeClient:
         self._program = f"{program}/{__version__}".encode("ascii")
         self._api = ApiEndpoint(reactor, configuration, self._drop_connections)
         self._endpoint = endpoint or self._api
-        # Connections of before a change are not used again.
+        # Connections of an earlier generation are not reused.
         self._generation = object()
         self._connections: set[_Connection] = set()
         self._pool: ConnectionPool[object] = ConnectionPool(
@@ -114,9 +114,9 @@ class KubeClient:
         self._page_limits = PageLimits()
 
     def close(self) -> Deferred[None]:
-        """Close the connections, also those of calls under way: they fail, and so do later ones.
+        """Close all connections; calls in progress and later calls fail.
 
-        What an API that is out of reach does not close in time is aborted.
+        Connections that an unreachable API does not close in time are aborted.
         """
         return Deferred.fromCoroutine(self._close())
 
@@ -139,7 +139,7 @@ class KubeClient:
         limit: int | None = None,
         continue_token: str = "",
     ) -> Deferred[Object]:
-        """Read a list or a page of it; with ``limit``, pages are smaller if objects are big."""
+        """Read a list or a page of it; pages are smaller than ``limit`` if objects are large."""
         query = _selectors(label_selector, field_selector)
         if limit is not None:
             query["limit"] = str(self._page_limits.limit(resource, limit))
@@ -190,9 +190,9 @@ class KubeClient:
         resource_version: str,
         timeout: float,
     ) -> Deferred[None]:
-        """Follow changes; a watch that nothing is heard of ends with ``ApiUnreachable``.
+        """Watch changes; a watch without a response fails with ``ApiUnreachable``.
 
-        One that has been answered, and then loses its connection, ends with ``WatchCut``.
+        A watch that loses its connection after the response has begun fails with ``WatchCut``.
         """
         query = {
             "watch": "true",
@@ -236,7 +236,7 @@ class KubeClient:
     async def _within(
         self, seconds: float, what: str, work: Coroutine[Any, Any, _Result]
     ) -> _Result:
-        """Wait for ``work`` at most so long; give all troubles of connections one name."""
+        """Await ``work`` with a timeout, and convert all connection errors to one type."""
         kind = ApiUnreachable
         try:
             return await Deferred.fromCoroutine(work).addTimeout(seconds, self._reactor)
@@ -246,15 +246,15 @@ class KubeClient:
             kind, problem = type(error), str(error)
         except _TROUBLE as error:
             problem = described(error)
-        # Those that are kept are mostly dead, too, and each would cost one more call.
+        # Other idle connections are probably dead, too, and each would cost another call.
         self._drop_connections()
         raise kind(f"{what}: {problem}")
 
     async def _answer(self, method: str, target: str, body: Object | None) -> Response:
-        """Get an answer that is no error, with its body still to be read.
+        """Return a successful response, whose body is not read yet.
 
-        An API that does not know us may not know yet, or no longer, what we have: that is
-        renewed once.
+        After a 401, the credentials may be stale, or not known to the API yet: they are renewed and
+        the request is retried once.
         """
         source = self._configuration.credentials
         credentials = await source.current(self._reactor)
@@ -269,7 +269,8 @@ class KubeClient:
             return response
         data = await _whole(response)
         if response.status < 400:
-            # Nobody redirects an API; who follows sends the token to somebody else.
+            # The API never redirects, and following a redirect would send the token to another
+            # host.
             raise ApiUnreachable(f"it is answered with {response.status}, which is no API's answer")
         raise answered_error(response.head, data)
 
@@ -294,7 +295,7 @@ class KubeClient:
             fresh = True
 
     def _written(self, method: str, target: str, token: str, data: bytes) -> WrittenRequest:
-        """Write a request; raises ``ValueError`` for what cannot be sent."""
+        """Encode a request; raises ``ValueError`` for invalid characters."""
         fields = [
             (b"Host", host_field(self._configuration.host)),
             (b"Accept", _JSON),
@@ -308,7 +309,7 @@ class KubeClient:
         return write_whole_request(method.encode("ascii"), path, fields, data)
 
     async def _connection(self, fresh: bool) -> ClientConnection:
-        """Get a connection for one request, which is to be sent at once."""
+        """Return a connection for one request, which has to be sent at once."""
         if self._pool.draining:
             raise ApiUnreachable(_CLOSED)
         try:
@@ -316,7 +317,7 @@ class KubeClient:
             return await taken if isinstance(taken, Deferred) else taken
         except CancelledError:
             if self._pool.draining:
-                # It was the pool that has given up, and not whoever has called.
+                # The pool cancelled this, not the caller.
                 raise ApiUnreachable(_CLOSED) from None
             raise
 
@@ -329,13 +330,13 @@ class KubeClient:
         return connection
 
     def _drop_connections(self) -> None:
-        """Have the next calls make connections of their own."""
+        """Make later calls use new connections."""
         self._generation = object()
         self._pool.close_idle()
 
 
 class _Connection(HTTPSConnection):
-    """A connection of which it can be waited for that it has ended."""
+    """A connection with a ``Deferred`` that fires when it has closed."""
 
     def __init__(self, clock: IReactorTime, forget: Callable[[_Connection], object]) -> None:
         super().__init__(clock, _described, HEAD_LIMITS)

@@ -1,4 +1,4 @@
-"""Where the API is, whom to trust there, and as whom to speak."""
+"""The address of the API, the authorities to trust, and the client's credentials."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from yurttunnel.kube.credentials import FileCredentials, ICredentialsSource
 
 
 class BadKubeConfiguration(Exception):
-    """The API cannot be asked like this; one line that names the file and the fix."""
+    """An unusable configuration of the API; one line names the file and the fix."""
 
 
 @dataclass(frozen=True, slots=True)
 class KubeConfiguration:
-    """How to ask the API.
+    """The configuration of an API client.
 
-    ``host`` is a URL without a slash at its end; ``namespace`` that of the process, ``default``
-    when nothing says it. ``authorities()`` gives certificates in PEM, read anew; empty when
-    those of the system are to be trusted. ``tls_server_name`` is the name in the certificate of
-    the API when it is another than the host's.
+    ``host`` is a URL without a final slash. ``namespace`` is that of the process, ``default`` if
+    none is configured. ``authorities()`` returns the current certificates in PEM form; empty for
+    the authorities of the system. ``tls_server_name`` is the name in the API's certificate if it
+    differs from the host.
     """
 
     host: str
@@ -31,17 +31,18 @@ class KubeConfiguration:
 
 
 def without_credentials(url: str) -> KubeConfiguration:
-    """Return how to ask the API at ``url``, by HTTP and as nobody, as clients of a hub do."""
+    """Return a configuration for the API at ``url`` over HTTP without credentials, as for a hub."""
     return KubeConfiguration(url, "default", lambda: b"", FileCredentials())
 
 
 def checked_host(url: str, where: str) -> str:
-    """Check the URL of an API and return it without a slash at its end.
+    """Validate the URL of an API and return it without a final slash.
 
-    The scheme of what is returned is in small letters, by which others tell whether there is TLS.
+    The scheme of the result is lower case, since callers use it to detect TLS.
     """
     if any(each in url for each in "@?#"):
-        # Without the URL itself: it is told wherever the API does not answer, and so would these.
+        # The URL is left out: errors about an unreachable API contain it, and would leak these
+        # parts.
         raise BadKubeConfiguration(
             f"{where}: the URL of an API has no user, password or query: write https://HOST:PORT,"
             " and a token or a certificate where the user is"

@@ -1,4 +1,4 @@
-"""As whom the API is asked."""
+"""Credentials for the API."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from yurttunnel.tunnel.reactor import IReactor
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """A bearer token, or a certificate with its chain and its key in PEM; or nothing at all."""
+    """A bearer token, or a certificate with its chain and its key in PEM form, or neither."""
 
     token: str = field(default="", repr=False)
     certificate: bytes = b""
@@ -21,23 +21,23 @@ class Credentials:
 
 
 class ICredentialsSource(Interface):
-    """Where credentials come from."""
+    """A source of credentials."""
 
     def current(reactor: IReactor) -> Deferred[Credentials]:
-        """Return those that are valid now; fails with ``OSError`` or ``CredentialsUnavailable``."""
+        """Return the current credentials; fails with ``OSError`` or ``CredentialsUnavailable``."""
 
     def forget(refused: Credentials) -> None:
-        """Take it that the API does not accept ``refused``, which may be others than the last."""
+        """Note that the API has rejected ``refused``, which may not be the latest credentials."""
 
 
 class CredentialsUnavailable(Exception):
-    """There are no credentials at this time; the text says why."""
+    """There are no credentials at this time; the text describes why."""
 
 
 @implementer(ICredentialsSource)
 @dataclass(frozen=True, slots=True)
 class FileCredentials:
-    """Credentials from files, or from a configuration itself."""
+    """Credentials from files, or from the configuration itself."""
 
     token: RereadFile | str = ""
     certificate: RereadFile | bytes = b""
@@ -47,12 +47,12 @@ class FileCredentials:
         return execute(self._read)
 
     def forget(self, refused: Credentials) -> None:
-        """Do nothing: each call looks at the files."""
+        """Do nothing, since each call checks the files."""
 
     def _read(self) -> Credentials:
         token = self.token
         if isinstance(token, RereadFile):
-            # The files end with a newline.
+            # Token files end with a newline.
             token = token.read().decode("ascii", "replace").strip()
         return Credentials(token, _content(self.certificate), _content(self.key))
 

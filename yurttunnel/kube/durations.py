@@ -1,4 +1,4 @@
-"""Durations as people read them in what ``kubectl`` shows."""
+"""Durations in the format of ``kubectl``."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ UNKNOWN = "<unknown>"
 
 
 def duration(seconds: float) -> str:
-    """Write a duration as k8s.io/apimachinery pkg/util/duration HumanDuration does."""
+    """Format a duration as HumanDuration of k8s.io/apimachinery pkg/util/duration does."""
     whole = int(seconds)
     if whole < 0:
-        # Clocks may differ a little.
+        # Clocks may differ slightly.
         return "0s" if whole == -1 else "<invalid>"
     minutes, hours, days = whole // 60, whole // 3600, whole // 86400
     if whole < 120:
@@ -34,13 +34,13 @@ def duration(seconds: float) -> str:
 
 
 def since(moment: object, now: float) -> str:
-    """Write how long ago a ``metav1.Time`` was."""
+    """Format the time since a ``metav1.Time``."""
     seconds = seconds_of(moment)
     return UNKNOWN if seconds is None else duration(now - seconds)
 
 
 def seconds_of(moment: object) -> float | None:
-    """Read a ``metav1.Time`` or ``MicroTime`` as seconds since 1970, if it is one."""
+    """Parse a ``metav1.Time`` or ``MicroTime`` to seconds since 1970, ``None`` if it is invalid."""
     if not isinstance(moment, str):
         return None
     try:

@@ -1,4 +1,4 @@
-"""Connections to the API, by TLS with what is trusted and presented at the time."""
+"""Connections to the API, over TLS with the current authorities and credentials."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from yurttunnel.tunnel.reactor import IReactor
 from yurttunnel.tunnel.sockets import TunedEndpoint, tune_api_socket
 
 CONNECT_SECONDS = 15.0
-"""How long a connection may take."""
+"""The timeout of connecting."""
 
 
 def address_of(url: str) -> tuple[str, int]:
-    """Return the host and the port that the URL of an API leads to."""
+    """Return the host and the port of the URL of an API."""
     parts = urlsplit(url)
     return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
 
@@ -42,10 +42,10 @@ def address_of(url: str) -> tuple[str, int]:
 def host_field(url: str) -> bytes:
     """Return the ``Host`` of requests to the URL of an API (RFC 9110 section 7.2).
 
-    Raises ``ValueError`` for a name that cannot be.
+    Raises ``ValueError`` for an invalid name.
     """
     parts = urlsplit(url)
-    # The name alone: with a port behind it the last label would be another one.
+    # Without the port, which IDNA would take for a part of the last label.
     host = in_ascii(parts.hostname or "").decode("ascii")
     if parts.port is not None:
         return join_authority(host, parts.port).encode("ascii")
@@ -56,8 +56,8 @@ def host_field(url: str) -> bytes:
 class ApiEndpoint:
     """Connects to the API of ``configuration``.
 
-    ``rotated()`` is called when connections have to be made anew, since what is trusted or what
-    is presented is no longer the same.
+    ``rotated()`` is called when the authorities or the credentials have changed, so that
+    connections have to be replaced.
     """
 
     _log = Logger()
@@ -75,10 +75,10 @@ class ApiEndpoint:
         self._creator: IOpenSSLClientConnectionCreator | None = None
 
     def use(self, credentials: Credentials) -> None:
-        """Present ``credentials`` from now on, to an API that has the authorities of this time.
+        """Use ``credentials`` and the current authorities for new connections.
 
-        When these make no sense, those before stay in use. If there are none, this raises
-        ``CredentialsUnavailable``, or ``OSError`` when the authorities cannot be read.
+        If they are invalid, the previous ones stay in use. If there are none, this raises
+        ``CredentialsUnavailable``, or ``OSError`` if the authorities cannot be read.
         """
         if not self._secure:
             return
@@ -104,7 +104,8 @@ class ApiEndpoint:
             return tuned.connect(protocolFactory)
         if self._creator is None:
             raise RuntimeError("no credentials have been set")
-        # By Twisted's layer: these contexts allow a renegotiation, which ours does not answer.
+        # Uses Twisted's TLS: these contexts allow renegotiation, which our TLS layer does not
+        # support.
         return wrapClientTLS(self._creator, tuned).connect(protocolFactory)
 
     def _made(
@@ -121,8 +122,8 @@ class ApiEndpoint:
                     "extraCertChain": chain[1:],
                     "privateKey": load_pem_private_key(key, None),
                 }
-            # The context of the other options is only made with the first connection, where
-            # nobody could be told.
+            # Create the context now to report errors: otherwise that is done with the first
+            # connection.
             ssl.CertificateOptions(trustRoot=trusted, **options).getContext()
             return ssl.optionsForClientTLS(
                 name,
@@ -131,7 +132,7 @@ class ApiEndpoint:
                 extraCertificateOptions=options,
             )
         except UnicodeError as error:
-            # Of IDNA, which allows less than DNS does: no underscore, for one.
+            # From IDNA, which allows fewer names than DNS: for example no underscore.
             raise CredentialsUnavailable(
                 f"{name!r} cannot be the name of an API: {described(error)}"
             ) from None

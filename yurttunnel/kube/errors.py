@@ -1,12 +1,12 @@
-"""What can go wrong when the API is asked."""
+"""Errors of calls to the API."""
 
 from __future__ import annotations
 
 
 class ApiError(Exception):
-    """The API has answered with an error; ``reason`` is that of ``metav1.Status``.
+    """The API returned an error; ``reason`` is that of ``metav1.Status``.
 
-    ``retry_after`` is in seconds, ``None`` when the answer does not say.
+    ``retry_after`` is in seconds, ``None`` if the response has none.
     """
 
     def __init__(
@@ -19,16 +19,16 @@ class ApiError(Exception):
         self.retry_after = retry_after
 
     def __str__(self) -> str:
-        """Return the API's sentence, and the status."""
+        """Return the API's message, and the status."""
         return f"{self.message} ({self.status} {self.reason})"
 
 
 class NotFound(ApiError):
-    """There is no such object (404)."""
+    """The object does not exist (404)."""
 
 
 class AlreadyExists(ApiError):
-    """There is such an object already (409 ``AlreadyExists``)."""
+    """The object already exists (409 ``AlreadyExists``)."""
 
 
 class Conflict(ApiError):
@@ -36,16 +36,16 @@ class Conflict(ApiError):
 
 
 class Expired(ApiError):
-    """The version asked for is too old (410): list again."""
+    """The requested resource version is too old (410): list again."""
 
 
 class NotAllowed(ApiError):
-    """The caller is not known (401) or may not do this (403)."""
+    """The caller is not authenticated (401) or not authorized (403)."""
 
 
 class ApiUnreachable(Exception):
-    """The API did not answer; the text says what was asked, where, and what went wrong."""
+    """The API did not respond; the text contains the request, the address and the error."""
 
 
 class WatchCut(ApiUnreachable):
-    """The API has answered a watch, and the connection was lost before its end."""
+    """The connection of a watch was lost after its response had begun."""

@@ -1,6 +1,6 @@
-"""Events: what ``kubectl describe`` and ``kubectl get events`` show of an object's history.
+"""Events about objects, which ``kubectl describe`` and ``kubectl get events`` show.
 
-They are counted and limited as ``k8s.io/client-go/tools/record`` does it (``events_cache.go``).
+They are aggregated and rate-limited as in ``k8s.io/client-go/tools/record`` (``events_cache.go``).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from yurttunnel.ops.clocks import time_of_day, timestamp
 from yurttunnel.ops.log import RateLimitedLog
 
 MAX_REMEMBERED = 4096
-"""How many different events, and objects, are remembered (``maxLruCacheEntries``)."""
+"""The maximum number of remembered events, and of objects (``maxLruCacheEntries``)."""
 
 MAX_WAITING = 1000
-"""How many events may wait to be written; more are dropped (``maxQueuedEvents``)."""
+"""The maximum number of queued events; further ones are dropped (``maxQueuedEvents``)."""
 
 BURST = 25
 REFILL_SECONDS = 300.0
-"""How many events about one object are written at once, and the seconds until one more is.
+"""The burst of events about one object, and the seconds until one more is allowed.
 
 ``defaultSpamBurst`` and ``defaultSpamQPS``.
 """
@@ -47,14 +47,14 @@ _Value = TypeVar("_Value")
 
 @dataclass(slots=True)
 class _Told:
-    """An event with its count, and whether the API has it."""
+    """An event with its count, and whether it was created in the API."""
 
     body: Object
     created: bool = False
 
 
 class _Recent(Generic[_Value]):
-    """The :data:`MAX_REMEMBERED` values that were used last."""
+    """The :data:`MAX_REMEMBERED` most recently used values."""
 
     def __init__(self) -> None:
         self._values: OrderedDict[_Key, _Value] = OrderedDict()
@@ -75,8 +75,9 @@ class _Recent(Generic[_Value]):
 class EventRecorder(Service):
     """Writes events as ``component``, which runs as ``instance``; best effort, one at a time.
 
-    The same event again raises the count of the first. What cannot be written is told in the log,
-    and is lost. It needs not be started; after it was stopped it writes nothing until it is.
+    A repeated event increments the count of the first. Events that cannot be written are logged and
+    lost. The recorder works without being started; once stopped, it writes nothing until it is
+    started.
     """
 
     _log = Logger()
@@ -89,7 +90,7 @@ class EventRecorder(Service):
         self._component = component
         self._instance = instance
         self._told: _Recent[_Told] = _Recent()
-        # By object: when it may have its whole burst again.
+        # The time at which an object's bucket is full again.
         self._full_again: _Recent[float] = _Recent()
         self._waiting: OrderedDict[_Key, _Told] = OrderedDict()
         self._writing: Deferred[None] | None = None
@@ -98,11 +99,11 @@ class EventRecorder(Service):
         self._limited = RateLimitedLog(clock, self._log)
 
     def record(self, involved: Object, type: str, reason: str, message: str) -> None:
-        """Report that something has happened to ``involved``; nothing is raised.
+        """Record an event about ``involved``; never raises.
 
-        ``involved`` needs ``apiVersion`` and ``kind``, which objects of a list do not have.
-        ``type`` is ``Normal`` or ``Warning``, ``reason`` a few words in UpperCamelCase of at most
-        128 bytes, ``message`` a sentence; of one that is longer than 1024 bytes the end is lost.
+        ``involved`` needs ``apiVersion`` and ``kind``, which objects of a list lack. ``type`` is
+        ``Normal`` or ``Warning``, ``reason`` a few words in UpperCamelCase of at most 128 bytes,
+        ``message`` a sentence, which is truncated to 1024 bytes.
         """
         about = _reference(involved)
         if about is None:
@@ -127,7 +128,7 @@ class EventRecorder(Service):
             told.body["count"] += 1
             told.body["lastTimestamp"] = self._timestamp()
             told.body["involvedObject"] = about
-        # What waits already tells of this repetition, too.
+        # A queued event already includes this repetition.
         if key not in self._waiting and self._is_allowed(identity):
             self._enqueue(key, told)
 
@@ -136,7 +137,7 @@ class EventRecorder(Service):
         self._stopped = False
 
     def stopService(self) -> Deferred[None] | None:
-        """Write no more; fires when what was under way is cancelled."""
+        """Stop writing; fires when the write in progress is cancelled."""
         super().stopService()
         self._stopped = True
         self._waiting.clear()
@@ -146,7 +147,7 @@ class EventRecorder(Service):
         return writing
 
     def _is_allowed(self, identity: _Key) -> bool:
-        """Take a token of the object's bucket, if there is one."""
+        """Take a token of the object's bucket, and return whether there was one."""
         now = self._clock.seconds()
         full_again = max(self._full_again.get(identity) or 0.0, now) + REFILL_SECONDS
         allowed = full_again - now <= BURST * REFILL_SECONDS
@@ -177,7 +178,7 @@ class EventRecorder(Service):
             try:
                 await self._write(told)
             except CancelledError:
-                # The service is stopped.
+                # The service was stopped.
                 return
             except (ApiError, ApiUnreachable) as error:
                 self._limited.warn(
@@ -187,24 +188,24 @@ class EventRecorder(Service):
                     error=error,
                 )
             except Exception:
-                # The events that wait behind this one are written all the same.
+                # The events queued behind this one are still written.
                 self._log.failure("Defect: an event cannot be written")
 
     async def _write(self, told: _Told) -> None:
         if told.created:
-            # The API forgets events, by default after an hour.
+            # The API deletes events, by default after an hour.
             with suppress(NotFound):
                 await self._client.update(EVENTS, told.body)
                 return
         try:
             await self._client.create(EVENTS, told.body, told.body["metadata"]["namespace"])
         except AlreadyExists:
-            # Created by an attempt whose answer was lost.
+            # Created by an attempt whose response was lost.
             await self._client.update(EVENTS, told.body)
         told.created = True
 
     def _body(self, about: Object, type: str, reason: str, message: str) -> Object:
-        """Make an event (``k8s.io/api/core/v1``); those of cluster objects are in ``default``."""
+        """Build an event (``k8s.io/api/core/v1``); those of cluster objects are in ``default``."""
         now = self._timestamp()
         return {
             "metadata": {
@@ -224,10 +225,10 @@ class EventRecorder(Service):
         }
 
     def _name(self, involved: str) -> str:
-        """Make a name of the nanoseconds since 1970, two of which are never the same."""
+        """Return a unique name, from the nanoseconds since 1970."""
         self._last_stamp = max(self._last_stamp + 1, int(time_of_day(self._clock) * 1e9))
         end = f".{self._last_stamp:x}"
-        # A part of a name ends with neither, wherever it is cut.
+        # A truncated label must not end with either.
         return involved[: _MAX_NAME - len(end)].rstrip("-.") + end
 
     def _timestamp(self) -> str:
@@ -235,7 +236,7 @@ class EventRecorder(Service):
 
 
 def _reference(involved: Any) -> Object | None:
-    """Make an ``ObjectReference``; ``None`` when the object does not say what it is."""
+    """Build an ``ObjectReference``; ``None`` if the object does not identify itself."""
     metadata = involved.get("metadata") if isinstance(involved, dict) else None
     if not isinstance(metadata, dict):
         return None
@@ -256,7 +257,7 @@ def _described(body: Object) -> str:
 
 
 def _shortened(text: str, limit: int) -> str:
-    """Cut what is longer than ``limit`` bytes in UTF-8, and show that something is missing."""
+    """Truncate text to ``limit`` bytes of UTF-8, with an ellipsis."""
     data = text.encode("utf-8", "replace")
     if len(data) <= limit:
         return data.decode("utf-8")

@@ -22,20 +22,21 @@ from yurttunnel.ops.clocks import time_of_day
 from yurttunnel.tunnel.reactor import IReactor
 
 PLUGIN_SECONDS = 25.0
-"""How long a program may take; less than a call (``CALL_SECONDS``), whose error then names it."""
+"""The timeout of a program; shorter than that of a call (``CALL_SECONDS``), so that the call's
+error names the program."""
 
 MAX_OUTPUT = 1024 * 1024
-"""Bytes that a program may write."""
+"""The maximum size of the output in bytes."""
 
 _EXPIRY_MARGIN = 60.0
-"""Seconds by which credentials are renewed early, for clocks that differ."""
+"""Seconds before expiry at which credentials are renewed, since clocks may differ."""
 
 _MAX_ERROR = 300
 
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """A program, and how it is called; ``hint`` says how to install it."""
+    """A program with its arguments and environment; ``hint`` describes how to install it."""
 
     command: str
     arguments: tuple[str, ...] = ()
@@ -47,7 +48,7 @@ class Plugin:
 
 @implementer(ICredentialsSource)
 class ExecCredentials:
-    """Runs ``plugin`` when there are no credentials, and when they expire or are not accepted."""
+    """Runs ``plugin`` if there are no credentials, or they have expired or were rejected."""
 
     def __init__(self, plugin: Plugin) -> None:
         self._plugin = plugin
@@ -57,7 +58,7 @@ class ExecCredentials:
         self._waiting: list[Deferred[Credentials]] = []
 
     def current(self, reactor: IReactor) -> Deferred[Credentials]:
-        """Return what is known, or run the program; it runs once for all who wait."""
+        """Return the cached credentials, or run the program, once for all waiting callers."""
         if self._known is not None and (
             self._expires is None or time_of_day(reactor) < self._expires - _EXPIRY_MARGIN
         ):
@@ -67,12 +68,13 @@ class ExecCredentials:
         if self._running is None:
             run = _Run(reactor, self._plugin)
             running = run.ended.addCallbacks(self._succeeded, self._failed)
-            # It may have failed at once.
+            # The run may have failed at once.
             self._running = None if running.called else running
         return waiting
 
     def forget(self, refused: Credentials) -> None:
-        # Calls that were under way when these were replaced are refused one after the other.
+        # Several calls in progress may be rejected with the previous credentials, one after the
+        # other.
         if refused is self._known:
             self._known = None
 
@@ -102,7 +104,7 @@ class ExecCredentials:
 
 
 class _Run(ProcessProtocol):
-    """One run of a program; ``ended`` fires with what it has written."""
+    """One run of a program; ``ended`` fires with its output."""
 
     def __init__(self, reactor: IReactor, plugin: Plugin) -> None:
         self._plugin = plugin
@@ -130,11 +132,11 @@ class _Run(ProcessProtocol):
             arguments = [plugin.command, *plugin.arguments]
             reactor.spawnProcess(self, program, arguments, env=environment)
         except (OSError, ValueError) as error:
-            # No descriptor, process or memory is left, or what is given to it has a NUL.
+            # No descriptor, process or memory is left, or an argument contains a NUL.
             self._end(f"it cannot be started: {error}")
 
     def connectionMade(self) -> None:
-        """Leave it nothing to read: whoever would wait for a password sees that nobody is there."""
+        """Close its standard input, so that a password prompt sees the end of the file."""
         assert self.transport is not None  # it has just been set
         self.transport.closeStdin()
 
@@ -145,11 +147,11 @@ class _Run(ProcessProtocol):
             self._kill(f"it wrote more than {MAX_OUTPUT} bytes")
 
     def errReceived(self, data: bytes) -> None:
-        """Keep the end of what it complains about."""
+        """Keep the last part of its standard error."""
         self._errors = (self._errors + data)[-_MAX_ERROR:]
 
     def processEnded(self, reason: Failure) -> None:
-        """Return what it has written, if it went well."""
+        """Fire with the output, if the program succeeded."""
         if not self._problem and reason.check(ProcessDone) is None:
             self._problem = str(reason.value)
         self._end(self._problem)
@@ -160,9 +162,9 @@ class _Run(ProcessProtocol):
             try:
                 self.transport.signalProcess(signal.SIGKILL)
             except ProcessExitedAlready:
-                # Only one of its children is left, or nothing.
+                # The program has exited, perhaps except for its children.
                 pass
-            # Children that have inherited its outputs would hold up the news of its end.
+            # Children that inherited its outputs would delay the notification of its exit.
             self.transport.loseConnection()
             self._end(self._problem)
 
@@ -183,7 +185,7 @@ class _Run(ProcessProtocol):
 
 
 def _understood(plugin: Plugin, output: bytes) -> tuple[Credentials, float | None]:
-    """Read an ``ExecCredential``; give also when it expires, in seconds since 1970."""
+    """Parse an ``ExecCredential``; return it with its expiry, in seconds since 1970."""
     try:
         found = json.loads(output)
         status = found["status"]
@@ -199,7 +201,7 @@ def _understood(plugin: Plugin, output: bytes) -> tuple[Credentials, float | Non
         if not credentials.token and not (credentials.certificate and credentials.key):
             raise ValueError("it has neither a token nor a certificate with its key")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        # Only what is wrong: the output itself is secret.
+        # Only the error, because the output is secret.
         reason = "it is not JSON" if isinstance(error, json.JSONDecodeError) else str(error)
         raise CredentialsUnavailable(
             f"the answer of the credential plugin {plugin.command} cannot be used: {reason}"

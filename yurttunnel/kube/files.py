@@ -1,4 +1,4 @@
-"""Files that others replace from time to time."""
+"""Files that other programs replace."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _State = tuple[int, int, int]
 
 
 class EmptyFile(OSError):
-    """A file has nothing in it, or white space only."""
+    """A file is empty, or contains only white space."""
 
 
 class RereadFile:
-    """The content of a file, read again when the file is another.
+    """The content of a file, read again when the file has changed.
 
-    A file that was there once and cannot be read, or is empty, is told in the log, and its last
+    If a file that was read before becomes unreadable or empty, this is logged, and its previous
     content stays in use.
     """
 
@@ -33,8 +33,8 @@ class RereadFile:
     def read(self) -> bytes:
         """Return the content, which is never empty.
 
-        Raises ``OSError`` when it never could be read, and :class:`EmptyFile` when nothing has
-        been in it yet.
+        Raises ``OSError`` if the file could never be read, and :class:`EmptyFile` if it has been
+        empty so far.
         """
         try:
             status = os.stat(self.path)
@@ -42,7 +42,7 @@ class RereadFile:
             if state != self._state:
                 content = self.path.read_bytes()
                 if not content.strip():
-                    # Who writes in place truncates first, and a loss of power leaves such files.
+                    # A writer that truncates the file first, or a power loss, leaves it empty.
                     raise EmptyFile(errno.ENODATA, "it is empty", str(self.path))
                 self._content = content
                 self._state = state

@@ -1,4 +1,4 @@
-"""Caches that follow kinds of objects, each kind once in a process."""
+"""Informers: caches that watch resources, each once in a process."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from yurttunnel.kube.interfaces import IInformer, IInformers, IKubeClient, Infor
 from yurttunnel.kube.reflector import Reflector, described
 
 OUT_OF_TOUCH_SECONDS = 60.0
-"""How long the API may not answer before that is worth telling."""
+"""How long the API may fail to respond before this is reported."""
 
 
 @implementer(IInformer)
 class Informer(Service):
-    """Follows what ``spec`` says while it runs; what it has found stays when it is stopped."""
+    """Watches the objects of ``spec`` while it runs; its cache stays when it is stopped."""
 
     def __init__(self, clock: IReactorTime, client: IKubeClient, spec: InformerSpec[Any]) -> None:
         self.spec = spec
@@ -39,7 +39,7 @@ class Informer(Service):
         self._following = following.addErrback(_ignore_cancellation)
 
     def stopService(self) -> None:
-        """Follow no more; who waits for the cache to be complete sees ``CancelledError``."""
+        """Stop watching; a pending :meth:`when_synced` fails with ``CancelledError``."""
         super().stopService()
         following, self._following = self._following, None
         if following is not None:
@@ -49,14 +49,14 @@ class Informer(Service):
 
     @property
     def error(self) -> Exception | None:
-        """Why it cannot follow the API now; ``None`` while all is well."""
+        """Why the API cannot be watched at present; ``None`` without an error."""
         return self._reflector.error
 
     def get(self, name: str, namespace: str | None = None) -> Any | None:
         return self._cache.get((namespace or "", name))
 
     def values(self) -> Collection[Any]:
-        """Return all that is kept, as it is whenever it is looked at."""
+        """Return a live view of all cached values."""
         return self._cache.values()
 
     def when_synced(self) -> Deferred[None]:
@@ -69,21 +69,21 @@ class Informer(Service):
     def add_handler(
         self, changed: Callable[[Any | None, Any | None], object]
     ) -> Callable[[], None]:
-        """Have ``changed(old, new)`` called for what is there, and for each change."""
+        """Call ``changed(old, new)`` for all cached values, and for each change."""
         return self._cache.add_handler(changed)
 
     def incomplete(self) -> str | None:
-        """Return what is missing, and why; ``None`` when the cache has been complete once."""
+        """Return what is missing, and why; ``None`` once the cache has been synced."""
         if self.synced:
             return None
         error = self._reflector.error
         return described(self.spec) + (f" ({error})" if error is not None else "")
 
     def unheard_since(self) -> float | None:
-        """Return when the API was last heard of, in seconds since 1970.
+        """Return when the API last responded, in seconds since 1970.
 
-        ``None`` when it answers, has not answered for less than :data:`OUT_OF_TOUCH_SECONDS`, or
-        never has.
+        ``None`` if it responds, has failed for less than :data:`OUT_OF_TOUCH_SECONDS`, or has never
+        responded.
         """
         failing_since = self._reflector.failing_since
         if failing_since is None:
@@ -101,7 +101,7 @@ class Informer(Service):
 
 @implementer(IInformers)
 class Informers(MultiService):
-    """The informers of a process. Those that are asked for while it runs are started at once."""
+    """The informers of a process; those added while it runs are started at once."""
 
     def __init__(self, clock: IReactorTime, client: IKubeClient) -> None:
         super().__init__()
@@ -117,22 +117,22 @@ class Informers(MultiService):
         return informer
 
     def when_synced(self) -> Deferred[None]:
-        """Fire when all informers that there are now are complete."""
+        """Fire when all existing informers are synced."""
         return Deferred.fromCoroutine(_all_synced(tuple(self._informers.values())))
 
     def problem(self) -> str | None:
-        """Return what :meth:`incomplete` or else :meth:`out_of_touch` says."""
+        """Return the result of :meth:`incomplete`, or else of :meth:`out_of_touch`."""
         return self.incomplete() or self.out_of_touch()
 
     def incomplete(self) -> str | None:
-        """Return which caches have never been complete: what depends on them cannot work yet."""
+        """Return which caches have never been synced, so that their users cannot work yet."""
         missing = sorted(filter(None, (each.incomplete() for each in self._informers.values())))
         if not missing:
             return None
         return f"the API has not told all yet of {_joined(missing)}"
 
     def out_of_touch(self) -> str | None:
-        """Return since when the API has not been heard of: all goes on with what is known."""
+        """Return since when the API has not responded; the cached state stays in use."""
         found = {
             described(each.spec): since
             for each in self._informers.values()
@@ -157,7 +157,7 @@ async def _all_synced(informers: tuple[Informer, ...]) -> None:
 
 
 def once_synced(informer: IInformer, call: Callable[[], object]) -> None:
-    """Have ``call()`` called once an informer is complete, unless it is stopped before."""
+    """Call ``call()`` once an informer is synced, unless it is stopped before."""
     _ = informer.when_synced().addCallbacks(lambda _: call(), _ignore_cancellation)
 
 

@@ -1,4 +1,4 @@
-"""The seams of the Kubernetes API: a client, and caches that follow kinds of objects."""
+"""The interfaces of the Kubernetes API: a client, and informers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Value = TypeVar("Value")
 
 
 class IKubeClient(Interface):
-    """Asks the API. No call blocks the reactor, each has a deadline, and cancelling ends it.
+    """A client of the API. No call blocks the reactor; each has a timeout and can be cancelled.
 
-    All fail with :class:`~yurttunnel.kube.errors.ApiError` or a subclass of it, or with
+    All calls fail with :class:`~yurttunnel.kube.errors.ApiError` or a subclass of it, or with
     :class:`~yurttunnel.kube.errors.ApiUnreachable`.
     """
 
@@ -33,23 +33,23 @@ class IKubeClient(Interface):
         limit: int | None = None,
         continue_token: str = "",
     ) -> Deferred[Object]:
-        """Read a list (``FooList``), or one page of it; ``namespace`` ``None`` is all of them."""
+        """Read a list (``FooList``), or a page of it; ``None`` means all namespaces."""
 
     def create(resource: Resource, body: Object, namespace: str | None = None) -> Deferred[Object]:
-        """Create an object; ``apiVersion`` and ``kind`` are filled in when they are missing."""
+        """Create an object; ``apiVersion`` and ``kind`` are added if they are missing."""
 
     def update(
         resource: Resource, body: Object, subresource: str | None = None
     ) -> Deferred[Object]:
         """Replace an object, or a subresource of it, by name and namespace of its metadata.
 
-        With a ``resourceVersion`` in it, a change in the meantime fails with ``Conflict``.
+        If it has a ``resourceVersion``, a change in the meantime fails with ``Conflict``.
         """
 
     def delete(
         resource: Resource, name: str, namespace: str | None = None, *, grace: int | None = None
     ) -> Deferred[None]:
-        """Delete an object; a pod within ``grace`` seconds instead of what it asks for itself."""
+        """Delete an object; ``grace`` overrides a pod's own grace period, in seconds."""
 
     def watch(
         resource: Resource,
@@ -61,22 +61,22 @@ class IKubeClient(Interface):
         resource_version: str,
         timeout: float,
     ) -> Deferred[None]:
-        """Follow changes after ``resource_version`` for ``timeout`` seconds, with bookmarks.
+        """Watch changes after ``resource_version`` for ``timeout`` seconds, with bookmarks.
 
-        ``on_event(type, object)`` is called for ADDED, MODIFIED, DELETED and BOOKMARK; an event
-        ERROR fails the ``Deferred`` instead, as an answer that is one does: with ``Expired`` when
-        the version is too old. It fires when the API ends the watch in good order, and fails with
-        ``WatchCut`` when something between cuts off one that the API has answered.
+        ``on_event(type, object)`` is called for ADDED, MODIFIED, DELETED and BOOKMARK. An ERROR
+        event fails the ``Deferred`` instead, as an error response does: with ``Expired`` if the
+        version is too old. The ``Deferred`` fires when the API ends the watch regularly, and fails
+        with ``WatchCut`` if the connection is lost after the response has begun.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class InformerSpec(Generic[Value]):
-    """What an informer follows, and what it keeps of it.
+    """The objects that an informer watches, and what it caches of them.
 
-    ``transform`` makes of each object what is kept; it is a function of a module, since equal
-    specifications share one informer. Objects it returns must not be changed, and two that are
-    equal are no change. ``name`` is for a single object.
+    ``transform`` returns the cached value for an object. It is a module-level function, since equal
+    specifications share one informer. Its results must not be modified; an equal result is no
+    change. ``name`` is for a single object.
     """
 
     resource: Resource
@@ -88,9 +88,9 @@ class InformerSpec(Generic[Value]):
 
 
 class IInformer(Interface):
-    """A cache of objects of one kind that follows the API.
+    """A cache of the objects of one kind, updated by a watch of the API.
 
-    While the API is out of reach it goes on with what it has.
+    While the API is unreachable, the cached state stays in use.
     """
 
     spec: InformerSpec[Any] = Attribute("`InformerSpec`: what it follows.")
@@ -100,30 +100,30 @@ class IInformer(Interface):
     )
 
     def get(name: str, namespace: str | None = None) -> Any | None:
-        """Return what is kept of an object, ``None`` when there is none."""
+        """Return the cached value of an object, ``None`` if there is none."""
 
     def values() -> Collection[Any]:
-        """Return all that is kept."""
+        """Return all cached values."""
 
     def when_synced() -> Deferred[None]:
-        """Fire when it is complete, or at once if it has been; cancelling stops the waiting."""
+        """Fire when the cache is synced, or at once if it has been; cancelling stops the wait."""
 
     def add_handler(changed: Callable[[Any | None, Any | None], object]) -> Callable[[], None]:
-        """Have ``changed(old, new)`` called for each change, and first for what is there.
+        """Call ``changed(old, new)`` for all cached values, and then for each change.
 
-        ``old`` is ``None`` for what is new, ``new`` for what is gone. The function that is
-        returned ends it. What it raises is logged and stops nobody else's.
+        ``old`` is ``None`` for a new object, ``new`` for a deleted one. The returned function
+        removes the handler. Its exceptions are logged and do not affect other handlers.
         """
 
 
 class IInformers(Interface):
-    """The informers of a process, each kind followed once however many want it."""
+    """The informers of a process; equal specifications share one."""
 
     def informer(spec: InformerSpec[Any]) -> IInformer:
-        """Return the informer for ``spec``; it is made, and started, when it is not there."""
+        """Return the informer for ``spec``, which is created and started if it does not exist."""
 
     def when_synced() -> Deferred[None]:
-        """Fire when all informers there are at this moment are complete."""
+        """Fire when all existing informers are synced."""
 
     def problem() -> str | None:
-        """Return, for ``/readyz``, which caches are not complete or have not heard of the API."""
+        """Return, for ``/readyz``, which caches are not synced or have lost the API."""

@@ -30,7 +30,7 @@ _REFUSED_OF_USERS = {
 
 
 def read_kube_config(path: Path) -> KubeConfiguration:
-    """Return what the current context of a file says; raises :class:`BadKubeConfiguration`."""
+    """Return the current context of a file; raises :class:`BadKubeConfiguration`."""
     try:
         path = path.expanduser()
     except RuntimeError:
@@ -45,13 +45,13 @@ def read_kube_config(path: Path) -> KubeConfiguration:
     except OSError as error:
         raise BadKubeConfiguration(f"{path} cannot be read: {error}") from None
     except (ValueError, TypeError, AttributeError, KeyError) as error:
-        # Below the sections mappings and lists are taken to be where they belong.
+        # Below the sections, the types of values are not checked in advance.
         reason = " ".join(str(error).split())
         raise BadKubeConfiguration(f"{path} is not a kubeconfig: {reason}") from None
 
 
 class _Reading:
-    """One file being read."""
+    """The sections of one file for its current context."""
 
     def __init__(self, path: Path, root: object) -> None:
         self._path = path
@@ -67,7 +67,7 @@ class _Reading:
         self._user = self._named("user", user) if user else {}
 
     def _named(self, kind: str, name: object) -> dict[str, Any]:
-        """Return the one entry of a name in the list of a kind."""
+        """Return the only entry with a name in the list of a kind."""
         entries = [self._mapping(each, f"{kind}s") for each in self._root.get(f"{kind}s") or ()]
         found = [each.get(kind) for each in entries if each.get("name") == name]
         if len(found) != 1:
@@ -83,7 +83,7 @@ class _Reading:
         return value
 
     def configuration(self) -> KubeConfiguration:
-        """Return what the file says."""
+        """Return the configuration."""
         cluster = self._cluster
         if cluster.get("insecure-skip-tls-verify"):
             raise BadKubeConfiguration(
@@ -120,7 +120,7 @@ class _Reading:
             )
         if user.get("exec") and not (user.get("token") or user.get("tokenFile")):
             return ExecCredentials(self._plugin(user["exec"]))
-        # As in client-go, the file wins.
+        # The file takes precedence, as in client-go.
         token: RereadFile | str = str(user.get("token") or "").strip()
         if user.get("tokenFile"):
             token = self._file(user["tokenFile"], "tokenFile")
@@ -149,9 +149,11 @@ class _Reading:
         command, version = section.get("command"), section.get("apiVersion")
         if not command or not version:
             raise BadKubeConfiguration(f"{self._path}: exec needs a command and an apiVersion")
-        # A command with a slash is relative to the file, others are on the PATH (KEP-541).
+        # A command with a slash is relative to the file; others are looked up on the PATH
+        # (KEP-541).
         if os.sep in command:
-            # Beside "config", "./plugin" would become "plugin", which is looked up on the PATH.
+            # Absolute, since "./plugin" relative to "config" would become "plugin", which is looked
+            # up on the PATH.
             command = str(self._path.parent.absolute() / command)
         cluster = None
         if section.get("provideClusterInfo"):
@@ -166,7 +168,7 @@ class _Reading:
         )
 
     def _cluster_info(self) -> dict[str, Any]:
-        """Return the cluster as ``client.authentication.k8s.io/v1`` has it."""
+        """Return the cluster in the form of ``client.authentication.k8s.io/v1``."""
         cluster = self._cluster
         info: dict[str, Any] = {"server": cluster.get("server")}
         if cluster.get("tls-server-name"):

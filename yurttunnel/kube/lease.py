@@ -1,7 +1,7 @@
-"""Leader election: of several processes that could do something, one does it.
+"""Leader election: only one of several processes runs a service.
 
-With the periods of ``k8s.io/client-go/tools/leaderelection``; what makes it safe is told in
-:mod:`yurttunnel.kube.lease_lock`.
+The timeouts are those of ``k8s.io/client-go/tools/leaderelection``;
+:mod:`yurttunnel.kube.lease_lock` explains why it is safe.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.ops.waiting import ended_within
 
 RENEW_SECONDS = 10.0
-"""How long the leader may fail to renew the lease before it stops what it leads."""
+"""How long the leader may fail to renew the lease before it stops the service."""
 
 RETRY_SECONDS = 2.0
-"""Between two attempts; those who wait for the lease take up to 2.2 times as long."""
+"""The time between two attempts; candidates wait up to 2.2 times as long."""
 
 STOP_SECONDS = 60.0
-"""How long is waited for what is led to stop."""
+"""The timeout of stopping the service."""
 
 RELEASE_SECONDS = 2.0
-"""How long giving the lease back may take."""
+"""The timeout of releasing the lease."""
 
 _JITTER = 1.2
 _TROUBLE = (ApiError, ApiUnreachable, DeferredTimeout)
@@ -42,24 +42,24 @@ _Result = TypeVar("_Result")
 
 
 class _Stopped(Exception):
-    """The service is stopped."""
+    """The election was stopped."""
 
 
 class _Stop:
-    """Ends what is waited for when the service is stopped; one for each start."""
+    """Cancels the current wait when the election is stopped; one instance for each start."""
 
     def __init__(self) -> None:
         self.asked = False
         self._waiting: Deferred[Any] | None = None
 
     def ask(self) -> None:
-        """End what is waited for, and what will be."""
+        """Cancel the current wait, and all later ones."""
         self.asked = True
         if self._waiting is not None:
             self._waiting.cancel()
 
     async def unless(self, waiting: Deferred[_Result]) -> _Result:
-        """Await ``waiting``; raises ``_Stopped`` instead when the service is stopped."""
+        """Await ``waiting``; raises ``_Stopped`` if the election is stopped."""
         self._waiting = waiting
         try:
             if self.asked:
@@ -79,10 +79,10 @@ class _Stop:
 class LeaderElection(Service):
     """Runs ``led`` while it holds the lease ``namespace/name`` as ``identity``.
 
-    ``identity`` has to be another in each process. ``led`` is started and stopped any number of
-    times, and is never started before its ``stopService`` has come to its end or was given up
-    after :data:`STOP_SECONDS`. While it stops the lease is neither renewed nor asked for. Stopping
-    the election stops ``led`` and then gives the lease back, so that another leads at once.
+    ``identity`` has to be unique to the process. ``led`` is started and stopped any number of
+    times, and never started before its ``stopService`` has completed or timed out after
+    :data:`STOP_SECONDS`. While it stops, the lease is neither renewed nor acquired. Stopping the
+    election stops ``led`` and then releases the lease, so that another process can lead at once.
     """
 
     _log = Logger()
@@ -110,23 +110,23 @@ class LeaderElection(Service):
 
     @property
     def leading(self) -> bool:
-        """Whether ``led`` runs, and the lease says that it may."""
+        """Whether ``led`` runs, and the lease is valid."""
         return self._started and self._clock.seconds() < self._lock.renewed_at + LEASE_SECONDS
 
     def problem(self) -> str | None:
-        """Return why nobody is known to lead; ``None`` while somebody is, here or elsewhere."""
+        """Return why no leader is known; ``None`` while there is one, here or elsewhere."""
         if not self.running or self.leading or self._lock.is_held_by_another():
             return None
         return None if self._error is None else f"{self._lease}: {self._error}"
 
     def startService(self) -> None:
-        """Campaign for the lease, when an end that is still under way has come."""
+        """Campaign for the lease, after a stop in progress has completed."""
         super().startService()
         self._stop = _Stop()
         self._ended = Deferred.fromCoroutine(self._run(self._stop, self._ended))
 
     def stopService(self) -> Deferred[None]:
-        """Stop ``led``, then give the lease back; fires when both is done or was given up."""
+        """Stop ``led``, then release the lease; fires when both have completed or timed out."""
         super().stopService()
         self._stop.ask()
         stopped: Deferred[None] = Deferred()
@@ -146,7 +146,7 @@ class LeaderElection(Service):
             except _Stopped:
                 break
             except Exception:
-                # Who stops campaigning because of a defect leaves nobody to lead.
+                # A defect must not end the campaign, or there may be no leader.
                 self._error = "a defect, which is in the log, keeps it from being held"
                 self._log.failure("Defect: {lease}: trying again", lease=self._lease)
                 await ended_within(self._clock, RETRY_SECONDS, Deferred())
@@ -172,7 +172,7 @@ class LeaderElection(Service):
     # -- while it is held ------------------------------------------------------------------------
 
     async def _lead(self, stop: _Stop) -> None:
-        """Run what is led until the lease is lost or the service is stopped."""
+        """Run ``led`` until the lease is lost or the election is stopped."""
         self._log.info("{lease}: leading as {who}", lease=self._lease, who=self._identity)
         self._started = True
         failed = False
@@ -180,16 +180,17 @@ class LeaderElection(Service):
             self._led.startService()
             await self._keep(stop)
         except _Stopped:
-            # What is led stops below; the caller sees that this was asked for.
+            # ``led`` is stopped below; the caller checks ``stop.asked``.
             pass
         except Exception:
-            # It is anybody's code that is led, and the lease must not stay with what cannot start.
+            # ``led`` may raise anything, and a process that cannot start it must not keep the
+            # lease.
             failed = True
             self._error = "what it is for cannot be started, see the log"
             self._log.failure("Defect: {lease}: what it is for fails", lease=self._lease)
         await self._stop_led()
         if failed and not stop.asked:
-            # Another may do better.
+            # Another process may succeed.
             await self._release()
             await stop.unless(deferLater(self._clock, LEASE_SECONDS))
 
@@ -262,13 +263,13 @@ class LeaderElection(Service):
                 error=_described(error),
             )
         except Exception:
-            # Stopping goes on; the lease runs out by itself.
+            # The stop continues; the lease expires by itself.
             self._log.failure("Defect: {lease} is not given back", lease=self._lease)
 
     # -- help ------------------------------------------------------------------------------------
 
     def _left(self) -> float:
-        """Return the seconds until what is led has to stop if the lease is not renewed."""
+        """Return the seconds until ``led`` has to stop unless the lease is renewed."""
         return self._lock.renewed_at + RENEW_SECONDS - self._clock.seconds()
 
     def _within(

@@ -1,15 +1,16 @@
-"""A lease as one of those sees it who want to hold it (``coordination.k8s.io/v1``, ``Lease``).
+"""A lease (``coordination.k8s.io/v1``, ``Lease``) from the view of one candidate.
 
-The rules are those of ``k8s.io/client-go/tools/leaderelection``. That no two hold it at once
-follows from these:
+The rules are those of ``k8s.io/client-go/tools/leaderelection``. They ensure that no two processes
+hold the lease at once:
 
-- Each write carries the ``resourceVersion`` of what it was decided on, so of two that are decided
-  on the same state one fails, also when it arrives late.
-- The holder counts from *before* it has sent its last write that went well. Others count from
-  *after* they have seen the lease change, which is later, by their own clock; the times in the
-  lease are for people. They wait for its whole duration, the holder gives it up sooner.
-- A lease that is deleted while somebody holds it counts as changed at that moment, for all who
-  knew that it was held; its holder creates it again meanwhile.
+- Each write carries the ``resourceVersion`` on which the decision was based, so of two writes based
+  on the same state one fails, even if it arrives late.
+- The holder counts the duration from *before* it has sent its last successful write. Others count
+  from *after* they have seen the lease change, which is later, and by their own clock; the times in
+  the lease are only for people. They wait for its whole duration, while the holder gives it up
+  sooner.
+- If a lease is deleted while it is held, processes that knew of the holder treat this as a change
+  at that moment; meanwhile the holder creates it again.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from yurttunnel.kube.resources import LEASES, Object
 from yurttunnel.ops.clocks import micro_time, time_of_day
 
 LEASE_SECONDS = 15
-"""How long a lease lasts that is not renewed."""
+"""The duration of a lease that is not renewed."""
 
 _RELEASE_ATTEMPTS = 3
 _SOMEBODY_WAS_FASTER = (AlreadyExists, Conflict, NotFound)
 
 
 class LeaseLock:
-    """The lease ``namespace/name`` for ``identity``, which no other process may have.
+    """The lease ``namespace/name`` for ``identity``, which has to be unique to the process.
 
-    All methods fail as those of the client do; then nothing is known about whether they wrote.
+    All methods fail as those of the client do; it is then unknown whether a write has succeeded.
     """
 
     def __init__(
@@ -49,28 +50,28 @@ class LeaseLock:
         self._namespace = namespace
         self._name = name
         self._identity = identity
-        # As it was last seen, None when it was not there; a write may have changed it since.
+        # The lease as last seen, None if it did not exist; a write may have changed it since.
         self._lease: Object | None = None
         self._is_current = False
-        # What it last said, and since when it says so, by this clock.
+        # Its last spec, and when that was first seen, by this clock.
         self._spec: Object = {}
         self._observed_at: float | None = None
-        # A write was sent that may have made it ours.
+        # A write was sent that may have acquired the lease.
         self._may_be_ours = False
         self.renewed_at = 0.0
-        """When the last write that went well was sent, in seconds of the clock."""
+        """When the last successful write was sent, in seconds of the clock."""
 
     @property
     def holder(self) -> str:
-        """Who held it when it was last looked at; empty when nobody did."""
+        """The last known holder; empty if there was none."""
         return _holder(self._spec)
 
     def is_held_by_another(self) -> bool:
-        """Return whether somebody else holds it, as far as can be known here."""
+        """Return whether another process holds the lease, as far as known."""
         return self.holder not in ("", self._identity) and not self._has_expired()
 
     async def acquire(self) -> bool:
-        """Take it if nobody else holds it; say whether that was so."""
+        """Acquire the lease unless another process holds it; return whether that succeeded."""
         await self._look()
         if self.is_held_by_another():
             return False
@@ -81,12 +82,12 @@ class LeaseLock:
         return True
 
     async def renew(self) -> bool:
-        """Renew it; say whether it was still ours."""
+        """Renew the lease; return whether it was still held."""
         if self._is_current:
             try:
                 await self._write()
             except _SOMEBODY_WAS_FASTER:
-                # Not the other who wants it, necessarily: somebody may have edited it.
+                # The cause may be another edit of the lease, not another candidate.
                 pass
             else:
                 return True
@@ -97,7 +98,7 @@ class LeaseLock:
         return True
 
     async def release(self) -> None:
-        """Give it back, if it is ours, so that another can take it at once."""
+        """Release the lease if it is held, so that another process can acquire it at once."""
         for _ in range(_RELEASE_ATTEMPTS):
             if not self._may_be_ours:
                 return
@@ -116,7 +117,7 @@ class LeaseLock:
             try:
                 lease = await self._client.update(LEASES, {**self._lease, "spec": spec})
             except _SOMEBODY_WAS_FASTER:
-                # A write of ours that was late, most likely: look again.
+                # Probably a late write of our own: read the lease again.
                 continue
             self._observe(lease)
             self._may_be_ours = False
@@ -131,7 +132,7 @@ class LeaseLock:
         self._is_current = True
 
     async def _write(self) -> None:
-        """Make it ours from now on, if it still is what it was when it was looked at."""
+        """Acquire or renew the lease, if it is unchanged since it was read."""
         sent_at = self._clock.seconds()
         spec = self._own_spec()
         self._is_current = False

@@ -1,7 +1,6 @@
-"""The configuration of a process: a kubeconfig file, or what a pod has.
+"""The configuration of a process, from a kubeconfig file or from a pod's service account.
 
-What is read from files is read again when it has changed: authorities, tokens and certificates
-rotate without a restart.
+Changed files are read again, so authorities, tokens and certificates rotate without a restart.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from yurttunnel.kube.credentials import FileCredentials
 from yurttunnel.kube.files import EmptyFile, RereadFile
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Where a pod has what its service account has: ``ca.crt``, ``token`` and ``namespace``."""
+"""The directory of a pod's service account: ``ca.crt``, ``token`` and ``namespace``."""
 
 
 def load_configuration(
@@ -27,13 +26,13 @@ def load_configuration(
     service_account: Path = SERVICE_ACCOUNT,
     environment: Mapping[str, str] = os.environ,
 ) -> KubeConfiguration:
-    """Read a kubeconfig file, or take what a pod has when there is none.
+    """Read a kubeconfig file, or without one the pod's service account.
 
-    ``apiserver_addr``, as ``host:port`` or an https URL, replaces the address. ``flag`` is what
-    names the file. Raises :class:`BadKubeConfiguration`.
+    ``apiserver_addr``, as ``host:port`` or an https URL, replaces the address. ``flag`` is the flag
+    that names the file, for messages. Raises :class:`BadKubeConfiguration`.
     """
     if kube_config is not None:
-        # A pod needs neither it nor PyYAML.
+        # A pod needs neither this module nor PyYAML.
         from yurttunnel.kube.kube_config import read_kube_config
 
         configuration = read_kube_config(kube_config)

@@ -11,24 +11,24 @@ BYTES: Final = 2
 FIXED_32: Final = 5
 
 MAX_VARINT: Final = 10
-"""Bytes of a number, at most."""
+"""The maximum size of a varint in bytes."""
 
 _FIXED: Final = {FIXED_64: 8, FIXED_32: 4}
 
 
 class BadBody(Exception):
-    """This is no body of the media type; one line says why."""
+    """A body that is not valid for its media type; one line describes why."""
 
 
 def tag(number: int) -> int:
-    """Return the tag of a field of bytes, a text or a message."""
+    """Return the tag of a field of bytes, a string or a message."""
     return number << 3 | BYTES
 
 
 def varint(data: bytes | bytearray, at: int) -> tuple[int, int]:
-    """Return the number at a place, and where it ends.
+    """Return the varint at an offset, and the offset of its end.
 
-    Raises :class:`IndexError` where the data end before it does.
+    Raises :class:`IndexError` if the data end within it.
     """
     octet = data[at]
     if octet < 0x80:
@@ -43,9 +43,9 @@ def varint(data: bytes | bytearray, at: int) -> tuple[int, int]:
 
 
 def header(data: bytes | bytearray, at: int) -> tuple[int, int, int]:
-    """Return a field's tag, and where its content begins and ends.
+    """Return a field's tag, and the offsets of the start and the end of its content.
 
-    Raises :class:`IndexError` where the data end before its header does.
+    Raises :class:`IndexError` if the data end within its header.
     """
     field, begin = varint(data, at)
     if not 0 < field >> 3 < 1 << 29:
@@ -62,9 +62,9 @@ def header(data: bytes | bytearray, at: int) -> tuple[int, int, int]:
 
 
 def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the tag of each field of a message, and where its content begins and ends."""
+    """Yield the tag of each field of a message, and the offsets of its content."""
     while at < end:
-        # The header of nearly every field is two bytes: a tag of bytes, and their length.
+        # Fast path: nearly every header is two bytes, a tag of bytes and their length.
         field = data[at]
         if field & 0x87 == BYTES and field > 7 and at + 1 < end and (length := data[at + 1]) < 0x80:
             begin = at + 2
@@ -80,7 +80,7 @@ def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
 
 
 def text(data: bytes, begin: int, end: int) -> str:
-    """Return the text of a field."""
+    """Return the string in a field."""
     try:
         return data[begin:end].decode()
     except UnicodeDecodeError:
@@ -88,7 +88,7 @@ def text(data: bytes, begin: int, end: int) -> str:
 
 
 def varint_form(value: int) -> bytes:
-    """Return a number, at least 0, as it is written."""
+    """Encode a non-negative number as a varint."""
     octets = bytearray()
     while value > 0x7F:
         octets.append(value & 0x7F | 0x80)
@@ -98,5 +98,5 @@ def varint_form(value: int) -> bytes:
 
 
 def bytes_form(number: int, content: bytes) -> bytes:
-    """Return a field of bytes, a text or a message."""
+    """Encode a field of bytes, a string or a message."""
     return varint_form(tag(number)) + varint_form(len(content)) + content

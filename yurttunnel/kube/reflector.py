@@ -1,7 +1,8 @@
-"""Keeps a cache like what the API has: a list, and then watches for as long as they go well.
+"""Keeps a cache in sync with the API by a list and then watches.
 
-As ``k8s.io/client-go/tools/cache/reflector.go`` does it, but for this: while the API is out of
-reach, watches are tried from the version that is known, without a list, however long it takes.
+It works as ``k8s.io/client-go/tools/cache/reflector.go`` does, with one difference: while the API
+is unreachable, watches are retried from the known version, without a new list, however long the
+outage lasts.
 """
 
 from __future__ import annotations
@@ -24,35 +25,36 @@ from yurttunnel.ops.backoff import Backoff
 from yurttunnel.ops.clocks import time_of_day
 
 PAGE_OBJECTS = 250
-"""How many objects are asked for at a time; between pages the reactor does other work."""
+"""The page size of lists; the reactor does other work between pages."""
 
 MIN_WATCH_SECONDS = 300.0
-"""A watch lasts this to twice as long, as in client-go: not all clients come at once."""
+"""A watch lasts one to two times as long, as in client-go, so that clients do not reconnect
+together."""
 
 _ANSWER_SECONDS = 35.0
-"""A watch that has not failed by then has been answered: a client waits 30 s at most."""
+"""A watch that has not failed by then has a response: the client's timeout is 30 s."""
 
 _SHORT_WATCH_SECONDS = 1.0
-"""A watch that ends in good order sooner, and told nothing, is a failure, as in client-go; so is
-one that is cut sooner."""
+"""A watch that ends sooner without an event is a failure, as in client-go, and so is one whose
+connection is lost sooner."""
 
 _INTERNAL = 500
 _TRY_AGAIN_STATUSES = frozenset({429, _INTERNAL, 502, 503})
-"""Answers that say nothing against the version from which a watch should go on."""
+"""Statuses that do not invalidate the version from which a watch continues."""
 
 _MOST_INTERNAL_ERRORS = 5
-"""Answers with 500 in a row after which there is a new list: it may be that version alone from
-which there is no watch, as with an event that the API's store cannot read."""
+"""The number of 500 responses in a row after which a new list is made: the cause may be that one
+version, for example an event that the API's store cannot decode."""
 
 _LONGEST_RETRY_AFTER = 60.0
 
 
 class Reflector:
-    """Follows what ``spec`` says, into ``cache``; ``complete()`` is called after each list.
+    """Syncs the objects of ``spec`` into ``cache``; ``complete()`` is called after each list.
 
-    ``heard`` is when the API was last heard of, in seconds since 1970, ``failing_since`` when it
-    began not to answer, in the clock's seconds; ``error`` is what happened last, ``None`` while
-    all is well.
+    ``heard`` is when the API last responded, in seconds since 1970. ``failing_since`` is when it
+    stopped responding, in the clock's seconds. ``error`` is the last error, ``None`` while there is
+    none.
     """
 
     _log = Logger()
@@ -82,7 +84,7 @@ class Reflector:
         self.error: Exception | None = None
 
     async def run(self) -> None:
-        """Follow until this is cancelled."""
+        """Run until cancelled."""
         while True:
             try:
                 if self._version is None:
@@ -92,7 +94,8 @@ class Reflector:
             except CancelledError:
                 raise
             except Exception as error:
-                # A defect, too: a cache that is followed no more would grow old unnoticed.
+                # Defects are retried, too: a cache that is no longer updated would become stale
+                # unnoticed.
                 pause = self._failed(error)
                 if pause > 0:
                     await deferLater(self._clock, pause)
@@ -125,7 +128,7 @@ class Reflector:
         metadata = page.get("metadata")
         items = page.get("items")
         version = metadata.get("resourceVersion") if isinstance(metadata, dict) else None
-        # Go writes an empty list as null.
+        # Go encodes an empty list as null.
         items = [] if items is None and "items" in page else items
         if not isinstance(metadata, dict) or not version or not isinstance(items, list):
             raise ApiUnreachable(f"the answer to a list of {self._what} is not a list with version")
@@ -167,8 +170,8 @@ class Reflector:
         except WatchCut:
             if self._clock.seconds() - began < _SHORT_WATCH_SECONDS:
                 raise
-            # As a load balancer does with what is quiet for some seconds: the API has answered.
-            # Many may be cut at once, when the load balancer is restarted: hence the pause.
+            # A load balancer may close a watch that is idle for some seconds; the API has
+            # responded. It may close many at once when it restarts, hence the pause.
             self._watch_is_healthy()
             await deferLater(self._clock, self._backoff.next())
         finally:
@@ -191,17 +194,18 @@ class Reflector:
     # -- objects -------------------------------------------------------------------------------
 
     def _put(self, obj: Any) -> Key | None:
-        """Keep what is wanted of an object; give its key, or ``None`` when it has none."""
+        """Cache an object's value; return its key, or ``None`` without one."""
         key = self._key(obj)
         if key is None:
             return None
-        # The items of a list do not say it, those of a watch do; they have to be equal.
+        # Objects of a list lack these fields, those of a watch have them; the values have to be
+        # equal.
         obj.setdefault("kind", self._spec.resource.kind)
         obj.setdefault("apiVersion", self._spec.resource.api_version)
         try:
             value = self._spec.transform(obj)
         except Exception:
-            # It reads what others have written; the other objects are kept all the same.
+            # ``transform`` parses untrusted data; the other objects are still cached.
             self._log.failure(
                 "{what}: {namespace}/{name} cannot be parsed; its previous state stays in use",
                 what=self._what,
@@ -233,14 +237,14 @@ class Reflector:
         self.error = self.failing_since = None
 
     def _watch_is_healthy(self) -> None:
-        # A list alone does not prove it: the watch after it may fail each time.
+        # A successful list is not enough: the watch after it may fail each time.
         self._heard()
         self._backoff.reset()
         self._may_list_at_once = True
         self._internal_errors = 0
 
     def _failed(self, error: Exception) -> float:
-        """Note a failure; return the seconds to wait before the next attempt."""
+        """Record a failure; return the seconds to wait before the next attempt."""
         if not isinstance(error, ApiError | ApiUnreachable):
             self._log.failure("{what}: internal error; retrying", what=self._what)
         elif str(error) != str(self.error):
@@ -262,7 +266,7 @@ class Reflector:
         return max(pause, min(retry_after, _LONGEST_RETRY_AFTER))
 
     def _may_go_on(self, error: ApiError) -> bool:
-        """Return whether a watch may succeed from the version that is known."""
+        """Return whether a watch may succeed from the known version."""
         self._internal_errors = self._internal_errors + 1 if error.status == _INTERNAL else 0
         if self._internal_errors == _MOST_INTERNAL_ERRORS:
             self._internal_errors = 0
@@ -271,7 +275,7 @@ class Reflector:
 
 
 def described(spec: InformerSpec[Any]) -> str:
-    """Name what an informer follows, for a sentence."""
+    """Describe the objects of an informer, for messages."""
     what = spec.resource.plural
     if spec.name is not None:
         return f"{what} {spec.namespace}/{spec.name}" if spec.namespace else f"{what} {spec.name}"
@@ -279,7 +283,7 @@ def described(spec: InformerSpec[Any]) -> str:
 
 
 def _field_selector(spec: InformerSpec[Any]) -> str:
-    """Return the field selector; a role with ``resourceNames`` allows it for that name."""
+    """Return the field selector; a role with ``resourceNames`` permits it for that name."""
     name = f"metadata.name={spec.name}" if spec.name is not None else ""
     return ",".join(filter(None, (name, spec.field_selector)))
 

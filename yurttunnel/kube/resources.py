@@ -1,4 +1,4 @@
-"""The kinds of objects that are asked of the API, and their paths."""
+"""The resources of the API that this package uses, and their paths."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 from urllib.parse import quote
 
 Object = dict[str, Any]
-"""An object as JSON has it; fields are those of the API's reference."""
+"""An object as decoded from JSON; its fields are those of the API reference."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """One kind of objects; ``group`` is empty for the core."""
+    """A resource type; ``group`` is empty for the core group."""
 
     group: str
     version: str
@@ -28,7 +28,7 @@ class Resource:
     def path(
         self, namespace: str | None = None, name: str | None = None, subresource: str | None = None
     ) -> str:
-        """Return the path of all objects, of those in a namespace, of one, or below one."""
+        """Return the path of all objects, of those in a namespace, of one, or of a subresource."""
         parts = ["apis", self.group, self.version] if self.group else ["api", self.version]
         if namespace is not None:
             parts += ["namespaces", namespace]

@@ -1,4 +1,4 @@
-"""What the API answers: errors, bodies, and the lines of a watch."""
+"""Responses of the API: errors, bodies, and the events of a watch."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from yurttunnel.kube.errors import (
 from yurttunnel.kube.resources import Object
 
 MAX_BODY = 64 * 1024 * 1024
-"""Bytes that an answer may have."""
+"""The maximum size of a response in bytes."""
 
 MAX_LINE = 16 * 1024 * 1024
-"""Bytes that an event of a watch may have; an object has 1.5 MiB at most (etcd's default)."""
+"""The maximum size of a watch event in bytes; an object has 1.5 MiB at most (etcd's default)."""
 
 _MAX_TEXT = 300
 
 
 def api_error(status: int, body: object, retry_after: float | None = None) -> ApiError:
-    """Make the error that a ``metav1.Status`` stands for; ``status`` is that of HTTP."""
+    """Return the error for a ``metav1.Status``; ``status`` is the HTTP status."""
     said = body if isinstance(body, dict) and body.get("kind") == "Status" else {}
     reason = said.get("reason") or "Unknown"
     message = said.get("message") or "the API gives no reason"
@@ -51,19 +51,19 @@ def api_error(status: int, body: object, retry_after: float | None = None) -> Ap
 
 
 def answered_error(head: ResponseHead, data: bytes) -> ApiError:
-    """Make the error that an answer with an error's status stands for."""
+    """Return the error for a response with an error status."""
     retry_after = _seconds(next(iter(head.values(b"retry-after")), None))
     try:
         body = json.loads(data)
     except (ValueError, RecursionError):
-        # Something between us and the API, such as a proxy.
+        # The response is not from the API but from an intermediary, such as a proxy.
         text = " ".join(data[:_MAX_TEXT].decode("utf-8", "replace").split())
         body = {"kind": "Status", "message": text or None}
     return api_error(head.status, body, retry_after)
 
 
 def _seconds(value: object) -> float | None:
-    """Read seconds; Retry-After may be a date, too, which the API never sends."""
+    """Parse seconds; Retry-After may also be a date, which the API never sends."""
     try:
         seconds = float(cast("Any", value))
     except (TypeError, ValueError, OverflowError):
@@ -72,7 +72,7 @@ def _seconds(value: object) -> float | None:
 
 
 class Body:
-    """Keeps a body of at most ``limit`` bytes; see :meth:`Response.read`."""
+    """Collects a body of at most ``limit`` bytes; see :meth:`Response.read`."""
 
     def __init__(self, limit: int = MAX_BODY) -> None:
         self._limit = limit
@@ -80,21 +80,21 @@ class Body:
         self._size = 0
 
     def take(self, data: bytes) -> None:
-        """Keep a piece; raises :class:`ApiUnreachable` when there are too many."""
+        """Add a piece; raises :class:`ApiUnreachable` if the body is too long."""
         self._pieces.append(data)
         self._size += len(data)
         if self._size > self._limit:
             raise ApiUnreachable(f"the answer has more than {self._limit} bytes")
 
     def whole(self) -> bytes:
-        """Return all of it."""
+        """Return the complete body."""
         return b"".join(self._pieces)
 
 
 class Events:
-    """Calls ``on_event`` for each event of a watch, which are lines (kubernetes.io, "Watch").
+    """Calls ``on_event`` for each event of a watch, one a line (kubernetes.io, "Watch").
 
-    It does so until ``ended()`` says that nobody wants any more.
+    It stops once ``ended()`` returns true.
     """
 
     def __init__(
@@ -110,10 +110,10 @@ class Events:
         self._size = 0
 
     def take(self, data: bytes) -> None:
-        """Take the events that are complete now.
+        """Handle the events that are complete now.
 
-        Raises what the API tells by one, what ``on_event`` raises, and :class:`ApiUnreachable` for
-        what is no event.
+        Raises the error in an ERROR event, exceptions of ``on_event``, and :class:`ApiUnreachable`
+        for a line that is not an event.
         """
         *complete, rest = data.split(b"\n")
         for line in complete:
@@ -151,9 +151,9 @@ class Events:
 
 
 def described(error: BaseException) -> str:
-    """Return on one line what went wrong with a connection."""
+    """Return a connection error in one line."""
     text = " ".join(str(error).split())
     if isinstance(error, SSL.Error) and error.args and isinstance(error.args[0], list):
-        # OpenSSL's queue of errors: library, function and reason.
+        # OpenSSL's error queue: library, function and reason.
         text = ", ".join(str(each[-1]) for each in error.args[0])
     return text or type(error).__name__

@@ -1,7 +1,8 @@
-"""Label and field selectors: their grammar, and what they say of labels and fields.
+"""Label and field selectors: parsing and matching.
 
-The grammar of labels is that of k8s.io/apimachinery pkg/labels (``a=b,c!=d,e in (f,g),h,!i,j>1``),
-that of fields the one of pkg/fields (``a=b,c!=d`` with ``\\`` before commas and equals signs).
+Label selectors have the grammar of k8s.io/apimachinery pkg/labels (``a=b,c!=d,e in
+(f,g),h,!i,j>1``), field selectors that of pkg/fields (``a=b,c!=d`` with ``\\`` before commas and
+equals signs).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ LabelTest = Callable[[Mapping[str, str]], bool]
 """Returns whether labels are selected."""
 
 _KEY = r"(?P<key>[A-Za-z0-9./_-]+)"
-# Clients choose the text: two ways to divide its spaces would take the square of its length.
+# Clients choose the text: an ambiguous pattern for spaces would take quadratic time.
 _REQUIREMENT = re.compile(
     rf"\s*(?:"
     rf"(?P<absent>!)\s*(?P<absent_key>[A-Za-z0-9./_-]+)"
@@ -27,39 +28,39 @@ _FIELD = re.compile(
     r"(?P<field>[^=!,\\]+)(?P<operator>==|=|!=)(?P<value>(?:[^,=\\]|\\[,=\\])*)(?:,|\Z)"
 )
 _INTEGER = re.compile(r"-?[0-9]{1,63}")
-"""Python's own may have underscores, which labels may have, too."""
+"""``int`` also accepts underscores, which labels may contain."""
 
 _ESCAPED = re.compile(r"\\([,=\\])")
 _TO_ESCAPE = re.compile(r"[,=\\]")
 
 
 LABEL_SPACES = " \t\r\n"
-"""What means nothing around a label selector: one of nothing else selects all."""
+"""White space that is ignored around a label selector; a selector of nothing else selects all."""
 
 
 class BadSelector(ValueError):
-    """What is no selector; the line says what cannot be read, in the words of the API."""
+    """An invalid selector; the line quotes the invalid part, in the words of the API."""
 
 
 class FieldTerm(NamedTuple):
-    """One term of a field selector: the field has to have the value, or (not ``same``) must not."""
+    """One term of a field selector: the field must equal the value, or without ``same`` differ."""
 
     field: str
     same: bool
     value: str
 
     def holds(self, value: str) -> bool:
-        """Return whether a field with this value is meant."""
+        """Return whether a field with this value matches."""
         return (value == self.value) is self.same
 
     def __str__(self) -> str:
-        """Return it as a selector has it."""
+        """Return the term in the syntax of selectors."""
         value = _TO_ESCAPE.sub(r"\\\g<0>", self.value)
         return f"{self.field}{'=' if self.same else '!='}{value}"
 
 
 def label_test(text: str) -> LabelTest:
-    """Read a label selector; an empty one selects all. Raises :class:`BadSelector`."""
+    """Parse a label selector; an empty one selects all. Raises :class:`BadSelector`."""
     tests = tuple(_label_tests(text))
     if len(tests) == 1:
         return tests[0]
@@ -67,7 +68,7 @@ def label_test(text: str) -> LabelTest:
 
 
 def field_terms(text: str) -> tuple[FieldTerm, ...]:
-    """Read a field selector; empty terms say nothing (``parseSelector`` of pkg/fields).
+    """Parse a field selector; empty terms are ignored (``parseSelector`` of pkg/fields).
 
     Raises :class:`BadSelector`.
     """
@@ -120,12 +121,12 @@ def _in(key: str, values: frozenset[str]) -> LabelTest:
 
 
 def _not_in(key: str, values: frozenset[str]) -> LabelTest:
-    """Select also what has no such label, as upstream does."""
+    """Also select objects without the label, as upstream does."""
     return lambda labels: labels.get(key) not in values
 
 
 def _ordered(key: str, operator: str, limit: str) -> LabelTest:
-    """Compare whole numbers; what is none is neither greater nor less."""
+    """Compare integers; other values do not match."""
     bound = _integer(limit)
 
     def test(labels: Mapping[str, str]) -> bool:
@@ -138,6 +139,6 @@ def _ordered(key: str, operator: str, limit: str) -> LabelTest:
 
 
 def _integer(text: str) -> int | None:
-    """Return what the API reads as a number (64 bits), ``None`` for all else."""
+    """Return the number that the API would parse (64 bits), ``None`` for other text."""
     number = int(text) if _INTEGER.fullmatch(text) else None
     return number if number is not None and -(2**63) <= number < 2**63 else None

@@ -1,6 +1,6 @@
-"""Work by keys: what has to be looked at again, each key once however often it is added.
+"""A work queue of keys, which handles each key once however often it is added.
 
-The pauses after failures are those of controllers (``k8s.io/client-go/util/workqueue``:
+The backoff is that of controllers (``k8s.io/client-go/util/workqueue``:
 ``DefaultTypedControllerRateLimiter``).
 """
 
@@ -22,17 +22,17 @@ from yurttunnel.ops.waiting import ended_within
 
 SHORTEST_PAUSE = 0.005
 LONGEST_PAUSE = 1000.0
-"""Seconds before a key that failed is tried again; doubled with each failure in a row."""
+"""Seconds before a failed key is retried, doubled with each failure in a row."""
 
 RATE = 10.0
 BURST = 100
-"""How many attempts after failures are made in a second, and how many at once."""
+"""The number of retries per second, and their burst."""
 
 MAX_KEYS = 10_000
-"""How many keys may be there: waiting, under way, or to be tried again."""
+"""The maximum number of keys that are queued, in progress, or waiting for a retry."""
 
 STOP_PATIENCE = 3.0
-"""Seconds what is under way has when the queue is stopped, before it is cancelled.
+"""Seconds that handlers in progress have after a stop, before they are cancelled.
 
 Less than what is left of a lease when its leader gives it up (15 s - 10 s).
 """
@@ -43,7 +43,7 @@ _TRACEBACK_SECONDS = 60.0
 
 @dataclass(slots=True)
 class _Key:
-    """What is to be done about a key; when there is nothing, it is not kept."""
+    """The state of a key; a key without pending work is removed."""
 
     waiting: bool = False
     under_way: bool = False
@@ -53,12 +53,12 @@ class _Key:
 
 
 class WorkQueue(Service):
-    """Awaits ``handle(key)`` for each key that is added, ``workers`` at a time.
+    """Awaits ``handle(key)`` for each added key, with ``workers`` concurrent handlers.
 
-    A key that is added while it is handled is handled once more afterwards. A key whose handling
-    raises is told in the log and tried again after a pause, until it goes well. Keys that are
-    added before the start wait for it. Stopping lets what is under way come to its end, cancels
-    it after :data:`STOP_PATIENCE`, and forgets the other keys; then it can be started again.
+    A key that is added while it is handled is handled again afterwards. A handler's exception is
+    logged, and the key is retried with backoff until it succeeds. Keys that are added before the
+    start are queued. Stopping lets handlers in progress complete, cancels them after
+    :data:`STOP_PATIENCE`, and removes all other keys; the queue can then be started again.
     """
 
     _log = Logger()
@@ -74,18 +74,18 @@ class WorkQueue(Service):
         self._attempts: set[Deferred[None]] = set()
         self._under_way = 0
         self._starting = False
-        # Counts the stops: what began before one is not tried again after it.
+        # The number of stops: an attempt that began before a stop is not retried after it.
         self._stops = 0
         self._bucket = _Bucket(clock)
         self._limited = RateLimitedLog(clock, self._log)
         self._traceback_at: float | None = None
 
     def __len__(self) -> int:
-        """Count the keys that wait, are under way, or are to be tried again."""
+        """Return the number of keys that are queued, in progress, or waiting for a retry."""
         return len(self._keys)
 
     def add(self, key: str) -> None:
-        """Have ``key`` handled; when there are :data:`MAX_KEYS` already, it is refused and told."""
+        """Queue ``key``; it is dropped with a warning if there are :data:`MAX_KEYS` already."""
         state = self._keys.get(key)
         if state is None:
             if len(self._keys) >= MAX_KEYS:
@@ -106,19 +106,20 @@ class WorkQueue(Service):
             self._work()
 
     def startService(self) -> None:
-        """Begin to work, on what was added before, too."""
+        """Start the handlers, also for keys that were added before."""
         super().startService()
         self._work()
 
     def stopService(self) -> Deferred[None]:
-        """End; fires when nothing is under way, or when that does not end though cancelled."""
+        """Stop; fires when no handler is in progress, or when a cancelled one does not end."""
         super().stopService()
         self._stops += 1
         self._ready.clear()
         for key, state in list(self._keys.items()):
             if state.pause is not None:
                 state.pause.cancel()
-            # What is under way stays its worker's: no other may handle it even after a restart.
+            # A handler in progress keeps its key, so that no other handles it, even after a
+            # restart.
             state.again = False
             state.failures = 0
             if not state.under_way:
@@ -142,7 +143,7 @@ class WorkQueue(Service):
         self._ready.append(key)
 
     def _work(self) -> None:
-        # Attempts that end at once come here again: it must not become a recursion.
+        # Attempts that complete at once call this again, which must not become a recursion.
         if self._starting:
             return
         self._starting = True
@@ -168,8 +169,8 @@ class WorkQueue(Service):
         try:
             await self._handle(key)
         except Exception as error:
-            # What the handler raises is told, and the key tried again, whatever it is. What a stop
-            # has cancelled, or would not wait for, is forgotten like what waited.
+            # Every exception is logged and retried. Attempts that were cancelled or abandoned by a
+            # stop are dropped, as queued keys are.
             if stops == self._stops:
                 failed = True
                 self._tell(key, error)
@@ -212,14 +213,14 @@ class WorkQueue(Service):
 
 
 class _Bucket:
-    """The token bucket of attempts after failures."""
+    """The token bucket of retries."""
 
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
         self._full_again = clock.seconds()
 
     def take(self) -> float:
-        """Take a token; return the seconds until it is there."""
+        """Take a token; return the seconds until it is available."""
         now = self._clock.seconds()
         self._full_again = max(self._full_again, now) + 1 / RATE
         return max(0.0, self._full_again - now - BURST / RATE)

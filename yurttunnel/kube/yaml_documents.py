@@ -1,4 +1,4 @@
-"""YAML whose faults are errors of one kind, whoever has written it."""
+"""YAML parsing with a single error type."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import yaml  # type: ignore[import-untyped] # PyYAML has no types of its own
 _TIME = "tag:yaml.org,2002:timestamp"
 
 
-# The one that is written in C is ten times as quick, and not there on every machine.
+# The C implementation is ten times as fast, but not available on every machine.
 class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc] # untyped
-    """Takes a time for the text that it is to Kubernetes, whose objects are JSON."""
+    """Parses timestamps as text, as Kubernetes does, whose objects are JSON."""
 
     yaml_implicit_resolvers = {
         first: [each for each in resolvers if each[0] != _TIME]
@@ -22,7 +22,7 @@ class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mis
 
 
 def yaml_document(content: str | bytes) -> Any:
-    """Return the only document, ``None`` where there is none; raises ``ValueError``."""
+    """Return the only document, ``None`` if there is none; raises ``ValueError``."""
     with _one_kind_of_error():
         return yaml.load(content, Loader)
 
@@ -40,6 +40,6 @@ def _one_kind_of_error() -> Iterator[None]:
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error
     except Exception as error:
-        # PyYAML lets through what it fails with where a value is not what its tag says: KeyError
-        # for "!!bool foo", IndexError, AttributeError and others.
+        # PyYAML raises KeyError ("!!bool foo"), IndexError, AttributeError and others for a value
+        # that does not match its tag.
         raise ValueError(f"it has a value that cannot be read: {error!r}") from error
