@@ -1,4 +1,4 @@
-"""The service that keeps a serving certificate of a cluster, for the tests of that."""
+"""A service that manages a serving certificate of a cluster, for tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Kept(SynchronousTestCase):
     """The service for the serving certificate of a cluster."""
 
     def setUp(self):
-        """Make an API that answers at once."""
+        """Create an API that signs at once."""
         self.clock = clock_now()
         self.start = self.clock.seconds()
         self.issuer = Issuer.make(self, self.clock)
@@ -38,13 +38,13 @@ class Kept(SynchronousTestCase):
         self.api.create = timed
 
     def desired(self):
-        """Return what is wanted, or that it is not known."""
+        """Return the desired template, or raise if it is unknown."""
         if self.unknown is not None:
             raise self.unknown
         return self.template
 
     def renewal(self, misfit=None, issuer=None):
-        """Start a service, which has what the last one left."""
+        """Start a service with the stored certificate of the previous one."""
         store = DatedStore(self.clock, self.directory, "yurttunnel-server")
         purpose = serving_template()
         renewal = CertificateRenewal(
@@ -63,21 +63,21 @@ class Kept(SynchronousTestCase):
         return renewal
 
     def stop(self, renewal):
-        """Stop it, if that has not been done."""
+        """Stop the service, unless it is stopped already."""
         if renewal.running:
             renewal.stopService()
 
     def store(self, template, issuer=None, lifetime=LIFE):
-        """Leave a certificate as an earlier run would have."""
+        """Store a certificate as from an earlier run."""
         issued = issue(issuer or self.issuer, template, lifetime)
         DatedStore(self.clock, self.directory, "yurttunnel-server").save(issued)
         return issued.certificate
 
     def pass_time(self, seconds):
-        """Let time pass in seconds."""
+        """Advance the clock by seconds."""
         self.clock.pump([1.0] * int(seconds))
 
     @property
     def requests(self):
-        """How many requests there have been."""
+        """The number of requests so far."""
         return len(self.api.created)

@@ -1,4 +1,4 @@
-"""A Kubernetes API that knows certificate requests, and the authority that signs them."""
+"""A Kubernetes API with certificate requests, and the authority that signs them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EXTENDED = {
 
 
 def issue(issuer: Issuer, template: CertificateTemplate, lifetime: float = 3600.0):
-    """Make a certificate as a signer of the cluster would."""
+    """Issue a certificate as a signer of the cluster would."""
     key = new_key()
     request = x509.load_pem_x509_csr(template.request(key))
     return IssuedCertificate(key, _signed(issuer, request, template.usage, lifetime))
@@ -38,7 +38,7 @@ def _signed(issuer, request, usage, lifetime):
 
 
 class SigningApi(FakeKubeClient):
-    """An API with a signer: requests wait for :meth:`sign`, or are signed at once if ``prompt``.
+    """An API with a signer: requests wait for :meth:`sign`, or with ``prompt`` are signed at once.
 
     ``created`` are their names, ``csr-0`` and so on.
     """
@@ -51,7 +51,7 @@ class SigningApi(FakeKubeClient):
         self.created: list[str] = []
 
     def create(self, resource, body, namespace=None):
-        """Take a request, and name it."""
+        """Accept a request, and name it."""
         assert body["metadata"] == {"generateName": "csr-"}, body
         name = f"csr-{len(self.created)}"
         created = super().create(resource, {**body, "metadata": {"name": name}}, namespace)
@@ -64,15 +64,15 @@ class SigningApi(FakeKubeClient):
 
     @property
     def reads(self) -> int:
-        """How often a request has been looked at."""
+        """The number of reads of a request."""
         return sum(1 for verb, _, _ in self.calls if verb == "get")
 
     def unreachable(self) -> None:
-        """Be out of reach until ``recover()``."""
+        """Fail all calls until ``recover()``."""
         self.fail(ApiUnreachable("https://10.96.0.1: connection refused"))
 
     def set_status(self, name: str, status: object) -> None:
-        """Replace the status of a request, by whatever it is to be."""
+        """Replace the status of a request."""
         found = self.look(CERTIFICATE_SIGNING_REQUESTS, name)
         self.put(CERTIFICATE_SIGNING_REQUESTS, {**found, "status": status})
 
@@ -91,7 +91,7 @@ class SigningApi(FakeKubeClient):
         self.condition(name, "Approved", reason="AutoApproved")
 
     def sign(self, name: str) -> x509.Certificate:
-        """Issue what a request asks for."""
+        """Issue the requested certificate."""
         certificate = _signed(
             self.issuer, self.request(name), self.spec(name)["usages"][-1], self.lifetime
         )
@@ -99,19 +99,19 @@ class SigningApi(FakeKubeClient):
         return certificate
 
     def answer(self, name: str, certificate: bytes) -> None:
-        """Answer a request."""
+        """Set the certificate in a request's status."""
         encoded = base64.b64encode(certificate).decode()
         self.set_status(name, {**self.status(name), "certificate": encoded})
 
     def spec(self, name: str) -> dict:
-        """Return what was asked for."""
+        """Return the spec of a request."""
         return self.look(CERTIFICATE_SIGNING_REQUESTS, name)["spec"]
 
     def request(self, name: str) -> x509.CertificateSigningRequest:
-        """Return the PKCS #10 request in it."""
+        """Return the PKCS #10 request."""
         return x509.load_pem_x509_csr(base64.b64decode(self.spec(name)["request"]))
 
     def names(self, name: str) -> list[str]:
-        """Return the alternative names that were asked for."""
+        """Return the requested alternative names."""
         names = self.request(name).extensions.get_extension_for_class(x509.SubjectAlternativeName)
         return [str(each.value) for each in names.value]

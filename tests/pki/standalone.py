@@ -1,4 +1,4 @@
-"""A server without a cluster, and agents that enroll with it."""
+"""A standalone server, and agents that enroll with it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class World(TestCase):
         read_token: Callable[[], JoinToken] | None = None,
         servers: list[ServerAddress] | None = None,
     ) -> AgentTrust:
-        """Start an agent's part, on a new state directory if none is given."""
+        """Create an agent's part, by default on a new state directory."""
         return self.started(
             enrolled_trust(
                 self.clock,
@@ -70,7 +70,7 @@ class World(TestCase):
         identifiers: Identifiers = EDGE_1,
         node: str = "edge-1",
     ) -> AgentTrust:
-        """Open an agent's part on what is in ``state``."""
+        """Open an agent's part on the state directory ``state``."""
         return enrolled_trust(clock, state, node, identifiers, [self.server], read_token)
 
     def started(self, agent: AgentTrust) -> AgentTrust:
@@ -80,13 +80,13 @@ class World(TestCase):
         return agent
 
     def get_ready(self, agent: AgentTrust) -> Deferred[ClientContexts]:
-        """Let the agent get its certificate."""
+        """Let the agent obtain its certificate."""
         ready = Deferred.fromCoroutine(agent.ready())
         self.network.settle()
         return ready
 
     def pass_time(self, seconds: float, step: float = 3600.0) -> None:
-        """Let time pass, and bytes flow."""
+        """Advance the clock, and transfer data."""
         for _ in range(int(seconds / step)):
             self.clock.advance(step)
             self.network.settle()

@@ -1,4 +1,4 @@
-"""What the tests of certificates share: a clock, an authority, and connections in memory."""
+"""Helpers for the tests of certificates: a clock, an authority, and connections in memory."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ EDGE_1 = parse_identifiers("host=edge-1&ipv4=192.0.2.7")
 
 
 def clock_now(offset: float = 0.0) -> Clock:
-    """Make a clock that stands at the real time: OpenSSL compares certificates with that."""
+    """Create a clock with the real time, to which OpenSSL compares certificates."""
     clock = Clock()
     clock.advance(time.time() + offset)
     return clock
 
 
 class SteppedClock(Clock):
-    """A steady clock, with a time of day that is ``ahead`` seconds before that of others."""
+    """A clock whose time of day is ``ahead`` seconds ahead of others."""
 
     def __init__(self, ahead: float = 0.0) -> None:
         super().__init__()
@@ -49,30 +49,30 @@ class SteppedClock(Clock):
         self.ahead = ahead
 
     def time_of_day(self) -> float:
-        """Return it."""
+        """Return the time of day."""
         return self.seconds() + self.ahead
 
 
 def state_directory(test: TestCase) -> StateDirectory:
-    """Make an empty state directory for one test."""
+    """Create an empty state directory for one test."""
     return StateDirectory.open(test.mktemp())
 
 
 @dataclass
 class Issuer:
-    """An authority with short ways to credentials of each kind."""
+    """An authority with helpers for each kind of credentials."""
 
     authority: Authority
     clock: Clock
 
     @classmethod
     def make(cls, test: TestCase, clock: Clock | None = None) -> Issuer:
-        """Make an authority of its own directory."""
+        """Create an authority with a directory of its own."""
         clock = clock or clock_now()
         return cls(Authority.open(clock, state_directory(test)), clock)
 
     def server(self, *hosts: str) -> Credentials:
-        """Make a server's credentials, for ``server.test`` when no name is given."""
+        """Create a server's credentials, by default for ``server.test``."""
         key = new_key()
         certificate = self.authority.sign_server(key.public_key(), hosts or ("server.test",), ())
         return self.authority.credentials(key, certificate)
@@ -84,7 +84,7 @@ class Issuer:
         lifetime: float = 3600.0,
         enrolment: str = "ab",
     ) -> Credentials:
-        """Make a node's credentials."""
+        """Create a node's credentials."""
         key = new_key()
         certificate = self.authority.sign_node(
             node, identifiers, key.public_key(), enrolment, lifetime
@@ -92,13 +92,13 @@ class Issuer:
         return self.authority.credentials(key, certificate)
 
     def caller(self, lifetime: float = 3600.0) -> Credentials:
-        """Make a caller's credentials."""
+        """Create a caller's credentials."""
         key = new_key()
         certificate = self.authority.sign_client(key.public_key(), CALLER_NAME, lifetime=lifetime)
         return self.authority.credentials(key, certificate)
 
     def kubelet_client(self) -> Credentials:
-        """Make the credentials by which kubelets know the server."""
+        """Create the server's credentials for kubelets."""
         key = new_key()
         certificate = self.authority.sign_client(
             key.public_key(), KUBELET_CLIENT_NAME, NODE_ORGANIZATION
@@ -106,7 +106,7 @@ class Issuer:
         return self.authority.credentials(key, certificate)
 
     def expired_node(self) -> Credentials:
-        """Make a node's credentials that ended a second ago: before that is the backdating."""
+        """Create a node's credentials that expired a second ago, at the end of the backdating."""
         return self.node(lifetime=-1)
 
 
@@ -115,7 +115,7 @@ def client_context(
     protocols: list[bytes],
     version: int = SSL.TLS1_3_VERSION,
 ) -> SSL.Context:
-    """Make the context of a client that trusts everybody and is as careless as told."""
+    """Create the context of a client that verifies nothing and has the given options."""
     context = SSL.Context(SSL.TLS_CLIENT_METHOD)
     context.set_min_proto_version(version)
     context.set_max_proto_version(version)
@@ -128,44 +128,44 @@ def client_context(
 
 
 def accept(contexts: ServerContexts) -> SSL.Connection:
-    """Make the server's side of a connection in memory."""
+    """Create the server's side of a connection in memory."""
     connection = contexts.serverConnectionForTLS(None)
     connection.set_accept_state()
     return connection
 
 
 class _Dialing:
-    """What the agent's side needs of Twisted's TLS: to be told why a server is refused."""
+    """A stand-in for Twisted's TLS protocol that raises why a server is rejected."""
 
     def __init__(self, refused: Callable[[BaseException], object]) -> None:
         self._refused = refused
 
     def failVerification(self, reason: Failure) -> None:
-        """Pass on why."""
+        """Store the error."""
         self._refused(reason.value)
 
 
 def dial(
     contexts: ClientContexts, server_name: str, refused: Callable[[BaseException], object]
 ) -> SSL.Connection:
-    """Make the agent's side of a connection in memory."""
+    """Create the agent's side of a connection in memory."""
     connection = contexts.creator(server_name).clientConnectionForTLS(_Dialing(refused))
     connection.set_connect_state()
     return connection
 
 
 def handshake(client: SSL.Connection, server: SSL.Connection) -> None:
-    """Run a handshake in memory to its end; raises what either side finds wrong."""
+    """Run a handshake in memory to its end; raises the error of either side."""
     for _ in range(10):
         for one, other in ((client, server), (server, client)):
             _step(one.do_handshake)
             _move(one, other)
-    # In TLS 1.3 the client learns of a refusal only when it reads.
+    # In TLS 1.3 the client learns of a rejection only when it reads.
     _step(lambda: client.recv(1))
 
 
 def exchange(sender: SSL.Connection, receiver: SSL.Connection, data: bytes) -> bytes:
-    """Send data over a connection in memory, and give what arrives."""
+    """Send data over a connection in memory, and return the data received."""
     sender.send(data)
     _move(sender, receiver)
     return receiver.recv(len(data))
@@ -187,7 +187,7 @@ def _move(sender: SSL.Connection, receiver: SSL.Connection) -> None:
 
 @implementer(IStreamClientEndpoint)
 class MemoryServer:
-    """An endpoint that leads to a TLS server in memory; :meth:`settle` lets bytes flow."""
+    """An endpoint for a TLS server in memory; :meth:`settle` transfers data."""
 
     def __init__(
         self, clock: Clock, creator: IOpenSSLServerConnectionCreator, factory: IProtocolFactory
@@ -200,7 +200,7 @@ class MemoryServer:
         self.connections = 0
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
-        """Connect at once, or refuse."""
+        """Connect at once, or fail."""
         if not self.reachable:
             return Deferred.fromCoroutine(_refused())
         self.connections += 1
@@ -213,7 +213,7 @@ class MemoryServer:
         return succeed(client)
 
     def settle(self) -> None:
-        """Deliver everything that is under way."""
+        """Deliver all pending data."""
         if self.frozen:
             return
         moved = True
@@ -225,7 +225,7 @@ class MemoryServer:
 
     @property
     def open_connections(self) -> int:
-        """How many connections have not been closed by either side."""
+        """The number of connections that neither side has closed."""
         return sum(
             1
             for pump in self._pumps
@@ -238,7 +238,7 @@ async def _refused() -> IProtocol:
 
 
 def peer_serial(connection: SSL.Connection) -> int:
-    """Return the serial number of what the other side presented."""
+    """Return the serial number of the peer's certificate."""
     certificate = connection.get_peer_certificate(as_cryptography=True)
     assert isinstance(certificate, x509.Certificate)
     return certificate.serial_number

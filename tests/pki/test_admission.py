@@ -1,4 +1,4 @@
-"""Who gets a certificate: for a join token, and for a certificate."""
+"""Admission of nodes by join tokens and by certificates."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from yurttunnel.pki.token import JoinToken
 
 
 class TokenAdmissionTests(World):
-    """Who gets a certificate for a join token."""
+    """Enrolment by a join token."""
 
     def test_many_nodes(self) -> None:
         """One token enrolls any number of different nodes."""
@@ -56,7 +56,7 @@ class TokenAdmissionTests(World):
         self.assertEqual(identity.identifiers.hosts, {"edge-1"})
 
     def test_wrong_token(self) -> None:
-        """A wrong secret and an unknown token enroll nobody."""
+        """A wrong secret or an unknown token is rejected."""
         for token in (
             JoinToken(self.token.token_id, "0" * 32, self.token.pin),
             JoinToken("0" * 16, self.token.secret, self.token.pin),
@@ -66,19 +66,19 @@ class TokenAdmissionTests(World):
             )
 
     def test_expired_token(self) -> None:
-        """An expired token enrolls nobody."""
+        """An expired token is rejected."""
         self.clock.advance(600)
         self.refuses(Refusal.TOKEN_EXPIRED, "expired at", self.ask)
 
     def test_after_the_end(self) -> None:
-        """An authority that has ended enrolls nobody, and it is said when that was."""
+        """An expired authority enrolls no node, and the error contains its expiry."""
         self.clock.advance(11 * 365 * 86400)
         token = self.tokens.issue()
         words = f"authority ended at {self.issuer.authority.certificate.not_valid_after_utc:%F %T}"
         self.refuses(Refusal.UNAVAILABLE, words, lambda: self.ask(token=token))
 
     def test_replayed_token(self) -> None:
-        """A name that is enrolled is not enrolled again, with the same or a newer token."""
+        """An enrolled name is not enrolled again, with the same or a newer token."""
         self.ask()
         for token in (self.token, self.tokens.issue()):
             self.refuses(
@@ -88,13 +88,13 @@ class TokenAdmissionTests(World):
             )
 
     def test_replay_after_restart(self) -> None:
-        """A restarted server knows who is enrolled."""
+        """A restarted server knows the enrolled nodes."""
         self.ask()
         self.restart()
         self.refuses(Refusal.ALREADY_ENROLLED, "edge-1 is enrolled already", self.ask)
 
     def test_same_key(self) -> None:
-        """A node that has the key of its certificate may enroll again, with other identifiers."""
+        """A node with the key of its certificate may enroll again, with other identifiers."""
         key = new_key()
         first = self.ask(key=key)
         again = self.ask(key=key, identifiers="host=edge-1&cidr=10.0.0.0/8")
@@ -102,7 +102,7 @@ class TokenAdmissionTests(World):
         self.assertEqual(len(self.identity(again).identifiers.networks), 1)
 
     def test_key_of_a_lost_renewal(self) -> None:
-        """After a renewal whose answer was lost, the former key still proves the node."""
+        """After a renewal whose response was lost, the previous key is still accepted."""
         key = new_key()
         certificate = self.ask(key=key)
         for _ in range(3):
@@ -110,7 +110,7 @@ class TokenAdmissionTests(World):
         self.ask(key=key)
 
     def test_after_revocation(self) -> None:
-        """A revoked node is enrolled again with a newer token only, and as a new enrolment."""
+        """A revoked node is enrolled again only with a newer token, and as a new enrolment."""
         key = new_key()
         revoked = self.ask(key=key)
         revoke_node(self.clock, self.directory.path, "edge-1")
@@ -127,7 +127,7 @@ class TokenAdmissionTests(World):
         )
 
     def test_revoked_before_it_was_enrolled(self) -> None:
-        """A node that was revoked without a record is enrolled here with a newer token only."""
+        """A node that was revoked without a record is enrolled only with a newer token."""
         revoke_node(self.clock, self.directory.path, "edge-1")
         self.refuses(Refusal.TOKEN_EXPIRED, "older than the revocation", self.ask)
         self.clock.advance(1)
@@ -138,12 +138,12 @@ class TokenAdmissionTests(World):
         self.assertFalse(self.revocations.is_revoked(self.identity(certificate)))
 
     def test_revoked_while_it_enrolled(self) -> None:
-        """Its record has come after the look for it; a newer token is needed all the same."""
+        """The same holds if the record is written after the command has looked for it."""
         key = new_key()
         self.ask(key=key)
         with mock.patch.object(revocation, "read_record", return_value=None):
             revoke_node(self.clock, self.directory.path, "edge-1")
-        # Certificates begin as long before they are issued.
+        # Certificates are backdated by this time.
         self.clock.advance(BACKDATED.total_seconds() + 1)
         self.refuses(Refusal.TOKEN_EXPIRED, "older than the revocation", lambda: self.ask(key=key))
         self.assertFalse(self.revocations.is_enrolled("edge-1"))
@@ -151,7 +151,7 @@ class TokenAdmissionTests(World):
         self.assertFalse(self.revocations.is_revoked(self.identity(again)))
 
     def test_revoked_while_it_enrolled_later(self) -> None:
-        """So it is where the record comes when the command has looked at the clock, too."""
+        """The same holds if the record is written after the command has read the clock."""
         key = new_key()
         newest = revocation.newest_token
         enrolled = []
@@ -171,7 +171,7 @@ class TokenAdmissionTests(World):
             self.restart()
 
     def test_names_of_others(self) -> None:
-        """No node gets the name of another one, in whatever form, nor its address for a name."""
+        """A node cannot have a name of another in any form, nor its address as a name."""
         self.ask("edge-1", "host=edge-1&host=camera&ipv4=192.0.2.7&ipv6=2001:db8::7")
         self.ask("192.0.2.9")
         for taken in (
@@ -197,7 +197,7 @@ class TokenAdmissionTests(World):
             )
 
     def test_the_same_private_addresses_on_two_sites(self) -> None:
-        """Both nodes have them, and a network of a single address is that address."""
+        """Several nodes may have an address, also as a network of a single address."""
         self.ask("edge-1", "ipv4=192.168.1.10&ipv6=fd00::7")
         self.ask("edge-2", "ipv4=192.168.1.10&cidr=fd00::7/128")
         self.ask("edge-3", "cidr=::ffff:192.168.1.10/128")
@@ -209,13 +209,13 @@ class TokenAdmissionTests(World):
             self.ask(node, "cidr=192.0.2.6/31&cidr=127.0.0.1/32&default-route=true")
 
     def test_shared(self) -> None:
-        """Loopback addresses, networks and the default route may be had by several nodes."""
+        """Several nodes may have loopback addresses, networks and the default route."""
         shared = "ipv4=127.0.0.1&ipv6=::1&cidr=10.0.0.0/8&default-route=true"
         for node in ("edge-1", "edge-2"):
             self.ask(node, shared)
 
     def test_many_nodes_cost_nothing(self) -> None:
-        """Whose a name is takes no look at nodes that have nothing to do with it."""
+        """Finding the owner of a name does not examine unrelated nodes."""
         for number in range(20):
             self.ask(f"edge-{number}")
         with mock.patch.object(
@@ -225,20 +225,20 @@ class TokenAdmissionTests(World):
         self.assertLess(claims.call_count, 3)
 
     def test_names_of_revoked_nodes_are_free(self) -> None:
-        """What a revoked node had may be had by another."""
+        """The names of a revoked node are free for others."""
         self.ask("edge-1", "host=camera")
         revoke_node(self.clock, self.directory.path, "edge-1")
         self.ask("edge-2", "host=camera")
 
     def test_dropped_names_stay_taken(self) -> None:
-        """What a node no longer claims stays its own: its older certificates are still good."""
+        """A name that is no longer claimed stays the node's, since older certificates are valid."""
         key = new_key()
         self.ask("edge-1", "host=camera", key=key)
         self.ask("edge-1", "host=edge-1", key=key)
         self.refuses(Refusal.ALREADY_ENROLLED, "camera", lambda: self.ask("edge-2", "host=camera"))
 
     def test_dropped_names_are_free_in_time(self) -> None:
-        """Once the last certificate that names it has ended, but for what the newest one names."""
+        """It is free once its last certificate has expired, unless the newest has it, too."""
         key = new_key()
 
         def ask(node: str, identifiers: str, key: PrivateKey | None = None) -> None:
@@ -262,7 +262,7 @@ class TokenAdmissionTests(World):
             )
 
     def test_records_without_ends(self) -> None:
-        """What a record has of which it does not say until when, stays the node's."""
+        """An identifier in a record without an expiry remains the node's."""
         key = new_key()
         self.ask("edge-1", "host=camera", key)
         nodes = self.directory.subdirectory(NODES_DIRECTORY)
@@ -279,7 +279,7 @@ class TokenAdmissionTests(World):
         )
 
     def test_bad_requests(self) -> None:
-        """Requests that cannot be understood are refused with the reason."""
+        """Malformed requests are rejected with the reason."""
         token = (self.token.token_id, self.token.secret)
         csr = request_certificate(new_key())
         for request, words in (
@@ -302,7 +302,7 @@ class TokenAdmissionTests(World):
         self.assertEqual(self.directory.subdirectory("nodes").names(), [])
 
     def test_identifiers_do_not_pile_up(self) -> None:
-        """What a node has had is limited as one certificate is, until its certificates end."""
+        """All unexpired identifiers of a node count against the limit of one certificate."""
         key = new_key()
         self.ask("edge-1", "&".join(f"host=a{n}" for n in range(200)), key=key)
         more = "&".join(f"host=b{n}" for n in range(200))
@@ -315,7 +315,7 @@ class TokenAdmissionTests(World):
         self.ask("edge-1", more, key, self.tokens.issue())
 
     def test_wrong_tokens_are_limited(self) -> None:
-        """After ten wrong tokens an address has to wait before it is told more; others do not."""
+        """After ten wrong tokens an address is rate-limited; other addresses are not."""
         wrong = JoinToken("0" * 16, "0" * 32, self.token.pin)
         for _ in range(10):
             self.refuses(Refusal.BAD_TOKEN, "", lambda: self.ask(token=wrong))
@@ -325,28 +325,28 @@ class TokenAdmissionTests(World):
         self.refuses(Refusal.BAD_TOKEN, "", lambda: self.ask(token=wrong))
 
     def test_good_tokens_are_not_limited(self) -> None:
-        """Nobody can keep out the holders of a good token who share their address."""
+        """Valid tokens from the same address are not rate-limited."""
         wrong = JoinToken("0" * 16, "0" * 32, self.token.pin)
         for _ in range(20):
             self.assertRaises(EnrolmentRefused, self.ask, token=wrong)
         self.ask()
 
     def test_strangers_are_not_parsed(self) -> None:
-        """Without a good token or certificate nothing else of the request is looked at."""
+        """Without a valid token or certificate, the rest of the request is not parsed."""
         junk = EnrolmentRequest("../x", "", "junk", "0" * 16, "0" * 32)
         self.refuses(Refusal.BAD_TOKEN, "", lambda: self.admission.decide(junk, None, ADDRESS))
         junk = EnrolmentRequest("../x", "", "junk")
         self.refuses(Refusal.NOT_AUTHORIZED, "", lambda: self.admission.decide(junk, None, ADDRESS))
 
     def test_token_of_before_the_revocation(self) -> None:
-        """A token counts as older than a revocation that came later, also by a clock set back."""
+        """A token is older than a later revocation, even if the clock is set back."""
         self.ask()
         self.clock.rightNow -= 3600
         revoke_node(self.clock, self.directory.path, "edge-1")
         self.refuses(Refusal.TOKEN_EXPIRED, "older than the revocation", self.ask)
 
     def test_token_of_after_the_revocation(self) -> None:
-        """A token that is issued after a revocation is newer, also by a clock set back."""
+        """A token issued after a revocation is newer, even if the clock is set back."""
         self.ask()
         revoke_node(self.clock, self.directory.path, "edge-1")
         self.revocations.refresh()
@@ -356,7 +356,7 @@ class TokenAdmissionTests(World):
         self.assertFalse(self.revocations.is_revoked(self.identity(again)))
 
     def test_renewals_are_not_limited(self) -> None:
-        """Wrong tokens do not keep enrolled nodes at the same address from renewing."""
+        """Wrong tokens do not rate-limit renewals of enrolled nodes at the same address."""
         certificate = self.ask()
         wrong = JoinToken("0" * 16, "0" * 32, self.token.pin)
         for _ in range(10):
@@ -365,7 +365,7 @@ class TokenAdmissionTests(World):
 
 
 class RenewalAdmissionTests(World):
-    """Who gets a certificate for a certificate."""
+    """Renewal by a certificate."""
 
     def setUp(self) -> None:
         """Enroll one node."""
@@ -373,14 +373,14 @@ class RenewalAdmissionTests(World):
         self.certificate = self.ask("edge-1", "host=edge-1&ipv4=192.0.2.7&cidr=10.0.0.0/8")
 
     def test_renewed(self) -> None:
-        """A renewal keeps the enrolment and gives what is asked for."""
+        """A renewal keeps the enrolment and grants the requested identifiers."""
         again = self.ask("edge-1", "host=edge-1&ipv4=192.0.2.7", presented=self.certificate)
         self.assertEqual(self.identity(again).enrolment, self.identity(self.certificate).enrolment)
         self.assertEqual(self.identity(again).identifiers, EDGE_1)
         self.assertNotEqual(again.serial_number, self.certificate.serial_number)
 
     def test_other_name(self) -> None:
-        """One node's certificate does not renew another's."""
+        """A node's certificate does not renew another node's."""
         self.ask("edge-2")
         self.refuses(
             Refusal.NOT_AUTHORIZED,
@@ -389,7 +389,7 @@ class RenewalAdmissionTests(World):
         )
 
     def test_more_identifiers(self) -> None:
-        """A renewal does not give more than the certificate has."""
+        """A renewal grants no identifiers beyond those of the certificate."""
         self.refuses(
             Refusal.NOT_AUTHORIZED,
             "does not cover host=camera, default-route=true",
@@ -399,7 +399,7 @@ class RenewalAdmissionTests(World):
         )
 
     def test_one_more_identifier(self) -> None:
-        """A single one of any kind is one too many, however close it is to what is covered."""
+        """A single additional identifier is rejected, however close to a covered one."""
         for item in (
             "host=camera",
             "ipv4=192.0.2.8",
@@ -427,7 +427,7 @@ class RenewalAdmissionTests(World):
             self.ask("edge-1", f"host=edge-1&{item}", presented=self.certificate)
 
     def test_what_is_anothers_by_now(self) -> None:
-        """An address of one's own network is not renewed to while it is another node's name."""
+        """An address in the node's own network is not granted if it is another node's name."""
         self.ask("10.1.2.3")
         for item in ("ipv4=10.1.2.3", "cidr=10.1.2.3/32", "cidr=::ffff:10.1.2.3/128"):
             self.refuses(
@@ -443,14 +443,14 @@ class RenewalAdmissionTests(World):
         )
 
     def test_revoked(self) -> None:
-        """A revoked certificate is not renewed, from the moment the command has returned."""
+        """A revoked certificate is not renewed, as soon as the command has returned."""
         revoke_node(self.clock, self.directory.path, "edge-1")
         self.refuses(
             Refusal.REVOKED, "revoked", lambda: self.ask("edge-1", presented=self.certificate)
         )
 
     def test_revoked_then_enrolled_again(self) -> None:
-        """The certificate of a former enrolment is of no use after the node has a new one."""
+        """The certificate of a previous enrolment is not renewed after a new enrolment."""
         revoke_node(self.clock, self.directory.path, "edge-1")
         self.clock.advance(1)
         self.ask("edge-1", token=self.tokens.issue())
@@ -466,7 +466,7 @@ class RenewalAdmissionTests(World):
         )
 
     def test_not_enrolled_here(self) -> None:
-        """A certificate that no enrolment here stands behind is not renewed."""
+        """A certificate without an enrolment in the records is not renewed."""
         for node in (self.issuer.node("edge-9"), self.issuer.node("edge-1")):
             name = self.identity(node.certificate).node
             self.refuses(
@@ -476,12 +476,12 @@ class RenewalAdmissionTests(World):
             )
 
     def test_callers_certificate(self) -> None:
-        """A caller's certificate makes no node."""
+        """A caller's certificate is not renewed as a node's."""
         caller = self.issuer.authority.sign_client(new_key().public_key(), CALLER_NAME)
         self.refuses(Refusal.NOT_AUTHORIZED, "", lambda: self.ask("edge-1", presented=caller))
 
     def test_nothing_presented(self) -> None:
-        """Neither token nor certificate gives nothing."""
+        """A request without a token and a certificate is rejected."""
         request = EnrolmentRequest("edge-1", "host=edge-1", request_certificate(new_key()))
         self.refuses(
             Refusal.NOT_AUTHORIZED,

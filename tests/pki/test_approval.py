@@ -1,4 +1,4 @@
-"""Who may have which certificate of the tunnel in a cluster."""
+"""Approval of the tunnel's certificate requests in a cluster."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ CLIENT_USAGES = ["digital signature", "key encipherment", "client auth"]
 
 
 def node(name="edge-1", *addresses):
-    """Make a node's object with addresses, each of a type and a text."""
+    """Create a node's object with addresses, each of a type and a text."""
     addresses = addresses or (("InternalIP", "192.0.2.7"), ("Hostname", "edge-1.example"))
     return {
         "metadata": {"name": name, "uid": "node-uid"},
@@ -64,7 +64,7 @@ def node(name="edge-1", *addresses):
 
 
 def signing_request(pem, requester, signer="kubernetes.io/kube-apiserver-client", **spec):
-    """Make the object of the API."""
+    """Create the object of the API."""
     return {
         "apiVersion": "certificates.k8s.io/v1",
         "kind": "CertificateSigningRequest",
@@ -81,7 +81,7 @@ def signing_request(pem, requester, signer="kubernetes.io/kube-apiserver-client"
 
 
 def of_template(template, requester, **spec):
-    """Make a request as those who are entitled to it do."""
+    """Create a request of an entitled requester."""
     return signing_request(
         template.request(new_key()),
         requester,
@@ -90,7 +90,7 @@ def of_template(template, requester, **spec):
 
 
 def for_agent(requester=KUBELET, text="host=edge-1&ipv4=192.0.2.7", name="edge-1", **spec):
-    """Make an agent's request."""
+    """Create an agent's request."""
     return of_template(agent_template(name, parse_identifiers(text)), requester, **spec)
 
 
@@ -101,7 +101,7 @@ def by_hand(
     extensions=(),
     attributes=(),
 ):
-    """Make a request in PEM form that nobody of ours would make."""
+    """Create a request in PEM form that the tunnel would not create."""
     kinds = {
         "O": NameOID.ORGANIZATION_NAME,
         "CN": NameOID.COMMON_NAME,
@@ -121,13 +121,13 @@ def by_hand(
 
 
 def with_two_attributes():
-    """Make a request that asks for edge-1 in one attribute and for edge-2 in another."""
+    """Create a request with edge-1 in one attribute and edge-2 in another."""
     key = new_key()
 
     def information(names):
         return x509.load_pem_x509_csr(by_hand(names=names, key=key)).tbs_certrequest_bytes
 
-    # With one header of two bytes and one of three, as the lengths say.
+    # With one header of two bytes and one of three, according to the lengths.
     rest = information(())[3:-2]
     attributes = [
         information([x509.DNSName(host)])[3 + len(rest) + 2 :] for host in ("edge-1", "edge-2")
@@ -141,14 +141,14 @@ def with_two_attributes():
 
 
 def with_bits(der, text):
-    """Make a BIT STRING of the UTF8String that is ``text``."""
+    """Encode a BIT STRING of the UTF8String ``text``."""
     whole = tlv(0x0C, text)
     assert whole in der
     return der.replace(whole, tlv(0x03, b"\0" + text[1:]))
 
 
 def tlv(tag, content):
-    """Encode an element of DER."""
+    """Encode a DER element."""
     length = len(content)
     if length < 0x80:
         return bytes([tag, length]) + content
@@ -157,7 +157,7 @@ def tlv(tag, content):
 
 
 class World(SynchronousTestCase):
-    """What the tests share."""
+    """Common assertions."""
 
     def decide(self, csr, node=None, pod=None, namespace=NAMESPACE, others=()):
         """Recognize a request and decide about it; ``others`` are names of other nodes."""
@@ -185,10 +185,10 @@ class World(SynchronousTestCase):
 
 
 class RecognitionTests(SynchronousTestCase):
-    """Which requests are the tunnel's."""
+    """Recognition of the tunnel's requests."""
 
     def test_kinds(self):
-        """Each is known by its signer and its common name."""
+        """Each kind is recognized by its signer and its common name."""
         for kind, csr in (
             (Kind.SERVING, of_template(serving_template(["x.test"]), SERVER)),
             (Kind.PROXY_CLIENT, of_template(proxy_client_template(), SERVER)),
@@ -198,7 +198,7 @@ class RecognitionTests(SynchronousTestCase):
             self.assertTrue(is_for_tunnel(csr))
 
     def test_others(self):
-        """Those of kubelets, users and yurttunnel 1.2 are not, nor those for other signers."""
+        """Requests of kubelets, users and yurttunnel 1.2, and to other signers, are ignored."""
         serving = {"signer": "kubernetes.io/kubelet-serving"}
         for common_name, spec in (
             ("system:node:edge-1", serving),
@@ -216,7 +216,7 @@ class RecognitionTests(SynchronousTestCase):
             self.assertFalse(is_for_tunnel(csr), common_name)
 
     def test_malformed(self):
-        """What cannot be read is not, however it is broken."""
+        """Malformed requests are not recognized."""
         good = for_agent()
         pem = base64.b64decode(good["spec"]["request"])
         other = by_hand([("O", "openyurt:yurttunnel"), ("CN", "tunnel-agent:edge-2")])
@@ -230,7 +230,7 @@ class RecognitionTests(SynchronousTestCase):
             b"-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n",
             b"-----BEGIN CERTIFICATE REQUEST-----\nA===\n-----END CERTIFICATE REQUEST-----\n",
         ]
-        # Version 2, where RFC 2986 section 4.1 knows none but version 1, which is 0.
+        # Version 2; RFC 2986 section 4.1 defines only version 1, which is 0.
         version = _DER.replace(b"\x02\x01\x00", b"\x02\x01\x01", 1)
         texts.append(_PEM % base64.encodebytes(version))
         texts.append(_PEM % base64.encodebytes(with_bits(_DER, b"tunnel-agent:edge-1")))
@@ -242,7 +242,7 @@ class RecognitionTests(SynchronousTestCase):
             self.assertIsNone(recognize(csr))
 
     def test_padded(self):
-        """What is padded with lines is read in a moment, and what is too long not at all."""
+        """Padding with blank lines takes linear time, and a request that is too long is ignored."""
         good = base64.b64decode(for_agent()["spec"]["request"])
         beginning, rest = good.split(b"\n", 1)
         room = MAX_REQUEST * 3 // 4 - len(good)
@@ -259,7 +259,7 @@ class RecognitionTests(SynchronousTestCase):
         self.assertIsNone(padded(room + 3))
 
     def test_many_names(self):
-        """A request of a megabyte is not read; that held up all servers."""
+        """A request of a megabyte, which would block the server, is not parsed."""
         names = [x509.DNSName(f"a{number}.b") for number in range(50_000)]
         csr = signing_request(by_hand(names=names), KUBELET)
         before = time.process_time()
@@ -270,7 +270,7 @@ class RecognitionTests(SynchronousTestCase):
     @given(st.data())
     @settings(deadline=None)
     def test_hostile(self, data):
-        """Whatever is in the other fields and in the bytes, nothing breaks."""
+        """No content of the other fields or of the request raises an exception."""
         json = st.recursive(
             st.none() | st.booleans() | st.integers() | st.text(max_size=9),
             lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner),
@@ -294,7 +294,7 @@ class RecognitionTests(SynchronousTestCase):
             decide(request, facts)
 
     def test_decided(self):
-        """Who has been approved, denied or given up is left to others."""
+        """Requests that are approved, denied or failed are ignored."""
         for status, decided in (
             (None, False),
             ({}, False),
@@ -312,14 +312,14 @@ _DER = x509.load_pem_x509_csr(by_hand()).public_bytes(serialization.Encoding.DER
 
 
 class FormTests(World):
-    """What every request has to be like."""
+    """The form that every request needs."""
 
     def leaves_pem(self, reason, pem, *words, **spec):
-        """Assert that an agent's request is left alone that is otherwise entitled."""
+        """Assert that an agent's request, otherwise entitled, is left alone."""
         self.leaves(reason, signing_request(pem, KUBELET, **spec), *words, node=node())
 
     def test_good(self):
-        """The request that the others are compared with is approved."""
+        """The request that the other tests modify is approved."""
         self.approves(signing_request(by_hand(), KUBELET), node=node())
 
     def test_subject(self):
@@ -344,7 +344,7 @@ class FormTests(World):
             )
 
     def test_usages(self):
-        """Usages are a set, in which that for RSA key exchange need not be."""
+        """Usages are a set, in which the one for RSA key exchange is optional."""
         for usages in (
             ["client auth", "digital signature"],
             ["client auth", "key encipherment", "digital signature", "client auth"],
@@ -362,7 +362,7 @@ class FormTests(World):
             self.leaves_pem(Reason.USAGES, by_hand(), "'client auth'", usages=usages)
 
     def test_keys(self):
-        """Keys that are weak or of other kinds are left alone."""
+        """Weak keys and keys of other types are left alone."""
         for key in (
             ec.generate_private_key(ec.SECP224R1()),
             rsa.generate_private_key(65537, 1024),
@@ -375,7 +375,7 @@ class FormTests(World):
             self.approves(signing_request(by_hand(key=key), KUBELET), node=node())
 
     def test_signature(self):
-        """Who does not prove to have the key is left alone."""
+        """A request with an invalid signature is left alone."""
         signed = x509.load_pem_x509_csr(by_hand())
         der = bytearray(signed.public_bytes(serialization.Encoding.DER))
         der[der.index(b"edge-1")] = ord("f")
@@ -384,17 +384,17 @@ class FormTests(World):
         self.leaves(Reason.KEY, csr, "not signed by the key")
 
     def test_extensions(self):
-        """Nothing is asked for but alternative names, which others than we may sign."""
+        """Extensions except alternative names are left alone, since other signers may copy them."""
         authority = x509.BasicConstraints(ca=True, path_length=None)
         self.leaves_pem(Reason.MALFORMED, by_hand(extensions=[authority]), "2.5.29.19")
 
     def test_networks(self):
-        """A network is no address, wherever it is written."""
+        """A network is not accepted as an address, in any form."""
         network = x509.IPAddress(ip_network("192.0.2.0/24"))
         self.leaves_pem(Reason.MALFORMED, by_hand(names=[*EDGE_1, network]), "192.0.2.0/24")
 
     def test_attributes(self):
-        """There is one attribute: in a second one other readers might find more names."""
+        """A second attribute is left alone, since other parsers might find more names in it."""
         other = x509.ObjectIdentifier("1.2.840.113549.1.9.14")
         for oid in (AttributeOID.CHALLENGE_PASSWORD, other):
             pem = by_hand(attributes=[(oid, b"x")])
@@ -431,7 +431,7 @@ class ServerTests(World):
     """The two certificates of servers."""
 
     def serving(self, requester=SERVER, **spec):
-        """Make a request for the certificate that agents see."""
+        """Create a request for the serving certificate."""
         template = serving_template(
             ["x-tunnel-server-svc.kube-system.svc", "LB-7.Example.com"],
             [ip_address("192.0.2.1"), ip_address("2001:db8::1")],
@@ -444,7 +444,7 @@ class ServerTests(World):
         self.approves(of_template(proxy_client_template(), SERVER), "for kubelets", SERVER)
 
     def test_others(self):
-        """Nobody else gets either: not the agent, not a node, not another namespace's account."""
+        """Agents, nodes and accounts of other namespaces get neither."""
         for requester in (
             AGENT,
             KUBELET,
@@ -464,13 +464,13 @@ class ServerTests(World):
                 self.leaves(Reason.REQUESTER, csr, ascii(requester), f"only {SERVER} gets")
 
     def test_other_namespace(self):
-        """The account is that in the tunnel's namespace."""
+        """The service account is the one in the tunnel's namespace."""
         account = "system:serviceaccount:tunnel:yurt-tunnel-server"
         self.approves(self.serving(account), namespace="tunnel")
         self.leaves(Reason.OTHER_INSTALLATION, self.serving(), account, namespace="tunnel")
 
     def test_other_installation(self):
-        """Servers of another namespace are left to theirs, which is no reason for alarm."""
+        """Requests of servers in another namespace are left alone, and not alarming."""
         account = "system:serviceaccount:other:yurt-tunnel-server"
         for csr in (self.serving(account), of_template(proxy_client_template(), account)):
             self.leaves(Reason.OTHER_INSTALLATION, csr, "another installation", account, SERVER)
@@ -479,7 +479,7 @@ class ServerTests(World):
         self.assertTrue(self.decide(self.serving(KUBELET)).is_alarming)
 
     def test_names(self):
-        """The serving certificate names something, and the other one nothing."""
+        """The serving certificate needs names, and the other one must have none."""
         nameless = of_template(serving_template(), SERVER)
         self.leaves(Reason.NAMES, nameless, "names no host and no address")
         pem = by_hand(
@@ -496,7 +496,7 @@ class ServerTests(World):
         self.leaves(Reason.ORGANIZATION, csr, "'system:nodes'")
 
     def test_lookups(self):
-        """Nothing has to be known for them."""
+        """They need no lookups."""
         self.assertEqual(Lookups(), lookups(recognize(self.serving()), NAMESPACE))
 
 
@@ -504,11 +504,11 @@ class AgentTests(World):
     """The certificate of a node."""
 
     def test_kubelet(self):
-        """The node's own kubelet gets it."""
+        """It is approved for the node's own kubelet."""
         self.approves(for_agent(), "agent of node edge-1", KUBELET, node=node())
 
     def test_many_addresses(self):
-        """Those are looked at that come first, however many a node reports."""
+        """Only the first addresses of a node count, however many it reports."""
         many = [("InternalIP", f"10.0.0.{number}") for number in range(1, MOST_ADDRESSES)]
         own = ("InternalIP", "192.0.2.7")
         self.approves(for_agent(), node=node("edge-1", *many, own))
@@ -517,7 +517,7 @@ class AgentTests(World):
         )
 
     def test_other_kubelet(self):
-        """Another node's kubelet does not, and both are named."""
+        """It is left alone for another node's kubelet, and the message names both."""
         self.leaves(
             Reason.REQUESTER,
             for_agent("system:node:edge-2"),
@@ -526,24 +526,24 @@ class AgentTests(World):
         )
 
     def test_kubelet_without_group(self):
-        """Somebody who is only called like a node does not."""
+        """It is left alone for a user with a node's name but not its group."""
         self.leaves(Reason.REQUESTER, for_agent(groups=["system:authenticated"]), node=node())
 
     def test_account_on_node(self):
-        """The agent's account gets it with a token that is bound to the node."""
+        """It is approved for the agent's account with a token bound to the node."""
         csr = for_agent(AGENT, extra=BOUND_TO_NODE)
         self.assertEqual(Lookups("edge-1"), lookups(recognize(csr), NAMESPACE))
         self.approves(csr, AGENT, node=node())
 
     def test_account_in_pod(self):
-        """Where tokens do not name the node, that of the pod counts."""
+        """If the token does not name the node, the pod's node counts."""
         csr = for_agent(AGENT, extra=BOUND_TO_POD)
         desired = lookups(recognize(csr), NAMESPACE)
         self.assertEqual(Lookups("edge-1", "yurt-tunnel-agent-x7x7x"), desired)
         self.approves(csr, AGENT, node=node(), pod=POD)
 
     def test_account_on_other_node(self):
-        """A token that is bound to another node, or to a pod there, is not enough."""
+        """It is left alone for a token bound to another node, or to a pod there."""
         extra = {**BOUND_TO_NODE, "authentication.kubernetes.io/node-name": ["edge-2"]}
         elsewhere = {**POD, "spec": {"nodeName": "edge-2"}}
         words = f"{AGENT} on node edge-2 asks for the certificate of node edge-1"
@@ -555,7 +555,7 @@ class AgentTests(World):
             self.leaves(Reason.REQUESTER, csr, words, node=node(), pod=pod)
 
     def test_unbound(self):
-        """A token that is bound to nothing says nothing of the node."""
+        """It is left alone for a token that is not bound."""
         name = "authentication.kubernetes.io/pod-name"
         for extra in (None, {}, {name: []}, {name: [""]}, {name: ["a", "b"]}, {name: "a"}):
             csr = for_agent(AGENT, extra=extra)
@@ -563,7 +563,7 @@ class AgentTests(World):
             self.leaves(Reason.UNBOUND_TOKEN, csr, "not bound to a pod", node=node(), pod=POD)
 
     def test_pod_is_gone(self):
-        """A pod that is gone, was replaced, or is nowhere does not tell the node."""
+        """A pod that is gone, was replaced, or is not scheduled does not identify the node."""
         csr = for_agent(AGENT, extra=BOUND_TO_POD)
         self.leaves(Reason.UNBOUND_TOKEN, csr, "is not in kube-system any more", node=node())
         other = {**POD, "metadata": {**POD["metadata"], "uid": "another"}}
@@ -573,13 +573,13 @@ class AgentTests(World):
             self.leaves(Reason.UNBOUND_TOKEN, csr, "on no node", node=node(), pod=nowhere)
 
     def test_node_was_replaced(self):
-        """A token for a node that is gone is not one for its successor of the same name."""
+        """A token bound to a deleted node is not valid for a new node of the same name."""
         extra = {**BOUND_TO_NODE, "authentication.kubernetes.io/node-uid": ["another"]}
         csr = for_agent(AGENT, extra=extra)
         self.leaves(Reason.UNBOUND_TOKEN, csr, "node edge-1 that is gone", node=node())
 
     def test_other_accounts(self):
-        """No other account gets it, whatever its token is bound to."""
+        """It is left alone for all other accounts, whatever their tokens are bound to."""
         for requester in (
             SERVER,
             "system:serviceaccount:default:yurt-tunnel-agent",
@@ -589,11 +589,11 @@ class AgentTests(World):
             self.leaves(Reason.REQUESTER, csr, ascii(requester), node=node())
 
     def test_unknown_node(self):
-        """A node that the API does not know is waited for."""
+        """A request for an unknown node may be approved later."""
         self.leaves(Reason.UNKNOWN_NODE, for_agent(), "no node edge-1", "looked at again")
 
     def test_names_of_node(self):
-        """All names and addresses that the node's object has may be asked for."""
+        """All names and addresses in the node's object may be requested."""
         found = node(
             "edge-1",
             ("InternalIP", "192.0.2.7"),
@@ -609,14 +609,14 @@ class AgentTests(World):
         self.approves(for_agent(text=text), node=found)
 
     def test_foreign_names(self):
-        """Nothing else may, and what it is, is said."""
+        """Other names and addresses are left alone, and the message lists them."""
         for item in ("host=edge-2", "host=kubernetes", "ipv4=192.0.2.8", "ipv6=2001:db8::8"):
             csr = for_agent(text=f"host=edge-1&{item}")
             value = item.partition("=")[2]
             self.leaves(Reason.NAMES, csr, f"'{value}' is not of node edge-1", node=node())
 
     def test_address_has_changed(self):
-        """Of an address that the node has no more, it is said how the agent gets the new one."""
+        """For a former address of the node, the message tells how the agent gets the new one."""
         self.leaves(
             Reason.NAMES,
             for_agent(text="host=edge-1&ipv4=192.0.2.8"),
@@ -632,7 +632,7 @@ class AgentTests(World):
         self.assertNotIn("--node-ip", decision.message)
 
     def test_name_of_other_node(self):
-        """The name of another node may not be asked for, even if the node reports to have it."""
+        """The name of another node is left alone, even if the node reports it."""
         found = node("edge-1", ("InternalIP", "192.0.2.7"), ("Hostname", "edge-2"))
         csr = for_agent(text="host=edge-1&host=edge-2")
         self.assertEqual(("edge-2",), lookups(recognize(csr), NAMESPACE).further_names)
@@ -642,12 +642,12 @@ class AgentTests(World):
         self.approves(csr, node=found)
 
     def test_own_name_is_not_another(self):
-        """A node's own name is not looked up as another one's."""
+        """A node's own name is not looked up as another node's."""
         self.assertEqual((), lookups(recognize(for_agent()), NAMESPACE).further_names)
         self.approves(for_agent(), node=node(), others=["edge-1"])
 
     def test_many_names(self):
-        """So many names are looked up and no more: a request with more is left alone."""
+        """A request with more names than the lookup limit is left alone."""
         for count in (MOST_FURTHER_NAMES, MOST_FURTHER_NAMES + 1):
             hosts = [f"h{number}.example" for number in range(count)]
             found = node("edge-1", *(("Hostname", host) for host in hosts))
@@ -661,7 +661,7 @@ class AgentTests(World):
                 self.leaves(Reason.NAMES, csr, f"{count} host names", node=found)
 
     def test_strange_names(self):
-        """What no certificate of a node may have is not a node's, whatever it reports."""
+        """A name that no node's certificate can have is left alone, even if the node reports it."""
         for host in ("*.example", "edge_2"):
             found = node("edge-1", ("Hostname", host))
             csr = signing_request(by_hand(names=[*EDGE_1, x509.DNSName(host)]), KUBELET)
@@ -669,19 +669,19 @@ class AgentTests(World):
             self.leaves(Reason.NAMES, csr, f"'{host}' is not of node", node=found)
 
     def test_networks(self):
-        """Networks and the default route may not: they cover other nodes."""
+        """Networks and the default route are left alone, since they cover other nodes."""
         for item in ("cidr=10.0.0.0/8", "default-route=true"):
             self.leaves(Reason.MALFORMED, for_agent(text=f"host=edge-1&{item}"), node=node())
 
     def test_malformed_node(self):
-        """A node's object that is malformed has no more than its name."""
+        """A malformed node object has only the node's name."""
         for status in (None, [], {"addresses": "x"}, {"addresses": [None, {"address": 5}]}):
             found = {"metadata": {"name": "edge-1"}, "status": status}
             self.approves(for_agent(text="host=edge-1"), node=found)
             self.leaves(Reason.NAMES, for_agent(), "'192.0.2.7'", node=found)
 
     def test_name_and_common_name(self):
-        """The common name belongs to the one node that is named."""
+        """The common name has to be that of exactly one node."""
         for common_name, hosts in (
             ("tunnel-agent:edge-1", ["edge-2"]),
             ("tunnel-agent:edge-1", []),

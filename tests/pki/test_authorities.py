@@ -1,4 +1,4 @@
-"""The cluster's authorities while they change."""
+"""Changes of the cluster's authorities."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ class AuthoritiesTests(SynchronousTestCase):
         self.addCleanup(self.authorities.stopService)
 
     def read(self):
-        """Return the bundle as it is."""
+        """Return the content of the bundle."""
         if isinstance(self.content, Exception):
             raise self.content
         return self.content
 
     def use(self, authorities):
-        """Use authorities, or refuse them."""
+        """Use the authorities, or reject them."""
         if self.error is not None:
             raise self.error
         self.used.append(authorities)
 
     def test_first(self):
-        """The first one is there from the beginning, and is no change."""
+        """The first bundle is read at once, and is no change."""
         self.assertEqual(self.authorities.certificates, (self.one.authority.certificate,))
         self.clock.advance(LOOK_INTERVAL)
         self.assertEqual(self.used, [])
@@ -61,7 +61,7 @@ class AuthoritiesTests(SynchronousTestCase):
         self.assertEqual(len(self.used), 1)
 
     def test_broken(self):
-        """A bundle that is broken keeps the old one, and is told until it has been mended."""
+        """While a bundle is broken, the old one stays in use, and the problem is reported."""
         before = self.authorities.certificates
         whole = bundle(self.two)
         for content, words in (
@@ -86,7 +86,7 @@ class AuthoritiesTests(SynchronousTestCase):
             self.assertEqual(len([e for e in events if e["log_level"].name == "error"]), 1)
 
     def test_not_usable(self):
-        """A bundle that its users cannot take is tried again, and the old one stays."""
+        """A bundle that cannot be used is retried, and the old one stays in use."""
         before = self.authorities.certificates
         self.error = ValueError("no")
         self.content = bundle(self.two)
@@ -99,7 +99,7 @@ class AuthoritiesTests(SynchronousTestCase):
         self.assertEqual(self.used, [(self.two.authority.certificate,)])
 
     def test_none(self):
-        """A kubeconfig that names no authority is told to need one, and what for."""
+        """The error for a kubeconfig without authorities explains why they are needed."""
         for self.content in (b"", b" \n"):
             error = self.assertRaises(
                 BadBundle, AuthorityBundle.cluster, self.clock, self.read, self.use
@@ -109,7 +109,7 @@ class AuthoritiesTests(SynchronousTestCase):
             self.assertNotIn("broken", str(error))
 
     def test_broken_from_the_beginning(self):
-        """The first bundle has to be good."""
+        """A first bundle that is broken is an error."""
         for content in (b"", OSError(2, "No such file")):
             self.content = content
             self.assertRaises(BadBundle, AuthorityBundle.cluster, self.clock, self.read, self.use)

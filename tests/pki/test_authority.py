@@ -1,4 +1,4 @@
-"""The embedded authority: what it signs and what not."""
+"""The embedded authority and the certificates that it signs."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class AuthorityStateTests(TestCase):
         return Authority.open(self.clock, self.directory)
 
     def test_created_once(self) -> None:
-        """The first start makes the pair, later ones load it."""
+        """The first start creates the pair, later ones load it."""
         first = self.open()
         self.assertEqual(self.open().certificate, first.certificate)
         self.assertEqual(first.pin, pin_of(first.certificate))
 
     def test_key_is_closed(self) -> None:
-        """The key is for its owner only; an open one is refused."""
+        """The key is accessible to its owner only; another mode is an error."""
         self.open()
         key = self.directory.path / "ca.key"
         self.assertEqual(stat.S_IMODE(key.stat().st_mode), 0o600)
@@ -54,7 +54,7 @@ class AuthorityStateTests(TestCase):
         self.assertIn("chmod 0600", str(self.assertRaises(StateError, self.open)))
 
     def test_interrupted_creation(self) -> None:
-        """A key without certificate, from a start that was killed, gets its certificate."""
+        """A key without a certificate, from a start that was killed, gets its certificate."""
         self.open()
         key = self.directory.read("ca.key")
         self.directory.remove("ca.crt")
@@ -62,7 +62,7 @@ class AuthorityStateTests(TestCase):
         self.assertEqual(self.directory.read("ca.key"), key)
 
     def test_missing_key(self) -> None:
-        """A certificate without key is an error rather than a new authority."""
+        """A certificate without a key is an error; no new authority is created."""
         self.open()
         self.directory.remove("ca.key")
         self.assertIn("ca.key is missing", str(self.assertRaises(StateError, self.open)))
@@ -76,7 +76,7 @@ class AuthorityStateTests(TestCase):
         self.assertIn("does not belong", str(self.assertRaises(StateError, self.open)))
 
     def test_broken_files(self) -> None:
-        """Files that are not PEM, and kinds of keys that cannot sign here, are errors."""
+        """Files that are not PEM, and keys of unsupported types, are errors."""
         self.open()
         edwards = ed25519.Ed25519PrivateKey.generate().private_bytes(
             serialization.Encoding.PEM,
@@ -92,7 +92,7 @@ class AuthorityStateTests(TestCase):
                 self.directory.write(name, kept)
 
     def test_expired(self) -> None:
-        """An authority that has expired is an error that says what to do."""
+        """An expired authority is an error with the fix."""
         authority = self.open()
         self.clock.advance(11 * 365 * 86400)
         said = str(self.assertRaises(StateError, self.open))
@@ -101,7 +101,7 @@ class AuthorityStateTests(TestCase):
         self.assertIn("If the clock is wrong, set it", said)
 
     def test_made_by_no_clock(self) -> None:
-        """None is made by a clock that nobody has set: it would have ended by the right time."""
+        """None is created while the clock was never set, since it would expire when it is set."""
         right = self.clock.seconds()
         for begun in (False, True):
             self.clock.rightNow = 10.0
@@ -111,19 +111,19 @@ class AuthorityStateTests(TestCase):
             self.clock.rightNow = right
             if not begun:
                 self.assertEqual([], self.directory.names())
-                # As a start leaves it that was killed between the two.
+                # The state after a start that was killed between the two writes.
                 self.directory.write("ca.key", key_to_pem(new_key()))
         self.assertGreater(self.open().certificate.not_valid_after_utc, utc_now(self.clock))
 
     def test_loaded_by_no_clock(self) -> None:
-        """What is there is used, whatever the clock says: it is set later."""
+        """An existing authority is loaded whatever the clock, which may be set later."""
         authority = self.open()
         self.assertIsNone(authority.problem())
         self.clock.rightNow = 10.0
         self.assertEqual(authority.certificate, self.open().certificate)
 
     def test_made_by_a_clock_that_was_ahead(self) -> None:
-        """Once the clock is right nobody believes it, which it says, and what to do."""
+        """An authority from a clock that was ahead is reported as not valid yet, with the fix."""
         right = self.clock.seconds()
         self.clock.advance(4 * 365 * 86400)
         authority = self.open()
@@ -143,7 +143,7 @@ class SigningTests(TestCase):
     """The certificates it signs."""
 
     def setUp(self) -> None:
-        """Make an authority."""
+        """Create an authority."""
         self.clock = clock_now()
         self.issuer = Issuer.make(self, self.clock)
         self.authority = self.issuer.authority
@@ -154,7 +154,7 @@ class SigningTests(TestCase):
         return list(certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value)
 
     def test_node(self) -> None:
-        """A node's certificate is for clients, lasts 30 days and allows for unequal clocks."""
+        """A node's certificate is for clients, lasts 30 days and is backdated."""
         certificate = self.authority.sign_node("edge-1", EDGE_1, new_key().public_key(), "ab")
         self.assertEqual(self.usages(certificate), [ExtendedKeyUsageOID.CLIENT_AUTH])
         self.assertEqual(certificate.not_valid_before_utc, self.now - datetime.timedelta(minutes=5))
@@ -162,7 +162,7 @@ class SigningTests(TestCase):
         self.assertTrue(is_issued_by(certificate, self.authority.certificate))
 
     def test_not_an_authority(self) -> None:
-        """What it signs cannot sign further certificates."""
+        """Its certificates cannot sign further certificates."""
         certificate = self.issuer.node().certificate
         constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints)
         self.assertEqual((constraints.critical, constraints.value.ca), (True, False))
@@ -170,7 +170,7 @@ class SigningTests(TestCase):
         self.assertEqual((own.critical, own.value.path_length), (True, 0))
 
     def test_never_beyond_the_authority(self) -> None:
-        """No certificate lasts longer than the authority's own."""
+        """No certificate outlives the authority's own."""
         self.clock.advance(10 * 365 * 86400 - 3600)
         self.assertEqual(
             self.issuer.node(lifetime=86400).certificate.not_valid_after_utc,
@@ -184,7 +184,7 @@ class SigningTests(TestCase):
             self.assertRaises(BadIdentity, self.authority.sign_node, name, EDGE_1, key, "ab")
 
     def test_server(self) -> None:
-        """The server's certificate is for servers, and names what it was told."""
+        """The server's certificate is for servers, with the given names."""
         certificate = self.authority.sign_server(
             new_key().public_key(), ["b.test", "a.test"], [ip_address("192.0.2.1")]
         )
@@ -194,7 +194,7 @@ class SigningTests(TestCase):
         self.assertEqual(names.get_values_for_type(x509.IPAddress), [ip_address("192.0.2.1")])
 
     def test_caller(self) -> None:
-        """A caller's certificate has the name that kube-apiserver has, and is not a node's."""
+        """A caller's certificate has kube-apiserver's name, and is not a node's."""
         certificate = self.authority.sign_client(new_key().public_key(), CALLER_NAME)
         names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
         self.assertEqual([name.value for name in names], ["kube-apiserver-kubelet-client"])
@@ -206,12 +206,12 @@ class RequestTests(TestCase):
     """Certificate requests."""
 
     def test_key(self) -> None:
-        """The key of a good request is taken, P-256 or RSA."""
+        """The key of a valid request is accepted, P-256 or RSA."""
         for key in (new_key(), rsa.generate_private_key(65537, 2048)):
             self.assertEqual(key_of_request(request_certificate(key)), key.public_key())
 
     def test_garbage(self) -> None:
-        """What is not a request is refused with a sentence."""
+        """An invalid request is rejected with a sentence."""
         good = request_certificate(new_key())
         lines = good.splitlines()
         for text in (
@@ -226,7 +226,7 @@ class RequestTests(TestCase):
             self.assertIn("is not a PKCS #10 request", str(error))
 
     def test_signature(self) -> None:
-        """A request that was not signed by its own key is refused."""
+        """A request that is not signed by its own key is rejected."""
         one, other = new_key(), new_key()
         der = x509.load_pem_x509_csr(request_certificate(one).encode()).public_bytes(
             serialization.Encoding.DER
@@ -241,7 +241,7 @@ class RequestTests(TestCase):
         self.assertIn("not signed by the key", str(error))
 
     def test_weak_keys(self) -> None:
-        """Short keys, and keys of kinds that TLS here does not use, are refused."""
+        """Short keys, and keys of unsupported types, are rejected."""
         for key in (
             rsa.generate_private_key(65537, 1024),
             ec.generate_private_key(ec.SECP192R1()),

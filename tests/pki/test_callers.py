@@ -1,4 +1,4 @@
-"""TLS for callers: who gets through, in both versions, with and without ALPN."""
+"""TLS for callers, in both versions, with and without ALPN."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class World(TestCase):
     def connect(
         self, credentials: Credentials | None, protocols: list[bytes], version: int
     ) -> tuple[SSL.Connection, SSL.Connection]:
-        """Run a handshake, and give both sides, the caller's first."""
+        """Run a handshake, and return both sides, the caller's first."""
         client = SSL.Connection(client_context(credentials, protocols, version), None)
         client.set_connect_state()
         server = self.contexts.serverConnectionForTLS(None)
@@ -38,7 +38,7 @@ class World(TestCase):
     def refuses(
         self, credentials: Credentials | None, why: str, protocols: tuple[bytes, ...] = ()
     ) -> None:
-        """Assert that neither version of TLS lets the caller in."""
+        """Assert that the caller is rejected with both versions of TLS."""
         for version in VERSIONS:
             with self.assertRaises(SSL.Error) as caught:
                 self.connect(credentials, list(protocols), version)
@@ -46,15 +46,15 @@ class World(TestCase):
 
 
 class CallerContextsTests(World):
-    """Who gets through to the listeners of callers."""
+    """Listeners that require a caller's certificate."""
 
     def setUp(self) -> None:
-        """Make contexts that allow the name of callers."""
+        """Create contexts that allow the name of callers."""
         self.issuer = Issuer.make(self)
         self.contexts = CallerContexts(self.issuer.server(), (CALLER_NAME,))
 
     def test_callers(self) -> None:
-        """A caller's certificate is enough, without ALPN and with that of HTTP/1.1."""
+        """A caller's certificate is accepted, without ALPN and with that of HTTP/1.1."""
         caller = self.issuer.caller()
         for version in VERSIONS:
             for offered, chosen in (
@@ -67,17 +67,17 @@ class CallerContextsTests(World):
                 self.assertEqual(peer_serial(server), caller.certificate.serial_number)
 
     def test_other_protocols(self) -> None:
-        """Who offers other protocols only is refused."""
+        """A caller that offers only other protocols is rejected."""
         self.refuses(self.issuer.caller(), "other protocols than http/1.1", (b"h2",))
         self.refuses(self.issuer.caller(), "other protocols", (b"yurttunnel/1",))
 
     def test_no_certificate(self) -> None:
-        """Nobody gets through without a certificate."""
+        """A caller without a certificate is rejected."""
         self.refuses(None, "peer did not return a certificate")
         self.refuses(None, "peer did not return a certificate", (b"http/1.1",))
 
     def test_nodes(self) -> None:
-        """A node's certificate does not open the way to other nodes, whatever its name is."""
+        """A node's certificate is rejected, whatever its name is."""
         for contexts in (self.contexts, CallerContexts(self.issuer.server(), None)):
             self.contexts = contexts
             for name in ("edge-1", CALLER_NAME):
@@ -85,20 +85,20 @@ class CallerContextsTests(World):
                 self.refuses(node, f"its certificate is that of a node, '{name}'")
 
     def test_other_names(self) -> None:
-        """A certificate for another name is refused, and both are named."""
+        """A certificate for another name is rejected, and the error contains both names."""
         self.contexts = CallerContexts(self.issuer.server(), ("somebody", "else"))
         self.refuses(
             self.issuer.caller(), f"is for '{CALLER_NAME}', allowed are 'else', 'somebody'"
         )
 
     def test_any_name(self) -> None:
-        """Where no names are given, every caller of the authority is allowed."""
+        """Without a list of names, every caller of the authority is accepted."""
         self.contexts = CallerContexts(self.issuer.server(), None)
         for version in VERSIONS:
             self.connect(self.issuer.caller(), [], version)
 
     def test_bad_certificates(self) -> None:
-        """Expired and foreign certificates, and those of servers, are refused with a reason."""
+        """Expired and foreign certificates, and those of servers, are rejected with a reason."""
         for credentials, why in (
             (Issuer.make(self).caller(), "is not from an authority that is trusted here"),
             (self.issuer.caller(lifetime=-1), "has expired"),
@@ -107,7 +107,7 @@ class CallerContextsTests(World):
             self.refuses(credentials, why)
 
     def test_rotation(self) -> None:
-        """New callers see the new certificate, and connections that exist go on."""
+        """New connections use the new certificate, and existing ones continue."""
         old = self.connect(self.issuer.caller(), [], SSL.TLS1_3_VERSION)
         new = self.issuer.server()
         self.contexts.rotate(new, utc_now(self.issuer.clock))
@@ -118,7 +118,7 @@ class CallerContextsTests(World):
         self.assertEqual(old[1].recv(1), b"x")
 
     def test_rotation_to_unusable(self) -> None:
-        """Credentials that have expired, this instant even, leave the old ones in use."""
+        """Credentials that expire at this instant are rejected, and the old ones stay in use."""
         old, new = self.contexts.credentials, self.issuer.server()
         end = new.certificate.not_valid_after_utc
         for late in (datetime.timedelta(1), datetime.timedelta()):
@@ -127,20 +127,20 @@ class CallerContextsTests(World):
         self.assertEqual(peer_serial(client), old.certificate.serial_number)
 
     def test_interface(self) -> None:
-        """Twisted's TLS can use it."""
+        """The contexts provide the interface of Twisted's TLS."""
         verifyObject(IOpenSSLServerConnectionCreator, self.contexts)
 
 
 class OptionalCallerContextsTests(World):
-    """Who gets through where a certificate is not needed."""
+    """Listeners for which a certificate is optional."""
 
     def setUp(self) -> None:
-        """Make contexts."""
+        """Create contexts."""
         self.issuer = Issuer.make(self)
         self.contexts = OptionalCallerContexts(self.issuer.server())
 
     def test_no_certificate(self) -> None:
-        """A caller without a certificate gets through, with ALPN and without."""
+        """A caller without a certificate is accepted, with and without ALPN."""
         for version in VERSIONS:
             for offered, chosen in (([], b""), ([b"h2", b"http/1.1"], b"http/1.1")):
                 _, server = self.connect(None, offered, version)
@@ -148,7 +148,7 @@ class OptionalCallerContextsTests(World):
                 self.assertIsNone(server.get_peer_certificate())
 
     def test_certificates(self) -> None:
-        """Those of the authority get through whatever their names are, and can be read."""
+        """Certificates of the authority are accepted with any name, and can be read."""
         node = self.issuer.node("edge-1", parse_identifiers("host=edge-1"))
         for credentials in (self.issuer.caller(), node):
             for version in VERSIONS:
@@ -156,7 +156,7 @@ class OptionalCallerContextsTests(World):
                 self.assertEqual(peer_serial(server), credentials.certificate.serial_number)
 
     def test_bad_certificates(self) -> None:
-        """Who presents a certificate that does not do is refused: it is not as if he had none."""
+        """A caller with an invalid certificate is rejected, although none is required."""
         for credentials, why in (
             (Issuer.make(self).caller(), "is not from an authority that is trusted here"),
             (self.issuer.caller(lifetime=-1), "has expired"),
@@ -165,16 +165,16 @@ class OptionalCallerContextsTests(World):
             self.refuses(credentials, why)
 
     def test_other_protocols(self) -> None:
-        """Who offers other protocols only is refused."""
+        """A caller that offers only other protocols is rejected."""
         self.refuses(None, "other protocols than http/1.1", (b"h2",))
 
     def test_rotation(self) -> None:
-        """After a rotation callers see the new certificate and need not have one."""
+        """After a rotation, callers get the new certificate and still need none."""
         new = self.issuer.server()
         self.contexts.rotate(new, utc_now(self.issuer.clock))
         client, _ = self.connect(None, [], SSL.TLS1_3_VERSION)
         self.assertEqual(peer_serial(client), new.certificate.serial_number)
 
     def test_interface(self) -> None:
-        """Twisted's TLS can use it."""
+        """The contexts provide the interface of Twisted's TLS."""
         verifyObject(IOpenSSLServerConnectionCreator, self.contexts)

@@ -1,4 +1,4 @@
-"""Certificates from the cluster as files."""
+"""Stored certificates in a cluster."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class StoreTests(SynchronousTestCase):
     """The layout of yurttunnel 1.2."""
 
     def setUp(self):
-        """Make a store."""
+        """Create a store."""
         self.path = Path(self.mktemp())
         self.clock = Clock()
         self.clock.advance(1_700_000_000)
@@ -43,22 +43,22 @@ class StoreTests(SynchronousTestCase):
         self.issuer = Issuer.make(self)
 
     def issue(self, template=SERVING):
-        """Make a certificate with a chain."""
+        """Issue a certificate with a chain."""
         issued = issue(self.issuer, template)
         chain = (self.issuer.authority.certificate,)
         return IssuedCertificate(issued.key, issued.certificate, chain)
 
     def loaded(self, store=None):
-        """Load the certificate anew."""
+        """Load the certificate with a new store."""
         issued = (store or DatedStore(self.clock, self.directory, PREFIX)).load()
         return None if issued is None else issued.certificate
 
     def refuses(self, words):
-        """Assert that nothing is loaded and why, in one line."""
+        """Assert that nothing is loaded, with the reason in one line."""
         self.assertIn(words, str(self.assertRaises(StateError, self.store.load)))
 
     def test_the_link_lasts(self):
-        """When it is stored, the directory has been written with the link in it."""
+        """After saving, the directory with the link has been synced to disk."""
         links = []
         fsync = os.fsync
 
@@ -71,7 +71,7 @@ class StoreTests(SynchronousTestCase):
         self.assertTrue(links[-1])
 
     def test_layout(self):
-        """A dated file has chain and key, is for its owner alone, and is linked to."""
+        """A dated file has the chain and the key, is closed to others, and is linked to."""
         issued = self.issue()
         self.store.save(issued)
         name = f"{PREFIX}-2023-11-14-22-13-20.pem"
@@ -88,7 +88,7 @@ class StoreTests(SynchronousTestCase):
         self.assertEqual(key.public_key(), issued.certificate.public_key())
 
     def test_load(self):
-        """What was saved is loaded."""
+        """A saved certificate is loaded."""
         self.assertIsNone(self.store.load())
         issued = self.issue()
         self.store.save(issued)
@@ -98,7 +98,7 @@ class StoreTests(SynchronousTestCase):
         self.assertEqual(loaded.key.public_key(), issued.key.public_key())
 
     def test_other_prefix(self):
-        """Two certificates in one directory do not touch, though one prefix begins the other."""
+        """Two certificates in a directory are independent, even if one prefix begins the other."""
         other = DatedStore(self.clock, self.directory, f"{PREFIX}-proxy-client")
         one, two = self.issue(), self.issue(proxy_client_template())
         self.store.save(one)
@@ -110,7 +110,7 @@ class StoreTests(SynchronousTestCase):
         self.assertEqual(self.loaded(other), two.certificate)
 
     def test_pruned(self):
-        """Only the newest files are kept, and foreign ones are not touched."""
+        """Only the newest files are kept, and foreign ones are not changed."""
         foreign = self.path / f"{PREFIX}-notes.pem"
         foreign.write_text("x")
         for _ in range(KEPT_FILES + 3):
@@ -124,7 +124,7 @@ class StoreTests(SynchronousTestCase):
         self.assertTrue(foreign.exists())
 
     def test_clock_set_back(self):
-        """The current file is kept even if the clock says that it is the oldest."""
+        """The current file is kept even if it is the oldest by the clock."""
         for _ in range(KEPT_FILES):
             self.clock.advance(60)
             self.store.save(self.issue())
@@ -134,7 +134,7 @@ class StoreTests(SynchronousTestCase):
         self.assertEqual(self.loaded(), issued.certificate)
 
     def test_absolute_link(self):
-        """Links of yurttunnel 1.2 have the whole path, which may be another in this container."""
+        """Absolute links of yurttunnel 1.2, from another path of the directory, are loaded."""
         issued = self.issue()
         self.store.save(issued)
         name = os.readlink(self.path / CURRENT)
@@ -143,14 +143,14 @@ class StoreTests(SynchronousTestCase):
         self.assertEqual(self.loaded(), issued.certificate)
 
     def test_plain_file(self):
-        """A copy of the directory without links is read, too."""
+        """A copy of the directory without links is loaded."""
         issued = self.issue()
         self.store.save(issued)
         os.replace(self.path / os.readlink(self.path / CURRENT), self.path / CURRENT)
         self.assertEqual(self.loaded(), issued.certificate)
 
     def test_died_while_switching(self):
-        """A link that had not become the current one does so when there is none."""
+        """A link that was not renamed becomes the current one if there is none."""
         issued = self.issue()
         self.store.save(issued)
         os.rename(self.path / CURRENT, self.path / f"{PREFIX}-updated.pem")
@@ -158,7 +158,7 @@ class StoreTests(SynchronousTestCase):
         self.assertEqual(len(os.listdir(self.path)), 2)
 
     def test_leftover_link(self):
-        """One that is left beside a current one is in nobody's way."""
+        """A leftover new link beside a current one does no harm."""
         os.symlink("gone.pem", self.path / f"{PREFIX}-updated.pem")
         issued = self.issue()
         self.store.save(issued)
@@ -166,7 +166,7 @@ class StoreTests(SynchronousTestCase):
         self.assertNotIn(f"{PREFIX}-updated.pem", os.listdir(self.path))
 
     def test_corrupt(self):
-        """A file that is broken, foreign or open to others is none, and the log says why."""
+        """A file that is broken, foreign or open to others is not loaded, and that is logged."""
         self.store.save(self.issue())
         path = self.path / os.readlink(self.path / CURRENT)
         whole = path.read_bytes()
@@ -198,7 +198,7 @@ class StoreTests(SynchronousTestCase):
         self.refuses("is a directory")
 
     def test_link_to_a_link(self):
-        """Whatever a link names, only plain files of the directory are read."""
+        """Only regular files of the directory are read, whatever a link refers to."""
         issued = self.issue()
         self.store.save(issued)
         outside = Path(self.mktemp())
@@ -207,7 +207,7 @@ class StoreTests(SynchronousTestCase):
         self.refuses("symbolic link")
 
     def test_full_disk(self):
-        """A disk that is full is an error that says so, and the old certificate stays."""
+        """A full disk is reported as such, and the old certificate stays."""
         first = self.issue()
         self.store.save(first)
         self.clock.advance(1)
@@ -222,7 +222,7 @@ class StoreTests(SynchronousTestCase):
         self.assertEqual(len(os.listdir(self.path)), 2)
 
     def test_link_not_made(self):
-        """A link that cannot be made is an error that says so, and the old one stays."""
+        """A link that cannot be created is reported, and the old one stays."""
         first = self.issue()
         self.store.save(first)
         self.clock.advance(1)
@@ -236,9 +236,9 @@ class StoreTests(SynchronousTestCase):
         self.assertEqual(self.loaded(), first.certificate)
 
     def test_link_never_made(self):
-        """Where no link can be made, attempts leave nothing behind, and take nothing that is used.
+        """Without links, failed attempts leave no files and remove none in use.
 
-        A file that is mounted in the place of the link cannot be replaced, for one.
+        For example, a file that is mounted in the place of the link cannot be replaced.
         """
         (self.path / CURRENT).mkdir(parents=True)
         for _ in range(3):
@@ -247,7 +247,7 @@ class StoreTests(SynchronousTestCase):
         self.assertEqual([CURRENT], self.directory.names())
 
     def test_link_not_made_again(self):
-        """A file that is written anew under the name that the link has is not taken from it."""
+        """A rewritten file to which the current link refers is not removed."""
         self.store.save(self.issue())
 
         def read_only(*_):
@@ -260,10 +260,10 @@ class StoreTests(SynchronousTestCase):
 
 
 class DirectoryTests(SynchronousTestCase):
-    """Who may have a hand in the directory."""
+    """Ownership and mode of the directory."""
 
     def test_of_version_1_2(self):
-        """A directory that others can list is closed to them, and used."""
+        """A directory that others can list is made private, and used."""
         path = Path(self.mktemp())
         path.mkdir(mode=0o755)
         (path / "yurttunnel-server-current.pem").write_text("x")
@@ -271,7 +271,7 @@ class DirectoryTests(SynchronousTestCase):
         self.assertEqual(path.stat().st_mode & 0o777, 0o700)
 
     def test_link(self):
-        """What a link leads to is not touched, and not used."""
+        """The target of a link is not changed and not used."""
         there = Path(self.mktemp()).absolute()
         there.mkdir(mode=0o755)
         path = Path(self.mktemp())
@@ -281,7 +281,7 @@ class DirectoryTests(SynchronousTestCase):
         self.assertEqual(there.stat().st_mode & 0o777, 0o755)
 
     def test_open_to_writers(self):
-        """One in which others may have put files is refused."""
+        """A directory in which others may have written files is rejected."""
         path = Path(self.mktemp())
         path.mkdir()
         (path / "yurttunnel-server-current.pem").write_text("x")
@@ -290,7 +290,7 @@ class DirectoryTests(SynchronousTestCase):
         self.assertIn("chmod 0700", str(error))
 
     def test_not_a_directory(self):
-        """A path that cannot be a directory is no reason not to start."""
+        """A path that cannot be a directory does not prevent the start."""
         path = Path(self.mktemp())
         path.write_text("x")
         directory = open_certificate_directory(path / "pki")
@@ -300,7 +300,7 @@ class DirectoryTests(SynchronousTestCase):
         self.assertRaises(StateError, store.save, issued)
 
     def test_read_only(self):
-        """On a read-only file system what is there is read."""
+        """On a read-only file system, existing certificates are read."""
         path = Path(self.mktemp())
         issuer = Issuer.make(self)
         issued = issue(issuer, SERVING)

@@ -1,4 +1,4 @@
-"""An agent's trust in a cluster."""
+"""An agent's certificates in a cluster."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from yurttunnel.tunnel.tls import ALPN as TUNNEL_PROTOCOL
 
 TEMPLATE = agent_template("edge-1", EDGE_1)
 LIFE = 200.0
-"""Seconds: OpenSSL has the real time, and goes along for the five minutes of the backdating."""
+"""Seconds within the backdating, since OpenSSL uses the real time."""
 COMMON = replace(TEMPLATE, common_name="tunnel-agent-client")
 
 
@@ -31,7 +31,7 @@ class AgentTests(SynchronousTestCase):
     """An agent of the node edge-1."""
 
     def setUp(self):
-        """Make the cluster."""
+        """Create the cluster."""
         self.clock = clock_now()
         self.issuer = Issuer.make(self, self.clock)
         self.api = SigningApi(self.issuer, prompt=True)
@@ -48,19 +48,19 @@ class AgentTests(SynchronousTestCase):
         return trust
 
     def ready(self, **arguments):
-        """Open and start one, and give it with its contexts."""
+        """Open and start an agent's trust, and return it with its contexts."""
         trust = self.open(**arguments)
         return trust, self.successResultOf(Deferred.fromCoroutine(trust.ready()))
 
     def store(self, template):
-        """Leave a certificate as an earlier run would have."""
+        """Store a certificate as from an earlier run."""
         issued = issue(self.issuer, template)
         directory = open_certificate_directory(self.cert_dir)
         DatedStore(self.clock, directory, "yurttunnel-agent").save(issued)
         return issued.certificate
 
     def connect(self, contexts, issuer=None):
-        """Connect to a server of the cluster; give whom it sees."""
+        """Connect to a server of the cluster; return the identity that it sees."""
         issuer = issuer or self.issuer
         authorities = (issuer.authority.certificate,)
         server = accept(
@@ -72,11 +72,11 @@ class AgentTests(SynchronousTestCase):
         return cluster_identity(server.get_peer_certificate(as_cryptography=True), True)
 
     def pass_time(self, seconds):
-        """Let time pass in seconds."""
+        """Advance the clock by seconds."""
         self.clock.pump([1.0] * int(seconds))
 
     def test_from_nothing(self):
-        """It asks for its node's certificate, keeps it, and is known by it."""
+        """It requests its node's certificate, stores it, and is identified by it."""
         trust, contexts = self.ready()
         self.assertEqual(self.api.names("csr-0"), ["edge-1", "192.0.2.7"])
         self.assertEqual(self.connect(contexts).node, "edge-1")
@@ -87,7 +87,7 @@ class AgentTests(SynchronousTestCase):
         self.assertEqual(trust.stats().requests["agent"].issued, 1)
 
     def test_waiting(self):
-        """Until it has one, the problem names the request."""
+        """Until it has a certificate, the problem names the request."""
         self.api.prompt = False
         trust = self.open()
         waiting = Deferred.fromCoroutine(trust.ready())
@@ -100,7 +100,7 @@ class AgentTests(SynchronousTestCase):
         self.failureResultOf(waiting, CancelledError)
 
     def test_restart_without_the_api(self):
-        """An agent that starts again needs no API."""
+        """A restart does not need the API."""
         self.ready()
         self.api.unreachable()
         trust, contexts = self.ready()
@@ -123,7 +123,7 @@ class AgentTests(SynchronousTestCase):
         self.assertEqual(cluster_identity(contexts.credentials.certificate).node, "edge-1")
 
     def test_of_another_node(self):
-        """A stored certificate of another node is not used, whichever version made it."""
+        """A stored certificate of another node is not used, whichever version created it."""
         for template in (COMMON, TEMPLATE):
             self.store(template)
             before = len(self.api.created)
@@ -145,7 +145,7 @@ class AgentTests(SynchronousTestCase):
         self.assertEqual(self.connect(contexts).identifiers, EDGE_1)
 
     def test_rotation(self):
-        """The certificate is replaced in good time, in the same contexts."""
+        """The certificate is renewed in time, in the same contexts."""
         self.api.lifetime = LIFE
         _, contexts = self.ready()
         before = contexts.credentials
@@ -154,7 +154,7 @@ class AgentTests(SynchronousTestCase):
         self.connect(contexts)
 
     def test_authorities_rotate(self):
-        """A server of the new authority is trusted as soon as the bundle has that."""
+        """A server of the new authority is trusted as soon as the bundle contains it."""
         _, contexts = self.ready()
         new = Issuer.make(self, self.clock)
         self.bundle = bundle(self.issuer, new)
@@ -169,7 +169,7 @@ class AgentTests(SynchronousTestCase):
         self.assertEqual(self.connect(contexts, new).node, "edge-1")
 
     def test_broken_bundle(self):
-        """A bundle that breaks changes nothing, and is told."""
+        """A broken bundle changes nothing, and is reported."""
         trust, contexts = self.ready()
         self.bundle = b"nonsense"
         self.clock.advance(LOOK_INTERVAL)
@@ -179,7 +179,7 @@ class AgentTests(SynchronousTestCase):
         self.assertTrue(trust.stats().broken_bundle)
 
     def test_bad_beginnings(self):
-        """Names that no node can have and a bundle without certificates are refused."""
+        """Invalid names and a bundle without certificates are rejected."""
         self.assertRaises(BadIdentity, self.open, node="Edge_1")
         self.bundle = b""
         self.assertRaises(BadBundle, self.open)

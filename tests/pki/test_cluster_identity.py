@@ -1,4 +1,4 @@
-"""Who a node is by a certificate of the cluster's authority."""
+"""The identity of a node by a certificate of the cluster's authority."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ COMMON = replace(agent_template("edge-1", EDGE_1), common_name="tunnel-agent-cli
 
 
 class CommonNameTests(SynchronousTestCase):
-    """The common name of a node's certificate, which is the name of a Kubernetes user, too."""
+    """The common name of a node's certificate, which is also the name of a Kubernetes user."""
 
     def test_short(self):
-        """A name that fits stands behind a prefix, so that no node is called like a user."""
+        """A short name has a prefix, so that no node has the name of a user."""
         self.assertEqual(common_name_of("kubernetes-admin"), "tunnel-agent:kubernetes-admin")
         longest = "n" * 51
         self.assertEqual(common_name_of(longest), f"tunnel-agent:{longest}")
         self.assertEqual(len(common_name_of(longest)), 64)
 
     def test_long(self):
-        """A longer one is cut and followed by digits of its SHA-256, 64 characters in all."""
+        """A longer name is truncated and followed by digits of its SHA-256, 64 characters total."""
         name = common_name_of("n" * 52)
         # The digits are those of: python -c "print('n' * 52, end='')" | sha256sum
         self.assertEqual(name, f"tunnel-agent:{'n' * 30}-b32d904b81c4c6af6981")
@@ -47,7 +47,7 @@ class CommonNameTests(SynchronousTestCase):
         self.assertNotEqual(name, common_name_of("n" * 53))
 
     def test_node(self):
-        """The node is the DNS name whose common name it is, wherever in the list it stands."""
+        """The node is the DNS name with that common name, at any place in the list."""
         for node in ("edge-1", LONG):
             hosts = ["a.example", node, "z.example"]
             self.assertEqual(node_named_by(common_name_of(node), hosts), node)
@@ -58,7 +58,7 @@ class CommonNameTests(SynchronousTestCase):
             self.assertRaises(BadIdentity, node_named_by, common_name, ["edge-1", "a.example"])
 
     def test_two_nodes(self):
-        """Two names that share one common name are refused: either could be meant."""
+        """Two names with one common name are rejected as ambiguous."""
         short = common_name_of(LONG).removeprefix("tunnel-agent:")
         self.assertEqual(common_name_of(short), common_name_of(LONG))
         self.assertRaises(BadIdentity, node_named_by, common_name_of(LONG), [LONG, short])
@@ -74,15 +74,15 @@ class ClusterIdentityTests(SynchronousTestCase):
     """Certificates of nodes."""
 
     def setUp(self):
-        """Make an authority."""
+        """Create an authority."""
         self.issuer = Issuer.make(self)
 
     def certificate(self, template):
-        """Have a certificate issued."""
+        """Issue a certificate."""
         return issue(self.issuer, template).certificate
 
     def test_round_trip(self):
-        """What the agent asks for is what the server reads."""
+        """The server reads the identity that the agent has requested."""
         identifiers = parse_identifiers(
             "host=camera.site&ipv4=192.0.2.7&ipv6=2001:db8::7&cidr=10.0.0.0/8&default-route=true"
         )
@@ -96,7 +96,7 @@ class ClusterIdentityTests(SynchronousTestCase):
             self.assertEqual(identity.not_after, certificate.not_valid_after_utc)
 
     def test_standalone(self):
-        """Certificates of the embedded authority do not pass in a cluster, and the reverse."""
+        """Certificates of the embedded authority are rejected in a cluster, and vice versa."""
         node = self.issuer.node().certificate
         error = self.assertRaises(BadIdentity, cluster_identity, node)
         self.assertIn("tunnel-agent:NODE", str(error))
@@ -104,7 +104,7 @@ class ClusterIdentityTests(SynchronousTestCase):
         self.assertRaises(BadIdentity, identity_from_certificate, certificate)
 
     def test_not_a_nodes(self):
-        """Certificates of servers and of other organizations are not those of nodes."""
+        """Certificates of servers and of other organizations are rejected."""
         template = agent_template("edge-1", EDGE_1)
         for other, words in (
             (proxy_client_template(), "no subjectAltName"),
@@ -116,12 +116,12 @@ class ClusterIdentityTests(SynchronousTestCase):
             self.assertIn(words, str(error))
 
     def test_common_refused(self):
-        """The common certificate of yurttunnel 1.2 is refused, and the flag is named."""
+        """The common certificate of yurttunnel 1.2 is rejected, and the error names the flag."""
         error = self.assertRaises(BadIdentity, cluster_identity, self.certificate(COMMON))
         self.assertIn("--accept-common-agent-certificates", str(error))
 
     def test_common_accepted(self):
-        """With the flag its node is its only DNS name, and networks in it do not count."""
+        """With the flag, its only DNS name is the node, and its networks are ignored."""
         wide = replace(COMMON, uris=("yurttunnel:cidr=0.0.0.0/0", "yurttunnel:default-route=true"))
         identity = cluster_identity(self.certificate(wide), accept_common=True)
         self.assertEqual(identity.node, "edge-1")
@@ -130,7 +130,7 @@ class ClusterIdentityTests(SynchronousTestCase):
         self.assertFalse(identity.identifiers.default_route)
 
     def test_common_with_two_names(self):
-        """A common certificate with several DNS names, or none, says of no node."""
+        """A common certificate with several DNS names, or none, does not identify a node."""
         for names in ((), ("edge-1", "edge-2")):
             template = replace(COMMON, dns_names=names)
             error = self.assertRaises(
@@ -139,7 +139,7 @@ class ClusterIdentityTests(SynchronousTestCase):
             self.assertIn(f"has {len(names)} DNS names", str(error))
 
     def test_flag_is_for_common_ones_only(self):
-        """The flag does not make other certificates good."""
+        """The flag does not make other certificates valid."""
         other = replace(COMMON, common_name="tunnel-agent-clients")
         self.assertRaises(
             BadIdentity, cluster_identity, self.certificate(other), accept_common=True
@@ -147,10 +147,10 @@ class ClusterIdentityTests(SynchronousTestCase):
 
 
 class SiblingTests(SynchronousTestCase):
-    """The certificate by which replicas know each other."""
+    """The certificate that identifies replicas to each other."""
 
     def test_sibling(self):
-        """It is the server's own for clients, and no other of the same authority."""
+        """Only the server's own client certificate is accepted, no other of the authority."""
         issuer = Issuer.make(self)
         template = proxy_client_template()
         check_sibling(issue(issuer, template).certificate)
@@ -165,10 +165,10 @@ class SiblingTests(SynchronousTestCase):
 
 
 class NodeIdentificationTests(SynchronousTestCase):
-    """What the server notes of certificates of yurttunnel 1.2."""
+    """The server's handling of certificates of yurttunnel 1.2."""
 
     def setUp(self):
-        """Make an authority, and listen to the log."""
+        """Create an authority, and observe the log."""
         self.clock = clock_now()
         self.issuer = Issuer.make(self, self.clock)
         self.warned = []
@@ -176,16 +176,16 @@ class NodeIdentificationTests(SynchronousTestCase):
         self.addCleanup(globalLogPublisher.removeObserver, self.observe)
 
     def observe(self, event):
-        """Note whom a warning is about."""
+        """Record the node of a warning."""
         if event["log_level"].name == "warn" and "node" in event:
             self.warned.append(event["node"])
 
     def common(self, node):
-        """Make the certificate of a node with yurttunnel 1.2."""
+        """Issue the certificate of a node with yurttunnel 1.2."""
         return issue(self.issuer, replace(COMMON, dns_names=(node,))).certificate
 
     def test_accepted(self):
-        """Each is counted, and each node is warned of once an hour."""
+        """Each use is counted, and each node is logged once an hour."""
         identification = NodeIdentification(self.clock, accepts_common=True)
         one, two = self.common("edge-1"), self.common("edge-2")
         for certificate in (one, one, two, one):
@@ -199,7 +199,7 @@ class NodeIdentificationTests(SynchronousTestCase):
         )
 
     def test_refused(self):
-        """Without the flag they are refused and counted."""
+        """Without the flag they are rejected and counted."""
         identification = NodeIdentification(self.clock, accepts_common=False)
         self.assertRaises(BadIdentity, identification.identify, self.common("edge-1"))
         self.assertEqual(
@@ -208,7 +208,7 @@ class NodeIdentificationTests(SynchronousTestCase):
         self.assertEqual(self.warned, [])
 
     def test_own(self):
-        """Certificates that name their node pass without a word."""
+        """Certificates that name their node are accepted without a warning."""
         for accepts in (True, False):
             identification = NodeIdentification(self.clock, accepts)
             certificate = issue(self.issuer, agent_template("edge-1", EDGE_1)).certificate
@@ -219,7 +219,7 @@ class NodeIdentificationTests(SynchronousTestCase):
         self.assertEqual(self.warned, [])
 
     def test_bound(self):
-        """What is kept in mind has a bound, however many nodes come."""
+        """The number of remembered nodes is limited."""
         identification = NodeIdentification(self.clock, accepts_common=True)
         for number in range(MAX_NODES + 10):
             identification._warn(f"node-{number}")

@@ -1,4 +1,4 @@
-"""What is asked of a signer of the cluster, and what is taken from it."""
+"""Requests to a signer of the cluster, and its responses."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ CLIENT_USAGES = ["digital signature", "key encipherment", "client auth"]
 
 
 class TemplateTests(SynchronousTestCase):
-    """What a certificate is to be like."""
+    """Templates of certificates."""
 
     def test_serving(self):
-        """The serving certificate is one of kubelet-serving, as yurttunnel 1.2 asks for it."""
+        """The serving certificate is one of kubelet-serving, as in yurttunnel 1.2."""
         self.assertEqual(SERVING.signer, "kubernetes.io/kubelet-serving")
         self.assertEqual(SERVING.common_name, "system:node:tunnel-server")
         self.assertEqual(SERVING.organizations, ("system:nodes",))
@@ -51,7 +51,7 @@ class TemplateTests(SynchronousTestCase):
         self.assertEqual(list(request.extensions), [])
 
     def test_agent(self):
-        """An agent's certificate names its node first, then what else the node has."""
+        """An agent's certificate has its node's name first, then the other identifiers."""
         template = agent_template("edge-1", replace(EDGE_1, hosts=frozenset({"a.example"})))
         self.assertEqual(template.signer, "kubernetes.io/kube-apiserver-client")
         self.assertEqual(template.common_name, "tunnel-agent:edge-1")
@@ -61,19 +61,19 @@ class TemplateTests(SynchronousTestCase):
         self.assertEqual(template.addresses, (ip_address("192.0.2.7"),))
 
     def test_agent_with_bad_names(self):
-        """A node that cannot have a certificate is refused before anybody is asked."""
+        """A node with invalid names is rejected before a request is made."""
         for node, hosts in (("Edge", frozenset()), ("edge", frozenset({"a b"}))):
             self.assertRaises(BadIdentity, agent_template, node, Identifiers(hosts))
 
     def test_order(self):
-        """Names are compared as sets: informers give them in any order."""
+        """Names are compared as sets, since informers return them in any order."""
         one = replace(SERVING, dns_names=("a", "b"))
         self.assertTrue(one.covers(replace(one, dns_names=("b", "a"))))
         self.assertFalse(one.covers(replace(one, dns_names=("b", "c"))))
         self.assertFalse(replace(one, addresses=()).covers(one))
 
     def test_extra_names_do(self):
-        """A certificate with more names than are wanted does, one with fewer does not."""
+        """A certificate with additional names suffices, one that lacks names does not."""
         issuer = Issuer.make(self)
         more = replace(SERVING, dns_names=("b.example", "tunnel.example"))
         certificate = issue(issuer, more).certificate
@@ -82,7 +82,7 @@ class TemplateTests(SynchronousTestCase):
         self.assertEqual(problem, "lacks b.example")
 
     def test_other_certificates(self):
-        """What is for another name, organization or use is told apart."""
+        """A certificate for another name, organization or use is a problem."""
         issuer = Issuer.make(self)
         certificate = issue(issuer, SERVING).certificate
         for other, words in (
@@ -97,27 +97,27 @@ class RequestTests(SynchronousTestCase):
     """One request, from its creation to the certificate."""
 
     def setUp(self):
-        """Make an API with a signer."""
+        """Create an API with a signer."""
         self.clock = clock_now()
         self.issuer = Issuer.make(self, self.clock)
         self.api = SigningApi(self.issuer)
         self.waits = []
 
     def ask(self, template=SERVING):
-        """Ask for a certificate."""
+        """Request a certificate."""
         issuer = ClusterIssuer(self.clock, self.api, template.signer, template.usages)
         return Deferred.fromCoroutine(
             obtain(self.clock, issuer, template, new_key(), self.waits.append)
         )
 
     def fails(self, asked, kind, words):
-        """Assert how a request has failed."""
+        """Assert the error of a request."""
         error = self.failureResultOf(asked, kind).value
         self.assertIn(words, str(error))
         self.assertNotIn("\n", str(error))
 
     def test_object(self):
-        """The object says what certificates.k8s.io/v1 wants to know, with a generated name."""
+        """The object has the fields of certificates.k8s.io/v1, with a generated name."""
         self.ask()
         (name,) = self.api.created
         self.assertTrue(name.startswith("csr-"))
@@ -135,7 +135,7 @@ class RequestTests(SynchronousTestCase):
         self.assertEqual(self.api.names(name), ["tunnel.example", "192.0.2.1", "::1"])
 
     def test_issued(self):
-        """The certificate is given with its key soon after it was issued."""
+        """The certificate is returned with its key soon after it was issued."""
         asked = self.ask()
         self.clock.advance(1)
         self.assertNoResult(asked)
@@ -147,19 +147,19 @@ class RequestTests(SynchronousTestCase):
         self.assertEqual(issued.chain, ())
 
     def test_at_once(self):
-        """A signer that is quicker than the first look is not waited for."""
+        """If the signer has answered by the first read, there is no wait."""
         self.api.prompt = True
         self.successResultOf(self.ask())
         self.assertEqual(self.api.reads, 0)
 
     def test_new_key(self):
-        """Every request has a key of its own."""
+        """Every request has a new key."""
         self.ask(), self.ask()
         one, two = (self.api.request(name).public_key() for name in self.api.created)
         self.assertNotEqual(one, two)
 
     def test_chain(self):
-        """What the signer sends after the certificate is sent to peers, too."""
+        """The rest of the signer's chain is sent to peers."""
         asked = self.ask()
         certificate = self.api.sign("csr-0")
         authority = self.issuer.authority.certificate
@@ -168,7 +168,7 @@ class RequestTests(SynchronousTestCase):
         self.assertEqual(self.successResultOf(asked).chain, (authority,))
 
     def test_patience(self):
-        """An answer is found soon, for how long it took, and a person is not asked all the time."""
+        """The polling interval grows with the time that the answer takes."""
         for wait in (1, 10, 30):
             asked = self.ask()
             self.clock.pump([0.05] * (wait * 20))
@@ -183,7 +183,7 @@ class RequestTests(SynchronousTestCase):
         self.assertLessEqual(self.api.reads, 85)
 
     def test_says_for_whom(self):
-        """Each stage of the waiting has a sentence that says what to do."""
+        """Each stage of the wait has a sentence with what to do."""
         self.ask()
         self.api.approve("csr-0")
         self.clock.advance(1)
@@ -193,7 +193,7 @@ class RequestTests(SynchronousTestCase):
         self.assertIn("csr-0 is approved and waits for its signer kubernetes.io/", second)
 
     def test_denied(self):
-        """A denial is final, and the reason is told in one line."""
+        """A denial ends the request, with the reason in one line."""
         asked = self.ask()
         self.api.condition("csr-0", "Denied", reason="Policy", message="not\nfor you")
         self.clock.advance(1)
@@ -201,7 +201,7 @@ class RequestTests(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_refused_by_signer(self):
-        """So is a failure of the signer, also of what was approved."""
+        """A failure of the signer also ends it, even after the approval."""
         asked = self.ask()
         self.api.approve("csr-0")
         self.api.condition("csr-0", "Failed")
@@ -209,14 +209,14 @@ class RequestTests(SynchronousTestCase):
         self.fails(asked, Denied, "csr-0 was refused by its signer: no reason is given")
 
     def test_condition_that_does_not_hold(self):
-        """A condition with the status False is none."""
+        """A condition with the status False is ignored."""
         asked = self.ask()
         self.api.condition("csr-0", "Denied", status="False")
         self.clock.advance(1)
         self.assertNoResult(asked)
 
     def test_deadline(self):
-        """After 15 minutes it is given up."""
+        """The request is given up after 15 minutes."""
         asked = self.ask()
         self.clock.pump([10.0] * int(MAX_WAIT / 10 - 1))
         self.assertNoResult(asked)
@@ -225,19 +225,19 @@ class RequestTests(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_deleted(self):
-        """A request that was deleted is not waited for."""
+        """A deleted request is given up."""
         asked = self.ask()
         self.api.remove(CERTIFICATE_SIGNING_REQUESTS, "csr-0")
         self.clock.advance(1)
         self.fails(asked, NotIssued, "csr-0 was deleted")
 
     def test_not_created(self):
-        """An API that does not take the request fails it with its own error."""
+        """The API's error on creation is the error of the request."""
         self.api.unreachable()
         self.fails(self.ask(), NotIssued, "connection refused")
 
     def test_api_loss(self):
-        """While the API is away, or refuses to show the request, it goes on waiting."""
+        """The wait continues while the API is unreachable or does not show the request."""
         asked = self.ask()
         for error in (ApiUnreachable("refused"), NotAllowed(403, "Forbidden", "no")):
             self.api.fail(error)
@@ -251,7 +251,7 @@ class RequestTests(SynchronousTestCase):
         self.assertEqual(len(self.api.created), 1)
 
     def test_another_server(self):
-        """Where the API has several servers, a request is read at another one meanwhile."""
+        """With several API servers, a request is meanwhile read at another one."""
         lost = SigningApi(self.issuer)
         issuer = ClusterIssuer(self.clock, lost, SERVING.signer, SERVING.usages, [lost, self.api])
         asked = Deferred.fromCoroutine(
@@ -265,14 +265,14 @@ class RequestTests(SynchronousTestCase):
         self.successResultOf(asked)
 
     def test_cancelled(self):
-        """Cancelling ends the waiting."""
+        """Cancelling ends the wait."""
         asked = self.ask()
         asked.cancel()
         self.failureResultOf(asked, CancelledError)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_wrong_answers(self):
-        """What does not match the key, the names or the use is not used."""
+        """A certificate with another key, name or use is rejected."""
         expired = issue(self.issuer, SERVING, lifetime=-1)
         for answer, words in (
             (b"nonsense", "does not hold certificates"),
@@ -286,7 +286,7 @@ class RequestTests(SynchronousTestCase):
             self.assertIn(name, str(self.waits))
 
     def test_wrong_base64(self):
-        """An answer that is not what the API promises is an error like others."""
+        """A malformed answer is an error like others."""
         for answer in ("%%%", 7, ["x"], "A" * (1 << 20)):
             asked = self.ask()
             self.api.set_status(self.api.created[-1], {"certificate": answer})
@@ -294,7 +294,7 @@ class RequestTests(SynchronousTestCase):
             self.fails(asked, NotIssued, "not a certificate in base64")
 
     def test_malformed_objects(self):
-        """Objects that are not like those of the API are waited out, or refused."""
+        """Malformed objects are ignored or rejected."""
         for status in (None, [], {"conditions": "x"}, {"conditions": [None, 3, {}]}):
             asked = self.ask()
             self.api.set_status(self.api.created[-1], status)
@@ -306,7 +306,7 @@ class RequestTests(SynchronousTestCase):
         self.fails(self.ask(), NotIssued, "without a name")
 
     def test_narrowed(self):
-        """A signer that leaves out a name or changes the use has not done what was asked."""
+        """A certificate that lacks a name or has another use is rejected."""
         for template, words in (
             (replace(SERVING, dns_names=()), "lacks tunnel.example"),
             (replace(SERVING, usage="client auth"), "not meant for server auth"),
@@ -319,7 +319,7 @@ class RequestTests(SynchronousTestCase):
             self.fails(asked, NotIssued, words)
 
     def test_expired(self):
-        """One that has expired already is refused, with a word on clocks."""
+        """An expired certificate is rejected, with a hint about clocks."""
         self.api.lifetime = -1
         asked = self.ask()
         self.api.sign("csr-0")
@@ -327,7 +327,7 @@ class RequestTests(SynchronousTestCase):
         self.fails(asked, NotIssued, "compare the machines' clocks")
 
     def test_impossible_names(self):
-        """Names that no certificate can have fail before the API is asked."""
+        """Names that no certificate can have fail before the API is called."""
         self.fails(
             self.ask(replace(SERVING, dns_names=("ä.example",))), NotIssued, "no certificate"
         )

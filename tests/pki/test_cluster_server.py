@@ -1,4 +1,4 @@
-"""A server's trust in a cluster, from nothing over every rotation."""
+"""A server's certificates in a cluster, from the first start through all rotations."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ SERVICE = "x-tunnel-server-svc.kube-system.svc"
 AGENT = agent_template("edge-1", EDGE_1)
 CALLER = CertificateTemplate("kube-apiserver-kubelet-client", ("system:masters",), "client auth")
 LIFE = 200.0
-"""Seconds: OpenSSL has the real time, and goes along for the five minutes of the backdating."""
+"""Seconds within the backdating, since OpenSSL uses the real time."""
 COMMON = replace(AGENT, common_name="tunnel-agent-client")
 
 
 @dataclass
 class Names:
-    """What the server is dialed by, as it is now."""
+    """The current names of the server."""
 
     dns_names: frozenset[str] = frozenset({SERVICE})
     addresses: frozenset = frozenset({ip_address("192.0.2.1")})
@@ -75,7 +75,7 @@ class World(SynchronousTestCase):
     """A cluster with one authority, and a server in it."""
 
     def setUp(self):
-        """Make the cluster."""
+        """Create the cluster."""
         self.clock = clock_now()
         self.issuer = Issuer.make(self, self.clock)
         self.api = SigningApi(self.issuer, prompt=True)
@@ -100,19 +100,19 @@ class World(SynchronousTestCase):
         return trust
 
     def ready(self, **settings):
-        """Open and start one whose certificates are there."""
+        """Open and start a server's trust, with its certificates issued."""
         trust = self.open(**settings)
         self.successResultOf(Deferred.fromCoroutine(trust.ready()))
         return trust
 
     def credentials(self, template, issuer=None, authorities=None):
-        """Have credentials issued that trust the authority."""
+        """Issue credentials that trust the authority."""
         issuer = issuer or self.issuer
         authorities = authorities or (issuer.authority.certificate,)
         return issue(issuer, template).credentials(authorities)
 
     def connect(self, contexts, credentials, protocol):
-        """Run a handshake of a careless client with a listener; give both sides."""
+        """Run a handshake of a client that verifies nothing; return both sides."""
         client = SSL.Connection(client_context(credentials, [protocol]), None)
         client.set_connect_state()
         server = accept(contexts)
@@ -120,23 +120,23 @@ class World(SynchronousTestCase):
         return client, server
 
     def refuses(self, contexts, credentials, protocol, words):
-        """Assert that a client is refused."""
+        """Assert that a client is rejected."""
         with self.assertRaises(SSL.Error) as caught:
             self.connect(contexts, credentials, protocol)
         self.assertIn(words, str(caught.exception))
 
     def serving(self, trust):
-        """Return the serial number of what agents are shown."""
+        """Return the serial number of the serving certificate for agents."""
         client, _ = self.connect(trust.contexts, self.credentials(AGENT), TUNNEL_PROTOCOL)
         return peer_serial(client)
 
     def pass_time(self, seconds):
-        """Let time pass in seconds."""
+        """Advance the clock by seconds."""
         self.clock.pump([1.0] * int(seconds))
 
 
 class ListenerTests(World):
-    """Who gets through to the ports."""
+    """Authentication at the ports."""
 
     def setUp(self):
         """Open a server."""
@@ -154,14 +154,14 @@ class ListenerTests(World):
             self.assertEqual(self.trust.identify(certificate).node, "edge-1")
 
     def test_agents_need_certificates(self):
-        """Neither agents nor replicas get through without a certificate of the authority."""
+        """Agents and replicas without a certificate of the authority are rejected."""
         foreign = self.credentials(AGENT, Issuer.make(self))
         for protocol in (TUNNEL_PROTOCOL, SIBLING_PROTOCOL):
             self.refuses(self.trust.contexts, None, protocol, "did not return a certificate")
             self.refuses(self.trust.contexts, foreign, protocol, "not from this server's authority")
 
     def test_siblings(self):
-        """Replicas know each other: one by the name of the service, one by its common name."""
+        """A replica verifies the server by the Service's name, and is known by its common name."""
         refused = []
         client = dial(self.trust.siblings, SERVICE, refused.append)
         server = accept(self.trust.contexts)
@@ -171,7 +171,7 @@ class ListenerTests(World):
         check_sibling(server.get_peer_certificate(as_cryptography=True))
 
     def test_impostor_of_a_sibling(self):
-        """Who has only a node's certificate does not pass for a replica."""
+        """A node's certificate is not accepted as a replica's."""
         refused = []
         node = self.credentials(replace(AGENT, usage="server auth"))
         self.trust.contexts.rotate(node, utc_now(self.clock))
@@ -180,14 +180,14 @@ class ListenerTests(World):
         self.assertIsInstance(refused[0], ServerNotTrusted)
 
     def test_interception(self):
-        """Callers get in without a certificate, to prove themselves later; a bad one is refused."""
+        """Callers need no certificate, since they may authenticate later; invalid ones fail."""
         self.connect(self.trust.interception, None, b"http/1.1")
         self.connect(self.trust.interception, self.credentials(CALLER), b"http/1.1")
         foreign = self.credentials(CALLER, Issuer.make(self))
         self.refuses(self.trust.interception, foreign, b"http/1.1", "not from an authority")
 
     def test_callers(self):
-        """Where only TLS decides, callers need a certificate and an allowed name."""
+        """Where TLS alone authenticates, callers need a certificate and an allowed name."""
         self.connect(self.trust.callers, self.credentials(CALLER), b"http/1.1")
         self.refuses(self.trust.callers, None, b"http/1.1", "did not return a certificate")
         self.refuses(self.trust.callers, self.credentials(AGENT), b"http/1.1", "of a node")
@@ -195,7 +195,7 @@ class ListenerTests(World):
         self.refuses(self.trust.callers, self.credentials(other), b"http/1.1", "allowed are")
 
     def test_kubelets(self):
-        """Kubelets are shown tunnel-proxy-client, and verified by the cluster's authority."""
+        """Kubelets get tunnel-proxy-client, and are verified by the cluster's authority."""
         for issuer, verdict in (
             (self.issuer, Verdict.VERIFIED),
             (Issuer.make(self), Verdict.UNVERIFIED),
@@ -218,17 +218,17 @@ class ListenerTests(World):
 
 
 class FileTests(World):
-    """Authorities beside the cluster's own."""
+    """Authorities other than the cluster's."""
 
     def setUp(self):
-        """Make a file with another authority."""
+        """Write a file with another authority."""
         super().setUp()
         self.other = Issuer.make(self, self.clock)
         self.path = Path(self.mktemp())
         self.path.write_bytes(bundle(self.other))
 
     def test_client_ca(self):
-        """Callers may come from --client-ca-file, too; agents and replicas may not."""
+        """--client-ca-file is accepted for callers, but not for agents and replicas."""
         trust = self.ready(client_ca=self.path)
         caller = self.credentials(CALLER, self.other)
         for contexts in (trust.interception, trust.callers):
@@ -238,7 +238,7 @@ class FileTests(World):
         self.refuses(trust.contexts, agent, TUNNEL_PROTOCOL, "not from this server's authority")
 
     def test_client_ca_changes(self):
-        """The file is followed, and a broken one is told."""
+        """The file is reloaded, and a broken one is reported."""
         trust = self.ready(client_ca=self.path)
         third = Issuer.make(self, self.clock)
         self.path.write_bytes(bundle(third))
@@ -253,7 +253,7 @@ class FileTests(World):
         self.connect(trust.callers, self.credentials(CALLER, third), b"http/1.1")
 
     def test_kubelet_ca(self):
-        """Kubelets are verified by --kubelet-ca instead, live, and over rotations."""
+        """Kubelets are verified by --kubelet-ca instead, also after changes and rotations."""
         trust = self.ready(kubelet_ca=self.path, kubelet_verify=KubeletVerification.CA)
         contexts = trust.kubelets
         self.assertEqual(contexts.credentials.authorities, (self.other.authority.certificate,))
@@ -269,7 +269,7 @@ class FileTests(World):
         self.assertIn(str(self.path), trust.kubelet_problem())
 
     def test_kubelet_ca_changes_before_the_certificates_are_there(self):
-        """The newest file counts, though it changed while certificates were waited for."""
+        """The latest file is used, even if it changes while the first certificates are pending."""
         self.api.prompt = False
         trust = self.open(kubelet_ca=self.path)
         waiting = Deferred.fromCoroutine(trust.ready())
@@ -283,7 +283,7 @@ class FileTests(World):
         self.assertEqual(trust.kubelets.credentials.authorities, (third.authority.certificate,))
 
     def test_bad_files(self):
-        """Files that cannot be used from the beginning are refused."""
+        """Files that are invalid at the start are rejected."""
         self.path.write_bytes(b"x")
         for flag in ("client_ca", "kubelet_ca"):
             error = self.assertRaises(BadBundle, self.open, **{flag: self.path})
@@ -298,10 +298,10 @@ class FileTests(World):
 
 
 class LifeTests(World):
-    """Certificates and authorities over time."""
+    """Changes of certificates and authorities."""
 
     def test_requests(self):
-        """Two certificates are asked for: for serving, and for kubelets and replicas."""
+        """Two certificates are requested: for serving, and for kubelets and replicas."""
         self.ready()
         self.assertEqual(
             sorted(self.api.spec(name)["signerName"] for name in self.api.created),
@@ -314,7 +314,7 @@ class LifeTests(World):
         )
 
     def test_waiting(self):
-        """Until both are there nothing is ready, and the problem names both requests."""
+        """Until both are issued the server is not ready, and the problem names both requests."""
         self.api.prompt = False
         trust = self.open()
         waiting = Deferred.fromCoroutine(trust.ready())
@@ -340,7 +340,7 @@ class LifeTests(World):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_restart_without_the_api(self):
-        """A server that starts again while the API is away is ready at once."""
+        """A server that restarts while the API is unreachable is ready at once."""
         self.ready()
         self.api.unreachable()
         self.names.known = False
@@ -350,21 +350,21 @@ class LifeTests(World):
         self.assertIn("the API has not been asked", trust.warning())
 
     def test_names_unknown(self):
-        """Without names no serving certificate is asked for, and the problem says why."""
+        """Without names no serving certificate is requested, and the problem gives the reason."""
         self.names.known = False
         trust = self.open()
         self.assertEqual(len(self.api.created), 1)
         self.assertIn("no serving certificate yet: the API has not been asked", trust.problem())
 
     def test_no_names(self):
-        """Nor with an empty set of names, which the signer would refuse."""
+        """The same holds for an empty set of names, which the signer would reject."""
         self.names = Names(frozenset(), frozenset())
         trust = self.open()
         self.assertIn("no name or address", trust.problem())
         self.assertEqual(len(self.api.created), 1)
 
     def test_new_name(self):
-        """A new name is in the certificate that the next handshake shows."""
+        """A new name is in the certificate of the next handshake."""
         trust = self.ready()
         before = self.serving(trust)
         generation = trust.kubelets.generation
@@ -373,11 +373,11 @@ class LifeTests(World):
         self.assertNotEqual(self.serving(trust), before)
         client = dial(ClientContexts(self.credentials(AGENT)), "lb.example", self.fail)
         handshake(client, accept(trust.contexts))
-        # Nothing has changed for kubelets, so that connections to them can go on being used.
+        # Unchanged for kubelets, so their connections can still be reused.
         self.assertIs(trust.kubelets.generation, generation)
 
     def test_rotation(self):
-        """Both certificates are replaced in good time, and connections go on."""
+        """Both certificates are renewed in time, and connections continue."""
         self.api.lifetime = LIFE
         trust = self.ready()
         before = self.serving(trust), trust.siblings.credentials, trust.kubelets.generation
@@ -394,7 +394,7 @@ class LifeTests(World):
         self.assertEqual(exchange(client, server, b"still there"), b"still there")
 
     def test_authorities_rotate(self):
-        """Old, then both, then new: agents of either get in while both are trusted."""
+        """During a rotation (old, both, new), agents of either authority are accepted with both."""
         trust = self.ready()
         new = Issuer.make(self, self.clock)
         old_agent, new_agent = self.credentials(AGENT), self.credentials(AGENT, new)
@@ -419,7 +419,7 @@ class LifeTests(World):
             credentials.certificate.verify_directly_issued_by(new.authority.certificate)
 
     def test_broken_bundle(self):
-        """A bundle that breaks changes nothing, is told, and is counted."""
+        """A broken bundle changes nothing, is reported, and is counted."""
         trust = self.ready()
         self.bundle = b"nonsense"
         self.clock.advance(LOOK_INTERVAL)
@@ -429,7 +429,7 @@ class LifeTests(World):
         self.assertTrue(trust.stats().broken_bundle)
 
     def test_bundle_that_cannot_be_used(self):
-        """When one listener cannot take a new bundle, none does, and it is tried again."""
+        """If one listener cannot use a new bundle, none does, and it is retried."""
         trust = self.ready()
         other = Issuer.make(self, self.clock)
         self.bundle = bundle(self.issuer, other)
@@ -447,7 +447,7 @@ class LifeTests(World):
         self.assertIsNone(trust.warning())
 
     def test_bundle_after_expiry(self):
-        """A bundle that comes while a certificate has expired is in use with the next one."""
+        """A bundle that arrives after the certificate has expired is used with the next one."""
         trust = self.ready()
         self.api.unreachable()
         self.pass_time(3700)
@@ -462,7 +462,7 @@ class LifeTests(World):
         self.assertEqual(trust.contexts.credentials.authorities, (new.authority.certificate,))
 
     def test_certificates(self):
-        """The ends of all certificates are known, for metrics."""
+        """The expiry of all certificates is available for metrics."""
         self.api.prompt = False
         trust = self.open()
         self.assertEqual(set(trust.certificates()), {"ca"})
@@ -475,7 +475,7 @@ class LifeTests(World):
         self.assertLess(ends["server"], ends["ca"])
 
     def test_common_certificates(self):
-        """Those of yurttunnel 1.2 identify a node only with the flag, and are counted."""
+        """Certificates of yurttunnel 1.2 identify a node only with the flag, and are counted."""
         certificate = self.credentials(COMMON).certificate
         trust = self.ready()
         self.assertRaises(BadIdentity, trust.identify, certificate)

@@ -1,4 +1,4 @@
-"""TLS contexts: who gets through a handshake, and what rotation changes."""
+"""TLS contexts: verification of peers, and rotation."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ VERSIONS = {"TLS 1.2": SSL.TLS1_2_VERSION, "TLS 1.3": SSL.TLS1_3_VERSION}
 
 
 class ServerContextsTests(TestCase):
-    """Who gets through to the agents' listener."""
+    """The agents' listener."""
 
     def setUp(self) -> None:
-        """Make a listener for tunnels and enrolments."""
+        """Create a listener for tunnels and enrolments."""
         self.issuer = Issuer.make(self)
         self.contexts = ServerContexts(self.issuer.server(), optional=(ENROLMENT_PROTOCOL,))
 
     def connect(
         self, credentials: Credentials | None, protocols: list[bytes], version: int
     ) -> SSL.Connection:
-        """Run a handshake with the listener, and give the server's side."""
+        """Run a handshake with the listener, and return the server's side."""
         client = SSL.Connection(client_context(credentials, protocols, version), None)
         client.set_connect_state()
         server = accept(self.contexts)
@@ -62,14 +62,14 @@ class ServerContextsTests(TestCase):
         return server
 
     def refuses(self, credentials: Credentials | None, protocols: list[bytes], why: str) -> None:
-        """Assert that neither version of TLS lets the client in."""
+        """Assert that the client is rejected with both versions of TLS."""
         for name, version in VERSIONS.items():
             with self.subTest(name), self.assertRaises(SSL.Error) as caught:
                 self.connect(credentials, protocols, version)
             self.assertIn(why, str(caught.exception))
 
     def test_tunnel(self) -> None:
-        """A tunnel is had with a certificate of the authority."""
+        """A tunnel is accepted with a certificate of the authority."""
         node = self.issuer.node()
         for name, version in VERSIONS.items():
             with self.subTest(name):
@@ -78,16 +78,16 @@ class ServerContextsTests(TestCase):
                 self.assertEqual(peer_serial(server), node.certificate.serial_number)
 
     def test_tunnel_without_certificate(self) -> None:
-        """A tunnel is not had without a certificate."""
+        """A tunnel is rejected without a certificate."""
         self.refuses(None, [TUNNEL_PROTOCOL], "peer did not return a certificate")
 
     def test_tunnel_preferred(self) -> None:
-        """Who offers enrolment beside the tunnel does not get around the certificate."""
+        """A client that offers enrolment besides the tunnel still needs a certificate."""
         both = [ENROLMENT_PROTOCOL, TUNNEL_PROTOCOL]
         self.refuses(None, both, "peer did not return a certificate")
 
     def test_enrolment_without_certificate(self) -> None:
-        """Enrolment is open to those who have no certificate yet."""
+        """An enrolment is accepted without a certificate."""
         for name, version in VERSIONS.items():
             with self.subTest(name):
                 server = self.connect(None, [ENROLMENT_PROTOCOL], version)
@@ -103,32 +103,32 @@ class ServerContextsTests(TestCase):
                 self.assertEqual(peer_serial(server), node.certificate.serial_number)
 
     def test_enrolment_verifies(self) -> None:
-        """A certificate that is presented for a renewal must be good."""
+        """A certificate that is presented for a renewal must be valid."""
         foreign = Issuer.make(self).node()
         self.refuses(foreign, [ENROLMENT_PROTOCOL], "not from this server's authority")
 
     def test_enrolment_relaxes_one_connection(self) -> None:
-        """After an enrolment without a certificate the tunnel still demands one."""
+        """After an enrolment without a certificate, the tunnel still requires one."""
         self.connect(None, [ENROLMENT_PROTOCOL], SSL.TLS1_3_VERSION)
         self.test_tunnel_without_certificate()
 
     def test_other_protocols(self) -> None:
-        """No other protocol gets through, with or without a certificate."""
+        """Other protocols are rejected, with or without a certificate."""
         for credentials in (None, self.issuer.node()):
             self.refuses(credentials, [b"h2", b"yurttunnel/2"], "no protocol that is served here")
 
     def test_no_protocol(self) -> None:
-        """Clients without ALPN do not get through, with or without a certificate."""
+        """Clients without ALPN are rejected, with or without a certificate."""
         self.refuses(None, [], "peer did not return a certificate")
         self.refuses(self.issuer.node(), [], "does not say by ALPN")
 
     def test_enrolment_not_served(self) -> None:
-        """Contexts without enrolment refuse it."""
+        """Contexts without enrolment reject it."""
         self.contexts = ServerContexts(self.issuer.server())
         self.refuses(None, [ENROLMENT_PROTOCOL], "no protocol that is served here")
 
     def test_bad_certificates(self) -> None:
-        """Expired and foreign certificates, and those not for clients, are refused."""
+        """Expired and foreign certificates, and those not for clients, are rejected."""
         clock = self.issuer.clock
         clock.advance(3600)
         early = self.issuer.node()
@@ -143,9 +143,9 @@ class ServerContextsTests(TestCase):
                 self.refuses(credentials, [TUNNEL_PROTOCOL], why)
 
     def test_old_versions(self) -> None:
-        """TLS 1.1 is refused."""
+        """TLS 1.1 is rejected."""
         context = client_context(self.issuer.node(), [TUNNEL_PROTOCOL], SSL.TLS1_1_VERSION)
-        # OpenSSL offers so old a version only when its own security level is lowered.
+        # OpenSSL offers this old version only if its security level is lowered.
         context.set_cipher_list(b"DEFAULT:@SECLEVEL=0")
         client = SSL.Connection(context, None)
         client.set_connect_state()
@@ -181,27 +181,27 @@ class ServerContextsTests(TestCase):
                 )
 
     def test_interface(self) -> None:
-        """It is what Twisted's TLS makes its server connections with."""
+        """The contexts provide the interface of Twisted's TLS for servers."""
         verifyObject(IOpenSSLServerConnectionCreator, self.contexts)
 
 
 class ClientContextsTests(TestCase):
-    """Which servers an agent believes."""
+    """Verification of servers by an agent."""
 
     def setUp(self) -> None:
-        """Make an agent's contexts."""
+        """Create an agent's contexts."""
         self.issuer = Issuer.make(self)
         self.contexts = ClientContexts(self.issuer.node())
         self.refusals: list[ServerNotTrusted] = []
 
     def connect(self, server_name: str, credentials: Credentials) -> SSL.Connection:
-        """Run a handshake with a server, and give the server's side."""
+        """Run a handshake with a server, and return the server's side."""
         accepting = accept(ServerContexts(credentials))
         handshake(dial(self.contexts, server_name, self.refusals.append), accepting)
         return accepting
 
     def refuses(self, server_name: str, credentials: Credentials, why: str) -> None:
-        """Assert that the agent turns away, and says why."""
+        """Assert that the agent rejects the server, with a reason."""
         self.refusals.clear()
         with self.assertRaises(SSL.Error):
             self.connect(server_name, credentials)
@@ -210,7 +210,7 @@ class ClientContextsTests(TestCase):
         self.assertIn(server_name, str(self.refusals[0]))
 
     def server(self, *names: str) -> Credentials:
-        """Make a certificate for names and addresses."""
+        """Issue a certificate for names and addresses."""
         key = new_key()
         hosts = [name for name in names if not host_is_address(name)]
         addresses = [ip_address(name) for name in names if host_is_address(name)]
@@ -218,23 +218,23 @@ class ClientContextsTests(TestCase):
         return self.issuer.authority.credentials(key, certificate)
 
     def test_name(self) -> None:
-        """A server is verified by its name, which it also learns (SNI)."""
+        """A server is verified by its name, which is sent in SNI."""
         server = self.connect("server.test", self.server("server.test"))
         self.assertEqual(server.get_servername(), b"server.test")
 
     def test_addresses(self) -> None:
-        """A server is verified by its address, which is not sent as a name."""
+        """A server is verified by its address, which is not sent in SNI."""
         for address in ("192.0.2.1", "2001:db8::1"):
             server = self.connect(address, self.server(address))
             self.assertIsNone(server.get_servername())
 
     def test_zone(self) -> None:
-        """That of a link-local address is this machine's affair; its certificate has none."""
+        """The zone of a link-local address is ignored, since no certificate contains one."""
         self.connect("fe80::1%eth0", self.server("fe80::1"))
         self.refuses("fe80::2%eth0", self.server("fe80::1"), "is for fe80::1 and not for")
 
     def test_wrong_name(self) -> None:
-        """A server with a certificate for other names is refused, and they are named."""
+        """A server with a certificate for other names is rejected, and the error lists them."""
         self.refuses(
             "other.test", self.server("server.test", "192.0.2.1"), "is for server.test, 192.0.2.1"
         )
@@ -259,7 +259,7 @@ class ClientContextsTests(TestCase):
             self.assertIs(presents, accepting.get_peer_certificate() is not None)
 
     def test_no_authority_is_presented(self) -> None:
-        """A server has its own, and would keep one more for each agent; others are sent along."""
+        """Root certificates are not sent to the server, but other certificates of the chain are."""
         node = self.issuer.node()
         between = Issuer.make(self).server().certificate
         link = self.link(node.authorities[0])
@@ -267,7 +267,7 @@ class ClientContextsTests(TestCase):
             ((), []),
             (node.chain, []),
             ((between, *node.chain), [between]),
-            # A server may need it to come from a new key of its authority to the old one.
+            # A server may need a cross-certificate from a new key of its authority to the old one.
             ((link,), [link]),
         ):
             self.contexts = ClientContexts(
@@ -275,11 +275,11 @@ class ClientContextsTests(TestCase):
             )
             accepting = accept(ServerContexts(self.server("server.test")))
             handshake(dial(self.contexts, "server.test", self.refusals.append), accepting)
-            # At a server it is without the node's own (SSL_get_peer_cert_chain(3)).
+            # A server's list lacks the node's own certificate (SSL_get_peer_cert_chain(3)).
             self.assertEqual(sent, accepting.get_peer_cert_chain(as_cryptography=True) or [])
 
     def link(self, authority: x509.Certificate) -> x509.Certificate:
-        """Return a certificate with one name twice that its own key has not signed."""
+        """Return a certificate with equal subject and issuer that another key has signed."""
         builder = x509.CertificateBuilder(
             authority.subject,
             authority.subject,
@@ -291,7 +291,7 @@ class ClientContextsTests(TestCase):
         return builder.sign(new_key(), SHA256())
 
     def test_foreign_authority(self) -> None:
-        """A server of another authority is refused."""
+        """A server of another authority is rejected."""
         foreign = Issuer.make(self).server()
         both = Credentials(
             foreign.key, foreign.certificate, foreign.chain, self.contexts.credentials.authorities
@@ -299,12 +299,12 @@ class ClientContextsTests(TestCase):
         self.refuses("server.test", both, "not from the authority that is trusted here")
 
     def test_nodes_are_no_servers(self) -> None:
-        """A node's certificate does not make a server, whatever its names."""
+        """A node's certificate is not accepted as a server's, whatever its names."""
         node = self.issuer.node("server.test")
         self.refuses("server.test", node, "not valid for this use")
 
     def test_expired_server(self) -> None:
-        """An expired server certificate is refused, and the reason is said."""
+        """An expired server certificate is rejected with the reason."""
         key = new_key()
         certificate = self.issuer.authority.sign_server(
             key.public_key(), ["server.test"], (), lifetime=-1
@@ -315,15 +315,15 @@ class ClientContextsTests(TestCase):
         self.refuses("server.test", expired, words)
 
     def test_interface(self) -> None:
-        """It gives what Twisted's TLS makes its client connections with."""
+        """The creator provides the interface of Twisted's TLS for clients."""
         verifyObject(IOpenSSLClientConnectionCreator, self.contexts.creator("server.test"))
 
 
 class LiveContextsTests(TestCase):
-    """Several contexts that follow one certificate."""
+    """Several contexts that use one certificate."""
 
     def test_all_or_none(self) -> None:
-        """When one of them cannot take new credentials, none of them does."""
+        """If one of them cannot use new credentials, none does."""
         issuer = Issuer.make(self)
         old, new = issuer.server(), issuer.server()
         current = [old]
@@ -341,7 +341,7 @@ class LiveContextsTests(TestCase):
             self.assertIs(contexts.credentials, new)
 
     def test_clock_that_is_ahead(self) -> None:
-        """Authorities are replaced also while a certificate has expired by the clock."""
+        """Authorities are replaced even while a certificate has expired by the clock."""
         issuer = Issuer.make(self)
         former = issuer.node()
         live = LiveContexts(issuer.clock)
@@ -355,7 +355,7 @@ class LiveContextsTests(TestCase):
 
 
 class RotationTests(TestCase):
-    """New certificates come into use for the handshakes that follow, and only for them."""
+    """New certificates are used for later handshakes only."""
 
     def setUp(self) -> None:
         """Connect an agent and a server."""
@@ -366,19 +366,19 @@ class RotationTests(TestCase):
         self.live = self.connect()
 
     def connect(self) -> tuple[SSL.Connection, SSL.Connection]:
-        """Run a handshake with what is in use."""
+        """Run a handshake with the current contexts."""
         client = dial(self.client, "server.test", self.fail)
         server = accept(self.server)
         handshake(client, server)
         return client, server
 
     def serials(self, pair: tuple[SSL.Connection, SSL.Connection]) -> tuple[int, int]:
-        """Return what client and server have presented."""
+        """Return the certificates that client and server have presented."""
         client, server = pair
         return peer_serial(server), peer_serial(client)
 
     def test_rotation(self) -> None:
-        """The live connection keeps its certificates and goes on; the next has the new ones."""
+        """An existing connection keeps its certificates and continues; the next has new ones."""
         before = self.serials(self.live)
         new_node, new_server = self.issuer.node(), self.issuer.server()
         self.client.rotate(new_node, self.now)
@@ -393,7 +393,7 @@ class RotationTests(TestCase):
         )
 
     def test_broken_credentials(self) -> None:
-        """Credentials that cannot be used are refused, and the old ones stay in use."""
+        """Unusable credentials are rejected, and the old ones stay in use."""
         good, other = self.issuer.node(), self.issuer.node()
         expired = self.issuer.expired_node()
         before = self.serials(self.live)

@@ -1,4 +1,4 @@
-"""The state directory: closed to others, and never half written."""
+"""The state directory: access by others, and atomic writes."""
 
 from __future__ import annotations
 
@@ -31,31 +31,31 @@ class StateDirectoryTests(SynchronousTestCase):
     """:class:`StateDirectory`."""
 
     def setUp(self) -> None:
-        """Choose a path where nothing is."""
+        """Choose a path that does not exist."""
         self.path = Path(self.mktemp())
 
     def refused(self, path: Path | None = None) -> str:
-        """Open the directory in vain, and give the reason."""
+        """Return the error of opening the directory."""
         error = self.assertRaises(StateError, StateDirectory.open, path or self.path)
         text = str(error)
         self.assertEqual(len(text.splitlines()), 1)
         return text
 
     def test_created(self) -> None:
-        """A missing directory is made, closed to everybody else, whatever the umask."""
+        """A missing directory is created without access for others, whatever the umask."""
         former = os.umask(0)
         self.addCleanup(os.umask, former)
         StateDirectory.open(self.path / "deep")
         self.assertEqual(mode(self.path / "deep"), 0o700)
 
     def test_empty_one_is_closed(self) -> None:
-        """An empty directory that is open to others is closed to them."""
+        """An empty directory that is open to others is made private."""
         self.path.mkdir(mode=0o755)
         StateDirectory.open(self.path)
         self.assertEqual(mode(self.path), 0o700)
 
     def test_open_to_others(self) -> None:
-        """A directory with content that others can enter is refused, and left as it is."""
+        """A directory with content that others can enter is rejected, and not changed."""
         for bits in (0o755, 0o770, 0o701, 0o1777):
             path = Path(self.mktemp())
             path.mkdir()
@@ -68,7 +68,7 @@ class StateDirectoryTests(SynchronousTestCase):
             self.assertEqual(mode(path), bits)
 
     def test_group_may_list(self) -> None:
-        """Group members may be let in to a socket in the directory."""
+        """Group members may be allowed to reach a socket in the directory."""
         self.path.mkdir()
         (self.path / "file").touch()
         self.path.chmod(0o750)
@@ -76,7 +76,7 @@ class StateDirectoryTests(SynchronousTestCase):
         self.assertEqual(mode(self.path), 0o750)
 
     def test_file_in_the_way(self) -> None:
-        """A file where the directory should be is named as the problem."""
+        """A file in the place of the directory is an error that names it."""
         self.path.touch()
         self.assertEqual(
             self.refused(), f"{self.path} is not a directory: remove it or choose another"
@@ -84,7 +84,7 @@ class StateDirectoryTests(SynchronousTestCase):
         self.assertIn("is not a directory, or lies below a file", self.refused(self.path / "below"))
 
     def test_system_errors(self) -> None:
-        """Whatever the operating system refuses becomes a line with the path and a fix."""
+        """Errors of the operating system become one line with the path and a fix."""
         for number, phrase in {
             errno.EACCES: "install -d -m 0700",
             errno.EROFS: "read-only",
@@ -99,13 +99,13 @@ class StateDirectoryTests(SynchronousTestCase):
             self.assertIn(phrase, text)
 
     def test_unreadable(self) -> None:
-        """A directory without permissions for its user is refused before anything is tried."""
+        """A directory without permissions for its user is rejected before anything else."""
         self.path.mkdir()
         with mock.patch("os.access", return_value=False):
             self.assertIn("is not accessible to user id", self.refused())
 
     def test_a_place_where_nothing_can_be_made(self) -> None:
-        """It is said which directory it is that this user may not write to, or not enter."""
+        """The error names the directory that this user may not write to, or not enter."""
         if os.geteuid() != 0:
             raise SkipTest("only root can become another user")
         above = Path(tempfile.mkdtemp())
@@ -133,7 +133,7 @@ class StateDirectoryTests(SynchronousTestCase):
             os.seteuid(0)
 
     def test_read_only(self) -> None:
-        """On a read-only file system the line does not ask for another owner or mode."""
+        """On a read-only file system, the error does not suggest another owner or mode."""
         self.path.mkdir()
         status = mock.Mock(f_flag=os.ST_RDONLY)
         with (
@@ -143,16 +143,16 @@ class StateDirectoryTests(SynchronousTestCase):
             self.assertIn("is on a read-only file system", self.refused())
 
     def test_foreign_owner(self) -> None:
-        """Another user's directory is refused: they could replace the keys in it."""
+        """Another user's directory is rejected, since its owner could replace the keys."""
         self.path.mkdir(mode=0o700)
         with mock.patch("os.geteuid", return_value=os.stat(self.path).st_uid + 1):
             if os.stat(self.path).st_uid == 0:
-                # What belongs to root is trusted, so root's directory cannot show it.
+                # Root's files are trusted, so a directory of root cannot test this.
                 os.chown(self.path, 12345, -1)
             self.assertIn("belongs to another user", self.refused())
 
     def test_foreign_to_root(self) -> None:
-        """Root uses no other user's directory, but may change what is in one by a command."""
+        """Root does not use another user's directory, but a command may change one."""
         if os.geteuid() != 0:
             raise SkipTest("only root can give a directory away")
         for content in ((), ("ca.key",)):
@@ -168,7 +168,7 @@ class StateDirectoryTests(SynchronousTestCase):
             StateDirectory.open_existing(path)
 
     def test_symbolic_link(self) -> None:
-        """A link is not followed, whoever has made it and wherever it leads."""
+        """A symbolic link is not followed, whoever created it and whatever its target."""
         there = Path(self.mktemp()).absolute()
         there.mkdir(mode=0o700)
         for target in (there, Path(self.mktemp()).absolute()):
@@ -181,7 +181,7 @@ class StateDirectoryTests(SynchronousTestCase):
         self.assertEqual(os.listdir(there), [])
 
     def test_exposed(self) -> None:
-        """A directory that others could put another one in the place of is refused."""
+        """A directory that others could replace is rejected."""
         above = self.path / "above"
         above.mkdir(parents=True)
         for bits, refused in ((0o777, True), (0o1777, False), (0o775, False), (0o703, True)):
@@ -199,7 +199,7 @@ class StateDirectoryTests(SynchronousTestCase):
                     path.rmdir()
 
     def test_exposed_behind_a_link(self) -> None:
-        """What a link above leads to is looked at, and whose link it is."""
+        """For a link in the path, its owner and its target are checked."""
         if os.geteuid() != 0:
             raise SkipTest("only root can make another user's link")
         (self.path / "real").mkdir(parents=True)
@@ -216,14 +216,14 @@ class StateDirectoryTests(SynchronousTestCase):
         self.assertIn("is a symbolic link of another user (id 12345)", self.refused(link / "state"))
 
     def test_made_above(self) -> None:
-        """Directories above that are missing are made so that others cannot write to them."""
+        """Missing parent directories are created so that others cannot write to them."""
         former = os.umask(0)
         self.addCleanup(os.umask, former)
         StateDirectory.open(self.path / "one" / "two")
         self.assertEqual((mode(self.path), mode(self.path / "one")), (0o755, 0o755))
 
     def test_existing_is_demanded(self) -> None:
-        """A command on somebody else's state does not create a directory."""
+        """A command on another process's state does not create a directory."""
         error = self.assertRaises(StateError, StateDirectory.open_existing, self.path)
         self.assertEqual(str(error), f"{self.path} does not exist: check the path")
         self.assertFalse(self.path.exists())
@@ -233,7 +233,7 @@ class StateFileTests(SynchronousTestCase):
     """Files in the state directory."""
 
     def setUp(self) -> None:
-        """Make an empty directory."""
+        """Create an empty directory."""
         self.directory = StateDirectory.open(self.mktemp())
         self.path = self.directory.path
 
@@ -246,7 +246,7 @@ class StateFileTests(SynchronousTestCase):
         self.assertEqual(os.listdir(self.path), ["key"])
 
     def test_root_writes_for_the_owner(self) -> None:
-        """What root writes into another user's directory is readable for that user."""
+        """A file that root writes into another user's directory is readable for that user."""
         if os.geteuid() != 0:
             raise SkipTest("only root can write for other users")
         os.chown(self.path, 12345, 12346)
@@ -261,7 +261,7 @@ class StateFileTests(SynchronousTestCase):
             self.assertEqual((status.st_uid, status.st_gid), (12345, 12346))
 
     def test_failed_write_keeps_the_old(self) -> None:
-        """When writing fails, the old content stays and no temporary file does."""
+        """If writing fails, the old content remains and no temporary file does."""
         self.directory.write("key", b"old")
         with mock.patch("os.fsync", side_effect=OSError(errno.ENOSPC, "full")):
             error = self.assertRaises(StateError, self.directory.write, "key", b"new")
@@ -291,7 +291,7 @@ class StateFileTests(SynchronousTestCase):
         self.assertEqual(self.directory.fingerprint("list"), self.directory.fingerprint("list"))
 
     def test_symbolic_links(self) -> None:
-        """Symbolic links are not read, and replaced rather than followed when writing."""
+        """Symbolic links are not read, and are replaced, not followed, by a write."""
         outside = Path(self.mktemp())
         outside.write_bytes(b"outside")
         (self.path / "key").symlink_to(outside.absolute())
@@ -302,13 +302,13 @@ class StateFileTests(SynchronousTestCase):
         self.assertEqual(self.directory.read("key"), b"inside")
 
     def test_linked_subdirectory(self) -> None:
-        """A subdirectory is not looked for behind a symbolic link."""
+        """A symbolic link is not accepted as a subdirectory."""
         (self.path / "nodes").symlink_to(Path(self.mktemp()).absolute())
         error = self.assertRaises(StateError, self.directory.subdirectory, "nodes")
         self.assertIn("is a symbolic link", str(error))
 
     def test_root_gives_away_no_linked_file(self) -> None:
-        """What a directory's owner has linked to the lock stays with whom it belongs to."""
+        """A file that the directory's owner has hard-linked to the lock keeps its owner."""
         if os.geteuid() != 0:
             raise SkipTest("only root can give files away")
         other = self.path.parent / f"{self.path.name}-other"
@@ -320,7 +320,7 @@ class StateFileTests(SynchronousTestCase):
         self.assertEqual(other.stat().st_uid, 0)
 
     def test_directory_in_place_of_a_file(self) -> None:
-        """A directory where a file is due is named as the problem, reading and writing."""
+        """A directory in the place of a file is an error that names it, for reads and writes."""
         (self.path / "key").mkdir()
         for attempt in (
             lambda: self.directory.read("key"),
@@ -331,13 +331,13 @@ class StateFileTests(SynchronousTestCase):
             self.assertIn("remove it", str(error))
 
     def test_pipe_in_place_of_a_file(self) -> None:
-        """A named pipe is refused at once rather than waited for."""
+        """A named pipe is rejected at once, without blocking."""
         os.mkfifo(self.path / "key")
         error = self.assertRaises(StateError, self.directory.read, "key")
         self.assertIn("is not a plain file", str(error))
 
     def test_foreign_files(self) -> None:
-        """What another user has written is not read, nor what one can change."""
+        """Files that another user has written, or can change, are not read."""
         if os.geteuid() != 0:
             raise SkipTest("only root can give a file away")
         self.directory.write("ca.key", b"foreign")
@@ -355,7 +355,7 @@ class StateFileTests(SynchronousTestCase):
             self.assertIn(f"list can be changed by other users (mode {bits:04o})", str(error))
 
     def test_open_secret(self) -> None:
-        """A secret that others can read is refused; what is public may be read by all."""
+        """A secret that others can read is rejected; other files may be readable for all."""
         self.directory.write("key", b"secret")
         (self.path / "key").chmod(0o640)
         error = self.assertRaises(StateError, self.directory.read, "key", secret=True)
@@ -363,7 +363,7 @@ class StateFileTests(SynchronousTestCase):
         self.assertEqual(self.directory.read("key"), b"secret")
 
     def test_too_long(self) -> None:
-        """A file that is far longer than anything we keep is not read into memory."""
+        """A file far longer than any of ours is not read into memory."""
         with open(self.path / "key", "wb") as file:
             file.truncate(1 << 30)
         error = self.assertRaises(StateError, self.directory.read, "key")
@@ -381,10 +381,10 @@ class StateFileTests(SynchronousTestCase):
 
 
 class LedElsewhereTests(SynchronousTestCase):
-    """A user's directory in which root changes something, while that user moves it about."""
+    """A user's directory that root changes while the user moves it."""
 
     def setUp(self) -> None:
-        """Make the user's directory, and one of root's."""
+        """Create the user's directory, and one of root's."""
         if os.geteuid() != 0:
             raise SkipTest("only root can give a directory away")
         self.home = Path(self.mktemp()).absolute()
@@ -400,30 +400,30 @@ class LedElsewhereTests(SynchronousTestCase):
         (self.roots / "list").write_bytes(b"root's")
 
     def lead_itself(self) -> None:
-        """Put a link to root's directory into its place."""
+        """Replace the directory by a link to root's."""
         self.state.rename(self.home / "moved")
         self.state.symlink_to(self.roots)
 
     def lead_above(self) -> None:
-        """Put a link into the place of the directory above."""
+        """Replace the parent directory by a link."""
         self.home.rename(f"{self.home}.moved")
         self.home.symlink_to(self.above)
         os.chown(self.home, 12345, 12345, follow_symlinks=False)
 
     def lock(self) -> None:
-        """Take the lock."""
+        """Acquire the lock."""
         with self.directory.lock():
             self.fail("it is locked elsewhere")
 
     def assert_untouched(self) -> None:
-        """Nothing has happened to root's directory."""
+        """Assert that root's directory is unchanged."""
         self.assertEqual(os.listdir(self.roots), ["list"])
         self.assertEqual((self.roots / "list").read_bytes(), b"root's")
         self.assertEqual([path.stat().st_uid for path in (self.roots, self.roots / "list")], [0, 0])
         self.assertEqual(mode(self.roots), 0o711)
 
     def refuses(self, lead: Callable[[], None]) -> None:
-        """Everything is refused where the path leads elsewhere."""
+        """Assert that all operations are rejected after the path was redirected."""
         lead()
         for access in (
             partial(self.directory.write, "list", b"new"),
@@ -446,11 +446,11 @@ class LedElsewhereTests(SynchronousTestCase):
         self.refuses(self.lead_itself)
 
     def test_above(self) -> None:
-        """What a link above leads to is not that user's, and so not used."""
+        """The target of a link above it does not belong to the user, and is not used."""
         self.refuses(self.lead_above)
 
     def test_while_it_is_written(self) -> None:
-        """What has begun stays where it has begun."""
+        """A write that has begun continues in the original directory."""
         leads = iter([self.lead_above])
 
         def led(_: int) -> None:
@@ -466,20 +466,20 @@ class LedElsewhereTests(SynchronousTestCase):
 
 
 class HoldTests(SynchronousTestCase):
-    """One process has the directory at a time."""
+    """Only one process at a time uses the directory."""
 
     def setUp(self) -> None:
-        """Make a directory."""
+        """Create a directory."""
         self.path = Path(self.mktemp()).absolute()
         self.directory = StateDirectory.open(self.path)
 
     def refused(self) -> str:
-        """Try in vain to hold it, and give the reason."""
+        """Return the error of a second holder."""
         error = self.assertRaises(StateError, StateDirectory.open(self.path).hold)
         return str(error)
 
     def test_held(self) -> None:
-        """A second one is refused and told who has it; files are still read and written."""
+        """A second holder gets an error with the first one; files can still be read and written."""
         release = self.directory.hold()
         for _ in range(2):
             self.assertEqual(
@@ -495,7 +495,7 @@ class HoldTests(SynchronousTestCase):
         StateDirectory.open(self.path).hold()()
 
     def test_the_end_of_a_process_lets_go(self) -> None:
-        """Whatever ends it, and what is left behind keeps nobody out."""
+        """The lock ends with the process, and leftover files do not exclude others."""
         program = (
             "import sys\n"
             "from yurttunnel.pki.directory import StateDirectory\n"
@@ -519,7 +519,7 @@ class HoldTests(SynchronousTestCase):
         self.assertEqual(self.directory.names(), [])
 
     def test_a_member_of_the_group(self) -> None:
-        """Who may enter and list the directory can lock nothing by which others are kept out."""
+        """A group member who may list the directory cannot lock files to exclude others."""
         if os.geteuid() != 0:
             raise SkipTest("only root can become a member of a group")
         os.chown(self.path, -1, 12346)
@@ -551,7 +551,7 @@ class HoldTests(SynchronousTestCase):
             member.communicate()
 
     def test_files_that_are_locked(self) -> None:
-        """They are plain files of ours that nobody else can open, and no link is followed."""
+        """Lock files must be regular, private files of the owner; links are not followed."""
 
         def lock() -> None:
             with self.directory.lock():
@@ -576,7 +576,7 @@ class HoldTests(SynchronousTestCase):
                 path.rmdir() if path.is_dir() else path.unlink()
 
     def test_foreign_files_that_are_locked(self) -> None:
-        """Another user's file is none by which that one could keep others out."""
+        """A lock file of another user is rejected, since that user could hold the lock."""
         if os.geteuid() != 0:
             raise SkipTest("only root can give a file away")
         path = self.path / HELD
@@ -585,7 +585,7 @@ class HoldTests(SynchronousTestCase):
         self.assertIn("belongs to another user (id 12345)", self.refused())
 
     def test_who_it_is_may_not_be_known(self) -> None:
-        """A process of another container has no number here."""
+        """A process in another container has the number 0."""
         release = self.directory.hold()
         self.addCleanup(release)
         for content in ("", "1: FLOCK  ADVISORY  WRITE 7 00:00:1 0 EOF\n", "garbage\n"):
@@ -595,7 +595,7 @@ class HoldTests(SynchronousTestCase):
             self.assertIn("in use by another process,", self.refused())
 
     def test_without_locks(self) -> None:
-        """A file system that knows none keeps nobody out, which is told, nor from starting."""
+        """A file system without locks excludes nobody, which is logged, and permits a start."""
         for number in (errno.ENOLCK, errno.EOPNOTSUPP):
             with (
                 capturedLogs() as events,
@@ -611,7 +611,7 @@ class HoldTests(SynchronousTestCase):
             self.assertIn(f"{self.path} is on a file system without locks: a second", texts[0])
 
     def test_locks_that_fail(self) -> None:
-        """Anything else that is wrong with a lock is a reason not to go on."""
+        """All other errors of locks prevent the start."""
         with mock.patch("fcntl.flock", side_effect=OSError(errno.EIO, "broken")):
             self.assertIn("(broken)", self.refused())
             error = self.assertRaises(StateError, self.directory.lock().__enter__)
@@ -622,15 +622,15 @@ class HoldTests(SynchronousTestCase):
 
 
 class ReserveTests(SynchronousTestCase):
-    """Room that is kept for what must be written."""
+    """Disk space reserved for writes that must succeed."""
 
     def setUp(self) -> None:
-        """Make a directory."""
+        """Create a directory."""
         self.path = Path(self.mktemp())
         self.directory = StateDirectory.open(self.path)
 
     def test_kept_and_used(self) -> None:
-        """It takes room on the disk, is made once, and is no file of the directory."""
+        """The reserve uses disk space, is created once, and is not listed as a file."""
         self.assertFalse(self.directory.use_reserve())
         self.directory.reserve(64 * 1024)
         status = (self.path / RESERVE).stat()
@@ -645,7 +645,7 @@ class ReserveTests(SynchronousTestCase):
         self.assertEqual(os.listdir(self.path), [LOCK])
 
     def test_more(self) -> None:
-        """More is kept when more is wanted, and what there was where there is no more."""
+        """It grows on demand, and stays as it was if the disk is full."""
         for size in (64 * 1024, 256 * 1024):
             self.directory.reserve(size)
             self.assertGreaterEqual((self.path / RESERVE).stat().st_blocks * 512, size)
@@ -655,7 +655,7 @@ class ReserveTests(SynchronousTestCase):
         self.assertEqual((self.path / RESERVE).stat().st_size, 256 * 1024)
 
     def test_no_room(self) -> None:
-        """On a full disk nothing of it is left."""
+        """If the disk is full, no reserve is left behind."""
         with mock.patch("os.posix_fallocate", side_effect=OSError(errno.ENOSPC, "full")):
             error = self.assertRaises(StateError, self.directory.reserve, 1)
         self.assertTrue(error.disk_is_full)

@@ -1,4 +1,4 @@
-"""The certificates that the server makes for itself and its callers."""
+"""The certificates that the server issues for itself and its callers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ServingCertificateTests(TestCase):
     """``server.pem``."""
 
     def setUp(self) -> None:
-        """Make an authority and an empty directory."""
+        """Create an authority and an empty directory."""
         self.clock = clock_now()
         self.authority = Issuer.make(self, self.clock).authority
         self.directory = state_directory(self)
@@ -46,7 +46,7 @@ class ServingCertificateTests(TestCase):
         return renewal.current.certificate
 
     def test_names(self) -> None:
-        """It is for the bind address, the names given, the machine's name and loopback."""
+        """It is for the bind address, the given names, the machine's name and loopback."""
         names = names_in(self.load("192.0.2.1", "Tunnel.example", "203.0.113.5", ""))
         machine = socket.gethostname().lower()
         self.assertEqual(
@@ -63,7 +63,7 @@ class ServingCertificateTests(TestCase):
         )
 
     def test_wildcard(self) -> None:
-        """For a wildcard it has the machine's addresses instead."""
+        """For a wildcard address it has the machine's addresses instead."""
         own = own_addresses()
         names = set(names_in(self.load("::")))
         self.assertLessEqual({str(address) for address in own}, names)
@@ -71,11 +71,11 @@ class ServingCertificateTests(TestCase):
         self.assertNotIn("0.0.0.0", names_in(self.load("0.0.0.0")))
 
     def test_zone(self) -> None:
-        """It is for an address whatever interface the server listens on by it."""
+        """An address has no zone in the certificate."""
         self.assertIn("fe80::1", names_in(self.load("fe80::1%lo")))
 
     def test_not_kept(self) -> None:
-        """A certificate that cannot be kept is an error, unless it is for want of room."""
+        """A certificate that cannot be stored is an error, except on a full disk."""
         for number, kind in ((errno.ENOSPC, None), (errno.EIO, StateError)):
             with mock.patch("os.fsync", side_effect=OSError(number, "no")):
                 if kind is None:
@@ -85,13 +85,13 @@ class ServingCertificateTests(TestCase):
         self.assertEqual([], self.directory.names())
 
     def test_kept(self) -> None:
-        """A restart keeps it, also when fewer names are wanted."""
+        """A restart keeps it, even if fewer names are needed."""
         first = self.load("192.0.2.1", "a.test")
         self.assertEqual(self.load("192.0.2.1", "a.test"), first)
         self.assertEqual(self.load("192.0.2.1"), first)
 
     def test_reissued(self) -> None:
-        """Another name, another authority or a late date give a new one."""
+        """Another name, another authority or a certificate near its end cause a new one."""
         first = self.load()
         second = self.load("192.0.2.2")
         self.assertNotEqual(second, first)
@@ -102,14 +102,14 @@ class ServingCertificateTests(TestCase):
         self.assertNotEqual(self.load("192.0.2.2"), third)
 
     def test_broken(self) -> None:
-        """A broken file is replaced: nothing is lost with it."""
+        """A broken file is replaced, since nothing is lost."""
         self.load()
         self.directory.write("server.pem", b"nonsense")
         self.load()
         self.assertIn(b"BEGIN CERTIFICATE", self.directory.read("server.pem") or b"")
 
     def test_bad_name(self) -> None:
-        """A name that no certificate can have is an error that quotes it."""
+        """An invalid name is an error that quotes it."""
         error = self.assertRaises(StateError, self.load, "192.0.2.1", "münchen.example")
         self.assertIn("'münchen.example' cannot be in", str(error))
 
@@ -118,14 +118,14 @@ class CallerCertificateTests(TestCase):
     """``client.crt`` and ``client.key``."""
 
     def setUp(self) -> None:
-        """Make the pair."""
+        """Create the pair."""
         self.clock = clock_now()
         self.authority = Issuer.make(self, self.clock).authority
         self.directory = state_directory(self)
         self.first = self.ensure()
 
     def ensure(self) -> bytes:
-        """See to the pair, check that it fits, and give the certificate."""
+        """Create or load the pair, check that it matches, and return the certificate."""
         own_certificate(
             self.clock,
             self.authority,
@@ -142,11 +142,11 @@ class CallerCertificateTests(TestCase):
         return content
 
     def test_kept(self) -> None:
-        """A good pair is kept."""
+        """A valid pair is kept."""
         self.assertEqual(self.ensure(), self.first)
 
     def test_replaced(self) -> None:
-        """A pair that is late, broken, mixed up or of another authority is replaced."""
+        """A pair that is near its end, broken, mismatched or of another authority is replaced."""
         self.clock.advance(250 * DAY)
         second = self.ensure()
         self.assertNotEqual(second, self.first)

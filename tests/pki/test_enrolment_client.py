@@ -1,4 +1,4 @@
-"""The agent's end of the enrolment exchange, over TLS in memory."""
+"""The agent's side of the enrolment protocol, over TLS in memory."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ from yurttunnel.pki.token import JoinToken
 
 
 class Silent(Protocol):
-    """A server that takes everything and says nothing."""
+    """A server that accepts all data and does not respond."""
 
 
 class Scripted(Protocol):
-    """A server that answers the first bytes with what it was told."""
+    """A server that responds to the first data with a given message."""
 
     def __init__(self, answer: bytes) -> None:
         self._answer = answer
         self.received = b""
 
     def dataReceived(self, data: bytes) -> None:
-        """Answer, once."""
+        """Respond, once."""
         self.received += data
         assert self.transport is not None
         self.transport.write(self._answer)
@@ -69,12 +69,12 @@ class Scripted(Protocol):
 
 
 def framed(content: bytes) -> bytes:
-    """Put the length before a message."""
+    """Prefix a message with its length."""
     return struct.pack("!I", len(content)) + content
 
 
 class _Ahead:
-    """The clock of the tests, and a time of day that is so many seconds ahead of the server's."""
+    """The test clock, with a time of day that is ahead of the server's by some seconds."""
 
     def __init__(self, clock: Clock, ahead: float) -> None:
         self.seconds = clock.seconds
@@ -83,22 +83,22 @@ class _Ahead:
 
 
 class ClientTests(World):
-    """The agent's end, against servers good and bad."""
+    """The agent's side, with correct and incorrect servers."""
 
     def setUp(self) -> None:
-        """Run a good server."""
+        """Start a correct server."""
         super().setUp()
         self.key = new_key()
         self.serve(self.issuer.server("server.test"))
 
     def tearDown(self) -> None:
-        """See that every connection was closed, and no timer left."""
+        """Assert that all connections were closed, and no timer is left."""
         self.network.settle()
         self.assertEqual(self.network.open_connections, 0)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def serve(self, credentials: Credentials, build: Callable[[], Protocol] | None = None) -> None:
-        """Run a server with these credentials; by default it knows its trade."""
+        """Start a server with these credentials, by default with the enrolment protocol."""
         factory = EnrolmentFactory(self.clock, self.admission)
         if build is not None:
             factory.buildProtocol = lambda addr: build()
@@ -127,7 +127,7 @@ class ClientTests(World):
         return enrolling
 
     def joined(self, chain: Chain, key: PrivateKey) -> Credentials:
-        """Join what was issued with its key."""
+        """Combine an issued chain with its key."""
         certificate, authority = chain
         return Credentials(key, certificate, (authority,), (authority,))
 
@@ -142,7 +142,7 @@ class ClientTests(World):
         return renewing
 
     def fails(self, expected: type[Exception], words: str, deferred: Deferred[Credentials]) -> None:
-        """Assert how an exchange has failed."""
+        """Assert the error of an exchange."""
         failure = self.failureResultOf(deferred, expected)
         self.assertIn(words, str(failure.value))
 
@@ -165,13 +165,13 @@ class ClientTests(World):
         self.successResultOf(self.enroll("fe80::1%eth0"))
 
     def test_by_a_name_with_an_underscore(self) -> None:
-        """A server that is dialed by such a name, as containers have, is verified by it."""
+        """A server whose dialed name has an underscore, as containers have, is verified by it."""
         self.serve(self.issuer.server("my_server", "localhost"))
         self.successResultOf(self.enroll("my_server"))
         self.fails(ServerNotTrusted, "and not for your_server", self.enroll("your_server"))
 
     def test_a_name_that_cannot_be_verified(self) -> None:
-        """A server whose certificate has no other name than such a one is not trusted."""
+        """A server whose certificate has only such a name is not trusted."""
         self.refuses_to_send(
             self.issuer.server("my_server"),
             "no name that can be verified",
@@ -180,7 +180,7 @@ class ClientTests(World):
         )
 
     def test_refused(self) -> None:
-        """The server's refusal arrives with its code and sentence."""
+        """The server's rejection is raised with its code and sentence."""
         token = JoinToken(self.token.token_id, "0" * 32, self.token.pin)
         failure = self.failureResultOf(self.enroll(token=token), EnrolmentRefused)
         self.assertEqual(failure.value.code, Refusal.BAD_TOKEN)
@@ -198,7 +198,7 @@ class ClientTests(World):
         expected: type[Exception] = ServerNotTrusted,
         name: str = "server.test",
     ) -> None:
-        """Assert that a server gets nothing of the token, because it is not trusted."""
+        """Assert that an untrusted server does not receive the token."""
         scripted = Scripted(b"")
         self.serve(credentials, lambda: scripted)
         self.fails(expected, words, self.enroll(name, token))
@@ -217,7 +217,7 @@ class ClientTests(World):
         )
 
     def test_borrowed_authority(self) -> None:
-        """Sending along the pinned certificate does not make a server belong to it."""
+        """A server that only adds the pinned certificate to its chain is not trusted."""
         foreign = Issuer.make(self).server()
         borrowed = Credentials(
             foreign.key,
@@ -232,24 +232,24 @@ class ClientTests(World):
         self.refuses_to_send(self.issuer.server("other.test"), "is for other.test", self.token)
 
     def test_node_as_server(self) -> None:
-        """A token is not sent to a node that poses as the server."""
+        """A token is not sent to a node that impersonates the server."""
         self.refuses_to_send(self.issuer.node("server.test"), "is not valid", self.token)
 
     def expired(self, name: str, issuer: Issuer) -> Credentials:
-        """Make the credentials of a server that have expired, with the authority that is pinned."""
+        """Issue a server's expired credentials of the pinned authority."""
         key = new_key()
         certificate = issuer.authority.sign_server(key.public_key(), [name], [], lifetime=-1)
         pinned = self.issuer.authority.certificate
         return Credentials(key, certificate, (pinned,), (pinned,))
 
     def test_expired_server(self) -> None:
-        """A token is not sent to a server whose certificate has expired; it may be the clock."""
+        """A token is not sent to a server with an expired certificate; the clock may be wrong."""
         expired = self.expired("server.test", self.issuer)
         words = "the clock of this machine seems wrong, by 0:00:0"
         self.refuses_to_send(expired, words, self.token, ClockSeemsWrong)
 
     def test_the_servers_time(self) -> None:
-        """A node whose clock is another's than the server's says so, and does not enrol."""
+        """A node whose clock differs from the server's reports that, and does not enroll."""
         key = new_key()
         certificate = self.issuer.authority.sign_server(key.public_key(), ["server.test"], [], 600)
         self.serve(self.issuer.authority.credentials(key, certificate))
@@ -265,7 +265,7 @@ class ClientTests(World):
             self.assertFalse(self.revocations.is_enrolled("edge-1"))
 
     def test_a_time_that_explains_nothing(self) -> None:
-        """Where both clocks agree, or the answer is no time, the certificate's dates are told."""
+        """If the clocks agree, or the server sends no time, the error has the certificate dates."""
         expired = self.expired("server.test", self.issuer)
         self.serve(expired)
         self.fails(ClockSeemsWrong, "the clock of this machine seems wrong", self.enroll())
@@ -274,7 +274,7 @@ class ClientTests(World):
             self.fails(ClockSeemsWrong, "the clock of this machine seems wrong", self.enroll())
 
     def test_expired_and_worse(self) -> None:
-        """No clock makes a certificate good that is another authority's, name's, or a node's."""
+        """A certificate with another fault is not excused by the clock."""
         for expired, words in (
             (self.expired("server.test", Issuer.make(self)), "is not valid"),
             (self.expired("other.test", self.issuer), "is for other.test"),
@@ -283,12 +283,12 @@ class ClientTests(World):
             self.refuses_to_send(expired, words, self.token)
 
     def test_unreachable(self) -> None:
-        """A server that cannot be reached is worth another try."""
+        """After a failed connection, a retry may succeed."""
         self.network.reachable = False
         self.fails(EnrolmentFailed, "server.test:10262: Connection was refused", self.enroll())
 
     def test_no_enrolment_there(self) -> None:
-        """A server that serves no enrolment is named with what TLS said."""
+        """A server without the enrolment protocol is named with the TLS error."""
         self.network = MemoryServer(
             self.clock,
             ServerContexts(self.issuer.server()),
@@ -301,7 +301,7 @@ class ClientTests(World):
         )
 
     def test_silent_server(self) -> None:
-        """A server that does not answer is given up after fifteen seconds."""
+        """A server that does not respond times out after fifteen seconds."""
         self.serve(self.issuer.server(), Silent)
         enrolling = self.enroll()
         self.clock.advance(14.9)
@@ -310,7 +310,7 @@ class ClientTests(World):
         self.fails(EnrolmentFailed, "no answer within 15 seconds", enrolling)
 
     def test_black_hole(self) -> None:
-        """A connection on which nothing comes back is given up, too."""
+        """A connection without any response times out, too."""
         self.network.frozen = True
         enrolling = self.enroll()
         self.clock.advance(15)
@@ -325,7 +325,7 @@ class ClientTests(World):
         self.failureResultOf(enrolling, CancelledError)
 
     def test_bad_answers(self) -> None:
-        """Answers that are not what was asked for are refused."""
+        """Responses that do not match the request are rejected."""
         authority = certificates_to_pem([self.issuer.authority.certificate]).decode()
 
         def answer(certificate: x509.Certificate) -> bytes:
@@ -357,7 +357,7 @@ class ClientTests(World):
             self.fails(EnrolmentFailed, words, self.enroll())
 
     def test_unknown_refusal(self) -> None:
-        """A code that this version does not know is taken as a failure of the server."""
+        """An unknown code is treated as a failure of the server."""
         content = b'{"error": {"code": "no-such-code", "text": "a reason"}}'
         self.serve(self.issuer.server(), lambda: Scripted(framed(content)))
         failure = self.failureResultOf(self.enroll(), EnrolmentRefused)
@@ -367,7 +367,7 @@ class ClientTests(World):
         )
 
     def test_renewed(self) -> None:
-        """A renewal gives a new certificate for the new key, and the same enrolment."""
+        """A renewal returns a certificate for the new key, in the same enrolment."""
         first = self.successResultOf(self.enroll())
         second = self.successResultOf(self.renew(first))
         self.assertEqual(second.certificate.public_key(), second.key.public_key())
@@ -377,12 +377,12 @@ class ClientTests(World):
         )
 
     def test_renewal_of_another_name(self) -> None:
-        """A node's certificate renews no other node's."""
+        """A node's certificate does not renew another node's."""
         first = self.successResultOf(self.enroll())
         self.fails(EnrolmentRefused, "not edge-2", self.renew(first, "edge-2"))
 
     def test_renewal_with_expired_certificate(self) -> None:
-        """TLS does not let an expired certificate through to be renewed."""
+        """TLS rejects an expired certificate in a renewal."""
         self.fails(EnrolmentFailed, "has expired: compare", self.renew(self.issuer.expired_node()))
 
     def test_renewal_at_foreign_server(self) -> None:
@@ -394,10 +394,10 @@ class ClientTests(World):
 
 
 class MessageTests(TestCase):
-    """The messages themselves."""
+    """The messages."""
 
     def test_requests(self) -> None:
-        """Requests survive their encoding, with and without a token."""
+        """Requests are decoded as encoded, with and without a token."""
         for request in (
             EnrolmentRequest("edge-1", "host=a", "csr\n"),
             EnrolmentRequest("edge-1", "host=a", "csr\n", "id", "secret"),
@@ -405,7 +405,7 @@ class MessageTests(TestCase):
             self.assertEqual(EnrolmentRequest.decode(request.encode()), request)
 
     def test_responses(self) -> None:
-        """Responses survive their encoding."""
+        """Responses are decoded as encoded."""
         response = EnrolmentResponse("certificate\n", "authority\n")
         self.assertEqual(decode_response(response.encode()), response)
         refused = EnrolmentRefused(Refusal.REVOKED, "node edge-1 has been revoked")

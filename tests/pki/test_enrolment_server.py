@@ -1,4 +1,4 @@
-"""The server's end of the enrolment exchange, on one connection."""
+"""The server's side of the enrolment protocol, on one connection."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from yurttunnel.pki.enrolment_server import (
 
 
 class TLSStringTransport(StringTransport):
-    """A transport that remembers what is written, under a TLS that saw no certificate."""
+    """A transport that records writes, without a client certificate."""
 
     def __init__(self) -> None:
         super().__init__(peerAddress=IPv4Address("TCP", ADDRESS, 4321))
@@ -40,7 +40,7 @@ class TLSStringTransport(StringTransport):
 
 
 class EnrolmentProtocolTests(World):
-    """The server's end, on one connection."""
+    """The server's side, on one connection."""
 
     def setUp(self) -> None:
         """Connect."""
@@ -49,19 +49,19 @@ class EnrolmentProtocolTests(World):
         self.connect()
 
     def connect(self) -> EnrolmentProtocol:
-        """Make a connection, the one that the other methods speak of from now on."""
+        """Open a connection, which the other methods use from now on."""
         self.transport = TLSStringTransport()
         self.protocol = self.factory.buildProtocol(None)
         self.protocol.makeConnection(self.transport)
         return self.protocol
 
     def tearDown(self) -> None:
-        """Close; nothing may be left to happen after that."""
+        """Close the connection, and assert that no timer is left."""
         self.protocol.connectionLost()
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def answer(self) -> EnrolmentResponse:
-        """Read the answer; raises EnrolmentRefused."""
+        """Decode the response; raises EnrolmentRefused."""
         content = self.transport.value()
         (length,) = struct.unpack("!I", content[:4])
         self.assertEqual(len(content), 4 + length)
@@ -69,12 +69,12 @@ class EnrolmentProtocolTests(World):
         return decode_response(content[4:])
 
     def refuses(self, code: Refusal, words: str, ask: Callable[[], object]) -> None:
-        """Assert that the answer is a refusal after ``ask`` was called."""
+        """Assert that the response after ``ask`` is a rejection."""
         ask()
         super().refuses(code, words, self.answer)
 
     def test_refusals_do_not_fill_the_log(self) -> None:
-        """One refusal of each kind is logged a minute, and the next one says how many were not."""
+        """One rejection of each kind is logged a minute; the next one has the number of others."""
         lines: list[str] = []
 
         def observe(event: LogEvent) -> None:
@@ -100,7 +100,7 @@ class EnrolmentProtocolTests(World):
         self.assertIn("(100 more like this were not shown)", lines[-1])
 
     def request(self) -> bytes:
-        """Make a good request, as it is on the wire."""
+        """Return a valid request, as sent."""
         content = EnrolmentRequest(
             "edge-1",
             "host=edge-1",
@@ -111,21 +111,21 @@ class EnrolmentProtocolTests(World):
         return struct.pack("!I", len(content)) + content
 
     def test_answer(self) -> None:
-        """A good request is answered, however it is cut, and the connection closed."""
+        """A valid request is answered however it is fragmented, and the connection is closed."""
         for byte in self.request():
             self.protocol.dataReceived(bytes([byte]))
         certificate = certificates_from_pem(self.answer().certificate.encode())[0]
         self.assertEqual(self.identity(certificate).node, "edge-1")
 
     def test_one_request_only(self) -> None:
-        """What follows the request is dropped."""
+        """Data after the request is ignored."""
         request = self.request()
         self.protocol.dataReceived(request + request)
         self.protocol.dataReceived(request)
         self.answer()
 
     def test_slow_request(self) -> None:
-        """A request that trickles in is refused after ten seconds in all."""
+        """A request that is not complete after ten seconds in all is rejected."""
 
         def trickle() -> None:
             for byte in self.request()[:99]:
@@ -137,7 +137,7 @@ class EnrolmentProtocolTests(World):
         self.refuses(Refusal.TIMEOUT, "within 10 seconds", trickle)
 
     def test_peer_that_does_not_close(self) -> None:
-        """A peer that does not close after the answer is cut off."""
+        """A peer that does not close after the response is disconnected."""
         self.protocol.dataReceived(self.request())
         self.clock.advance(4.9)
         self.assertFalse(self.transport.disconnected)
@@ -145,7 +145,7 @@ class EnrolmentProtocolTests(World):
         self.assertTrue(self.transport.disconnected)
 
     def test_oversized(self) -> None:
-        """A request over 64 KiB is refused from its length alone."""
+        """A request over 64 KiB is rejected from its length alone."""
         self.refuses(
             Refusal.BAD_REQUEST,
             "65537 bytes",
@@ -153,7 +153,7 @@ class EnrolmentProtocolTests(World):
         )
 
     def test_garbage(self) -> None:
-        """What is not a request in JSON is refused with the reason."""
+        """A request that is not valid JSON is rejected with the reason."""
         good = json.loads(self.request()[4:])
         for content, words in (
             (b"", "not JSON"),
@@ -175,7 +175,7 @@ class EnrolmentProtocolTests(World):
             )
 
     def test_defect_of_the_server(self) -> None:
-        """When the server fails, the peer learns no details and the log has them."""
+        """If the server fails, the details are in the log but not in the response."""
         self.patch(self.admission, "decide", lambda *arguments: {}["missing"])
         self.refuses(
             Refusal.INTERNAL, "see its log", lambda: self.protocol.dataReceived(self.request())
@@ -184,27 +184,27 @@ class EnrolmentProtocolTests(World):
         self.assertIsNone(self.factory.problem())
 
     def cannot_write(self) -> str:
-        """Let no node's record be written from now on; what is said of that."""
+        """Make writes of records fail; return the error."""
         nodes = self.directory.path / "nodes"
         nodes.rmdir()
         nodes.touch()
         return f"{nodes}/edge-1 is not a directory, or lies below a file: choose another path"
 
     def ask_again(self) -> None:
-        """Ask on a new connection."""
+        """Send a request on a new connection."""
         self.protocol.connectionLost()
         self.connect()
         self.protocol.dataReceived(self.request())
 
     def test_state_that_cannot_be_written(self) -> None:
-        """The peer is told which file and why, and that asking again may work."""
+        """The response contains the file and the reason, and permits a retry."""
         problem = self.cannot_write()
         self.refuses(Refusal.UNAVAILABLE, problem, self.ask_again)
         self.assertTrue(Refusal.UNAVAILABLE.is_temporary)
         self.assertIsNone(self.admission._records.get("edge-1"))
 
     def test_state_that_cannot_be_written_is_one_line_a_minute(self) -> None:
-        """The log has an error without a traceback, however many nodes ask."""
+        """The log has an error without a traceback, however many nodes retry."""
         problem = self.cannot_write()
         with capturedLogs() as events:
             for _ in range(20):
@@ -218,7 +218,7 @@ class EnrolmentProtocolTests(World):
         self.assertEqual(self.flushLoggedErrors(), [])
 
     def test_state_that_cannot_be_written_is_told(self) -> None:
-        """There is a warning until a node gets a certificate, or none has been refused lately."""
+        """The problem is reported until a node gets a certificate, or no attempt fails for long."""
         self.assertIsNone(self.factory.problem())
         problem = self.cannot_write()
         self.ask_again()
@@ -237,7 +237,7 @@ class EnrolmentProtocolTests(World):
         self.assertIsNone(self.factory.problem())
 
     def test_the_oldest_makes_room(self) -> None:
-        """Beyond 256 connections the oldest one ends, and the newest is answered."""
+        """Beyond 256 connections the oldest one is closed, and the newest is answered."""
         self.protocol.connectionLost()
         others = [self.connect() for _ in range(MAX_CONNECTIONS)]
         with capturedLogs() as events:
@@ -249,14 +249,14 @@ class EnrolmentProtocolTests(World):
         )
         self.protocol.dataReceived(self.request())
         self.assertIn("BEGIN CERTIFICATE", self.answer().certificate)
-        # What the oldest one sends before it is told of its end is no request.
+        # Data that the oldest one sends before it is closed is ignored.
         others[0].dataReceived(self.request())
         self.assertEqual(others[0].transport.value(), b"")
         for protocol in others:
             protocol.connectionLost()
 
     def test_those_that_are_answered_count(self) -> None:
-        """Whoever does not take its answer makes room in its turn, and is no trouble."""
+        """A connection that does not read its response is evicted, too, without a report."""
         answered = self.protocol
         answered.dataReceived(self.request())
         with capturedLogs() as events:

@@ -1,4 +1,4 @@
-"""The service by which a program has its state directory to itself."""
+"""The service that locks a program's state directory."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class HeldDirectoryTests(SynchronousTestCase):
     """:class:`HeldDirectory`."""
 
     def setUp(self) -> None:
-        """Choose a path where nothing is."""
+        """Choose a path that does not exist."""
         self.path = Path(self.mktemp()).absolute()
 
     def test_from_its_making_on(self) -> None:
-        """Nobody else gets it before the service is started, nor while it runs."""
+        """Other processes are excluded before the service is started, and while it runs."""
         held = HeldDirectory(self.path)
         for begin in (lambda: None, held.startService):
             begin()
@@ -27,7 +27,7 @@ class HeldDirectoryTests(SynchronousTestCase):
         held.stopService()
 
     def test_let_go(self) -> None:
-        """Its successor has it as soon as it is stopped, though nothing else has ended."""
+        """Another process gets the lock as soon as the service is stopped, before all else ends."""
         before = len(os.listdir("/proc/self/fd"))
         for _ in range(2):
             held = HeldDirectory(self.path)
@@ -37,7 +37,7 @@ class HeldDirectoryTests(SynchronousTestCase):
         self.assertEqual(len(os.listdir("/proc/self/fd")), before)
 
     def test_files_are_used_meanwhile(self) -> None:
-        """It keeps other holders out, and nobody from the files."""
+        """It excludes other holders, but not access to the files."""
         held = HeldDirectory(self.path)
         self.addCleanup(held.stopService)
         StateDirectory.open(self.path).write("key", b"")
@@ -45,7 +45,7 @@ class HeldDirectoryTests(SynchronousTestCase):
             self.assertEqual(StateDirectory.open(self.path).names(), ["key"])
 
     def test_what_is_no_directory(self) -> None:
-        """It says what is wrong, and has nothing."""
+        """An unusable path is an error, and no lock is held."""
         self.path.write_bytes(b"")
         error = self.assertRaises(StateError, HeldDirectory, self.path)
         self.assertIn("is not a directory", str(error))

@@ -1,4 +1,4 @@
-"""Who may have which certificate of a node's hub."""
+"""Approval of the certificates of a node's hub."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ JOINING = {
 
 
 class HubTests(SynchronousTestCase):
-    """Requests of hubs, and of those who would like to be one."""
+    """Requests by hubs and by others."""
 
     def request(self, template, who):
-        """Make a request."""
+        """Create a request."""
         username = who["username"]
         request = recognize(of_template(template, username, groups=who["groups"]))
         self.assertIsNotNone(request)
         return request
 
     def approved(self, template, who, **facts):
-        """Assert that somebody gets a certificate."""
+        """Assert that a request is approved."""
         decision = decide(self.request(template, who), Facts(NAMESPACE, **facts))
         self.assertTrue(decision.approved, decision.message)
         self.assertIn("hub of node 'edge-1'", decision.message)
 
     def left_alone(self, reason, template, who, *words, **facts):
-        """Assert that somebody does not, and what is said to that."""
+        """Assert that a request is left alone, with the message."""
         decision = decide(self.request(template, who), Facts(NAMESPACE, **facts))
         self.assertIs(reason, decision.reason, decision.message)
         for each in words:
             self.assertIn(each, decision.message)
 
     def test_kinds(self):
-        """The two are told from others of the same signers by what only hubs ask for."""
+        """The two kinds are recognized by organizations or names that only hubs request."""
         self.assertIs(Kind.HUB, self.request(CLIENT, NODE).kind)
         self.assertIs(Kind.HUB_SERVING, self.request(SERVING, NODE).kind)
         of_kubelet = replace(SERVING, dns_names=("edge-1",))
@@ -58,25 +58,25 @@ class HubTests(SynchronousTestCase):
             self.assertFalse(is_for_tunnel(of_template(template, NODE["username"])))
 
     def test_long_names(self):
-        """Names of nodes are as long as Kubernetes has them, whatever X.520 says."""
+        """Node names may have the length that Kubernetes allows, beyond X.520."""
         long = "n" * 63 + "." + "x" * 63
         who = {**NODE, "username": f"system:node:{long}"}
         request = self.request(hub_client_template(long), who)
         self.assertTrue(decide(request, Facts(NAMESPACE)).approved)
 
     def test_renewal(self):
-        """A node renews its own."""
+        """A node renews its own certificates."""
         self.approved(CLIENT, NODE)
         self.assertEqual(Lookups(), lookups(self.request(CLIENT, NODE), NAMESPACE))
 
     def test_joining(self):
-        """Who may become a node by a bootstrap token gets its first one."""
+        """A user that may become a node by a bootstrap token gets its first certificate."""
         self.assertEqual(Lookups(may_join=True), lookups(self.request(CLIENT, JOINING), NAMESPACE))
         self.approved(CLIENT, JOINING, may_join=True)
         self.left_alone(Reason.REQUESTER, CLIENT, JOINING, "nodeclient", may_join=False)
 
     def test_others(self):
-        """Neither another node nor the servers' account gets it, and nobody by the name alone."""
+        """Other nodes, the servers' account and users with only the name get none."""
         for who in (
             {**NODE, "username": "system:node:edge-2"},
             {**NODE, "groups": ["system:authenticated"]},
@@ -88,7 +88,7 @@ class HubTests(SynchronousTestCase):
             self.left_alone(Reason.REQUESTER, SERVING, who, "only that node gets", may_join=True)
 
     def test_organizations(self):
-        """Further ones are approved only for a node that is a member already."""
+        """Further organizations are approved only for a node that is a member already."""
         further = hub_client_template("edge-1", ["openyurt:tenant:a"])
         self.left_alone(Reason.ORGANIZATION, further, NODE, "'openyurt:tenant:a'")
         member = {**NODE, "groups": [*NODE["groups"], "openyurt:tenant:a"]}
@@ -103,12 +103,12 @@ class HubTests(SynchronousTestCase):
         self.left_alone(Reason.ORGANIZATION, serving, NODE, "system:masters")
 
     def test_names_of_a_client(self):
-        """The one for the API has no alternative names."""
+        """The certificate for the API has no alternative names."""
         named = replace(CLIENT, dns_names=("kubernetes.default.svc",))
         self.left_alone(Reason.NAMES, named, NODE, "kubernetes.default.svc")
 
     def test_serving(self):
-        """The one for pods has the names of the API and addresses of the hub."""
+        """The certificate for pods has the API's names and addresses of the hub."""
         self.assertEqual(Lookups(api_service=True), lookups(self.request(SERVING, NODE), NAMESPACE))
         self.approved(SERVING, NODE, api_addresses=frozenset({SERVICE}))
         self.left_alone(Reason.NAMES, SERVING, NODE, "10.96.0.1")
@@ -120,7 +120,7 @@ class HubTests(SynchronousTestCase):
         self.left_alone(Reason.NAMES, named, NODE, "x-tunnel-server-svc")
 
     def test_no_node(self):
-        """A name that no node can have is nobody's."""
+        """A name that no node can have is left alone."""
         for name in ("", "Edge", "a b", "edge-1/x"):
             template = replace(CLIENT, common_name=f"system:node:{name}")
             who = {**NODE, "username": template.common_name}
@@ -128,7 +128,7 @@ class HubTests(SynchronousTestCase):
             self.assertEqual(Lookups(), lookups(self.request(template, who), NAMESPACE))
 
     def test_usages(self):
-        """Each is for one thing."""
+        """Each certificate has one usage."""
         request = recognize(
             of_template(CLIENT, NODE["username"], usages=["digital signature", "server auth"])
         )

@@ -1,4 +1,4 @@
-"""Names of nodes, their identifiers as text and in certificates."""
+"""Names of nodes, and their identifiers as text and in certificates."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class IdentifierTextTests(SynchronousTestCase):
         )
 
     def test_format_is_the_inverse(self) -> None:
-        """Formatting what was parsed gives the same text, in a fixed order."""
+        """Formatting parsed identifiers returns the same text, in a fixed order."""
         self.assertEqual(format_identifiers(parse_identifiers(EVERYTHING)), EVERYTHING)
 
     def test_percent_encoding(self) -> None:
@@ -54,26 +54,26 @@ class IdentifierTextTests(SynchronousTestCase):
         self.assertEqual(parsed, parse_identifiers("cidr=10.0.0.0/8&ipv6=2001:db8::7"))
 
     def test_commas(self) -> None:
-        """The comma separated form of version 0.3 is understood."""
+        """The comma-separated form of version 0.3 is accepted."""
         self.assertEqual(
             parse_identifiers("host=edge-1,ipv4=192.0.2.7"),
             parse_identifiers("host=edge-1&ipv4=192.0.2.7"),
         )
 
     def test_uid_is_ignored_with_a_warning(self) -> None:
-        """A uid has no effect, and whoever wrote it is told so."""
+        """A uid is ignored with a warning."""
         warnings: list[str] = []
         parsed = parse_identifiers("host=edge-1&uid=42", warnings.append)
         self.assertEqual(parsed, Identifiers(frozenset({"edge-1"})))
         self.assertEqual(warnings, ["'uid=42' is ignored: nodes are not chosen by uid"])
 
     def test_no_default_route(self) -> None:
-        """default-route=false is allowed and means nothing."""
+        """default-route=false is allowed and has no effect."""
         parsed = parse_identifiers("host=a&default-route=false")
         self.assertEqual(parsed, Identifiers(frozenset({"a"})))
 
     def test_bad_items(self) -> None:
-        """An error is one line that quotes the item at fault."""
+        """An error is one line that quotes the invalid item."""
         for item in (
             "host",
             "host=",
@@ -101,7 +101,7 @@ class IdentifierTextTests(SynchronousTestCase):
                 self.assertNotIn("\n", str(error))
 
     def test_nothing(self) -> None:
-        """No identifier at all is an error."""
+        """An empty list is an error."""
         for text in ("", " ", "&&"):
             self.assertRaises(BadIdentifiers, parse_identifiers, text)
 
@@ -113,10 +113,10 @@ class IdentifierTextTests(SynchronousTestCase):
 
 
 class NodeNameTests(SynchronousTestCase):
-    """What a node may be called."""
+    """Valid names of nodes."""
 
     def test_good_names(self) -> None:
-        """Lower case RFC 1123 subdomains are good, also those that look like addresses."""
+        """Lower-case RFC 1123 subdomains are valid, also those that look like addresses."""
         for name in (
             "a",
             "edge-1",
@@ -128,7 +128,7 @@ class NodeNameTests(SynchronousTestCase):
             self.assertEqual(check_node_name(name), name)
 
     def test_bad_names(self) -> None:
-        """Everything else is refused, with a sentence on one line."""
+        """All other names are rejected, with a sentence on one line."""
         for name in (
             "",
             ".",
@@ -163,7 +163,7 @@ def certificate(
     names: Sequence[x509.GeneralName] | None = (x509.DNSName("edge-1"),),
     usage: x509.ObjectIdentifier | None = ExtendedKeyUsageOID.CLIENT_AUTH,
 ) -> x509.Certificate:
-    """Make a certificate as some other authority might."""
+    """Issue a certificate as another authority might."""
     key = new_key()
     subject = x509.Name(
         [x509.NameAttribute(NameOID.ORGANIZATION_NAME, value) for value in organizations]
@@ -187,7 +187,7 @@ def certificate(
 
 
 def addresses(count: int) -> list[x509.GeneralName]:
-    """List so many addresses, as a certificate has them."""
+    """Return a number of addresses, in the form of certificates."""
     first = ip_address("10.0.0.1")
     return [x509.IPAddress(first + n) for n in range(count)]
 
@@ -196,7 +196,7 @@ class CertificateTests(TestCase):
     """Identities in certificates."""
 
     def test_everything_survives(self) -> None:
-        """A certificate gives back the identifiers it was issued with, and the node's name."""
+        """The identifiers and the node's name are read from a certificate as issued."""
         issuer = Issuer.make(self)
         node = issuer.node("edge-1", parse_identifiers(EVERYTHING), enrolment="c0ffee")
         identity = identity_from_certificate(node.certificate)
@@ -206,19 +206,19 @@ class CertificateTests(TestCase):
         self.assertEqual(identity.not_after, node.certificate.not_valid_after_utc)
 
     def test_own_name_is_always_covered(self) -> None:
-        """The node's name is among its identifiers even when it was not claimed."""
+        """The node's name is one of its identifiers even if it was not claimed."""
         node = Issuer.make(self).node("edge-1", parse_identifiers("cidr=10.0.0.0/8"))
         identity = identity_from_certificate(node.certificate)
         self.assertEqual(identity.identifiers.hosts, {"edge-1"})
 
     def test_foreign_uris_are_passed_over(self) -> None:
-        """URIs of other schemes, as some authorities add, say nothing to us."""
+        """URIs of other schemes, as some authorities add, are ignored."""
         uri = x509.UniformResourceIdentifier("spiffe://cluster.local/ns/a")
         identity = identity_from_certificate(certificate(names=[x509.DNSName("edge-1"), uri]))
         self.assertEqual(identity.node, "edge-1")
 
     def test_not_a_nodes_certificate(self) -> None:
-        """Certificates that do not name exactly one node in all due places are refused."""
+        """Certificates that do not name exactly one node in all required places are rejected."""
         edge = x509.DNSName("edge-1")
         for case, bad in {
             "callers": Issuer.make(self).authority.sign_client(new_key().public_key(), CALLER_NAME),
@@ -256,7 +256,7 @@ class CertificateTests(TestCase):
                 self.assertEqual(len(str(error).splitlines()), 1)
 
     def test_as_many_as_may_be(self) -> None:
-        """Whatever a certificate names can be written as a list, and read again."""
+        """All accepted identifiers of a certificate can be formatted, and parsed again."""
         enrolment = x509.UniformResourceIdentifier("yurttunnel:enrolment=c0ffee")
         names = [x509.DNSName("edge-1"), *addresses(255), enrolment]
         found = identity_from_certificate(certificate(names=names)).identifiers
@@ -264,7 +264,7 @@ class CertificateTests(TestCase):
         self.assertEqual(parse_identifiers(format_identifiers(found)), found)
 
     def test_uncovered(self) -> None:
-        """What is claimed beyond the certificate is named item by item."""
+        """Claims that the certificate does not cover are listed item by item."""
         node = Issuer.make(self).node(
             "edge-1", parse_identifiers("ipv4=192.0.2.7&cidr=10.0.0.0/8&cidr=fd00::/8")
         )

@@ -1,4 +1,4 @@
-"""The certificates that stand in for kubelets', and who gets to see more than them."""
+"""The certificates that the server presents in place of kubelets'."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ DAY = 86400
 
 
 class Transport:
-    """What a connection in memory has come to."""
+    """A connection in memory with a local address."""
 
     def __init__(self, address):
         self.address = address
 
     def getHost(self):
-        """Return it."""
+        """Return the local address."""
         return self.address
 
 
 class InterceptionContextsTests(SynchronousTestCase):
-    """What a caller is shown, and whether it gets through."""
+    """The certificates for callers, and their authentication."""
 
     def setUp(self):
-        """Make contexts, and a caller that they allow."""
+        """Create contexts, and a caller that they allow."""
         self.issuer = Issuer.make(self)
         self.contexts = InterceptionContexts(
             self.issuer.clock, self.issuer.authority, [CALLER_NAME], max_certificates=3
@@ -41,7 +41,7 @@ class InterceptionContextsTests(SynchronousTestCase):
         self.caller = self.issuer.caller()
 
     def connect(self, name, address="192.0.2.1", version=SSL.TLS1_3_VERSION, caller=...):
-        """Run a handshake of a caller that asks for ``name``; give both sides, its first."""
+        """Run a caller's handshake for ``name``; return both sides, the caller's first."""
         credentials = self.caller if caller is ... else caller
         client = SSL.Connection(client_context(credentials, [b"http/1.1"], version), None)
         if name is not None:
@@ -54,14 +54,14 @@ class InterceptionContextsTests(SynchronousTestCase):
         return client, server
 
     def shown(self, name, address="192.0.2.1", version=SSL.TLS1_3_VERSION):
-        """Return the certificate that a caller is shown."""
+        """Return the certificate that a caller gets."""
         client, _ = self.connect(name, address, version)
         certificate = client.get_peer_certificate(as_cryptography=True)
         certificate.verify_directly_issued_by(self.issuer.authority.certificate)
         return certificate
 
     def test_names(self):
-        """A caller that asks for a name is shown a certificate for it alone, in lower case."""
+        """A caller that requests a name gets a certificate for only that name, in lower case."""
         for version in VERSIONS:
             self.assertEqual(["edge-1"], names_in(self.shown(b"edge-1", version=version)))
             self.assertEqual(
@@ -69,7 +69,7 @@ class InterceptionContextsTests(SynchronousTestCase):
             )
 
     def test_addresses(self):
-        """Without a name it is the address that the connection has come to."""
+        """Without a name, the certificate is for the local address of the connection."""
         for version in VERSIONS:
             for address, shown in (
                 ("192.0.2.1", "192.0.2.1"),
@@ -80,11 +80,11 @@ class InterceptionContextsTests(SynchronousTestCase):
                 self.assertEqual([shown], names_in(self.shown(None, address, version)))
 
     def test_address_as_name(self):
-        """An address that is sent as a name, against the standard, is an address all the same."""
+        """An address that is sent in SNI, against the standard, is treated as an address."""
         self.assertEqual(["192.0.2.9"], names_in(self.shown(b"192.0.2.9")))
 
     def test_what_cannot_be_named(self):
-        """Nonsense gets a certificate for localhost, and nothing is printed."""
+        """For an invalid name the certificate is for localhost, and nothing is printed."""
         for name in (b"a b", b"*", b"a..b", b"\xff", b"a" * 254, b"-"):
             self.assertEqual(["localhost"], names_in(self.shown(name)))
         client = SSL.Connection(client_context(self.caller, []), None)
@@ -95,13 +95,13 @@ class InterceptionContextsTests(SynchronousTestCase):
         self.assertEqual(["localhost"], names_in(client.get_peer_certificate(as_cryptography=True)))
 
     def test_kept(self):
-        """Whoever asks for the same is shown the same, and all certificates have one key."""
+        """The same name gets the same certificate, and all certificates have one key."""
         first = self.shown(b"edge-1")
         self.assertEqual(first, self.shown(b"edge-1"))
         self.assertEqual(first.public_key(), self.shown(b"edge-2").public_key())
 
     def test_bounded(self):
-        """Those not asked for longest are forgotten, and issued again when asked for."""
+        """The least recently used certificates are evicted, and issued again on demand."""
         first = self.shown(b"edge-1")
         second = self.shown(b"edge-2")
         for name in (b"edge-3", b"edge-1", b"edge-4"):
@@ -111,7 +111,7 @@ class InterceptionContextsTests(SynchronousTestCase):
         self.assertEqual(3, len(self.contexts._certificates))
 
     def test_renewed(self):
-        """A certificate near its end is replaced by another one."""
+        """A certificate near its end is replaced."""
         first = self.shown(b"edge-1")
         self.issuer.clock.advance(59 * DAY)
         self.assertEqual(first, self.shown(b"edge-1"))
@@ -132,7 +132,7 @@ class InterceptionContextsTests(SynchronousTestCase):
         self.assertLessEqual(begin.timestamp(), clock.time_of_day())
 
     def test_beyond_the_end(self):
-        """By a clock that is beyond the authority's end what there is is shown, which is told."""
+        """With an authority that has expired, existing certificates are used, with a warning."""
         clock = SteppedClock()
         self.issuer = Issuer.make(self, clock)
         self.contexts = InterceptionContexts(clock, self.issuer.authority, [CALLER_NAME])
@@ -151,20 +151,20 @@ class InterceptionContextsTests(SynchronousTestCase):
         self.assertEqual(["edge-1"], names_in(self.shown(b"edge-1")))
 
     def test_released(self):
-        """After the handshake nothing leads from the connection back to what belongs to it."""
+        """After the handshake, the connection has no reference back to its protocol."""
         for name in (b"edge-1", b"a b", None):
             _, server = self.connect(name)
             self.assertIs(None, server.get_app_data())
 
     def test_data(self):
-        """Data passes, over HTTP/1.1 as both have agreed."""
+        """Data is transferred, over HTTP/1.1 by ALPN."""
         for version in VERSIONS:
             client, server = self.connect(b"edge-1", version=version)
             self.assertEqual(b"http/1.1", client.get_alpn_proto_negotiated())
             self.assertEqual(b"x", exchange(client, server, b"x"))
 
     def refuses(self, caller, words):
-        """Assert that a caller does not get through, whatever it asks for, and is told why."""
+        """Assert that a caller is rejected for all names, with a reason."""
         for version in VERSIONS:
             for name in (b"edge-1", b"a b", None):
                 with self.assertRaises(SSL.Error) as caught:
@@ -172,19 +172,19 @@ class InterceptionContextsTests(SynchronousTestCase):
                 self.assertIn(words, str(caught.exception))
 
     def test_no_certificate(self):
-        """Nobody gets through without a certificate."""
+        """A caller without a certificate is rejected."""
         self.refuses(None, "peer did not return a certificate")
 
     def test_nodes(self):
-        """Nor with that of a node, and the refusal reaches no other connection."""
+        """A node's certificate is rejected, without an effect on other connections."""
         self.refuses(self.issuer.node(), "its certificate is that of a node, 'edge-1'")
         self.connect(b"edge-1")
         self.connect(None)
 
     def test_other_authorities(self):
-        """Nor with one of another authority."""
+        """A certificate of another authority is rejected."""
         self.refuses(Issuer.make(self).caller(), "is not from an authority that is trusted")
 
     def test_interface(self):
-        """Twisted's TLS can use it."""
+        """The contexts provide the interface of Twisted's TLS."""
         verifyObject(IOpenSSLServerConnectionCreator, self.contexts)

@@ -1,4 +1,4 @@
-"""The parts that keep trust toward kubelets up to date."""
+"""Updates of the certificates and authorities for kubelets."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ DAY = 86400
 
 
 class KubeletTrustTests(SynchronousTestCase):
-    """A server's trust toward kubelets, over restarts and changes of its files."""
+    """A server's trust in kubelets, over restarts and changes of its files."""
 
     def setUp(self):
-        """Make an authority, a state directory, and a file of authorities."""
+        """Create an authority, a state directory, and a file of authorities."""
         self.clock = clock_now()
         self.issuer = Issuer.make(self, self.clock)
         self.directory = state_directory(self)
@@ -34,7 +34,7 @@ class KubeletTrustTests(SynchronousTestCase):
         self.path.write_bytes(certificates_to_pem([i.authority.certificate for i in issuers]))
 
     def open(self, path=None):
-        """Open and start it."""
+        """Open and start the trust."""
         trust = StandaloneServerTrust(
             self.clock,
             self.directory.path,
@@ -58,7 +58,7 @@ class KubeletTrustTests(SynchronousTestCase):
         self.assertNotEqual(first, self.open().kubelets.credentials.certificate)
 
     def test_renewed(self):
-        """The certificate is renewed while the service runs, and kept for the next start."""
+        """The certificate is renewed while the service runs, and stored for the next start."""
         trust = self.open()
         first = trust.kubelets.credentials.certificate
         self.clock.advance(250 * DAY)
@@ -68,7 +68,7 @@ class KubeletTrustTests(SynchronousTestCase):
         self.assertIsNone(trust.kubelet_problem())
 
     def test_not_kept(self):
-        """A certificate that is renewed but cannot be written is in use, and that is told."""
+        """A renewed certificate that cannot be stored is in use, with a warning."""
         trust = self.open()
         first = trust.kubelets.credentials.certificate
 
@@ -85,7 +85,7 @@ class KubeletTrustTests(SynchronousTestCase):
         )
 
     def test_not_renewed(self):
-        """A renewal that fails is told, before the end of the certificate and after it."""
+        """A failed renewal is reported, before and after the certificate has expired."""
         trust = self.open()
         self.patch(EmbeddedIssuer, "issue", _nothing)
         self.clock.advance(250 * DAY)
@@ -94,13 +94,13 @@ class KubeletTrustTests(SynchronousTestCase):
         self.assertIn("has expired", trust.kubelet_problem())
 
     def test_own_authority(self):
-        """Without a file kubelets are verified by the embedded authority."""
+        """Without a file, kubelets are verified by the embedded authority."""
         trust = self.open()
         self.assertEqual((trust.authority.certificate,), self.trusted(trust))
         self.assertIsNone(trust.kubelet_problem())
 
     def test_file(self):
-        """With one, by what is in there, also when that changes."""
+        """With a file, they are verified by its authorities, also after changes."""
         other = Issuer.make(self)
         trust = self.open(self.path)
         self.assertEqual((self.issuer.authority.certificate,), self.trusted(trust))
@@ -111,7 +111,7 @@ class KubeletTrustTests(SynchronousTestCase):
         )
 
     def test_broken_file(self):
-        """A file that breaks changes nothing, is told, and is used when it has been mended."""
+        """A broken file changes nothing, is reported, and is used once it is repaired."""
         trust = self.open(self.path)
         before = self.trusted(trust)
         for harm, words in (
@@ -130,7 +130,7 @@ class KubeletTrustTests(SynchronousTestCase):
         self.assertEqual((other.authority.certificate,), self.trusted(trust))
 
     def test_broken_from_the_beginning(self):
-        """The first file has to be good."""
+        """A first file that is broken is an error."""
         for harm in (lambda: self.path.write_text(""), self.path.unlink):
             harm()
             error = self.assertRaises(BadBundle, self.open, self.path)

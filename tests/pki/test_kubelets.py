@@ -1,4 +1,4 @@
-"""TLS toward kubelets: what each way of verification accepts, and what the operator learns."""
+"""TLS to kubelets: each verification mode, and its warnings."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ AUTO, CA, SKIP = KubeletVerification.AUTO, KubeletVerification.CA, KubeletVerifi
 
 
 class Dialing:
-    """What is told why a kubelet is refused."""
+    """A stand-in for Twisted's TLS protocol that stores why a kubelet is rejected."""
 
     def __init__(self):
         self.reasons = []
 
     def failVerification(self, reason):
-        """Keep why."""
+        """Store the error."""
         self.reasons.append(reason.value)
 
 
@@ -45,7 +45,7 @@ class KubeletContextsTests(SynchronousTestCase):
     """Handshakes with kubelets in memory."""
 
     def setUp(self):
-        """Make an authority and the server's certificate for kubelets."""
+        """Create an authority and the server's certificate for kubelets."""
         self.issuer = Issuer.make(self)
         self.stranger = Issuer.make(self)
         self.client = self.issuer.kubelet_client()
@@ -54,17 +54,17 @@ class KubeletContextsTests(SynchronousTestCase):
         self.addCleanup(globalLogPublisher.removeObserver, self.note)
 
     def note(self, event):
-        """Keep the warnings of the log."""
+        """Record the warnings of the log."""
         if event["log_level"].name == "warn":
             self.warnings.append(event["log_format"].format_map(event))
 
     def contexts(self, mode, *authorities):
-        """Make contexts, which trust other ``authorities`` than the server's if there are any."""
+        """Create contexts that trust ``authorities``, by default the server's."""
         used = replace(self.client, authorities=authorities or self.client.authorities)
         return KubeletContexts(self.issuer.clock, used, mode)
 
     def kubelet(self, issuer, *names, addresses=(), lifetime=3600.0):
-        """Make a kubelet's credentials."""
+        """Create a kubelet's credentials."""
         key = new_key()
         certificate = issuer.authority.sign_server(
             key.public_key(), names, map(ip_address, addresses), lifetime
@@ -72,7 +72,7 @@ class KubeletContextsTests(SynchronousTestCase):
         return issuer.authority.credentials(key, certificate)
 
     def connect(self, contexts, credentials, host="192.0.2.7", version=SSL.TLS1_3_VERSION):
-        """Run a handshake; give the verdict, and keep why the kubelet was refused."""
+        """Run a handshake; return the verdict, and store why the kubelet was rejected."""
         context = SSL.Context(SSL.TLS_SERVER_METHOD)
         context.set_max_proto_version(version)
         context.use_certificate(credentials.certificate)
@@ -91,7 +91,7 @@ class KubeletContextsTests(SynchronousTestCase):
         return creator.verdict
 
     def refuses(self, contexts, credentials, words, host="192.0.2.7"):
-        """Assert that a kubelet is refused, with a sentence that has ``words``."""
+        """Assert that a kubelet is rejected, with a sentence that contains ``words``."""
         for version in VERSIONS:
             with self.assertRaises(SSL.Error):
                 self.connect(contexts, credentials, host, version)
@@ -102,7 +102,7 @@ class KubeletContextsTests(SynchronousTestCase):
             self.assertIn("--kubelet-verify", str(reason))
 
     def test_verified(self):
-        """A kubelet of the authority for the host or the node is verified, without a word."""
+        """A kubelet of the authority for the host or the node is verified, without a warning."""
         for mode in (AUTO, CA):
             for version in VERSIONS:
                 for names, addresses, host in (
@@ -118,7 +118,7 @@ class KubeletContextsTests(SynchronousTestCase):
         self.assertEqual([], self.warnings)
 
     def test_foreign(self):
-        """``auto`` takes a kubelet of another authority with a warning, ``ca`` refuses it."""
+        """``auto`` accepts a kubelet of another authority with a warning, ``ca`` rejects it."""
         kubelet = self.kubelet(self.stranger, "edge-1")
         for version in VERSIONS:
             verdict = self.connect(self.contexts(AUTO), kubelet, version=version)
@@ -126,7 +126,7 @@ class KubeletContextsTests(SynchronousTestCase):
         self.refuses(self.contexts(CA), kubelet, "is not from an authority of --kubelet-ca")
 
     def test_self_signed(self):
-        """So it is with one that has signed its own certificate, whatever else is wrong."""
+        """The same holds for a self-signed certificate, whatever else is wrong with it."""
         own = ThrowAwayAuthority("edge-1")
         kubelet = Credentials(own._key, own.certificate, (), ())
         self.assertIs(Verdict.UNVERIFIED, self.connect(self.contexts(AUTO), kubelet))
@@ -135,7 +135,7 @@ class KubeletContextsTests(SynchronousTestCase):
         self.refuses(self.contexts(CA), kubelet, "is not from an authority")
 
     def test_forged(self):
-        """So it is with one that says it is of the authority, whose signature it has not."""
+        """The same holds for a certificate that names the authority but has another signature."""
         kubelet = self.forged("edge-1")
         for version in VERSIONS:
             verdict = self.connect(self.contexts(AUTO), kubelet, version=version)
@@ -144,7 +144,7 @@ class KubeletContextsTests(SynchronousTestCase):
         self.refuses(self.contexts(CA), kubelet, "is not from an authority of --kubelet-ca")
 
     def forged(self, name):
-        """Make a kubelet's credentials whose issuer is the authority, by name and key id alone."""
+        """Create a kubelet's credentials whose issuer only has the authority's name and key id."""
         true = self.kubelet(self.issuer, name)
         builder = x509.CertificateBuilder(
             issuer_name=true.certificate.issuer,
@@ -158,7 +158,7 @@ class KubeletContextsTests(SynchronousTestCase):
         return replace(true, certificate=builder.sign(new_key(), hashes.SHA256()))
 
     def test_warned(self):
-        """The warning names the node and the flags, and comes once in a while."""
+        """The warning names the node and the flags, and is rate-limited."""
         contexts = self.contexts(AUTO)
         kubelet = self.kubelet(self.stranger, "edge-1")
         for _ in range(3):
@@ -171,7 +171,7 @@ class KubeletContextsTests(SynchronousTestCase):
         self.assertIn("2 more like this", self.warnings[1])
 
     def test_other_name(self):
-        """What the authority has signed for somebody else is refused, by ``auto`` too."""
+        """A certificate of the authority for another name is rejected, also with ``auto``."""
         kubelet = self.kubelet(self.issuer, "edge-2", addresses=["192.0.2.8"])
         for mode in (AUTO, CA):
             self.refuses(
@@ -181,14 +181,14 @@ class KubeletContextsTests(SynchronousTestCase):
             )
 
     def test_bad_certificate(self):
-        """So it is with one that has ended or is not one of a server."""
+        """The same holds for one that has expired or is not a server's."""
         for mode in (AUTO, CA):
             expired = self.kubelet(self.issuer, "edge-1", lifetime=-1)
             self.refuses(self.contexts(mode), expired, "has expired")
             self.refuses(self.contexts(mode), self.issuer.node(), "is not valid for this use")
 
     def test_skip(self):
-        """``skip`` takes everybody, and warns of nobody."""
+        """``skip`` accepts all kubelets, without warnings."""
         for kubelet in (
             self.kubelet(self.stranger, "edge-9"),
             self.kubelet(self.issuer, "edge-9", lifetime=-1),
@@ -199,7 +199,7 @@ class KubeletContextsTests(SynchronousTestCase):
         self.assertEqual([], self.warnings)
 
     def test_other_authorities(self):
-        """The authorities can be replaced; those before count no more."""
+        """The authorities can be replaced; the previous ones are no longer trusted."""
         contexts = self.contexts(CA)
         others = self.contexts(CA, self.stranger.authority.certificate).credentials
         contexts.rotate(others, utc_now(self.issuer.clock))
@@ -208,7 +208,7 @@ class KubeletContextsTests(SynchronousTestCase):
         self.refuses(contexts, self.kubelet(self.issuer, "edge-1"), "is not from an authority")
 
     def test_no_authorities(self):
-        """An empty list of authorities is refused, and those before stay."""
+        """An empty list of authorities is rejected, and the previous ones stay in use."""
         contexts = self.contexts(CA)
         nobody = replace(self.client, authorities=())
         self.assertRaises(BadCredentials, contexts.rotate, nobody, utc_now(self.issuer.clock))
@@ -216,28 +216,28 @@ class KubeletContextsTests(SynchronousTestCase):
         self.assertIs(Verdict.VERIFIED, self.connect(contexts, kubelet))
 
     def test_pinned(self):
-        """A kubelet's own certificate among the authorities is enough, for its names."""
+        """A kubelet's own certificate among the authorities is trusted, for its names."""
         kubelet = self.kubelet(self.stranger, "edge-1")
         contexts = self.contexts(CA, kubelet.certificate)
         self.assertIs(Verdict.VERIFIED, self.connect(contexts, kubelet))
         self.refuses(contexts, self.kubelet(self.stranger, "edge-1"), "is not from an authority")
 
     def test_server_name(self):
-        """The kubelet is asked for by the name that is dialed, never by an address."""
+        """SNI contains the dialed name, but never an address."""
         kubelet = self.kubelet(self.issuer, "edge-1")
         for host, name in (("edge-1", b"edge-1"), ("192.0.2.7", None), ("2001:db8::7", None)):
             self.connect(self.contexts(AUTO), kubelet, host)
             self.assertEqual(name, self.far.get_servername())
 
     def test_absolute_name(self):
-        """The final dot of an absolute name is none of what certificates and TLS call it by."""
+        """The final dot of an absolute name is not used in TLS and certificates."""
         kubelet = self.kubelet(self.issuer, "edge-2.example")
         verdict = self.connect(self.contexts(CA), kubelet, "edge-2.example.")
         self.assertIs(Verdict.VERIFIED, verdict)
         self.assertEqual(b"edge-2.example", self.far.get_servername())
 
     def test_presented(self):
-        """The kubelet sees the certificate of the server, and callers' ports that allow it do."""
+        """The kubelet gets the server's certificate, and caller ports that allow it accept it."""
         self.connect(self.contexts(AUTO), self.kubelet(self.issuer, "edge-1"))
         self.assertEqual(self.client.certificate.serial_number, peer_serial(self.far))
         self.assertEqual(
@@ -248,7 +248,7 @@ class KubeletContextsTests(SynchronousTestCase):
         )
 
     def test_accepted_as_caller(self):
-        """Where its name is allowed it is let in, but not a node that is called so."""
+        """Where its name is allowed it is accepted, but a node of that name is not."""
         stand_in = CallerContexts(self.issuer.server("edge-1"), {CALLER_NAME, KUBELET_CLIENT_NAME})
 
         def connect(near):

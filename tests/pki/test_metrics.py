@@ -1,4 +1,4 @@
-"""What a scrape shows of certificates in a cluster."""
+"""The metrics of certificates in a cluster."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ClusterTrustTests(SynchronousTestCase):
     """The families of metrics."""
 
     def scrape(self, prefix, stats):
-        """Return a function that gives a sample's value."""
+        """Return a function that returns a sample's value."""
         values = {
             (sample.name, frozenset(sample.labels.items())): sample.value
             for family in families(cluster_trust_metrics(prefix), stats)
@@ -37,13 +37,13 @@ class ClusterTrustTests(SynchronousTestCase):
                 self.assertEqual(found, count)
 
     def test_broken_bundle(self):
-        """A bundle that cannot be used is 1."""
+        """The gauge of an unusable bundle is 1."""
         for broken in (False, True):
             value = self.scrape(AGENT, ClusterTrustStats({}, broken))
             self.assertEqual(value("authorities_broken"), int(broken))
 
     def test_common_certificates(self):
-        """Those of yurttunnel 1.2 are counted by a server, and an agent has no such family."""
+        """A server counts uses of yurttunnel 1.2 certificates; an agent lacks the family."""
         counters = CommonCertificateCounters(accepted=4, refused=5)
         value = self.scrape(SERVER, ClusterTrustStats({}, False, counters))
         self.assertEqual(value("common_agent_certificates_total", result="accepted"), 4)

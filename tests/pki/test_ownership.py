@@ -1,4 +1,4 @@
-"""Whose names and addresses are, and that nobody else serves them."""
+"""Ownership of names and addresses, which only their owners serve."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from yurttunnel.server.registry import AmbiguousAddress, NodeNotConnected, Sessi
 from yurttunnel.server.standalone_trust import StandaloneServerTrust
 
 NAMES = ("edge-1", "EDGE-1.", "camera", "10.77.2.2", "::ffff:10.77.2.2", "[::ffff:a4d:202]")
-"""What edge-1 has, in some spellings."""
+"""The names and addresses of edge-1, in several spellings."""
 
 
 class OwnershipTests(World):
-    """What an enrolled node has is served by it or by nobody."""
+    """The names and addresses of an enrolled node are served by it or not at all."""
 
     def setUp(self) -> None:
-        """Enroll a node, and one that claims everything as widely as it can."""
+        """Enroll a node, and one that claims as much as it can."""
         super().setUp()
         self.ask("edge-1", "host=camera&ipv4=10.77.2.2")
         self.ask("mallory", "default-route=true&cidr=10.77.2.0/24")
@@ -43,14 +43,14 @@ class OwnershipTests(World):
             self.registry.add(session)
 
     def test_served(self) -> None:
-        """It is served by its owner, also by one that drains or is lost."""
+        """They are served by their owner, even while it drains or is disconnected."""
         for connected, draining in ((True, False), (True, True), (False, False), (False, True)):
             self.owner.connected, self.owner.draining = connected, draining
             for name in NAMES:
                 self.assertIs(self.owner, self.registry.find(name), (name, connected, draining))
 
     def test_stopped(self) -> None:
-        """Without its owner it is not served, and who claims it is not when it was last seen."""
+        """Without their owner they are not served, and the error has the owner's last-seen time."""
         self.clock.advance(10)
         self.registry.remove(self.owner)
         self.clock.advance(20)
@@ -64,7 +64,7 @@ class OwnershipTests(World):
             self.assertIs(self.other, self.registry.find(name), name)
 
     def test_revoked(self) -> None:
-        """What a revoked node had is free."""
+        """The names of a revoked node are free."""
         self.registry.remove(self.owner)
         revoke_node(self.clock, self.directory.path, "edge-1")
         self.revocations.refresh()
@@ -72,7 +72,7 @@ class OwnershipTests(World):
             self.assertIs(self.other, self.registry.find(name), name)
 
     def test_shared(self) -> None:
-        """What is for an address of two nodes goes to neither, whichever of them is there."""
+        """Traffic to an address of two nodes reaches neither, whichever is connected."""
         self.ask("edge-2", "ipv4=10.77.2.2")
         twin = FakeSession("edge-2", addresses=["10.77.2.2"])
         told = (
@@ -91,7 +91,7 @@ class OwnershipTests(World):
                 self.assertEqual(told, str(error))
 
     def test_shared_no_more(self) -> None:
-        """It is one's again when the other is revoked, or is here and has another one by now."""
+        """The address is one node's again once the other is revoked, or has given it up."""
         self.ask("edge-2", "ipv4=10.77.2.2")
         moved = FakeSession("edge-2", addresses=["10.77.2.3"])
         self.registry.add(moved)
@@ -103,7 +103,7 @@ class OwnershipTests(World):
         self.assertIs(self.owner, self.registry.find("10.77.2.2"))
 
     def write(self, node: str, identifiers: str, enrolled: str) -> None:
-        """Write a record that no enrolment has made."""
+        """Write a record that was not created by an enrolment."""
         record = {
             "node": node,
             "identifiers": identifiers,
@@ -115,7 +115,7 @@ class OwnershipTests(World):
         nodes.write(node, json.dumps(record).encode())
 
     def test_records_that_collide(self) -> None:
-        """The node of that name has it, or who was first; the log says so at the start."""
+        """A name belongs to the node of that name, or the first enrolled; collisions are logged."""
         self.write("a", "host=a&host=b&ipv4=10.0.0.5", "2026-01-02")
         self.write("b", "host=b&cidr=10.0.0.5/32", "2026-01-01")
         warnings: list[str] = []
@@ -144,7 +144,7 @@ class OwnershipTests(World):
         self.assertEqual(["a"], list(self.ownership.nodes_with(ip_address("10.0.0.5"))))
 
     def test_certificates_with_what_is_anothers(self) -> None:
-        """They make no session, but a revoked node is told that it is revoked."""
+        """Certificates with another's names are rejected; a revoked node is told that it is."""
         trust = StandaloneServerTrust(self.clock, self.directory.path, ["127.0.0.1"])
 
         def identify(node: str, identifiers: Identifiers) -> str:

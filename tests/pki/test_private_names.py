@@ -1,6 +1,6 @@
-"""What ``yurttunnel.pki.rejection`` uses of pyOpenSSL, which keeps it to itself.
+"""The private names of pyOpenSSL that ``yurttunnel.pki.rejection`` uses.
 
-Nothing of this package is imported here, which could not be without these names.
+This module imports nothing of this package, which cannot be imported without these names.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ LIBRARY = (
 
 
 class PrivateNamesTests(SynchronousTestCase):
-    """They may go with any version."""
+    """Any version may remove them."""
 
     def test_there(self) -> None:
-        """All of them are, or the refusal of a certificate has to find another way."""
+        """All of them exist; otherwise the rejection of certificates needs another way."""
         context = SSL.Context(SSL.TLS_METHOD)
         connection = SSL.Connection(SSL.Context(SSL.TLS_METHOD), None)
         for verified in (context, connection):

@@ -1,4 +1,4 @@
-"""What is said of handshakes that failed: on the server, and on the agent."""
+"""The descriptions of failed handshakes, on the server and on the agent."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class ProblemTests(TestCase):
     """Sentences for failures of the handshake."""
 
     def setUp(self) -> None:
-        """Make a server."""
+        """Create a server."""
         self.issuer = Issuer.make(self)
         self.contexts = ServerContexts(self.issuer.server())
 
     def told(
         self, credentials: Credentials | None, protocols: list[bytes], version: int
     ) -> tuple[str, str]:
-        """Run a handshake that fails, and give what server and agent say of it."""
+        """Run a handshake that fails, and return the sentences of server and agent."""
         agent = SSL.Connection(client_context(credentials, protocols, version), None)
         agent.set_connect_state()
         server = accept(self.contexts)
@@ -44,7 +44,7 @@ class ProblemTests(TestCase):
         )
 
     def test_certificates(self) -> None:
-        """Both ends say what is wrong with an agent's certificate, and the agent what to do."""
+        """Both ends report the fault of an agent's certificate, and the agent also the fix."""
         self.issuer.clock.advance(3600)
         early = self.issuer.node()
         self.issuer.clock.rightNow -= 3600
@@ -64,20 +64,20 @@ class ProblemTests(TestCase):
                 self.assertIn(at_agent, agent)
 
     def test_no_certificate(self) -> None:
-        """An agent without a certificate is told from one with a bad one."""
+        """An agent without a certificate is distinguished from one with an invalid one."""
         server, agent = self.told(None, [TUNNEL_PROTOCOL], SSL.TLS1_3_VERSION)
         self.assertEqual(server, "it presented no certificate")
         self.assertIn("remove node.pem", agent)
 
     def test_other_protocol(self) -> None:
-        """An agent that has reached something else is told to check where."""
+        """An agent that has reached another program is advised to check the address."""
         for version in VERSIONS:
             server, agent = self.told(self.issuer.node(), [b"h2"], version)
             self.assertIn("it offers no protocol that is served here", server)
             self.assertIn("does not speak yurttunnel/1 there", agent)
 
     def test_old_version(self) -> None:
-        """A version of TLS that is too old is named as the problem."""
+        """A TLS version that is too old is reported as the problem."""
         context = client_context(self.issuer.node(), [TUNNEL_PROTOCOL], SSL.TLS1_1_VERSION)
         context.set_cipher_list(b"DEFAULT:@SECLEVEL=0")
         agent = SSL.Connection(context, None)
@@ -87,7 +87,7 @@ class ProblemTests(TestCase):
         self.assertIn("does not support TLS 1.2", problem_with_peer(Failure(caught.exception)))
 
     def test_no_tls(self) -> None:
-        """Somebody who does not speak TLS at all is told from a bad agent."""
+        """A peer that does not speak TLS is distinguished from an invalid agent."""
         for greeting in (b"GET / HTTP/1.1\r\n\r\n", b"SSH-2.0-x\r\n"):
             server = accept(self.contexts)
             server.bio_write(greeting)
@@ -96,7 +96,7 @@ class ProblemTests(TestCase):
             self.assertIn("does not speak TLS", problem_with_peer(Failure(caught.exception)))
 
     def test_agent_distrusts_the_server(self) -> None:
-        """The server's operator learns that it is the agent that refuses."""
+        """The server reports that the agent has rejected it."""
         for version in VERSIONS:
             context = client_context(self.issuer.node(), [TUNNEL_PROTOCOL], version)
             context.set_verify(SSL.VERIFY_PEER)
@@ -112,12 +112,12 @@ class ProblemTests(TestCase):
             self.assertIn("it does not trust this server's certificate", told)
 
     def test_cut(self) -> None:
-        """A connection that was cut during the handshake is said to be so."""
+        """A connection that was lost during the handshake is reported as such."""
         for error in (SSL.Error(), SSL.Error([])):
             self.assertIn("cut during the TLS handshake", problem_with_peer(Failure(error)))
 
     def test_unknown_words(self) -> None:
-        """What is not known here is passed on, and alerts are called alerts."""
+        """Unknown errors are passed on, and unknown alerts are described as alerts."""
         for text, told in (
             ("something new", "something new"),
             ("tlsv1 alert strange thing", "it has sent the TLS alert 'strange thing'"),
@@ -126,14 +126,14 @@ class ProblemTests(TestCase):
             self.assertEqual(problem_with_peer(Failure(error)), told)
 
     def test_own_words(self) -> None:
-        """A refusal is told in its own words, whatever names are in it."""
+        """A rejection keeps its own text, whatever names are in it."""
         error = refusal("its certificate is for 'alert unknown ca'")
         self.assertEqual(
             problem_with_peer(Failure(error)), "its certificate is for 'alert unknown ca'"
         )
 
     def test_refusals_of_the_session(self) -> None:
-        """The agent is told what to do after it has been revoked or claims too much."""
+        """After a revocation or an excessive claim, the agent reports the fix."""
         for code, words in (
             (Code.REVOKED, "to accept it again, remove node.pem from the agent's --state-dir"),
             (Code.NOT_AUTHORIZED, "leave that out of --agent-identifiers"),
@@ -145,6 +145,6 @@ class ProblemTests(TestCase):
         self.assertEqual(told, "about to stop (GOING_AWAY)")
 
     def test_other_failures(self) -> None:
-        """Failures that are not of TLS keep their words."""
+        """Failures outside of TLS keep their texts."""
         failure = Failure(ConnectionRefusedError())
         self.assertEqual(problem_with_server(failure), failure.getErrorMessage())

@@ -1,4 +1,4 @@
-"""What a peer learns, by the alert of TLS, of why its certificate is not accepted."""
+"""The TLS alerts to peers whose certificates are rejected."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VERSIONS = (SSL.TLS1_2_VERSION, SSL.TLS1_3_VERSION)
 
 
 def alert_of(client: SSL.Connection, server: SSL.Connection) -> str:
-    """Run a handshake that one side refuses, and return the alert that the other side gets."""
+    """Run a handshake that one side rejects, and return the alert that the other side gets."""
     alerts: list[str] = []
     failed: set[SSL.Connection] = set()
     for _ in range(10):
@@ -39,14 +39,14 @@ def alert_of(client: SSL.Connection, server: SSL.Connection) -> str:
 
 
 class RejectionTests(SynchronousTestCase):
-    """A certificate that is valid, and is refused for what is in it."""
+    """Certificates that are valid for OpenSSL, but rejected for their content."""
 
     def setUp(self) -> None:
-        """Make an authority."""
+        """Create an authority."""
         self.issuer = Issuer.make(self)
 
     def test_callers(self) -> None:
-        """A caller that is not one of the allowed learns that it is its certificate."""
+        """A caller whose name is not allowed gets the alert for its certificate."""
         names = CallerContexts(self.issuer.server("server.test"), ["somebody else"])
         anybody = CallerContexts(self.issuer.server("server.test"), None)
         for version in VERSIONS:
@@ -62,7 +62,7 @@ class RejectionTests(SynchronousTestCase):
             self.assertEqual(alert_of(client, accept(anybody)), "none")
 
     def test_servers(self) -> None:
-        """A server that is dialed by another name learns so."""
+        """A server that is dialed by another name gets it, too."""
         agents = ClientContexts(self.issuer.node())
         server = accept(ServerContexts(self.issuer.server("server.test")))
         refused: list[BaseException] = []
@@ -71,7 +71,7 @@ class RejectionTests(SynchronousTestCase):
         self.assertIn("is for server.test and not for other.test", str(refused[0]))
 
     def test_agents_without_a_protocol(self) -> None:
-        """Who does not say that it is an agent is refused for that, with a certificate or not."""
+        """A client without the right ALPN protocol is rejected for that, with a fitting alert."""
         contexts = ServerContexts(self.issuer.server())
         client = SSL.Connection(client_context(self.issuer.node(), []), None)
         client.set_connect_state()
@@ -84,7 +84,7 @@ class RejectionTests(SynchronousTestCase):
         self.assertEqual(alert_of(client, accept(contexts)), "none")
 
     def test_kubelets(self) -> None:
-        """A kubelet with another node's certificate learns so."""
+        """A kubelet with another node's certificate gets it, too."""
         contexts = KubeletContexts(self.issuer.clock, self.issuer.caller(), KubeletVerification.CA)
         creator = contexts.creator("edge-1", "10.0.0.5")
         refused: list[BaseException] = []
@@ -97,7 +97,7 @@ class RejectionTests(SynchronousTestCase):
         self.assertEqual(len(refused), 1)
 
     def test_what_openssl_finds_keeps_its_alert(self) -> None:
-        """A certificate that has expired, or is of another authority, is told as such."""
+        """Expired and foreign certificates get OpenSSL's own alerts."""
         contexts = CallerContexts(self.issuer.server(), [CALLER_NAME])
         stranger = Issuer.make(self).caller()
         expired = self.issuer.caller(lifetime=-1)

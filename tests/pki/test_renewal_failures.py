@@ -1,4 +1,4 @@
-"""How a renewal that fails goes on."""
+"""Failures of renewals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from yurttunnel.pki.certificate_template import serving_template
 
 
 class _SlowToClose:
-    """Never issues anything, and closes two connections when it is given up."""
+    """An issuer that never issues, and closes two connections after a cancellation."""
 
     final = ()
 
@@ -23,7 +23,7 @@ class _SlowToClose:
         self.asked = self.closed = 0
 
     async def issue(self, request, waits):
-        """Wait until that is cancelled."""
+        """Wait until cancelled."""
         self.asked += 1
         try:
             await Deferred()
@@ -34,19 +34,19 @@ class _SlowToClose:
 
 
 class FailureTests(Kept):
-    """What happens when no certificate is to be had."""
+    """Renewals without a certificate from the issuer."""
 
     def pauses(self):
         """Return the seconds between attempts."""
         return [later - earlier for earlier, later in pairwise(self.times)]
 
     def test_pauses(self):
-        """Pauses are doubled from 2 seconds to 32, and there is no end of attempts."""
+        """Pauses double from 2 seconds to 32, and attempts never end."""
         self.api.unreachable()
         renewal = self.renewal()
         self.pass_time(3600)
         pauses = self.pauses()
-        # Looks are a second apart, and a pause is up to a tenth longer.
+        # Checks are a second apart, and a pause is up to a tenth longer.
         for pause, expected in zip(pauses, (2, 4, 8, 16, 32, 32, 32), strict=False):
             self.assertGreaterEqual(pause, expected)
             self.assertLessEqual(pause, expected * 1.1 + 1)
@@ -56,7 +56,7 @@ class FailureTests(Kept):
         self.assertEqual(renewal.counters.failed, len(self.times))
 
     def test_recovery(self):
-        """When the API is back the certificate is there within a pause, and pauses are short."""
+        """When the API is back, the certificate is issued within a pause, and backoff is reset."""
         self.api.unreachable()
         renewal = self.renewal()
         self.pass_time(3600)
@@ -70,7 +70,7 @@ class FailureTests(Kept):
         self.assertLess(self.pauses()[0], 4)
 
     def test_quiet(self):
-        """An outage of a day is told again and again, but not thousands of times."""
+        """An outage of a day is logged repeatedly, but not thousands of times."""
         self.api.unreachable()
         with capturedLogs() as events:
             self.renewal()
@@ -80,7 +80,7 @@ class FailureTests(Kept):
         self.assertLess(len(errors), 20)
 
     def test_denied(self):
-        """A denial counts as a failure, is told, and is followed by another attempt."""
+        """A denial counts as a failure, is logged, and is retried."""
         self.api.prompt = False
         renewal = self.renewal()
         self.api.condition("csr-0", "Denied", message="not for you")
@@ -93,7 +93,7 @@ class FailureTests(Kept):
         self.assertIn("before that: csr-0 was denied", renewal.problem())
 
     def test_not_allowed(self):
-        """So does an API that does not take the request."""
+        """So does an API that rejects the request."""
         self.api.fail(NotAllowed(403, "Forbidden", "csr is forbidden"))
         renewal = self.renewal()
         self.assertIn("csr is forbidden", renewal.problem())
@@ -102,7 +102,7 @@ class FailureTests(Kept):
         self.assertIsNone(renewal.problem())
 
     def test_not_renewed(self):
-        """The certificate in use stays; until it expires that is a warning, then a problem."""
+        """The certificate stays in use; a warning until it expires becomes a problem."""
         renewal = self.renewal()
         self.api.unreachable()
         self.pass_time(LIFE * 0.95)
@@ -120,7 +120,7 @@ class FailureTests(Kept):
         self.assertIsNone(renewal.problem())
 
     def test_renewal_that_waits(self):
-        """A renewal is worth a word only when nobody approves it for a while."""
+        """A pending renewal is reported only after a while."""
         renewal = self.renewal()
         self.api.prompt = False
         self.template = serving_template(["two.example"])
@@ -132,7 +132,7 @@ class FailureTests(Kept):
         self.assertIsNone(renewal.problem())
 
     def test_defect(self):
-        """An error that nobody has thought of is logged, and the next attempt comes."""
+        """An unexpected exception is logged, and the next attempt follows."""
 
         def broken(*_):
             raise ZeroDivisionError
@@ -146,7 +146,7 @@ class FailureTests(Kept):
         self.assertIsNone(renewal.problem())
 
     def test_defect_of_the_template(self):
-        """A source of names that raises anything at all is logged once and asked again."""
+        """An unexpected exception of a template is logged once and retried."""
         self.store(self.template)
         renewal = self.renewal()
         self.unknown = ZeroDivisionError()
@@ -159,7 +159,7 @@ class FailureTests(Kept):
         self.assertIsNone(renewal.warning())
 
     def test_stopped(self):
-        """Stopping ends what is under way, without complaint and without a trace."""
+        """Stopping ends the attempt in progress, without errors and leftovers."""
         self.api.prompt = False
         renewal = self.renewal()
         self.pass_time(10)
@@ -169,7 +169,7 @@ class FailureTests(Kept):
         self.assertEqual(events, [])
 
     def test_stopped_within_a_call(self):
-        """Stopping cancels a call that the API has not answered."""
+        """Stopping cancels a call to which the API has not responded."""
         self.api.hold()
         renewal = self.renewal()
         stopped = renewal.stopService()
@@ -179,7 +179,7 @@ class FailureTests(Kept):
         self.assertEqual((renewal.counters.failed, renewal.counters.issued), (0, 0))
 
     def test_given_up(self):
-        """What an issuer closes when it is given up is not cut short, and told of once."""
+        """The issuer's cleanup after a cancellation is not interrupted, and logged once."""
         issuer = _SlowToClose(self.clock)
         renewal = self.renewal(issuer=issuer)
         self.pass_time(5)

@@ -1,4 +1,4 @@
-"""How the first certificate comes about."""
+"""The first certificate."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from yurttunnel.pki.directory import StateError
 
 
 class FirstCertificateTests(Kept):
-    """From nothing, or from what an earlier run has left, to a certificate."""
+    """The start without a certificate, or with a stored one."""
 
     def test_at_once(self):
-        """Without a certificate one is asked for at once, kept and handed on."""
+        """Without a certificate one is requested at once, stored and passed on."""
         renewal = self.renewal()
         self.successResultOf(renewal.when_ready())
         self.assertEqual(self.requests, 1)
@@ -29,7 +29,7 @@ class FirstCertificateTests(Kept):
         self.assertEqual(self.requests, 1)
 
     def test_waiting(self):
-        """Whoever waits is told when it is there, unless he has given up."""
+        """Waiting callers are notified when it is issued, unless they have cancelled."""
         self.api.prompt = False
         renewal = self.renewal()
         waiting, leaving = renewal.when_ready(), renewal.when_ready()
@@ -43,7 +43,7 @@ class FirstCertificateTests(Kept):
         self.successResultOf(renewal.when_ready())
 
     def test_problem(self):
-        """Until then the problem names the request and the command that approves it."""
+        """Until then, the problem names the request and the command that approves it."""
         self.api.prompt = False
         renewal = self.renewal()
         self.assertEqual(
@@ -54,7 +54,7 @@ class FirstCertificateTests(Kept):
         self.assertIsNone(renewal.warning())
 
     def test_stored(self):
-        """A stored certificate is in use without the API, however long that is away."""
+        """A stored certificate is used without the API, however long the outage."""
         certificate = self.store(self.template)
         self.api.unreachable()
         renewal = self.renewal()
@@ -64,7 +64,7 @@ class FirstCertificateTests(Kept):
         self.assertEqual((renewal.problem(), renewal.warning()), (None, None))
 
     def test_stored_while_names_are_unknown(self):
-        """It is in use even while it is not known which names are wanted."""
+        """It is used even while the desired names are unknown."""
         self.store(self.template)
         self.unknown = TemplateUnknown("services have not been read")
         renewal = self.renewal()
@@ -74,7 +74,7 @@ class FirstCertificateTests(Kept):
         self.assertIn("services have not been read", renewal.warning())
 
     def test_names_unknown(self):
-        """Without one, the request waits for the names, and the problem says so."""
+        """Without one, the request waits for the names, and the problem gives the reason."""
         self.unknown = TemplateUnknown("services have not been read")
         renewal = self.renewal()
         self.pass_time(10)
@@ -88,7 +88,7 @@ class FirstCertificateTests(Kept):
         self.assertIsNone(renewal.problem())
 
     def test_other_purpose(self):
-        """A stored certificate for another purpose (yurttunnel 1.2 mixed them up) is not used."""
+        """A stored certificate for another purpose (yurttunnel 1.2 confused them) is not used."""
         self.store(proxy_client_template())
         with capturedLogs() as events:
             renewal = self.renewal()
@@ -97,7 +97,7 @@ class FirstCertificateTests(Kept):
         self.assertIsNone(self.template.problem(renewal.current.certificate))
 
     def test_accepted_meanwhile(self):
-        """One that is let through is in use until there is a better one."""
+        """One that ``misfit`` accepts is used until there is a better one."""
         old = self.store(proxy_client_template())
         self.api.prompt = False
         renewal = self.renewal(misfit=lambda certificate: None)
@@ -110,7 +110,7 @@ class FirstCertificateTests(Kept):
         self.assertIsNone(self.template.problem(renewal.current.certificate))
 
     def test_expired(self):
-        """A stored certificate that has expired is not used, and another one is asked for."""
+        """An expired stored certificate is not usable, and another one is requested."""
         self.store(self.template, lifetime=-1)
         self.api.prompt = False
         renewal = self.renewal()
@@ -120,14 +120,14 @@ class FirstCertificateTests(Kept):
         self.assertIn("the serving certificate has expired at", renewal.problem())
 
     def test_of_another_cluster(self):
-        """A stored one that no authority of the cluster has issued is replaced, once."""
+        """A stored certificate that no authority of the cluster has issued is replaced, once."""
         self.store(self.template, Issuer.make(self))
         renewal = self.renewal()
         self.assertEqual(self.requests, 1)
         self.assertTrue(renewal.current.is_from([self.issuer.authority.certificate]))
 
     def test_foreign_signer(self):
-        """A signer that is none of the authorities is asked again ever less often, and told of."""
+        """A signer that is not among the authorities is retried with backoff, with a warning."""
         self.api.issuer = Issuer.make(self, self.clock)
         self.api.lifetime = 86400.0
         renewal = self.renewal()
@@ -141,7 +141,7 @@ class FirstCertificateTests(Kept):
         self.assertEqual(self.requests, 6)
 
     def test_signer_changes_late(self):
-        """One that is changed after the bundle was is found without a restart."""
+        """A signer that changes after the bundle is noticed without a restart."""
         mine, other = self.issuer, Issuer.make(self, self.clock)
         self.api.issuer = other
         renewal = self.renewal()
@@ -151,7 +151,7 @@ class FirstCertificateTests(Kept):
         self.assertIsNone(renewal.warning())
 
     def test_new_authorities(self):
-        """When its authority is dropped from the bundle, a new certificate is asked for."""
+        """If its authority is removed from the bundle, a new certificate is requested."""
         renewal = self.renewal()
         other = Issuer.make(self, self.clock)
         both = (self.issuer.authority.certificate, other.authority.certificate)
@@ -165,7 +165,7 @@ class FirstCertificateTests(Kept):
         self.assertTrue(renewal.current.is_from(both[1:]))
 
     def test_not_kept(self):
-        """A certificate that cannot be stored is in use all the same, and a warning says so."""
+        """A certificate that cannot be stored is used, with a warning."""
 
         def full(self, issued):
             raise StateError("pki: the disk is full")

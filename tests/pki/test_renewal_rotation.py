@@ -1,4 +1,4 @@
-"""When the certificate in use is replaced."""
+"""Replacement of the certificate in use."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from yurttunnel.pki.desired_template import SETTLE_TIME
 
 
 class RotationTests(Kept):
-    """Replacing the certificate in use."""
+    """Replacement of the certificate in use."""
 
     def test_in_time(self):
-        """A new one is asked for after 70 to 90 % of its life."""
+        """A new certificate is requested after 70 to 90 % of its lifetime."""
         renewal = self.renewal()
         first = renewal.current
         self.pass_time(LIFE * 0.7 - 2)
@@ -26,7 +26,7 @@ class RotationTests(Kept):
         self.assertEqual((renewal.problem(), renewal.warning()), (None, None))
 
     def test_stored_in_time(self):
-        """A stored one counts its life from its own beginning."""
+        """The lifetime of a stored certificate counts from its own beginning."""
         self.store(self.template)
         self.pass_time(LIFE * 0.85)
         renewal = self.renewal()
@@ -43,7 +43,7 @@ class RotationTests(Kept):
         self.assertEqual(len(times), 20)
 
     def test_short_lives(self):
-        """Certificates that live for less than they are dated back are not renewed all the time."""
+        """Certificates with a shorter life than the backdating are not renewed all the time."""
         self.api.lifetime = 30.0
         renewal = self.renewal()
         for _ in range(10):
@@ -52,7 +52,7 @@ class RotationTests(Kept):
         self.assertLessEqual(self.requests, 16)
 
     def test_missing_name(self):
-        """A wanted name that is missing means a new request, as soon as the names have settled."""
+        """A missing name causes a new request, as soon as the names have settled."""
         renewal = self.renewal()
         self.template = serving_template(["one.example", "two.example"])
         self.pass_time(SETTLE_TIME - 1)
@@ -62,7 +62,7 @@ class RotationTests(Kept):
         self.assertIsNone(self.template.problem(renewal.current.certificate))
 
     def test_burst(self):
-        """A burst of changes makes one request."""
+        """A burst of changes causes one request."""
         self.renewal()
         for number in range(10):
             self.template = serving_template([f"{each}.example" for each in range(number)])
@@ -71,7 +71,7 @@ class RotationTests(Kept):
         self.assertEqual(self.requests, 2)
 
     def test_fewer_names(self):
-        """A name that is not wanted any more costs nothing, nor does another order."""
+        """A name that is no longer needed, or another order, causes no request."""
         self.template = serving_template(["one.example", "two.example"])
         self.renewal()
         self.template = serving_template(["one.example"])
@@ -81,7 +81,7 @@ class RotationTests(Kept):
         self.assertEqual(self.requests, 1)
 
     def test_restless_names(self):
-        """Names that never settle do not keep a certificate from being renewed."""
+        """Names that never settle do not prevent the renewal."""
         renewal = self.renewal()
         for number in range(int(LIFE)):
             self.template = serving_template(["one.example", f"{number}.example"])
@@ -90,7 +90,7 @@ class RotationTests(Kept):
         self.assertTrue(renewal.is_usable)
 
     def test_names_change_while_waiting(self):
-        """A request that lacks a wanted name is given up for a new one."""
+        """A pending request that lacks a desired name is replaced."""
         self.api.prompt = False
         renewal = self.renewal()
         self.pass_time(60)
@@ -107,7 +107,7 @@ class RotationTests(Kept):
         self.assertEqual((renewal.counters.issued, renewal.counters.failed), (1, 0))
 
     def test_burst_while_waiting(self):
-        """A burst of changes gives a request up once, when it is over."""
+        """A burst of changes replaces a pending request once, after its end."""
         self.api.prompt = False
         self.renewal()
         for number in range(10):
@@ -119,7 +119,7 @@ class RotationTests(Kept):
         self.assertEqual(self.api.names("csr-1"), ["9.example"])
 
     def test_shuffled_names(self):
-        """Names that come in another order each time have settled all the same."""
+        """Names that only change their order are settled."""
         self.renewal()
         names = ["one.example", "two.example"]
         for _ in range(10):
@@ -129,7 +129,7 @@ class RotationTests(Kept):
         self.assertEqual(self.requests, 2)
 
     def test_fewer_names_while_waiting(self):
-        """One that has more than is wanted now goes on."""
+        """A pending request with more names than needed continues."""
         self.api.prompt = False
         self.template = serving_template(["one.example", "two.example"])
         self.renewal()
@@ -138,7 +138,7 @@ class RotationTests(Kept):
         self.assertEqual(self.requests, 1)
 
     def test_refused(self):
-        """One that is not accepted is replaced, ever less often; who asks anew does not wait."""
+        """A rejected certificate is replaced with backoff; ``ask_anew`` retries at once."""
         self.api.lifetime = 86400.0
         renewal = self.renewal()
         renewal.on_change.append(lambda issued: renewal.give_up(True))
@@ -156,7 +156,7 @@ class RotationTests(Kept):
         self.assertEqual(self.requests, 8)
 
     def test_callback_that_fails(self):
-        """One user of the certificate that fails does not keep it from the others."""
+        """An exception of one callback does not affect the others."""
         renewal = self.renewal()
 
         def broken(issued):

@@ -1,4 +1,4 @@
-"""The renewal of a certificate that no cluster issues."""
+"""Renewal of a certificate without a cluster."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from yurttunnel.pki.renewal_schedule import STANDALONE_SCHEDULE
 
 
 class _LocalIssuer:
-    """Issues certificates of one hour, or fails as told."""
+    """Issues certificates of one hour, or fails on request."""
 
     final = (ZeroDivisionError,)
 
@@ -32,7 +32,7 @@ class _LocalIssuer:
         self.problem = None
 
     async def issue(self, request, waits):
-        """Issue one."""
+        """Issue a certificate."""
         self.attempts.append(self._clock.seconds())
         if self.problem is not None:
             raise self.problem
@@ -40,7 +40,7 @@ class _LocalIssuer:
 
 
 class _MemoryStore:
-    """Keeps certificates, or fails as told."""
+    """Stores certificates, or fails on request."""
 
     path = Path("node.pem")
 
@@ -49,25 +49,25 @@ class _MemoryStore:
         self.problem = ""
 
     def load(self):
-        """Return the last one."""
+        """Return the last certificate."""
         return self.stored[-1] if self.stored else None
 
     def save(self, issued):
-        """Keep one."""
+        """Store a certificate."""
         if self.problem:
             raise StateError(self.problem)
         self.stored.append(issued)
 
 
 class StandaloneTests(SynchronousTestCase):
-    """A certificate of one hour that no cluster issues."""
+    """A certificate of one hour without a cluster."""
 
     def setUp(self):
-        """Start the service, with a certificate that was issued just now."""
+        """Start the service, with a certificate that was just issued."""
         self.make(clock_now())
 
     def make(self, clock):
-        """Start the service by a clock."""
+        """Start the service with a clock."""
         self.clock = clock
         self.issuer = _LocalIssuer(clock, Issuer.make(self, clock))
         self.store = _MemoryStore()
@@ -78,7 +78,7 @@ class StandaloneTests(SynchronousTestCase):
         self.store.stored.clear()
 
     def renewal(self):
-        """Make the service."""
+        """Create the service."""
         template = CertificateTemplate("edge-1", (), "client auth")
         return CertificateRenewal(
             self.clock,
@@ -92,20 +92,20 @@ class StandaloneTests(SynchronousTestCase):
 
     @property
     def attempts(self):
-        """When there was an attempt."""
+        """The times of the attempts."""
         return self.issuer.attempts
 
     @property
     def stored(self):
-        """What has been kept."""
+        """The stored certificates."""
         return self.store.stored
 
     def pass_time(self, seconds):
-        """Let time pass in seconds."""
+        """Advance the clock by seconds."""
         self.clock.pump([1.0] * int(seconds))
 
     def test_in_time(self):
-        """Renewal comes after about two thirds of the life, and the certificate is then in use."""
+        """It is renewed after about two thirds of its lifetime, and then in use."""
         self.pass_time(LIFE * 0.58)
         self.assertEqual(self.attempts, [])
         self.pass_time(LIFE * 0.12)
@@ -113,14 +113,14 @@ class StandaloneTests(SynchronousTestCase):
         self.assertEqual(self.stored, [self.service.current])
 
     def test_again_and_again(self):
-        """Over several lives the certificate in use is always good."""
+        """Over several lifetimes, the certificate in use is always valid."""
         for _ in range(6):
             self.pass_time(LIFE / 2)
             self.assertGreater(self.service.not_after, utc_now(self.clock))
         self.assertGreaterEqual(len(self.stored), 4)
 
     def test_steps_of_the_clock(self):
-        """Attempts that fail by a clock that is ahead do not put off the one that is due."""
+        """Failures while the clock is ahead do not delay the attempt that is due."""
         self.make(SteppedClock())
         self.issuer.problem = NotIssued("no")
         self.clock.ahead = 200 * 86400.0
@@ -135,7 +135,7 @@ class StandaloneTests(SynchronousTestCase):
         self.pass_time(1500)
         self.assertEqual(len(self.attempts), 1)
 
-        # And one that was made by such a clock is replaced: to others it is not good yet.
+        # A certificate issued by such a clock is replaced, since peers do not accept it yet.
         self.clock.ahead = 200 * 86400.0
         self.pass_time(100)
         begin = self.service.current.certificate.not_valid_before_utc
@@ -146,7 +146,7 @@ class StandaloneTests(SynchronousTestCase):
         self.assertLess(begin.timestamp(), self.clock.seconds())
 
     def test_clock_far_ahead(self):
-        """By one that is beyond the authority's end nothing is issued, which is no defect."""
+        """While the clock is beyond the authority's end nothing is issued, which is no defect."""
         self.make(SteppedClock())
         self.clock.ahead = 11 * 365 * 86400.0
         self.pass_time(100)
@@ -158,7 +158,7 @@ class StandaloneTests(SynchronousTestCase):
         self.assertIsNone(self.service.problem())
 
     def test_clock_that_is_behind(self):
-        """One that begins in the future is replaced ever less often: the clock may stay so."""
+        """One that begins in the future is replaced with backoff, as the clock may stay wrong."""
         self.make(SteppedClock())
         self.service.stopService()
         ahead = Issuer.make(self, SteppedClock(3600.0))
@@ -175,13 +175,13 @@ class StandaloneTests(SynchronousTestCase):
         self.assertEqual(self.attempts, [])
 
     def test_spread(self):
-        """Certificates of the same moment are not renewed at the same moment."""
+        """Certificates that were issued together are not renewed together."""
         self.store.save(self.service.current)
         due = {self.renewal()._in_use.held.renewal_at for _ in range(20)}
         self.assertGreater(len(due), 15)
 
     def test_started_ahead(self):
-        """One that has ended by a wrong clock is used as soon as the clock is right."""
+        """One that had expired by a wrong clock is used as soon as the clock is right."""
         self.make(SteppedClock())
         self.service.stopService()
         self.store.save(self.service.current)
@@ -202,7 +202,7 @@ class StandaloneTests(SynchronousTestCase):
             service.stopService()
 
     def test_final(self):
-        """Without a certificate, what another attempt would not change is told to who waits."""
+        """Without a certificate, a final error fails the waiting callers."""
         self.issuer.problem = ZeroDivisionError("no token")
         service = self.renewal()
         before = service.when_ready()
@@ -216,7 +216,7 @@ class StandaloneTests(SynchronousTestCase):
         self.successResultOf(service.when_ready())
 
     def test_failures(self):
-        """A failure is tried again with growing pauses, until it works."""
+        """A failure is retried with growing pauses, until it succeeds."""
         self.issuer.problem = NotIssued("the server is away")
         self.pass_time(LIFE * 0.95)
         pauses = [
@@ -233,7 +233,7 @@ class StandaloneTests(SynchronousTestCase):
         self.assertEqual((len(self.stored), self.service.warning()), (1, None))
 
     def test_begun_near_the_end(self):
-        """One that ends soon after a start is asked for more than once before it does."""
+        """One that expires soon after a start is requested several times before that."""
         self.service.stopService()
         self.store.save(self.service.current)
         self.clock.advance(LIFE - 30)
@@ -248,14 +248,14 @@ class StandaloneTests(SynchronousTestCase):
         self.assertGreater(service.not_after.timestamp(), self.clock.seconds() + LIFE / 2)
 
     def test_away_for_weeks(self):
-        """However many attempts have failed, the next one keeps its distance."""
+        """However many attempts have failed, the next one waits for its pause."""
         self.issuer.problem = NotIssued("the server is away")
         with mock.patch.object(self.service, "_failures", 2000):
             self.pass_time(LIFE * 0.95)
         self.assertLess(len(self.attempts), 30)
 
     def test_goes_on_after_the_end(self):
-        """A certificate that has expired is still tried to be renewed."""
+        """Renewal is still attempted after the certificate has expired."""
         self.issuer.problem = NotIssued("the server is away")
         self.pass_time(2 * LIFE)
         self.issuer.problem = None
@@ -263,7 +263,7 @@ class StandaloneTests(SynchronousTestCase):
         self.assertGreater(self.service.not_after, utc_now(self.clock))
 
     def test_not_renewed(self):
-        """While the certificate is good a failed renewal is a warning, afterwards a problem."""
+        """While the certificate is valid a failed renewal is a warning, afterwards a problem."""
         self.assertEqual((self.service.problem(), self.service.warning()), (None, None))
         end = f"{self.service.not_after:%F %T} UTC"
         self.issuer.problem = NotIssued("the server is away")
@@ -285,12 +285,12 @@ class StandaloneTests(SynchronousTestCase):
             ),
         )
         self.issuer.problem = None
-        # The longest pause of such a life.
+        # The longest pause for such a lifetime.
         self.pass_time(LIFE / 50)
         self.assertEqual((self.service.problem(), self.service.warning()), (None, None))
 
     def test_not_stored(self):
-        """On a full disk the new certificate is in use, and is stored as soon as that works."""
+        """On a full disk the new certificate is used, and is stored once that succeeds."""
         self.store.problem = "node.pem cannot be written, the disk is full: make room"
         before = self.service.current
         with capturedLogs() as events:
@@ -304,7 +304,7 @@ class StandaloneTests(SynchronousTestCase):
             f" {self.store.problem}"
         )
         self.assertEqual((self.service.problem(), self.service.warning()), (None, problem))
-        # It is tried all the time, and told once.
+        # Every attempt is made, but the failure is logged once.
         errors = [formatEvent(e) for e in events if e["log_level"] is LogLevel.error]
         self.assertEqual(errors, [problem])
         self.store.problem = ""
@@ -314,7 +314,7 @@ class StandaloneTests(SynchronousTestCase):
         self.assertEqual(len(self.stored), 1)
 
     def test_never_stored(self):
-        """For as long as the disk is full, one certificate follows the other."""
+        """While the disk is full, certificates are still renewed."""
         self.store.problem = "node.pem cannot be written, the disk is full: make room"
         for _ in range(6):
             self.pass_time(LIFE / 2)
@@ -324,7 +324,7 @@ class StandaloneTests(SynchronousTestCase):
         self.assertEqual(self.stored, [self.service.current])
 
     def test_bad_certificate(self):
-        """What cannot be used is neither stored nor put into use."""
+        """An invalid certificate is neither stored nor used."""
         before = self.service.current
         other = CertificateTemplate("edge-1", (), "client auth").request(new_key())
         issue = self.issuer.issue
@@ -338,7 +338,7 @@ class StandaloneTests(SynchronousTestCase):
         self.assertIn("is for another key", self.service.warning())
 
     def test_stopped(self):
-        """Stopping ends an attempt that is under way, without complaint."""
+        """Stopping ends an attempt in progress, without errors."""
         pending = Deferred()
 
         async def issue(request, waits):

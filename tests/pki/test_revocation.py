@@ -1,4 +1,4 @@
-"""Revoking nodes: the command, and the server that notices."""
+"""Revocation of nodes: the command, and the server that watches the file."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class RevocationTests(TestCase):
         self.records.put(NodeRecord(node, EDGE_1, enrolment, ("key",), utc_now(self.clock)))
 
     def identity(self, node: str, enrolment: str) -> NodeIdentity:
-        """Make a certificate of an enrolment."""
+        """Return the identity of a certificate of an enrolment."""
         certificate = self.issuer.node(node, enrolment=enrolment).certificate
         return identity_from_certificate(certificate)
 
@@ -55,7 +55,7 @@ class RevocationTests(TestCase):
         return revoke_node(self.clock, self.directory.path, node)
 
     def test_noticed_within_a_second(self) -> None:
-        """A running server learns of a revocation in less than a second, and once."""
+        """A running server notices a revocation in less than a second, and once."""
         self.revoke()
         self.clock.advance(0.5)
         self.assertEqual(self.revoked, ["edge-1"])
@@ -76,7 +76,7 @@ class RevocationTests(TestCase):
             self.assertEqual(self.revocations.is_revoked(identity), expected)
 
     def test_names_that_are_taken(self) -> None:
-        """A name is an enrolled node's until it is revoked."""
+        """A name is taken by an enrolled node until it is revoked."""
         self.assertTrue(self.revocations.is_enrolled("edge-1"))
         self.assertFalse(self.revocations.is_enrolled("edge-9"))
         self.revoke()
@@ -85,7 +85,7 @@ class RevocationTests(TestCase):
         self.assertTrue(self.revocations.is_enrolled("edge-2"))
 
     def test_enrolled_again(self) -> None:
-        """Certificates of an enrolment that was recorded later are good, also renewed ones."""
+        """Certificates of an enrolment that was recorded later are valid, also after renewals."""
         self.revoke()
         self.clock.advance(0.25)
         self.enroll("edge-1", "b1")
@@ -93,7 +93,7 @@ class RevocationTests(TestCase):
         self.assertTrue(self.revocations.is_revoked(self.identity("edge-1", "a1")))
 
     def test_enrolled_elsewhere(self) -> None:
-        """A node that is not known here is revoked by name, and whoever runs it is told so."""
+        """An unknown node is revoked by name, and the operator is informed."""
         identity = self.identity("edge-9", "c1")
         self.assertFalse(self.revocations.is_revoked(identity))
         sentence = self.revoke("edge-9")
@@ -107,7 +107,7 @@ class RevocationTests(TestCase):
         self.assertFalse(later.is_revoked(self.identity("edge-8", "c2")))
 
     def test_certificates_of_before(self) -> None:
-        """The name is revoked for certificates up to five minutes younger, and no others."""
+        """The name is revoked for certificates that are up to five minutes newer, and no others."""
         self.revoke("edge-9")
         self.revocations.refresh()
         for age, expected in ((-240, True), (0, True), (240, True), (360, False)):
@@ -116,7 +116,7 @@ class RevocationTests(TestCase):
             self.assertEqual(self.revocations.is_revoked(identity), expected, age)
 
     def test_the_equal_instant(self) -> None:
-        """What is of the very moment of the revocation is of before it."""
+        """A certificate or enrolment of the same instant counts as older than the revocation."""
         for node in ("edge-1", "edge-9"):
             self.revoke(node)
         self.revocations.refresh()
@@ -131,7 +131,7 @@ class RevocationTests(TestCase):
             self.assertEqual(self.revocations.is_revoked(here), expected, enrolled - now)
 
     def test_enrolled_again_elsewhere(self) -> None:
-        """Revoking covers a newer enrolment at another server, beside the one recorded here."""
+        """Revoking also covers a newer enrolment at another server, besides the recorded one."""
         self.revoke()
         self.clock.advance(3600)
         self.issuer.clock.rightNow = self.clock.rightNow
@@ -144,7 +144,7 @@ class RevocationTests(TestCase):
         self.assertTrue(self.revocations.is_revoked(elsewhere))
 
     def test_clock_set_back(self) -> None:
-        """Revoking again by an earlier clock pardons nothing."""
+        """Revoking again by an earlier clock does not restore certificates."""
         self.revoke("edge-9")
         first = utc_now(self.clock)
         self.clock.rightNow -= 3600
@@ -153,14 +153,14 @@ class RevocationTests(TestCase):
         self.assertEqual(later.revoked_at("edge-9"), first)
 
     def test_no_list_without_end(self) -> None:
-        """Revoking a node again and again keeps one entry."""
+        """Repeated revocations of a node keep one entry."""
         for _ in range(5):
             self.revoke("edge-9")
             self.clock.advance(1)
         self.assertEqual((self.directory.read("revoked.json") or b"").count(b"edge-9"), 1)
 
     def test_restart(self) -> None:
-        """A server that is started later knows what was revoked, and calls nobody for it."""
+        """A server that is started later knows the revocations, and calls no callbacks for them."""
         self.revoke()
         later = Revocations(self.clock, self.directory, self.records)
         later.on_revoked(self.fail)
@@ -171,7 +171,7 @@ class RevocationTests(TestCase):
         self.assertIsNone(later.revoked_at("edge-2"))
 
     def test_several(self) -> None:
-        """Revocations add up, also those of one node that was enrolled again."""
+        """Revocations accumulate, also those of one node that was enrolled again."""
         self.revoke("edge-1")
         self.clock.advance(1)
         self.revoke("edge-2")
@@ -184,7 +184,7 @@ class RevocationTests(TestCase):
             self.assertTrue(self.revocations.is_revoked(self.identity(node, enrolment)))
 
     def test_failures_of_the_command(self) -> None:
-        """The command says clearly why it revokes nothing."""
+        """The command reports why it revokes nothing."""
         error = self.assertRaises(RevocationFailed, self.revoke, "../ca.key")
         self.assertIn("is not a node's name", str(error))
         missing = self.mktemp()
@@ -192,13 +192,13 @@ class RevocationTests(TestCase):
         self.assertIn("does not exist", str(error))
 
     def test_broken_record(self) -> None:
-        """The command does not guess when the node's record cannot be read."""
+        """If the node's record cannot be read, the command fails."""
         self.directory.subdirectory("nodes").write("edge-1", b"{")
         error = self.assertRaises(StateError, self.revoke)
         self.assertIn("nodes/edge-1 is not a node's record", str(error))
 
     def test_broken_file(self) -> None:
-        """A broken file keeps what was known, is a problem until repaired, and is logged once."""
+        """A broken file keeps known revocations, is a problem until repaired, and logged once."""
         self.assertIsNone(self.revocations.problem)
         self.revoke()
         self.clock.advance(1)
@@ -226,7 +226,7 @@ class RevocationTests(TestCase):
         self.assertIsNone(self.revocations.problem)
 
     def test_nobody_is_pardoned_by_a_lost_file(self) -> None:
-        """While the server runs, a removed file pardons nobody."""
+        """While the server runs, removing the file restores no node."""
         self.revoke()
         self.clock.advance(1)
         self.directory.remove("revoked.json")
@@ -234,7 +234,7 @@ class RevocationTests(TestCase):
         self.assertTrue(self.revocations.is_revoked(self.identity("edge-1", "a1")))
 
     def test_unreadable_at_start(self) -> None:
-        """A server does not start when it cannot know who is revoked."""
+        """A server does not start if it cannot read the revocations."""
         self.directory.write("revoked.json", b"{}")
         self.assertRaises(StateError, Revocations, self.clock, self.directory, self.records)
         self.directory.remove("revoked.json")
@@ -242,7 +242,7 @@ class RevocationTests(TestCase):
         self.assertRaises(StateError, Revocations, self.clock, self.directory, self.records)
 
     def no_room(self) -> None:
-        """Have nothing written any more, as on a full disk, unless room is freed for it."""
+        """Make writes fail as on a full disk, unless space is freed for them."""
         full = OSError(errno.ENOSPC, "full")
         replace = os.replace
 
@@ -257,7 +257,7 @@ class RevocationTests(TestCase):
         self.patch(os, "posix_fallocate", mock.Mock(side_effect=full))
 
     def test_full_disk(self) -> None:
-        """A node is revoked in the room that the server has kept, and whoever does it is told."""
+        """A node is revoked in the space that the server has reserved, and the reply says so."""
         self.no_room()
         sentence = self.revoke()
         self.assertTrue(sentence.startswith("node edge-1 is revoked; the disk of "), sentence)
@@ -268,7 +268,7 @@ class RevocationTests(TestCase):
         self.assertTrue(error.disk_is_full)
 
     def test_room_is_kept_again(self) -> None:
-        """As soon as there is room, and readiness tells when there is none."""
+        """The reserve is restored once there is space; readiness reports if there is none."""
         self.assertIsNone(self.revocations.warning)
         self.directory.use_reserve()
         with mock.patch("os.posix_fallocate", side_effect=OSError(errno.ENOSPC, "full")):
@@ -283,26 +283,26 @@ class RevocationTests(TestCase):
         self.assertTrue((self.directory.path / RESERVE).exists())
 
     def test_without_room_that_was_kept(self) -> None:
-        """Where no server has run, a full disk is told, and nothing is half done."""
+        """Without a reserve, a full disk is an error, and nothing is partially written."""
         self.directory.use_reserve()
         self.no_room()
         self.assertTrue(self.assertRaises(StateError, self.revoke).disk_is_full)
         self.assertIsNone(self.directory.read("revoked.json"))
 
     def test_locked(self) -> None:
-        """Two commands at the same time do not overwrite each other."""
+        """Two concurrent commands do not overwrite each other."""
         with self.directory.lock():
             error = self.assertRaises(StateError, self.revoke)
         self.assertIn("try again", str(error))
 
     def test_stopped(self) -> None:
-        """A stopped service looks no more."""
+        """A stopped service no longer checks the file."""
         self.revocations.stopService()
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
 
 class RecordTests(TestCase):
-    """What the server remembers of nodes."""
+    """The server's records of nodes."""
 
     def test_round_trip(self) -> None:
         """A record survives a restart."""
@@ -312,7 +312,7 @@ class RecordTests(TestCase):
         self.assertEqual(NodeRecords(directory).get("edge-1"), record)
 
     def test_claims(self) -> None:
-        """Who has a name or an address is found by the newest records, also after a restart."""
+        """Nodes are found by names and addresses in the latest records, also after a restart."""
         directory = state_directory(self)
         records = NodeRecords(directory)
         now = utc_now(clock_now())
@@ -332,7 +332,7 @@ class RecordTests(TestCase):
                 self.assertEqual([r.node for r in known.with_any(claims)], expected)
 
     def test_identifiers_that_are_none(self) -> None:
-        """A bad identifier is left out, and a node that may not have its name; others stay."""
+        """Invalid identifiers, and nodes with invalid names, are ignored; others remain."""
         directory = state_directory(self)
         nodes = directory.subdirectory("nodes")
         now = utc_now(clock_now())
@@ -349,7 +349,7 @@ class RecordTests(TestCase):
             self.assertEqual([r.node for r in records.with_any(["localhost", "10.1", "Edge"])], [])
 
     def test_broken(self) -> None:
-        """A broken record is an error, because the name would be free otherwise."""
+        """A broken record is an error, because the name would otherwise be free."""
         directory = state_directory(self)
         nodes = directory.subdirectory("nodes")
         now = utc_now(clock_now())

@@ -1,4 +1,4 @@
-"""Revoking nodes where the disk is really full: a small one, in a namespace of its own."""
+"""Revocation on a disk that is really full: a small one, in a namespace of its own."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ PAGE = 4096
 
 
 class SmallDiskTests(TestCase):
-    """A server keeps room for revocations on a disk of 4 MiB, before the disk is full."""
+    """A server reserves space for revocations on a disk of 4 MiB, before the disk is full."""
 
     def setUp(self) -> None:
-        """Mount the disk where only a process of this test sees it, and reach it through that."""
+        """Mount the disk in the namespace of a process of this test, and access it through that."""
         if os.geteuid() != 0:
             raise SkipTest("only root can mount a disk")
         mount_point = Path(self.mktemp()).absolute()
@@ -49,7 +49,7 @@ class SmallDiskTests(TestCase):
         self.directory = StateDirectory.open(self.disk / "state")
 
     def have_revoked(self, number: int) -> None:
-        """Leave a list of so many revocations."""
+        """Write a list of a number of revocations."""
         now = datetime.datetime.now(datetime.UTC)
         revocation._save(
             self.directory,
@@ -67,25 +67,25 @@ class SmallDiskTests(TestCase):
         return revocations
 
     def until_full(self, take: Callable[[], object]) -> None:
-        """Take what the disk has until it has no more."""
+        """Write until the disk is full."""
         with self.assertRaises(OSError) as caught:
             while True:
                 take()
         self.assertEqual(caught.exception.errno, errno.ENOSPC)
 
     def fill_up(self) -> None:
-        """Use up the room to the last byte."""
+        """Fill the disk to the last byte."""
         with (self.disk / "filler").open("wb", buffering=0) as file:
             self.until_full(lambda: file.write(bytes(PAGE)))
 
     def fill(self) -> None:
-        """Use up the room, and each inode."""
+        """Use all space and all inodes."""
         names = count()
         self.fill_up()
         self.until_full(lambda: (self.disk / f"empty-{next(names)}").touch())
 
     def assert_revokes(self, revocations: Revocations) -> None:
-        """One more node is revoked on the full disk, and the server learns of it."""
+        """Assert that another node is revoked on the full disk, and the server notices."""
         revoked: list[str] = []
         revocations.on_revoked(revoked.append)
         self.assertIsNone(revocations.warning)
@@ -95,12 +95,12 @@ class SmallDiskTests(TestCase):
         self.assertEqual(revoked, ["evil"])
 
     def test_the_list_is_long_at_the_start(self) -> None:
-        """However many are revoked, there is room for a list with one more beside the old one."""
+        """However long the list is, there is space for a new one besides the old one."""
         self.have_revoked(5000)
         self.assert_revokes(self.start())
 
     def test_the_list_grows(self) -> None:
-        """What is kept grows with the list."""
+        """The reserve grows with the list."""
         revocations = self.start()
         self.have_revoked(3000)
         self.clock.advance(1)
@@ -109,11 +109,11 @@ class SmallDiskTests(TestCase):
         self.assert_revokes(revocations)
 
     def test_nothing_was_locked_before(self) -> None:
-        """The first revocation needs no file that is not there yet."""
+        """The first revocation needs no file that does not exist yet."""
         self.assert_revokes(self.start())
 
     def test_no_room_to_keep_more(self) -> None:
-        """What is kept stays where the disk has no more, and readiness tells it."""
+        """The reserve stays if the disk has no more space, and readiness reports that."""
         revocations = self.start()
         kept = (self.directory.path / RESERVE).stat().st_blocks
         self.have_revoked(3000)

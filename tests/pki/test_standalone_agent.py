@@ -1,4 +1,4 @@
-"""Trust without a cluster, at agents."""
+"""An agent's certificates without a cluster."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class AgentTrustTests(World):
     """The agent's facade."""
 
     def test_endpoint(self) -> None:
-        """The endpoint that these tests use is what the interface says."""
+        """The endpoint of these tests implements the interface."""
         verifyObject(IStreamClientEndpoint, self.network)
 
     def test_enrolls(self) -> None:
@@ -55,13 +55,13 @@ class AgentTrustTests(World):
         self.assertEqual(self.network.open_connections, 0)
 
     def test_tunnel(self) -> None:
-        """What the agent gets is good for a tunnel to the server."""
+        """The certificate is valid for a tunnel to the server."""
         contexts = self.successResultOf(self.get_ready(self.agent()))
         _, server = self.connect(contexts)
         self.assertEqual(peer_serial(server), contexts.credentials.certificate.serial_number)
 
     def test_restart(self) -> None:
-        """A restarted agent with a good certificate asks nobody, and needs no token."""
+        """A restarted agent with a valid certificate makes no requests, and needs no token."""
         state = self.mktemp()
         first = self.successResultOf(self.get_ready(self.agent(state=state)))
         self.network.reachable = False
@@ -70,10 +70,10 @@ class AgentTrustTests(World):
         self.assertEqual(second.credentials.certificate, first.credentials.certificate)
 
     def test_started_ahead(self) -> None:
-        """A certificate that has ended by a wrong clock is waited for, and used as it is.
+        """An agent waits for the clock if its certificate has expired by a wrong clock.
 
-        That is so without a token, with one that cannot be read any more, and with one that the
-        server refuses; and whatever else would end an agent that is not enrolled.
+        It does so without a token, with an unreadable one, and with one that the server rejects,
+        and for all other errors that would end an agent without an enrolment.
         """
 
         def unreadable() -> JoinToken:
@@ -111,10 +111,10 @@ class AgentTrustTests(World):
             agent.stopService()
 
     def test_enrolled_first_by_a_wrong_clock(self) -> None:
-        """An agent that has no certificate waits for the clock, too, and tells how wrong it is.
+        """An agent without a certificate also waits for the clock, and reports the difference.
 
-        That is the same where the server's certificate is not valid by it, where only the one that
-        the agent gets is not, and where another server cannot be reached.
+        The same holds if the server's certificate is not valid by the clock, if only the agent's is
+        not, and if another server is unreachable.
         """
         refused = "nowhere.test:10262: Connection was refused by other side.; "
         cases = (
@@ -155,7 +155,7 @@ class AgentTrustTests(World):
             agent.stopService()
 
     def test_other_identifiers_without_a_token(self) -> None:
-        """What no clock can mend ends an agent, also when its certificate has ended besides."""
+        """An error that no clock explains ends an agent, even if its certificate has expired."""
         state = self.mktemp()
         self.successResultOf(self.get_ready(self.agent(state=state)))
         other = parse_identifiers("host=edge-1&host=camera")
@@ -164,7 +164,7 @@ class AgentTrustTests(World):
             self.failureResultOf(self.get_ready(agent), StateError)
 
     def test_no_token(self) -> None:
-        """An agent that has neither certificate nor token says what it needs."""
+        """An agent without a certificate and a token reports what it needs."""
         agent = self.started(self.open(self.clock, self.mktemp(), None))
         failure = self.failureResultOf(self.get_ready(agent), StateError)
         self.assertIn("--join-token-file", str(failure.value))
@@ -178,13 +178,13 @@ class AgentTrustTests(World):
         self.failureResultOf(self.get_ready(self.agent(read_token=read_token)), BadToken)
 
     def test_refused(self) -> None:
-        """A refusal ends the attempt: trying again would not change it."""
+        """A rejection ends the attempt, since a retry would not change it."""
         self.successResultOf(self.get_ready(self.agent()))
         failure = self.failureResultOf(self.get_ready(self.agent()), EnrolmentRefused)
         self.assertEqual(failure.value.code, Refusal.ALREADY_ENROLLED)
 
     def test_refused_for_the_moment(self) -> None:
-        """After a refusal for the moment the agent tries again by itself."""
+        """After a temporary rejection, the agent retries."""
         refused = EnrolmentRefused(Refusal.RATE_LIMITED, "for the moment")
         with mock.patch.object(Admission, "decide", side_effect=refused):
             ready = self.get_ready(self.agent())
@@ -206,7 +206,7 @@ class AgentTrustTests(World):
         self.failureResultOf(self.get_ready(agent), ServerNotTrusted)
 
     def test_waits_for_the_server(self) -> None:
-        """An agent that is started before its server enrolls when that comes up."""
+        """An agent that is started before its server enrolls once the server is started."""
         self.network.reachable = False
         ready = self.get_ready(self.agent())
         self.clock.pump([1.0] * 120)
@@ -218,14 +218,14 @@ class AgentTrustTests(World):
         self.successResultOf(ready)
 
     def test_waiting_is_cancelled(self) -> None:
-        """An agent that is stopped while it waits for its server waits no more."""
+        """Stopping an agent ends its wait for the server."""
         self.network.reachable = False
         ready = self.get_ready(self.agent())
         ready.cancel()
         self.failureResultOf(ready, CancelledError)
 
     def test_second_server(self) -> None:
-        """When one server is down, the next is asked."""
+        """If one server is down, the next is tried."""
         down = MemoryServer(self.clock, self.trust.contexts, self.trust.enrolment_factory)
         down.reachable = False
         servers = [ServerAddress("127.0.0.1", 10262, down), self.server]
@@ -234,13 +234,13 @@ class AgentTrustTests(World):
         self.successResultOf(ready)
 
     def other_server(self) -> tuple[StandaloneServerTrust, ServerAddress]:
-        """Start a server that has its own state directory, and another authority."""
+        """Start a server with its own state directory, and another authority."""
         trust = StandaloneServerTrust(self.clock, self.mktemp(), ["127.0.0.1"])
         network = MemoryServer(self.clock, trust.contexts, trust.enrolment_factory)
         return trust, ServerAddress("127.0.0.1", 10262, network)
 
     def settle(self, servers: list[ServerAddress], steps: int = 10) -> None:
-        """Let bytes flow to several servers, one after the other."""
+        """Transfer data to several servers, one after the other."""
         for _ in range(steps):
             for server in servers:
                 server.endpoint.settle()
@@ -279,7 +279,7 @@ class AgentTrustTests(World):
         self.assertNotEqual(contexts.credentials.certificate, first)
 
     def test_all_refuse(self) -> None:
-        """When none can help later either, the refusal is raised, rather than the distrust."""
+        """If no server can help later, the rejection is raised, not the distrust."""
         servers = [self.second_server(), self.other_server()[1]]
         ready = Deferred.fromCoroutine(self.agent(servers=servers).ready())
         self.settle(servers)
@@ -287,7 +287,7 @@ class AgentTrustTests(World):
         self.assertEqual(failure.value.code, Refusal.BAD_TOKEN)
 
     def test_one_may_help_later(self) -> None:
-        """While one server is away the agent waits for it, whatever the others say."""
+        """While one server is unreachable the agent waits for it, whatever the others answer."""
         self.network.reachable = False
         servers = [self.second_server(), self.server]
         ready = Deferred.fromCoroutine(self.agent(servers=servers).ready())
@@ -299,7 +299,7 @@ class AgentTrustTests(World):
         self.successResultOf(ready)
 
     def test_revoked_is_told_first(self) -> None:
-        """Of several refusals the one that the node is revoked is raised."""
+        """Of several rejections, the revocation of the node is raised."""
         refused = [
             EnrolmentRefused(code, "no")
             for code in (Refusal.NOT_AUTHORIZED, Refusal.REVOKED, Refusal.BAD_TOKEN)
@@ -314,7 +314,7 @@ class AgentTrustTests(World):
         self.assertEqual(failure.value.code, Refusal.REVOKED)
 
     def test_revoked_at_a_second_server(self) -> None:
-        """A server of the same authority that has no record of the node can revoke it, too."""
+        """A server of the same authority without a record of the node can revoke it, too."""
         contexts = self.successResultOf(self.get_ready(self.agent()))
         identity = identity_from_certificate(contexts.credentials.certificate)
         self.second_server()
@@ -325,7 +325,7 @@ class AgentTrustTests(World):
         self.assertFalse(self.trust.revocations.is_revoked(identity))
 
     def test_told_to_wait(self) -> None:
-        """An agent that is told to wait because of wrong tokens tries again by itself."""
+        """A rate-limited agent retries."""
         right = self.read_token()
         wrong = JoinToken("0" * 16, "0" * 32, right.pin)
         tokens = [wrong, right]
@@ -337,7 +337,7 @@ class AgentTrustTests(World):
         self.successResultOf(ready)
 
     def test_lost_answer(self) -> None:
-        """An agent that was killed before it got the answer enrolls at its next start."""
+        """An agent that was killed before it got the response enrolls at its next start."""
         state = self.mktemp()
         with mock.patch.object(NodeStore, "save", side_effect=StateError("killed")):
             agent = self.agent(state=state)
@@ -355,7 +355,7 @@ class AgentTrustTests(World):
         self.assertIn("is the state of node edge-1", str(error))
 
     def test_bad_name(self) -> None:
-        """A name that no node can have is refused before anything is done."""
+        """A name that no node can have is rejected before anything else."""
         self.assertRaises(BadIdentity, self.open, self.clock, self.mktemp(), None, node="Edge")
 
     def test_broken_state(self) -> None:
@@ -380,7 +380,7 @@ class AgentTrustTests(World):
 
     def test_renewal(self) -> None:
         """The certificate is renewed without a restart and without losing a session."""
-        # OpenSSL compares with the real time, at which old and new certificate are good, then.
+        # OpenSSL uses the real time, at which both certificates are valid.
         self.clock.advance(-25 * DAY)
         self.state = self.mktemp()
         self.start_server()
@@ -399,8 +399,8 @@ class AgentTrustTests(World):
         self.assertEqual(agent.certificate.not_after, second.not_valid_after_utc)
 
     def test_renewal_without_room(self) -> None:
-        """On a full disk the agent is known by certificates that it has in memory only."""
-        # As above, and the third certificate is got by the second one.
+        """On a full disk the agent uses certificates that it has only in memory."""
+        # As above; the third certificate is obtained by the second one.
         self.clock.advance(-25 * DAY)
         self.state, state = self.mktemp(), self.mktemp()
         self.start_server()
@@ -424,7 +424,7 @@ class AgentTrustTests(World):
         self.assertNotEqual(Path(state, "node.pem").read_bytes(), stored)
 
     def connect(self, contexts: ClientContexts) -> tuple[SSL.Connection, SSL.Connection]:
-        """Run a handshake for a tunnel, and give the agent's and the server's side."""
+        """Run a handshake for a tunnel, and return the agent's and the server's side."""
         client = dial(contexts, "127.0.0.1", self.fail)
         server = accept(self.trust.contexts)
         handshake(client, server)
@@ -445,7 +445,7 @@ class AgentTrustTests(World):
         )
 
     def test_revoked(self) -> None:
-        """A revoked node gets in again with the server's new token, after its state is removed."""
+        """A revoked node enrolls with the server's new token, after its state is removed."""
         self.successResultOf(self.get_ready(self.agent()))
         ended: list[str] = []
         self.trust.on_revoked(ended.append)
@@ -460,7 +460,7 @@ class AgentTrustTests(World):
         self.successResultOf(self.get_ready(self.agent()))
 
     def test_stops(self) -> None:
-        """Stopping leaves nothing to happen later."""
+        """Stopping leaves no timers."""
         agent = self.agent()
         self.successResultOf(self.get_ready(agent))
         agent.stopService()

@@ -1,4 +1,4 @@
-"""Trust without a cluster, at the server."""
+"""A server's certificates without a cluster."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class AddressesTests(SynchronousTestCase):
     """The machine's addresses in the certificate of a server that listens on all of them."""
 
     def setUp(self) -> None:
-        """Have a machine with one address, and a server that is started there first."""
+        """Set up a machine with one address, and start a server on it."""
         self.clock = clock_now()
         self.state = self.mktemp()
         self.own = {ip_address("127.0.0.1"), ip_address("203.0.113.10")}
@@ -39,32 +39,32 @@ class AddressesTests(SynchronousTestCase):
         self.open()
 
     def addresses(self) -> set[Address]:
-        """Return those that there are now."""
+        """Return the current addresses."""
         self.looks += 1
         return set(self.own)
 
     def open(self) -> None:
-        """Start the server, as it does each time."""
+        """Start the server, as at each start."""
         self.trust = StandaloneServerTrust(self.clock, self.state, ["0.0.0.0"])
         self.trust.startService()
         self.addCleanup(self.trust.stopService)
 
     def names(self) -> list[str]:
-        """Return what the certificate in use is for."""
+        """Return the names in the certificate in use."""
         return names_in(self.certificate())
 
     def certificate(self) -> x509.Certificate:
-        """Return it."""
+        """Return the certificate in use."""
         assert self.trust.serving.current is not None
         return self.trust.serving.current.certificate
 
     def pass_days(self, days: int) -> None:
-        """Let time pass."""
+        """Advance the clock by days."""
         for _ in range(days * 24):
             self.clock.advance(3600)
 
     def test_started_without_address(self) -> None:
-        """A renewal has the address that came after the start, and none costs another one."""
+        """A renewal contains an address that was added after the start, which alone causes none."""
         self.trust.stopService()
         first = self.certificate()
         self.own = {ip_address("127.0.0.1")}
@@ -82,7 +82,7 @@ class AddressesTests(SynchronousTestCase):
         self.assertEqual(second, self.certificate())
 
     def test_address_that_has_gone(self) -> None:
-        """A renewal does without an address that the machine had at the start."""
+        """A renewal lacks an address that the machine had only at the start."""
         self.own = {ip_address("127.0.0.1")}
         self.pass_days(62)
         self.assertNotIn("203.0.113.10", self.names())
@@ -90,14 +90,14 @@ class AddressesTests(SynchronousTestCase):
         self.assertIsNone(self.trust.serving.warning())
 
     def test_new_address_at_start(self) -> None:
-        """One that the certificate lacks at a start is in it at once."""
+        """A new address is in the certificate at once after a start."""
         self.trust.stopService()
         self.own.add(ip_address("203.0.113.11"))
         self.open()
         self.assertIn("203.0.113.11", self.names())
 
     def test_seldom_read(self) -> None:
-        """The kernel is not asked for addresses with each look."""
+        """The kernel's addresses are not read at every check."""
         before = self.looks
         self.clock.pump([1] * 100)
         self.assertEqual(before, self.looks)
@@ -107,7 +107,7 @@ class ServerTrustTests(World):
     """The server's facade."""
 
     def test_files(self) -> None:
-        """Once it is open, all that others need is in the state directory."""
+        """Once it is open, all files for others are in the state directory."""
         state = Path(self.state)
         (authority,) = certificates_from_pem((state / "ca.crt").read_bytes())
         self.assertEqual(self.read_token().pin, pin_of(authority))
@@ -127,7 +127,7 @@ class ServerTrustTests(World):
         self.assertEqual([Path(self.state, name).read_bytes() for name in names], before)
 
     def test_interception(self) -> None:
-        """The certificate in the directory opens the port that stands in for kubelets, too."""
+        """The certificate in the directory is accepted at the port that stands in for kubelets."""
         state = Path(self.state)
         (certificate,) = certificates_from_pem((state / "client.crt").read_bytes())
         key = key_from_pem((state / "client.key").read_bytes())
@@ -141,7 +141,7 @@ class ServerTrustTests(World):
         self.assertEqual([], refused)
 
     def test_kubelets(self) -> None:
-        """Kubelets are verified as the flags say; a file of authorities has to be there."""
+        """Kubelets are verified as the flags say; a file of authorities has to exist."""
         self.assertIs(KubeletVerification.AUTO, self.trust.kubelets.mode)
         path = Path(self.mktemp())
         arguments: dict[str, Any] = {"kubelet_verify": KubeletVerification.CA, "kubelet_ca": path}
@@ -153,7 +153,7 @@ class ServerTrustTests(World):
         self.assertIs(KubeletVerification.CA, trust.kubelets.mode)
 
     def test_callers(self) -> None:
-        """Callers get in with the certificate in the directory, and the server's own rotates."""
+        """Callers with the directory's certificate are accepted, and the server's own rotates."""
         state = Path(self.state)
         (certificate,) = certificates_from_pem((state / "client.crt").read_bytes())
         key = key_from_pem((state / "client.key").read_bytes())
@@ -170,7 +170,7 @@ class ServerTrustTests(World):
         self.assertEqual(self.trust.callers.credentials, self.trust.contexts.credentials)
 
     def test_unusable_state(self) -> None:
-        """Whatever is wrong with the state directory is one line with the path."""
+        """Every fault of the state directory is one line with the path."""
         path = Path(self.mktemp())
         path.touch()
         error = self.assertRaises(
@@ -179,7 +179,7 @@ class ServerTrustTests(World):
         self.assertEqual(str(error), f"{path} is not a directory: remove it or choose another")
 
     def test_renews_its_own(self) -> None:
-        """The server's certificate is renewed in time and in use without a restart."""
+        """The server's certificate is renewed in time and used without a restart."""
         before = self.trust.contexts.credentials.certificate
         self.pass_time(70 * DAY, DAY)
         after = self.trust.contexts.credentials.certificate
@@ -190,7 +190,7 @@ class ServerTrustTests(World):
         self.assertEqual(stored, after)
 
     def test_full_disk(self) -> None:
-        """What cannot be replaced is one line each time, not a traceback, and tried again."""
+        """A failed replacement is one line each time, not a traceback, and is retried."""
         before = self.read_token()
         full = OSError(errno.ENOSPC, "full")
         with mock.patch("os.fsync", side_effect=full), capturedLogs() as events:
@@ -209,7 +209,7 @@ class ServerTrustTests(World):
         self.assertNotEqual(self.read_token(), before)
 
     def test_start_on_a_full_disk(self) -> None:
-        """A server whose certificates and token are due starts with what it has."""
+        """A server whose certificates and token are due starts with the existing ones."""
         self.trust.stopService()
         names = ("client.crt", "join-token", "tokens.json", "server.pem")
         before = [Path(self.state, name).read_bytes() for name in names]
@@ -225,7 +225,7 @@ class ServerTrustTests(World):
         self.assertEqual([Path(self.state, name).read_bytes() for name in names], before)
 
     def test_lets_go(self) -> None:
-        """From then on it notices revocations, and makes neither a token nor a certificate."""
+        """After the release it notices revocations, but issues no tokens or certificates."""
         token = self.read_token()
         self.trust.let_go()
         revoke_node(self.clock, self.state, "edge-9")
@@ -238,6 +238,6 @@ class ServerTrustTests(World):
         self.assertEqual([], self.trust.records.all())
 
     def test_stops(self) -> None:
-        """Stopping leaves nothing to happen later."""
+        """Stopping leaves no timers."""
         self.trust.stopService()
         self.assertEqual(self.clock.getDelayedCalls(), [])

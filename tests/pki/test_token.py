@@ -1,4 +1,4 @@
-"""Join tokens: their form, what the server keeps of them, and the file that is always good."""
+"""Join tokens: their form, the server's store, and the file with a valid one."""
 
 from __future__ import annotations
 
@@ -24,43 +24,43 @@ class JoinTokenTests(TestCase):
     """The one-string form."""
 
     def test_round_trip(self) -> None:
-        """A token's text gives the same token, whatever blanks surround it."""
+        """A formatted token is parsed to the same token, with any surrounding blanks."""
         token = JoinToken("0123456789abcdef", "f" * 32, PIN)
         self.assertEqual(str(token), f"0123456789abcdef.{'f' * 32}.sha256:{PIN}")
         self.assertEqual(JoinToken.parse(f" {token}\n"), token)
 
     def test_malformed(self) -> None:
-        """Anything else is refused without repeating what may be a secret."""
+        """Other text is rejected without repeating it, since it may be a secret."""
         good = str(JoinToken("0123456789abcdef", "f" * 32, PIN))
         for text in ("", good[:-1], good.upper(), good.replace("sha256", "md5"), f"{good}.x"):
             error = self.assertRaises(BadToken, JoinToken.parse, text)
             self.assertNotIn("ffff", str(error))
 
     def test_secret_is_not_shown(self) -> None:
-        """What logs and tracebacks show of a token lacks its secret."""
+        """The secret is not in logs and tracebacks."""
         self.assertEqual(
             repr(JoinToken("0123456789abcdef", "f" * 32, PIN)), "<JoinToken 0123456789abcdef>"
         )
 
 
 class TokenStoreTests(TestCase):
-    """What the server keeps of tokens."""
+    """The server's store of tokens."""
 
     def setUp(self) -> None:
-        """Make an empty store."""
+        """Create an empty store."""
         self.clock = clock_now()
         self.directory = state_directory(self)
         self.store = TokenStore(self.clock, self.directory, PIN)
 
     def test_issued(self) -> None:
-        """An issued token is good until it expires, also after a restart."""
+        """An issued token is valid until it expires, also after a restart."""
         token = self.store.issue(60)
         self.assertEqual(token.pin, PIN)
         for store in (self.store, TokenStore(self.clock, self.directory, PIN)):
             self.assertEqual(store.check(token.token_id, token.secret).token_id, token.token_id)
 
     def test_expired(self) -> None:
-        """A token is refused from the moment it expires."""
+        """A token is rejected from the moment it expires."""
         token = self.store.issue(60)
         self.clock.advance(59.9)
         self.store.check(token.token_id, token.secret)
@@ -70,7 +70,7 @@ class TokenStoreTests(TestCase):
         self.assertIn("expired at", str(error))
 
     def test_wrong(self) -> None:
-        """A wrong secret and an unknown id get the same answer, also after the expiry."""
+        """A wrong secret and an unknown id get the same error, also after the expiry."""
         token = self.store.issue(60)
         answers = set()
         for token_id, secret in (
@@ -87,7 +87,7 @@ class TokenStoreTests(TestCase):
         self.assertEqual(len(answers), 1)
 
     def test_secret_is_not_kept(self) -> None:
-        """The file has the hash of the secret only, and is closed to others."""
+        """The file has only the hash of the secret, and is closed to others."""
         token = self.store.issue(60)
         content = self.directory.path.joinpath("tokens.json").read_text()
         self.assertNotIn(token.secret, content)
@@ -96,7 +96,7 @@ class TokenStoreTests(TestCase):
         self.assertEqual(stat.S_IMODE(status.st_mode), 0o600)
 
     def test_expired_ones_are_remembered(self) -> None:
-        """The last 64 expired tokens are told from unknown ones, also after a restart."""
+        """The last 64 expired tokens are distinguished from unknown ones, also after a restart."""
         tokens = []
         for _ in range(66):
             tokens.append(self.store.issue(60))
@@ -110,7 +110,7 @@ class TokenStoreTests(TestCase):
             self.assertEqual(error.expired, expired)
 
     def test_expired_for_good(self) -> None:
-        """A clock that is set back does not make an expired token good again."""
+        """Setting the clock back does not make an expired token valid again."""
         token = self.store.issue(60)
         self.clock.advance(61)
         self.store.issue(60)
@@ -120,7 +120,7 @@ class TokenStoreTests(TestCase):
             self.assertTrue(error.expired)
 
     def test_expired_ones_do_not_displace_good_ones(self) -> None:
-        """What is remembered of expired tokens takes no room from good ones."""
+        """Remembered expired tokens do not displace valid ones."""
         for _ in range(70):
             self.store.issue(1)
         self.clock.advance(2)
@@ -128,13 +128,13 @@ class TokenStoreTests(TestCase):
         self.assertTrue(all(self.store.find(token) for token in tokens))
 
     def test_bound(self) -> None:
-        """At most 64 tokens are good at once: of equal ones the oldest give way."""
+        """At most 64 tokens are valid at once; among equal ones, the oldest are removed."""
         tokens = [self.store.issue(60) for _ in range(65)]
         self.assertIsNone(self.store.find(tokens[0]))
         self.assertIsNotNone(self.store.find(tokens[1]))
 
     def test_bound_of_unequal_ones(self) -> None:
-        """Those give way that end first, and the new one is good however soon it ends."""
+        """Those that expire first are removed, and the new one is kept however short its life."""
         lasting = self.store.issue(600)
         tokens = [self.store.issue(60) for _ in range(64)]
         self.assertIsNone(self.store.find(tokens[0]))
@@ -146,7 +146,7 @@ class TokenStoreTests(TestCase):
         self.assertEqual(sorted(created), created)
 
     def test_broken_file(self) -> None:
-        """A file that is not ours is an error that names it and the fix."""
+        """A foreign file is an error that names it and the fix."""
         for content in (b"{", b"[]", b'{"tokens": [{"id": "a"}]}', b'{"tokens": 1}'):
             self.directory.write("tokens.json", content)
             error = self.assertRaises(StateError, TokenStore, self.clock, self.directory, PIN)
@@ -157,13 +157,13 @@ class JoinTokenFileTests(TestCase):
     """The ``join-token`` file."""
 
     def setUp(self) -> None:
-        """Start the service with a life of an hour."""
+        """Start the service with a lifetime of an hour."""
         self.clock = clock_now()
         self.directory = state_directory(self)
         self.start()
 
     def start(self) -> None:
-        """Start, as after a restart of the server."""
+        """Start the service, as after a restart of the server."""
         self.store = TokenStore(self.clock, self.directory, PIN)
         records = NodeRecords(self.directory)
         self.revocations = Revocations(self.clock, self.directory, records)
@@ -176,11 +176,11 @@ class JoinTokenFileTests(TestCase):
         return JoinToken.parse((self.directory.read("join-token", secret=True) or b"").decode())
 
     def test_written_at_start(self) -> None:
-        """The file holds a good token once the service has started, closed to others."""
+        """Once the service has started, the file has a valid token and is closed to others."""
         self.assertIsNotNone(self.store.find(self.token()))
 
     def test_always_good(self) -> None:
-        """Over several lives the token in the file is good and has a third of its life left."""
+        """The token in the file is valid for at least a third of its life, over several lives."""
         seen = set()
         for _ in range(4 * 60):
             self.clock.advance(60)
@@ -192,7 +192,7 @@ class JoinTokenFileTests(TestCase):
         self.assertGreater(len(seen), 4)
 
     def test_a_file_that_cannot_be_replaced(self) -> None:
-        """No tokens that nobody knows take the place of those that somebody has."""
+        """Tokens that could not be written to the file do not displace others."""
         write = StateDirectory.write
 
         def refuse(directory: StateDirectory, name: str, content: bytes) -> None:
@@ -207,21 +207,21 @@ class JoinTokenFileTests(TestCase):
         self.assertEqual([given.token_id], [each.token_id for each in self.store.good()])
 
     def test_former_one_stays_good(self) -> None:
-        """A token that has been copied from the file is good until it expires."""
+        """A token that was copied from the file is valid until it expires."""
         token = self.token()
         self.clock.pump([60] * 50)
         self.assertNotEqual(self.token(), token)
         self.assertIsNotNone(self.store.find(token))
 
     def test_restart(self) -> None:
-        """A restart keeps the token in the file as long as it is good."""
+        """A restart keeps the token in the file while it is valid."""
         token = self.token()
         self.service.stopService()
         self.start()
         self.assertEqual(self.token(), token)
 
     def test_replaced_when_unusable(self) -> None:
-        """A file that was lost, spoiled or is of another authority is replaced."""
+        """A file that was lost, damaged or is of another authority is replaced."""
         other = TokenStore(self.clock, state_directory(self), PIN).issue()
         for content in (None, b"nonsense", b"\xff\xfe", str(other).encode()):
             self.service.stopService()
@@ -232,7 +232,7 @@ class JoinTokenFileTests(TestCase):
             self.assertIsNotNone(self.store.find(self.token()))
 
     def test_revocation_replaces_it(self) -> None:
-        """After a revocation the file has a token that is newer."""
+        """After a revocation, the file has a newer token."""
         records = NodeRecords(self.directory)
         now = Issuer.make(self).authority.certificate.not_valid_before_utc
         records.put(NodeRecord("edge-1", parse_identifiers("host=edge-1"), "ab", ("k",), now))
@@ -243,7 +243,7 @@ class JoinTokenFileTests(TestCase):
         self.assertIsNotNone(self.store.find(self.token()))
 
     def test_many_revocations(self) -> None:
-        """However many nodes are revoked, a token that was made for longer stays good."""
+        """However many nodes are revoked, a token with a longer lifetime stays valid."""
         token = self.store.issue(30 * 86400)
         for number in range(64):
             revoke_node(self.clock, self.directory.path, f"edge-{number}")
@@ -253,7 +253,7 @@ class JoinTokenFileTests(TestCase):
         self.assertIsNotNone(self.store.find(self.token()))
 
     def test_revocation_in_the_future(self) -> None:
-        """When the clock is set back behind a revocation, the token is replaced once."""
+        """If the clock is set back behind a revocation, the token is replaced once."""
         self.test_revocation_replaces_it()
         self.clock.rightNow -= 86400
         self.service.refresh()
@@ -263,7 +263,7 @@ class JoinTokenFileTests(TestCase):
         self.assertEqual(self.token(), token)
 
     def test_made_by_a_clock_that_was_ahead(self) -> None:
-        """A token that would be good for longer than it may is ended, and replaced; no other is."""
+        """A token beyond the lifetime limit is revoked and replaced, and no other is."""
         self.service.stopService()
         self.directory.remove("join-token")
         self.clock.advance(365 * 86400)
@@ -279,14 +279,14 @@ class JoinTokenFileTests(TestCase):
             self.assertLessEqual(issued.expires.timestamp(), self.clock.seconds() + 3601)
 
     def test_clock_a_little_ahead(self) -> None:
-        """What two clocks may differ by ends no token."""
+        """The tolerated difference of two clocks revokes no token."""
         token = self.token()
         self.clock.rightNow -= 240
         self.service.refresh()
         self.assertEqual(token, self.token())
 
     def test_trouble_is_logged(self) -> None:
-        """A file that cannot be written is logged, and written when it can be."""
+        """A failed write is logged, and retried until it succeeds."""
         self.directory.remove("join-token")
         (self.directory.path / "join-token").mkdir()
         with capturedLogs() as events:

@@ -1,4 +1,4 @@
-"""What is said of a clock by which good certificates are not valid."""
+"""Messages about a clock by which valid certificates are not valid."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ DAY = datetime.timedelta(days=1)
 
 
 class MisdatedTests(SynchronousTestCase):
-    """The sentences, with the server's time and without."""
+    """The messages, with the server's time and without."""
 
     def told(self, now: datetime.datetime, server_time: datetime.datetime | None = None) -> str:
-        """Return what is said at a time of this machine."""
+        """Return the message for a time of this machine."""
         return Misdated(now, "the server's certificate", BEGIN, END).sentence(server_time)
 
     def test_behind_and_ahead(self) -> None:
-        """By how much the clock differs from that of the server, which is right."""
+        """The difference to the server's clock, which is right."""
         self.assertEqual(
             "this machine's clock is 20576 days behind the server's: it says 1970-01-01 00:00:00"
             " UTC. The agent waits until it is set",
@@ -34,14 +34,14 @@ class MisdatedTests(SynchronousTestCase):
         )
 
     def test_no_time_that_helps(self) -> None:
-        """By how much at least, where the server has told none or one that is as wrong."""
+        """The least difference, if the server has sent no time or one that is as wrong."""
         words = "the clock of this machine seems wrong, by 1 day, 0:00:00 at least: it says"
         for server_time in (None, BEGIN - DAY, END + DAY):
             self.assertIn(words, self.told(BEGIN - DAY, server_time))
             self.assertIn(words, self.told(END + DAY, server_time))
 
     def test_spans(self) -> None:
-        """In the largest unit of which there are two."""
+        """Durations are in the largest unit of which there are at least two."""
         for seconds, told in {
             1: "1 seconds",
             119: "119 seconds",

@@ -1,4 +1,4 @@
-"""A server's state, and short ways to ask it for certificates."""
+"""A server's state, and helpers to request certificates."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ ADDRESS = "192.0.2.99"
 
 
 class World(TestCase):
-    """A server's state, and short ways to ask it for certificates."""
+    """A server's state, and helpers to request certificates."""
 
     def setUp(self) -> None:
-        """Make the state, with one join token."""
+        """Create the state, with one join token."""
         self.clock = clock_now()
         self.issuer = Issuer.make(self, self.clock)
         self.directory = state_directory(self)
@@ -63,7 +63,7 @@ class World(TestCase):
         presented: x509.Certificate | None = None,
         address: str = ADDRESS,
     ) -> x509.Certificate:
-        """Ask for a certificate: a renewal if one is presented, else with the join token."""
+        """Request a certificate: a renewal with ``presented``, otherwise with the join token."""
         used = None if presented is not None else token or self.token
         request = EnrolmentRequest(
             node=node,
@@ -76,11 +76,11 @@ class World(TestCase):
         return certificates_from_pem(response.certificate.encode())[0]
 
     def refuses(self, code: Refusal, words: str, ask: Callable[[], object]) -> None:
-        """Assert that a request is refused."""
+        """Assert that a request is rejected."""
         error = self.assertRaises(EnrolmentRefused, ask)
         self.assertEqual(error.code, code, error.text)
         self.assertIn(words, error.text)
 
     def identity(self, certificate: x509.Certificate) -> NodeIdentity:
-        """Read who a certificate names."""
+        """Return the identity in a certificate."""
         return identity_from_certificate(certificate)
