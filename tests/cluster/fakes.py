@@ -1,4 +1,4 @@
-"""A cluster's objects in memory, and informers that follow them at once."""
+"""A cluster's objects in memory, and informers that are updated at once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from yurttunnel.kube.interfaces import IInformer, IInformers
 
 @implementer(IInformer)
 class FakeInformer:
-    """An informer that is complete when the test says so."""
+    """An informer that is synced when the test says so."""
 
     def __init__(self, spec, synced):
         self.spec = spec
@@ -20,41 +20,41 @@ class FakeInformer:
         self._waiting = []
 
     def get(self, name, namespace=None):
-        """Return what is kept of an object."""
+        """Return the cached value of an object."""
         return self._kept.get((namespace, name))
 
     def values(self):
-        """Return all that is kept."""
+        """Return all cached values."""
         return self._kept.values()
 
     def when_synced(self):
-        """Fire when it is complete."""
+        """Fire when it is synced."""
         if self.synced:
             return succeed(None)
         self._waiting.append(Deferred())
         return self._waiting[-1]
 
     def add_handler(self, changed):
-        """Call ``changed`` for what is there and for what changes."""
+        """Call ``changed`` for existing objects and for changes."""
         for value in list(self._kept.values()):
             changed(None, value)
         self._handlers.append(changed)
         return lambda: self._handlers.remove(changed)
 
     def complete(self):
-        """Be complete."""
+        """Become synced."""
         self.synced = True
         waiting, self._waiting = self._waiting, []
         for each in waiting:
             each.callback(None)
 
     def stop(self):
-        """End before it is complete."""
+        """Stop before it is synced."""
         for each in self._waiting:
             each.cancel()
 
     def follow(self, resource, obj, gone=False):
-        """Take in a change of an object, if it is one of those that are followed."""
+        """Apply a change of an object, if the specification selects it."""
         metadata = obj["metadata"]
         key = (metadata.get("namespace"), metadata["name"])
         if resource != self.spec.resource or not self._wants(obj, *key):
@@ -84,7 +84,7 @@ class FakeInformer:
 
 @implementer(IInformers)
 class FakeInformers:
-    """The informers over one cluster; those that are made later are complete, too, or not."""
+    """The informers of one cluster; ``synced`` also applies to those created later."""
 
     def __init__(self, synced=True):
         self.synced = synced
@@ -92,7 +92,7 @@ class FakeInformers:
         self.objects = {}
 
     def informer(self, spec):
-        """Return the one for ``spec``."""
+        """Return the informer for ``spec``."""
         if spec not in self.by_spec:
             self.by_spec[spec] = made = FakeInformer(spec, self.synced)
             for (resource, *_), obj in self.objects.items():
@@ -100,11 +100,11 @@ class FakeInformers:
         return self.by_spec[spec]
 
     def when_synced(self):
-        """Fire at once: what waits for single ones is tested here."""
+        """Fire at once: the tests wait for single informers."""
         return succeed(None)
 
     def problem(self):
-        """Find nothing."""
+        """Return no problem."""
 
     def put(self, resource, obj):
         """Create an object, or change it."""
@@ -120,14 +120,14 @@ class FakeInformers:
             informer.follow(resource, obj, gone=True)
 
     def complete(self):
-        """Have all of them complete."""
+        """Make all informers synced."""
         self.synced = True
         for informer in list(self.by_spec.values()):
             informer.complete()
 
 
 def node(name, *addresses, port=None, labels=(), ready=True):
-    """Make a ``Node``; addresses are ``InternalIP`` unless they are pairs with a type."""
+    """Create a ``Node``; addresses are ``InternalIP`` unless they are pairs with a type."""
     pairs = [("InternalIP", each) if isinstance(each, str) else each for each in addresses]
     status = {
         "addresses": [{"type": kind, "address": address} for kind, address in pairs],
@@ -146,8 +146,10 @@ CLOUD = {"openyurt.io/is-edge-worker": "false"}
 
 
 def internal_service(address="10.96.0.7"):
-    """Make the Service by which callers come to the server: with an external address, 192.0.2.200,
-    and a node port for each port, 31250 for 10250 and 31910 for 9100.
+    """Create the Service by which callers reach the server.
+
+    It has an external address, 192.0.2.200, and a node port for each port, 31250 for 10250 and
+    31910 for 9100.
     """
     metadata = {"namespace": "kube-system", "name": "x-tunnel-server-internal-svc"}
     ports = [{"port": 10250, "nodePort": 31250}, {"port": 9100, "nodePort": 31910}]
@@ -156,7 +158,7 @@ def internal_service(address="10.96.0.7"):
 
 
 def pod(namespace, name, node_name=None):
-    """Make a ``Pod``."""
+    """Create a ``Pod``."""
     spec = {"containers": [{"name": "web"}]}
     if node_name is not None:
         spec["nodeName"] = node_name
@@ -164,7 +166,7 @@ def pod(namespace, name, node_name=None):
 
 
 def config_map(namespace="kube-system", **data):
-    """Make the ConfigMap of the ports; underscores in keys stand for hyphens."""
+    """Create the ConfigMap of the ports; underscores in keys stand for hyphens."""
     metadata = {"namespace": namespace, "name": "yurt-tunnel-server-cfg", "uid": "u-1"}
     return {
         "metadata": metadata,

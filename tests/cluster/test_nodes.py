@@ -13,10 +13,10 @@ from yurttunnel.ops.exposition import exposition
 
 
 class NodeTests(SynchronousTestCase):
-    """What is kept of a node."""
+    """The cached part of a node."""
 
     def test_kept(self):
-        """Name, addresses by type, the kubelet's port, and whether it is ready are kept."""
+        """Name, addresses by type, the kubelet's port, and readiness are cached."""
         kept = node_from(node("edge-1", "192.0.2.7", ("Hostname", "edge-1.site"), port=10350))
         self.assertEqual("edge-1", kept.name)
         self.assertEqual((("InternalIP", "192.0.2.7"), ("Hostname", "edge-1.site")), kept.addresses)
@@ -25,7 +25,7 @@ class NodeTests(SynchronousTestCase):
         self.assertFalse(node_from(node("edge-1", ready=False)).ready)
 
     def test_heartbeat(self):
-        """What changes with each heartbeat is not kept, so that it is no change."""
+        """Fields that change with each heartbeat are not cached, so that they are no change."""
         first, second = node("edge-1", "192.0.2.7"), node("edge-1", "192.0.2.7")
         second["metadata"]["resourceVersion"] = "2"
         second["status"]["conditions"][1]["lastHeartbeatTime"] = "2026-01-01T00:00:00Z"
@@ -33,13 +33,13 @@ class NodeTests(SynchronousTestCase):
         self.assertEqual(node_from(first), node_from(second))
 
     def test_many_addresses(self):
-        """A node that reports addresses without end costs no more than one that has a few."""
+        """A node that reports endless addresses costs no more than one with a few."""
         many = [f"10.0.{number // 256}.{number % 256}" for number in range(1000)]
         kept = node_from(node("edge-1", ("Hostname", "x" * 1000), *many))
         self.assertEqual(many[:MOST_ADDRESSES], [address for _, address in kept.addresses])
 
     def test_labels(self):
-        """Edge nodes are those with either label under either prefix, when it is true."""
+        """Edge nodes are those with either label under either prefix, if it is true."""
         for labels, edge, cloud in (
             ({}, False, False),
             (EDGE, True, False),
@@ -55,7 +55,7 @@ class NodeTests(SynchronousTestCase):
             self.assertEqual((edge, cloud), (kept.edge, kept.cloud), labels)
 
     def test_malformed(self):
-        """What is not as it should be is as good as not there."""
+        """Malformed fields are treated as missing."""
         for status in (
             None,
             [],
@@ -69,7 +69,7 @@ class NodeTests(SynchronousTestCase):
             self.assertEqual(("n", (), 10250), (kept.name, kept.addresses, kept.kubelet_port))
 
     def test_called(self):
-        """It is called by its name and its addresses, in any spelling."""
+        """A node is recognized by its name and its addresses, in any spelling."""
         kept = node_from(node("edge-1", "2001:db8::7", ("Hostname", "Edge-1.Site")))
         for host in ("edge-1", "EDGE-1", "edge-1.", "2001:DB8:0::7", "edge-1.site"):
             self.assertTrue(kept.is_called(host), host)
@@ -81,7 +81,7 @@ class NodesTests(SynchronousTestCase):
     """Finding nodes."""
 
     def setUp(self):
-        """Follow an empty cluster."""
+        """Create the index of an empty cluster."""
         self.informers = FakeInformers()
         self.nodes = Nodes(self.informers)
 
@@ -102,13 +102,13 @@ class NodesTests(SynchronousTestCase):
         self.assertEqual([], self.found("a b"))
 
     def test_name_first(self):
-        """The name of a node is that of no other, whatever others are called."""
+        """The name of a node finds only that node, whatever names others report."""
         self.put("edge-1", "192.0.2.7")
         self.put("edge-2", "192.0.2.8", ("Hostname", "edge-1"))
         self.assertEqual(["edge-1"], self.found("edge-1"))
 
     def test_named_like_an_address(self):
-        """The name is not another node's, though that may be meant by the address."""
+        """A node named like an address owns that name, but the address may be another's, too."""
         self.put("10.0.0.9", "10.0.0.10")
         self.assertEqual(["10.0.0.9"], self.found("10.0.0.9"))
         self.put("edge-3", "10.0.0.9")
@@ -126,7 +126,7 @@ class NodesTests(SynchronousTestCase):
             self.assertEqual(["edge-1"], self.found(host), host)
 
     def test_several(self):
-        """Nodes with the same address are all found; one whose InternalIP it is comes first."""
+        """All nodes with an address are found; those with it as InternalIP take precedence."""
         self.put("edge-1", "192.168.1.10", ("ExternalIP", "198.51.100.1"))
         self.put("edge-2", "192.168.1.10", ("ExternalIP", "198.51.100.1"))
         self.put("gateway", "198.51.100.1")
@@ -136,7 +136,7 @@ class NodesTests(SynchronousTestCase):
         self.assertEqual(["edge-1", "edge-2"], self.found("198.51.100.1"))
 
     def test_anothers(self):
-        """What is another node's is so until it is one's own; unknown hosts are nobody's."""
+        """A host belongs to other nodes unless it is also the node's own; unknown ones to none."""
         self.put("edge-1", "192.0.2.7", "192.0.2.9", ("Hostname", "box"))
         self.put("edge-2", "192.0.2.8", "192.0.2.9", ("Hostname", "edge-1"))
         for host in ("192.0.2.7", "::ffff:192.0.2.7", "box", "edge-1", "Edge-1."):
@@ -149,12 +149,12 @@ class NodesTests(SynchronousTestCase):
         self.assertFalse(self.nodes.is_anothers("edge-2", "192.0.2.7"))
 
     def test_the_name_of_a_node_that_is_not_known_yet(self):
-        """It is its own, even if another node is called so."""
+        """A node's name is its own, even before it is known and if another node reports it."""
         self.put("edge-1", "192.0.2.7", ("Hostname", "edge-2"))
         self.assertFalse(self.nodes.is_anothers("edge-2", "edge-2"))
 
     def test_names_of_the_server(self):
-        """They are no node's, in any spelling, though a node claims them or is called so."""
+        """The server's names find no node, in any spelling, whatever nodes claim."""
         self.nodes = Nodes(self.informers, frozenset({"tunnel.example"}))
         self.put("edge-1", "192.0.2.7", ("Hostname", "Tunnel.Example."), ("InternalDNS", "box"))
         for _ in range(2):
@@ -167,7 +167,7 @@ class NodesTests(SynchronousTestCase):
         self.assertFalse(self.nodes.is_anothers("tunnel.example", "tunnel.example"))
 
     def test_changes(self):
-        """A node that changes is found by what it has now, and one that is gone by nothing."""
+        """A changed node is found by its current hosts, and a deleted one by none."""
         self.put("edge-1", "192.0.2.7")
         self.put("edge-1", "192.0.2.8")
         self.assertEqual([], self.found("192.0.2.7"))
@@ -178,7 +178,7 @@ class NodesTests(SynchronousTestCase):
         self.assertIsNone(self.nodes.get("edge-1"))
 
     def test_not_synced(self):
-        """An address tells nothing as long as another node may have it, too; a name does."""
+        """Until all nodes are loaded, a name finds its node but an address finds none."""
         informers = FakeInformers(synced=False)
         nodes = Nodes(informers)
         informers.put(NODES, node("edge-1", "192.0.2.7"))
@@ -188,16 +188,16 @@ class NodesTests(SynchronousTestCase):
         self.assertEqual(["edge-1"], [each.name for each in nodes.find("192.0.2.7")])
 
     def test_address_of_every_machine(self):
-        """Nobody finds a node by the address of loopback, whatever it says that it has."""
+        """No node is found by a loopback address, whatever it reports."""
         self.informers.put(NODES, node("edge-1", "10.0.0.1", "127.0.0.1", "::1", "169.254.2.1"))
         for host in ("127.0.0.1", "::1", "::ffff:127.0.0.1", "169.254.2.1"):
             self.assertEqual([], list(self.nodes.find(host)), host)
         self.assertEqual(["edge-1"], [each.name for each in self.nodes.find("10.0.0.1")])
 
     def test_bad_address(self):
-        """An address that is none is told in the log, and the node is found by the others.
+        """An invalid address is logged, and the node is found by the others.
 
-        It is told once, however often the node is ready or not.
+        It is logged once, however often the node's readiness changes.
         """
         lines = []
         globalLogPublisher.addObserver(lines.append)
@@ -210,7 +210,7 @@ class NodesTests(SynchronousTestCase):
         self.assertIn("'no host'", line)
 
     def test_cloud_addresses(self):
-        """Ready nodes outside of the tunnel are counted, by the first address, as before."""
+        """Ready nodes outside of the tunnel are counted by their first address, as in 1.2."""
         self.put("cloud-1", "192.0.2.1", "192.0.2.101", labels=CLOUD)
         self.put("cloud-2", "192.0.2.2")
         self.put("same-as-2", "192.0.2.2")
@@ -220,7 +220,7 @@ class NodesTests(SynchronousTestCase):
         self.assertEqual(2, self.nodes.cloud_addresses())
 
     def test_metric(self):
-        """A scrape shows the count under the name that yurttunnel 1.2 gave it."""
+        """A scrape has the count under the name of yurttunnel 1.2."""
         self.put("cloud-1", "192.0.2.1", labels=CLOUD)
         registry = MetricRegistry()
         registry.add(METRICS, lambda: self.nodes)

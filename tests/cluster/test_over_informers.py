@@ -1,4 +1,4 @@
-"""The caches over informers that list and watch an API: what is asked for is what is needed."""
+"""The caches with informers that list and watch an API, limited to what they need."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from yurttunnel.kube.resources import CONFIG_MAPS, ENDPOINT_SLICES, NODES, PODS,
 
 
 class OverInformersTests(SynchronousTestCase):
-    """Objects that are there at the start, and those that come and go."""
+    """Existing objects, and later changes."""
 
     def setUp(self):
-        """Have an API, and caches that have not begun."""
+        """Create an API, and caches that are not started."""
         self.clock = Clock()
         self.client = FakeKubeClient(self.clock)
         self.informers = Informers(self.clock, self.client)
@@ -39,13 +39,13 @@ class OverInformersTests(SynchronousTestCase):
         self.client.put(ENDPOINT_SLICES, endpoint_slice("a", "10.0.0.1"))
 
     def start(self):
-        """Follow the API."""
+        """Start the informers."""
         self.informers.startService()
         self.addCleanup(self.informers.stopService)
         self.settle()
 
     def settle(self):
-        """Let the caches take in what is there."""
+        """Let the caches process all changes."""
         self.clock.pump([0.1] * 20)
 
     def found(self):
@@ -53,7 +53,7 @@ class OverInformersTests(SynchronousTestCase):
         return [each.name for each in self.nodes.find("192.0.2.7")]
 
     def test_start(self):
-        """What is there at the start is known."""
+        """Objects that exist at the start are known."""
         self.start()
         self.assertEqual(["edge-1"], self.found())
         self.assertEqual("edge-1", self.pods.node_of("default", "web"))
@@ -63,7 +63,7 @@ class OverInformersTests(SynchronousTestCase):
             self.assertIn(ip_address(address), addresses)
 
     def test_changes(self):
-        """What comes and goes is followed."""
+        """Later changes are followed."""
         self.start()
         self.client.put(NODES, node("edge-2", "192.0.2.7"))
         self.client.put(PODS, pod("default", "pending", "edge-2"))
@@ -80,12 +80,12 @@ class OverInformersTests(SynchronousTestCase):
         )
 
     def test_pending_pods(self):
-        """Pods without a node are not even kept."""
+        """Pods without a node are not cached."""
         self.start()
         self.assertEqual(["edge-1"], list(self.informers.informer(PODS_SPEC).values()))
 
     def test_unreachable(self):
-        """While the API is out of reach nothing is known, or all that was."""
+        """While the API is unreachable, nothing is known, or all that was known."""
         self.client.fail(ApiUnreachable("GET: refused"))
         self.start()
         self.assertEqual([], self.found())
@@ -101,7 +101,7 @@ class OverInformersTests(SynchronousTestCase):
         self.assertEqual(current, self.names.current())
 
     def test_stopped(self):
-        """Caches that are stopped before they are complete leave nothing behind."""
+        """Caches that are stopped before they are synced leave nothing behind."""
         self.client.fail(ApiUnreachable("GET: refused"))
         self.informers.startService()
         self.settle()

@@ -1,4 +1,4 @@
-"""On which node a pod runs."""
+"""The nodes of pods."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class PodsTests(SynchronousTestCase):
     """Finding the node."""
 
     def test_found(self):
-        """A pod is found by namespace and name as long as it is there."""
+        """A pod is found by namespace and name while it exists."""
         informers = FakeInformers()
         pods = Pods(informers)
         informers.put(PODS, pod("default", "web", "edge-1"))
@@ -24,7 +24,7 @@ class PodsTests(SynchronousTestCase):
         self.assertIsNone(pods.node_of("default", "web"))
 
     def test_no_node(self):
-        """A pod that has no node yet is not asked for, and is none if it comes all the same."""
+        """Pods without a node are not requested, and ignored if they are received."""
         self.assertEqual("spec.nodeName!=", PODS_SPEC.field_selector)
         for malformed in (pod("default", "web"), {"spec": None}, {"spec": {"nodeName": 1}}, {}):
             self.assertEqual("", node_of(malformed))
@@ -34,7 +34,7 @@ class PodsTests(SynchronousTestCase):
         self.assertIsNone(pods.node_of("default", "web"))
 
     def test_memory(self):
-        """All pods of a node share one text, and nothing else is kept of them."""
+        """All pods of a node share one string, and nothing else of them is cached."""
         name = "edge-" + str(len(self.id()))
         kept = [node_of(pod("default", f"web-{i}", "".join(list(name)))) for i in range(2)]
         self.assertIs(kept[0], kept[1])

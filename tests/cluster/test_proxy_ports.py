@@ -19,7 +19,7 @@ class ParsingTests(SynchronousTestCase):
     """The four keys."""
 
     def test_lists(self):
-        """Lists have ports between commas, with or without spaces, and empty items do no harm."""
+        """Lists have ports between commas, with or without spaces; empty items are ignored."""
         ports = parsed(
             localhost_proxy_ports="10266, 10267",
             http_proxy_ports=" 9445 ,9100,",
@@ -31,7 +31,7 @@ class ParsingTests(SynchronousTestCase):
         self.assertEqual((), ports.problems)
 
     def test_pairs(self):
-        """Pairs that lead to the insecure port are for HTTP."""
+        """Pairs with the insecure port are for HTTP."""
         self.assertEqual({9051, 9052}, parsed(dnat_ports_pair="9051=10264, 9052 = 10264").http)
 
     def test_pairs_without(self):
@@ -49,7 +49,7 @@ class ParsingTests(SynchronousTestCase):
         self.assertEqual((), ports.problems)
 
     def test_bad_items(self):
-        """A bad item takes nothing but itself away, and is told with its key."""
+        """A bad item is ignored without an effect on others, and reported with its key."""
         ports = parsed(
             localhost_proxy_ports="10266, x, 0, 65536, -1, 1.5",
             http_proxy_ports="9100 9101",
@@ -65,22 +65,22 @@ class ParsingTests(SynchronousTestCase):
             self.assertIn(words, problem)
 
     def test_long_item(self):
-        """A long item is not quoted as a whole."""
+        """A long item is truncated in the error."""
         [problem] = parsed(http_proxy_ports="9" * 100_000).problems
         self.assertLess(len(problem), 200)
 
     def test_malformed(self):
-        """A ConfigMap without data, or with other than texts, has no ports."""
+        """A ConfigMap without data, or with values that are not text, has no ports."""
         for data in (None, [], {"http-proxy-ports": 9100}):
             ports = parse_ports(raw_ports({"metadata": {}, "data": data}), 10264)
             self.assertEqual((set(), set(), ()), (ports.http, ports.localhost, ports.problems))
 
 
 class ProxyPortsTests(SynchronousTestCase):
-    """Following the ConfigMap."""
+    """Watching the ConfigMap."""
 
     def setUp(self):
-        """Follow it in a cluster that has none."""
+        """Watch a cluster without the ConfigMap."""
         self.reports = []
         self.lines = []
         self.informers = FakeInformers()
@@ -91,7 +91,7 @@ class ProxyPortsTests(SynchronousTestCase):
         self.addCleanup(globalLogPublisher.removeObserver, self.note)
 
     def note(self, event):
-        """Keep what is logged."""
+        """Store what is logged."""
         if event["log_namespace"].endswith("proxy_ports"):
             self.lines.append(formatEvent(event))
 
@@ -100,7 +100,7 @@ class ProxyPortsTests(SynchronousTestCase):
         self.informers.put(CONFIG_MAPS, config_map("tunnel", **data))
 
     def test_live(self):
-        """The ports are those of the ConfigMap at any time, and none when it is deleted."""
+        """The ports follow the ConfigMap, and are empty when it is deleted."""
         self.assertEqual(set(), self.ports.ports.localhost)
         self.put(localhost_proxy_ports="10266")
         self.assertEqual({10266}, self.ports.ports.localhost)
@@ -110,14 +110,14 @@ class ProxyPortsTests(SynchronousTestCase):
         self.assertEqual(set(), self.ports.ports.localhost)
 
     def test_others(self):
-        """Other ConfigMaps are not even followed."""
+        """Other ConfigMaps are not watched."""
         self.informers.put(CONFIG_MAPS, config_map("other", localhost_proxy_ports="1"))
         self.assertEqual(set(), self.ports.ports.localhost)
         [spec] = self.informers.by_spec
         self.assertEqual(("tunnel", "yurt-tunnel-server-cfg"), (spec.namespace, spec.name))
 
     def test_reported_once(self):
-        """A bad item is told once, in the log and for an event, until it has been away."""
+        """A bad item is reported once, in the log and as an event, until it has been removed."""
         self.put(localhost_proxy_ports="x")
         self.put(localhost_proxy_ports="x, 10266")
         [line] = self.lines
@@ -134,7 +134,7 @@ class ProxyPortsTests(SynchronousTestCase):
         self.assertEqual((2, 2), (len(self.lines), len(self.reports)))
 
     def test_many(self):
-        """Of very many bad items only some are told, and how many there are."""
+        """Of very many bad items only some are reported, with the number of the others."""
         self.put(localhost_proxy_ports=",".join(f"x{i}" for i in range(1000)))
         self.assertEqual(MOST_REPORTED + 1, len(self.lines))
         [(_, text)] = self.reports

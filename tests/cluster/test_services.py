@@ -12,7 +12,7 @@ from yurttunnel.kube.resources import SERVICES
 
 
 def service(name, *addresses, namespace="tunnel"):
-    """Make a ``Service``."""
+    """Create a ``Service``."""
     return {
         "metadata": {"namespace": namespace, "name": name},
         "spec": {"clusterIP": addresses[0], "clusterIPs": list(addresses)},
@@ -20,21 +20,21 @@ def service(name, *addresses, namespace="tunnel"):
 
 
 class ClusterAddressesTests(SynchronousTestCase):
-    """``ClusterAddresses`` follows two Services."""
+    """``ClusterAddresses`` with two Services."""
 
     def setUp(self):
-        """Begin with an API that has told nothing."""
+        """Begin with an API that has sent nothing."""
         self.informers = FakeInformers(False)
         self.services = ClusterAddresses(self.informers, "tunnel")
         self.changes = []
         self.services.on_changed.append(lambda: self.changes.append(self.services.addresses))
 
     def assert_addresses(self, *texts):
-        """Check what there is."""
+        """Assert the addresses."""
         self.assertEqual(frozenset(map(ip_address, texts)), self.services.addresses)
 
     def test_both(self):
-        """Those of both count, in both families; of other Services none do."""
+        """Those of both Services count, in both families; those of other Services do not."""
         self.informers.put(SERVICES, service(SERVICE, "10.96.0.1"))
         self.informers.put(SERVICES, service(INTERNAL_SERVICE, "10.96.0.2", "fd00::2"))
         self.informers.put(SERVICES, service("kubernetes", "10.96.0.3"))
@@ -42,7 +42,7 @@ class ClusterAddressesTests(SynchronousTestCase):
         self.assert_addresses("10.96.0.1", "10.96.0.2", "fd00::2")
 
     def test_changes(self):
-        """Those who want to know are told of each change, and of nothing else."""
+        """Callbacks are called for each change, and for nothing else."""
         self.informers.put(SERVICES, service(SERVICE, "10.96.0.1"))
         labelled = service(SERVICE, "10.96.0.1")
         labelled["metadata"]["annotations"] = {"x-tunnel-server-external-addr": "a.example:1"}
@@ -54,9 +54,9 @@ class ClusterAddressesTests(SynchronousTestCase):
         self.assertEqual([1, 0, 1, 0], [len(each) for each in self.changes])
 
     def test_ways(self):
-        """kube-proxy leads from node ports, and from addresses besides by the Service's ports.
+        """kube-proxy forwards node ports, and other addresses with the Service's ports.
 
-        A node port stands for another port of the Service.
+        A node port maps to another port of the Service.
         """
         made = service(INTERNAL_SERVICE, "10.96.0.2")
         made["spec"] |= {
@@ -84,7 +84,7 @@ class ClusterAddressesTests(SynchronousTestCase):
         self.assert_addresses("10.96.0.2")
 
     def test_synced(self):
-        """Both have to be known."""
+        """Both Services have to be loaded."""
         self.assertFalse(self.services.synced)
         first, second = self.informers.by_spec.values()
         first.complete()

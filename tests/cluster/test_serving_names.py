@@ -22,11 +22,11 @@ CONSTANT = {
     "x-tunnel-server-svc.tunnel.svc",
     "x-tunnel-server-svc.tunnel.svc.cluster.local",
 }
-"""What is there in every cluster."""
+"""The names in every cluster."""
 
 
 def service(kind, name=SERVICE, ingress=(), external=None, cluster_ips=("10.96.0.1",)):
-    """Make a ``Service``."""
+    """Create a ``Service``."""
     metadata = {"namespace": "tunnel", "name": name, "annotations": {"other": "x"}}
     if external is not None:
         metadata["annotations"]["x-tunnel-server-external-addr"] = external
@@ -38,7 +38,7 @@ def service(kind, name=SERVICE, ingress=(), external=None, cluster_ips=("10.96.0
 
 
 def endpoint_slice(name, *addresses, service=SERVICE, hostname=None, ready=True):
-    """Make an ``EndpointSlice`` with one endpoint for each address."""
+    """Create an ``EndpointSlice`` with one endpoint for each address."""
     endpoints = [{"addresses": [each], "conditions": {"ready": ready}} for each in addresses]
     if hostname is not None:
         endpoints[0]["hostname"] = hostname
@@ -63,12 +63,12 @@ class ServingNamesTests(SynchronousTestCase):
         self.names = self.make()
 
     def note(self, event):
-        """Keep what is logged."""
+        """Store what is logged."""
         if event["log_namespace"].endswith("serving_names"):
             self.lines.append(formatEvent(event))
 
     def make(self, **flags):
-        """Make what is tested."""
+        """Create the object under test."""
         names = ServingNames(self.informers, "tunnel", **flags)
         names.on_change(lambda: self.changes.append(names.current()))
         return names
@@ -86,13 +86,13 @@ class ServingNamesTests(SynchronousTestCase):
         self.informers.put(NODES, node(*args, **kwargs))
 
     def assert_names(self, *names, without=()):
-        """Assert that these names are there, the constant ones, and no others."""
+        """Assert that there are these names, the constant ones, and no others."""
         current = self.names.current()
         found = {*current.dns_names, *map(str, current.addresses)}
         self.assertEqual({*CONSTANT, *names} - set(without), found)
 
     def test_nothing(self):
-        """Without any Service there are the constant names, and a sentence that says so."""
+        """Without any Service there are the constant names, and a warning."""
         self.assert_names()
         self.assertIsNone(self.names.problem())
         warning = self.names.warning()
@@ -100,7 +100,7 @@ class ServingNamesTests(SynchronousTestCase):
         self.assertIn("--cert-ips", warning)
 
     def test_own_names(self):
-        """The server's own are those of flags and of both Services, also before they exist."""
+        """The server's own names are those of flags and both Services, even before these exist."""
         names = self.make(dns_names=["Tunnel.Example."], cluster_domain="example.org")
         internal = "x-tunnel-server-internal-svc.tunnel"
         for name in ("tunnel.example", f"{internal}.svc.example.org", f"{internal}.svc", internal):
@@ -108,7 +108,7 @@ class ServingNamesTests(SynchronousTestCase):
         self.assertEqual(9, len(names.own_names))
 
     def test_flags(self):
-        """What the flags name is there whatever the cluster says."""
+        """The names of the flags are always included."""
         self.names = self.make(
             addresses=[ip_address("203.0.113.9")],
             dns_names=["Tunnel.Example.", "Tunnel.example", "*.Edge.example", "a b"],
@@ -117,13 +117,13 @@ class ServingNamesTests(SynchronousTestCase):
         self.assertIn("'a b' is not a host name", self.names.warning())
 
     def test_domain(self):
-        """The cluster's domain is not always the default one."""
+        """The cluster's domain may differ from the default."""
         self.names = self.make(cluster_domain="k8s.example")
         default = "x-tunnel-server-svc.tunnel.svc.cluster.local"
         self.assert_names("x-tunnel-server-svc.tunnel.svc.k8s.example", without=[default])
 
     def test_cluster_addresses(self):
-        """All cluster addresses are there, and none of a headless Service."""
+        """All cluster addresses are included, and none of a headless Service."""
         self.put("ClusterIP", cluster_ips=("10.96.0.1", "fd00::1"))
         self.assert_names("10.96.0.1", "fd00::1")
         self.put("ClusterIP", cluster_ips=("None",))
@@ -131,14 +131,14 @@ class ServingNamesTests(SynchronousTestCase):
         self.assertIsNone(self.names.warning())
 
     def test_load_balancer(self):
-        """All addresses and names of a load balancer are there."""
+        """All addresses and names of a load balancer are included."""
         ingress = [{"ip": "203.0.113.1"}, {"hostname": "LB-1.example.com"}, {"ip": "2001:db8::1"}]
         self.put("LoadBalancer", ingress=ingress)
         self.assert_names("10.96.0.1", "203.0.113.1", "lb-1.example.com", "2001:db8::1")
         self.assertIsNone(self.names.warning())
 
     def test_load_balancer_pending(self):
-        """Without an address yet, the rest is there, and it is said what is missing."""
+        """While the load balancer has no address, the rest is included, with a warning."""
         self.put("LoadBalancer")
         self.assert_names("10.96.0.1")
         self.assertIsNone(self.names.problem())
@@ -157,7 +157,7 @@ class ServingNamesTests(SynchronousTestCase):
         self.assertIsNone(self.names.warning())
 
     def test_other_type(self):
-        """A Service that changes its type takes the names of the former one along, for good."""
+        """When a Service changes its type, the names of the previous type are removed for good."""
         self.put("LoadBalancer", ingress=[{"ip": "203.0.113.1"}])
         self.put("ClusterIP")
         self.assert_names("10.96.0.1")
@@ -165,7 +165,7 @@ class ServingNamesTests(SynchronousTestCase):
         self.assert_names("10.96.0.1")
 
     def test_annotation(self):
-        """The annotation's hosts are there, with or without ports, unless there is a balancer."""
+        """The annotation's hosts are included, with or without ports, except for LoadBalancer."""
         for external, name in (
             ("tunnel.example:443", "tunnel.example"),
             ("203.0.113.1:10262", "203.0.113.1"),
@@ -181,7 +181,7 @@ class ServingNamesTests(SynchronousTestCase):
         self.assert_names("10.96.0.1")
 
     def test_bad_annotation(self):
-        """One that is no host keeps the last name, and is told; one that is gone takes it along."""
+        """An invalid annotation keeps the last name, with a warning; a removed one removes it."""
         self.put("ClusterIP", external="tunnel.example:443")
         self.put("ClusterIP", external="https://tunnel.example")
         self.assert_names("10.96.0.1", "tunnel.example")
@@ -194,7 +194,7 @@ class ServingNamesTests(SynchronousTestCase):
         self.assert_names("10.96.0.1")
 
     def test_node_port(self):
-        """For NodePort all addresses and names of all cloud nodes are there, and of no others."""
+        """For NodePort, the addresses and names of cloud nodes are included, and of no others."""
         self.put_node(
             "cloud-1",
             "192.0.2.1",
@@ -214,7 +214,7 @@ class ServingNamesTests(SynchronousTestCase):
         self.assert_names("10.96.0.1", *first)
 
     def test_a_node_that_reports_too_many(self):
-        """It gets a few of them in, and what is dialed before all else."""
+        """Only a few addresses of such a node are included, beginning with the dialed types."""
         names = [("Hostname", f"{number}.example") for number in range(1000)]
         self.put_node("cloud-1", "192.0.2.1", labels=CLOUD)
         self.put_node("cloud-0", "192.0.2.9", *names, labels=CLOUD)
@@ -225,7 +225,7 @@ class ServingNamesTests(SynchronousTestCase):
         self.assertIsNone(self.names.warning())
 
     def test_nodes_that_report_too_many(self):
-        """The certificate has room for the first of each before further ones, and it is told."""
+        """Up to the limit, first addresses of nodes precede further ones; an excess is logged."""
         for number in range(1000):
             host = ("Hostname", f"{number}-{'x' * 60}")
             address = f"10.0.{number // 250}.{number % 250}"
@@ -237,7 +237,7 @@ class ServingNamesTests(SynchronousTestCase):
         self.assertIn("of more than 48 KiB", self.names.warning())
 
     def test_no_cloud_nodes(self):
-        """Without cloud nodes it is said which label they need; the last ones are kept."""
+        """Without cloud nodes the warning has the needed label; the last ones are kept."""
         self.put("NodePort")
         warning = self.names.warning()
         self.assertIn("openyurt.io/is-edge-worker=false", warning)
@@ -248,7 +248,7 @@ class ServingNamesTests(SynchronousTestCase):
         self.assertEqual(warning, self.names.warning())
 
     def test_node_changes(self):
-        """Changes of other nodes, and other changes of these, change nothing."""
+        """Changes of other nodes, and other changes of cloud nodes, change nothing."""
         self.put("NodePort")
         self.put_node("cloud-1", "192.0.2.1", labels=CLOUD)
         self.changes.clear()
@@ -260,14 +260,14 @@ class ServingNamesTests(SynchronousTestCase):
         self.assert_names("10.96.0.1", "192.0.2.9")
 
     def test_other_service_type(self):
-        """A type that leads nobody to the server is told, and the rest is there."""
+        """A type that leads no agents to the server causes a warning, and the rest is included."""
         self.put("ExternalName", cluster_ips=("",))
         self.assert_names()
         warning = self.names.warning()
         self.assertIn("type ExternalName leads no agent to the server", warning)
 
     def test_endpoints(self):
-        """All endpoints are there, over all slices of the Service, ready or not."""
+        """All endpoints are included, from all slices of the Service, ready or not."""
         self.put("ClusterIP")
         self.put_slice("a", "10.0.0.1", "10.0.0.2", hostname="server-0")
         self.put_slice("b", "fd00::1", ready=False)
@@ -277,7 +277,7 @@ class ServingNamesTests(SynchronousTestCase):
         self.assert_names("10.96.0.1", "10.0.0.3", "fd00::1")
 
     def test_no_endpoints(self):
-        """Without any for a while the last ones are kept, and nothing is wrong with that."""
+        """While there are no endpoints, the last ones are kept without a warning."""
         self.put("ClusterIP")
         self.put_slice("a", "10.0.0.1")
         self.put_slice("a")
@@ -285,7 +285,7 @@ class ServingNamesTests(SynchronousTestCase):
         self.assertIsNone(self.names.warning())
 
     def test_service_deleted(self):
-        """A Service that is deleted takes everything along that it and its endpoints gave."""
+        """A deleted Service removes all names of it and its endpoints."""
         self.put("LoadBalancer", ingress=[{"ip": "203.0.113.1"}])
         self.put_slice("a", "10.0.0.1")
         self.informers.delete(SERVICES, SERVICE, "tunnel")
@@ -295,7 +295,7 @@ class ServingNamesTests(SynchronousTestCase):
         self.assert_names("10.96.0.1")
 
     def test_internal(self):
-        """The internal Service gives its names and addresses as long as it is there."""
+        """The internal Service contributes its names and addresses while it exists."""
         self.put("ClusterIP")
         self.put("ClusterIP", name=INTERNAL, cluster_ips=("10.96.0.2",))
         qualified = f"{INTERNAL}.tunnel"
@@ -312,7 +312,7 @@ class ServingNamesTests(SynchronousTestCase):
         self.assertIsNone(self.names.warning())
 
     def test_bad_names(self):
-        """What no certificate can carry is left out, told, and takes nothing else along."""
+        """A name that no certificate can have is left out with a warning, the others remain."""
         self.put("LoadBalancer", ingress=[{"hostname": "no host"}, {"ip": "203.0.113.1"}])
         self.assert_names("10.96.0.1", "203.0.113.1")
         warning = self.names.warning()
@@ -320,7 +320,7 @@ class ServingNamesTests(SynchronousTestCase):
         self.assertIn("left out", warning)
 
     def test_malformed(self):
-        """Objects that are not as they should be give what is right in them."""
+        """Malformed objects contribute their valid parts."""
         malformed = service("LoadBalancer")
         malformed["metadata"]["annotations"] = None
         malformed["spec"]["clusterIPs"] = [None, "x", "10.96.0.1"]
@@ -333,7 +333,7 @@ class ServingNamesTests(SynchronousTestCase):
         self.assert_names("10.96.0.1", "192.0.2.1")
 
     def test_told_once(self):
-        """What is missing is logged once, and again after it has been there."""
+        """A missing source is logged once, and again after it has been present."""
         self.put("LoadBalancer")
         self.put_slice("a", "10.0.0.1")
         self.assertEqual(2, len(self.lines))
@@ -342,7 +342,7 @@ class ServingNamesTests(SynchronousTestCase):
         self.assertEqual(3, len(self.lines))
 
     def test_on_change(self):
-        """Only what changes the set of names is told, until that is ended."""
+        """Callbacks are called only for changes of the set of names, until they are removed."""
         self.put("LoadBalancer", ingress=[{"ip": "203.0.113.1"}, {"ip": "203.0.113.2"}])
         self.assertEqual([self.names.current()], self.changes)
         self.put("LoadBalancer", ingress=[{"ip": "203.0.113.2"}, {"ip": "203.0.113.1"}])
@@ -355,7 +355,7 @@ class ServingNamesTests(SynchronousTestCase):
         self.assertEqual([], others)
 
     def test_not_synced(self):
-        """There are no names, and no warnings, before all that matters has been heard."""
+        """There are no names, and no warnings, before all sources are loaded."""
         self.lines.clear()
         self.informers = FakeInformers(synced=False)
         self.names = self.make()
@@ -374,7 +374,7 @@ class ServingNamesTests(SynchronousTestCase):
         self.assertIsNone(self.names.problem())
 
     def test_stopped(self):
-        """Informers may end before they are complete."""
+        """Informers may stop before they are synced."""
         self.informers = FakeInformers(synced=False)
         self.names = self.make()
         for informer in self.informers.by_spec.values():
@@ -382,7 +382,7 @@ class ServingNamesTests(SynchronousTestCase):
         self.assertIsNone(self.names.current())
 
     def test_one_by_one(self):
-        """What is followed is no more than these objects."""
+        """Only these objects are watched."""
         followed = {
             (spec.resource.plural, spec.namespace, spec.name, spec.label_selector)
             for spec in self.informers.by_spec

@@ -1,1 +1,1 @@
-"""Tests of what asks the Kubernetes API."""
+"""Tests of the Kubernetes API client."""

@@ -1,4 +1,4 @@
-"""What every client of the API promises; the fake is held to it, and the real one."""
+"""The contract of every client of the API, tested for the fake and for the real one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from yurttunnel.kube.resources import CONFIG_MAPS, LEASES, NODES, PODS
 
 
 def config_map(name, namespace="default", data=None, **labels):
-    """Make a ConfigMap."""
+    """Create a ConfigMap."""
     metadata = {"name": name, "namespace": namespace, "labels": labels}
     return {"metadata": metadata, "data": data or {}}
 
@@ -25,18 +25,18 @@ class ClientContract:
     """Tests; a test case has ``client``, and the methods below that raise."""
 
     def settle(self):
-        """Let everything move that can."""
+        """Process all pending data."""
 
     def pass_time(self, seconds):
-        """Let time pass."""
+        """Advance the clock."""
         raise NotImplementedError
 
     def forget_history(self):
-        """Have the API forget versions until now, and pages that can still be asked for."""
+        """Make the API forget all versions so far, and pages that are not read yet."""
         raise NotImplementedError
 
     def cut_off(self):
-        """Have the API be out of reach."""
+        """Make the API unreachable."""
         raise NotImplementedError
 
     def done(self, deferred):
@@ -55,7 +55,7 @@ class ClientContract:
         return self.done(self.client.create(CONFIG_MAPS, body, body["metadata"]["namespace"]))
 
     def watch(self, resource=CONFIG_MAPS, since="0", timeout=60, **options):
-        """Watch; give the Deferred and a list of events."""
+        """Watch; return the Deferred and a list of events."""
         events = []
         options["resource_version"] = since
         watching = self.client.watch(
@@ -76,7 +76,7 @@ class ClientContract:
     # Objects
 
     def test_create(self):
-        """A created object is given with what the API adds, and can be read."""
+        """A created object is returned with the fields that the API adds, and can be read."""
         created = self.add("a", data={"x": "1"})
         metadata = created["metadata"]
         for key in ("uid", "resourceVersion", "creationTimestamp"):
@@ -86,18 +86,18 @@ class ClientContract:
         self.assertEqual(created, self.done(self.client.get(CONFIG_MAPS, "a", "default")))
 
     def test_create_without_namespace(self):
-        """The namespace may be said by the object itself."""
+        """The namespace may be that of the object itself."""
         created = self.done(self.client.create(CONFIG_MAPS, config_map("a", "kube-system")))
         self.assertEqual("kube-system", created["metadata"]["namespace"])
 
     def test_generated_name(self):
-        """A name is made from ``generateName``."""
+        """A name is generated from ``generateName``."""
         body = {"metadata": {"generateName": "made-"}}
         created = self.done(self.client.create(CONFIG_MAPS, body, "default"))
         self.assertRegex(created["metadata"]["name"], "^made-.{5}$")
 
     def test_already_exists(self):
-        """A name is taken once."""
+        """A name can be used once."""
         self.add("a")
         error = self.refused(
             self.client.create(CONFIG_MAPS, config_map("a"), "default"), AlreadyExists
@@ -108,7 +108,7 @@ class ClientContract:
         )
 
     def test_not_found(self):
-        """What is not there is not found, whatever is to be done with it."""
+        """Every operation on a missing object fails with NotFound."""
         body = config_map("a")
         for asked in (
             self.client.get(CONFIG_MAPS, "a", "default"),
@@ -120,7 +120,7 @@ class ClientContract:
             self.assertEqual('configmaps "a" not found (404 NotFound)', str(error))
 
     def test_update(self):
-        """An object is replaced, with and without a version; what the API has set stays."""
+        """An object is replaced, with and without a version; fields set by the API remain."""
         created = self.add("a", data={"x": "1"})
         updated = self.done(self.client.update(CONFIG_MAPS, {**created, "data": {"x": "2"}}))
         self.assertEqual({"x": "2"}, updated["data"])
@@ -139,7 +139,7 @@ class ClientContract:
         self.assertEqual((409, "Conflict"), (error.status, error.reason))
 
     def test_status(self):
-        """A status is changed as a subresource, and by nothing else."""
+        """A status is changed only as a subresource."""
         body = {"metadata": {"name": "n7"}, "spec": {}}
         created = self.done(self.client.create(NODES, body))
         status = {"conditions": [{"type": "Ready", "status": "True"}]}
@@ -157,24 +157,24 @@ class ClientContract:
         self.assertEqual([("Ready", "True")], self.conditions(changed))
 
     def conditions(self, obj):
-        """Return types and values; a real API adds times."""
+        """Return types and values, without the times that a real API adds."""
         return [(each["type"], each["status"]) for each in obj["status"]["conditions"]]
 
     def test_lease(self):
-        """Kinds of other groups have their own paths."""
+        """Resources of other groups have their own paths."""
         body = {"metadata": {"name": "a"}, "spec": {"holderIdentity": "x"}}
         created = self.done(self.client.create(LEASES, body, "kube-system"))
         self.assertEqual("coordination.k8s.io/v1", created["apiVersion"])
         self.assertEqual("x", created["spec"]["holderIdentity"])
 
     def test_delete(self):
-        """What was deleted is gone."""
+        """A deleted object is gone."""
         self.add("a")
         self.assertIsNone(self.done(self.client.delete(CONFIG_MAPS, "a", "default")))
         self.refused(self.client.get(CONFIG_MAPS, "a", "default"), NotFound)
 
     def test_what_is_given_belongs_to_the_caller(self):
-        """What a caller does with an object changes nothing for others."""
+        """Changes that a caller makes to an object do not affect others."""
         created = self.add("a", data={"x": "1"})
         created["data"]["x"] = "2"
         found = self.done(self.client.get(CONFIG_MAPS, "a", "default"))
@@ -187,7 +187,7 @@ class ClientContract:
         return [obj["metadata"]["name"] for obj in listed["items"]]
 
     def list_names(self, **options):
-        """List names of ConfigMaps that the tests have made."""
+        """Return the names of the ConfigMaps that the tests have created."""
         found = self.names(self.done(self.client.list(CONFIG_MAPS, **options)))
         return [name for name in found if len(name) == 1]
 
@@ -223,7 +223,7 @@ class ClientContract:
         self.assertEqual(1, len(versions))
 
     def test_page_expired(self):
-        """A page that is asked for too late has expired."""
+        """A page that is requested too late has expired."""
         for name in "abc":
             self.add(name)
         page = self.done(self.client.list(CONFIG_MAPS, "default", limit=1))
@@ -236,7 +236,7 @@ class ClientContract:
     # Watches
 
     def test_watch(self):
-        """Changes after a version are told, those that there have been and those to come."""
+        """A watch returns changes after a version, both past and future ones."""
         version = self.version()
         created = self.add("a")
         watching, events = self.watch(since=version)
@@ -252,7 +252,7 @@ class ClientContract:
         self.refused(watching, CancelledError)
 
     def test_watch_selected(self):
-        """What begins to be selected is added, what no longer is has been deleted."""
+        """An object that begins to match is added, and one that no longer matches is deleted."""
         version = self.version()
         watching, events = self.watch(since=version, namespace="default", label_selector="x=1")
         self.add("a")
@@ -264,7 +264,7 @@ class ClientContract:
         self.refused(watching, CancelledError)
 
     def test_watch_other_kinds(self):
-        """Only one kind is told of."""
+        """A watch returns only one resource."""
         watching, events = self.watch(PODS, since=self.version(PODS))
         self.add("a")
         self.assertEqual([], self.seen(events))
@@ -272,7 +272,7 @@ class ClientContract:
         self.refused(watching, CancelledError)
 
     def test_watch_ends(self):
-        """A watch ends in good order when its time is over."""
+        """A watch ends regularly after its timeout."""
         watching, _ = self.watch(since=self.version(), timeout=60)
         self.pass_time(59)
         self.settle()
@@ -281,7 +281,7 @@ class ClientContract:
         self.assertIsNone(self.done(watching))
 
     def test_cancelled_watch(self):
-        """A watch that was cancelled tells no more."""
+        """A cancelled watch returns no more events."""
         watching, events = self.watch(since=self.version())
         watching.cancel()
         self.refused(watching, CancelledError)
@@ -300,7 +300,7 @@ class ClientContract:
     # Out of reach
 
     def test_unreachable(self):
-        """An API that is out of reach fails all calls, and ends the watches."""
+        """An unreachable API fails all calls, and ends the watches."""
         watching, _ = self.watch(since=self.version())
         self.cut_off()
         self.assertNotIsInstance(self.refused(watching, ApiUnreachable), ApiError)

@@ -1,6 +1,6 @@
-"""A Kubernetes API in memory, with the promises of a client that the real one is held to.
+"""A Kubernetes API in memory, with the contract of a client.
 
-Both are held to ``tests.kube.contract_client``.
+The contract, ``tests.kube.contract_client``, is also tested for the real client.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _SERVER_METADATA = ("uid", "creationTimestamp", "name", "namespace", "generateNa
 
 
 def micro_time(seconds):
-    """Write a time, in seconds since 1970, as ``metav1.MicroTime`` has it."""
+    """Format a time, in seconds since 1970, as ``metav1.MicroTime``."""
     moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 class _Watch:
-    """One watch that is under way."""
+    """A watch in progress."""
 
     def __init__(self, resource, on_event, namespace, selects):
         self.resource = resource
@@ -40,13 +40,13 @@ class _Watch:
         self.told = 0
 
     def end(self):
-        """Report no more."""
+        """Stop reporting."""
         self.ended = True
         if self.timer is not None and self.timer.active():
             self.timer.cancel()
 
     def finish(self, result=None):
-        """End in good order, or with an error."""
+        """End regularly, or with an error."""
         if self.ended:
             return
         self.end()
@@ -56,7 +56,7 @@ class _Watch:
             self.done.callback(None)
 
     def tell(self, event):
-        """Report a change as those see it who only see what is selected."""
+        """Report a change as seen through the watch's selectors."""
         version, resource, kind, old, new = event
         if self.ended or resource != self.resource or version <= self.told:
             return
@@ -75,14 +75,14 @@ class _Watch:
 
 @implementer(IKubeClient)
 class FakeKubeClient:
-    """Objects in memory. Answers come at once, unless :meth:`hold` says otherwise.
+    """Objects in memory. Calls complete at once, unless :meth:`hold` was called.
 
-    What tests do to the cluster has methods without a ``Deferred``: :meth:`put`, :meth:`remove`,
-    :meth:`look`, :meth:`objects`. ``calls`` are tuples of verb, plural, and name or ``None``, in
-    their order; ``watches`` are those under way. ``page_limit`` is what the API answers at most,
-    whatever is asked. ``answers`` has functions by verb and plural, which are called with the
-    body first: what they return is taken as the body, or as the answer when the verb is
-    ``create`` and the kind is one that is not stored (reviews).
+    Methods for tests have no ``Deferred``: :meth:`put`, :meth:`remove`, :meth:`look`,
+    :meth:`objects`. ``calls`` are tuples of verb, plural, and name or ``None``, in order;
+    ``watches`` are those in progress. ``page_limit`` is the API's page limit, whatever is
+    requested. ``answers`` has functions by verb and plural, which are called with the body first.
+    Their result replaces the body, or is the response if the verb is ``create`` and the resource is
+    not stored (reviews).
     """
 
     def __init__(self, clock):
@@ -107,12 +107,12 @@ class FakeKubeClient:
 
     @property
     def watches(self):
-        """The watches that are under way."""
+        """The watches in progress."""
         self._watches = [each for each in self._watches if not each.ended]
         return list(self._watches)
 
     def put(self, resource, body):
-        """Create an object or replace it, status and all; give it as stored."""
+        """Create an object or replace it with its status; return it as stored."""
         body = copy.deepcopy(body)
         metadata = body["metadata"]
         namespace = metadata.get("namespace") if resource.namespaced else None
@@ -127,34 +127,34 @@ class FakeKubeClient:
         self._delete(resource, name, namespace)
 
     def look(self, resource, name, namespace=None):
-        """Return a copy of an object, ``None`` when there is none."""
+        """Return a copy of an object, ``None`` if it does not exist."""
         return copy.deepcopy(self._stored.get((resource, namespace, name)))
 
     def objects(self, resource):
-        """Return copies of all objects of a kind, in the order of namespaces and names."""
+        """Return copies of all objects of a resource, ordered by namespace and name."""
         return [copy.deepcopy(obj) for obj in self._selected(resource, None, lambda obj: True)]
 
     def fail(self, error):
-        """Have all calls fail with ``error`` from now on, and the watches under way, too."""
+        """Fail all calls with ``error`` from now on, and the watches in progress."""
         self._error = error
         self.end_watches(error)
 
     def recover(self):
-        """Answer again."""
+        """Stop failing."""
         self._error = None
 
     def hold(self):
-        """Keep answers back until :meth:`release`; what is asked for is done at once."""
+        """Delay responses until :meth:`release`; requests still take effect at once."""
         self._held = []
 
     def release(self):
-        """Deliver the answers that were kept back, and others at once again."""
+        """Deliver the delayed responses, and stop delaying others."""
         held, self._held = self._held, None
         for answer in held:
             answer()
 
     def end_watches(self, error=None):
-        """End the watches under way, in good order or with ``error``."""
+        """End the watches in progress, regularly or with ``error``."""
         for watch in self.watches:
             watch.finish(error)
 
@@ -165,7 +165,7 @@ class FakeKubeClient:
             watch.on_event("BOOKMARK", {"kind": watch.resource.kind, "metadata": metadata})
 
     def forget_history(self):
-        """Have all versions until now expire, also those of lists that are half read."""
+        """Expire all versions so far, also those of partially read lists."""
         self._version += 1
         self._oldest = self._version
         self._history.clear()
@@ -230,7 +230,7 @@ class FakeKubeClient:
         return self._answer(("update", resource, name), answer, plural)
 
     def delete(self, resource, name, namespace=None, *, grace=None):
-        """Delete an object, at once whatever its time is."""
+        """Delete an object, at once whatever its grace period."""
         return self._answer(
             ("delete", resource, name), lambda: self._delete(resource, name, namespace)
         )
@@ -246,7 +246,7 @@ class FakeKubeClient:
         resource_version,
         timeout,
     ):
-        """Follow changes."""
+        """Watch changes."""
         self.calls.append(("watch", resource.plural, None))
         if self._error is not None:
             return fail(self._error)
@@ -388,7 +388,7 @@ def _qualified(resource):
 
 
 def _updated(resource, old, body, subresource):
-    """Take of a body what an update of the object, or of a subresource, can change."""
+    """Return the part of a body that an update of the object, or of a subresource, changes."""
     version = body["metadata"].get("resourceVersion")
     if subresource == "status":
         new = {**old, "status": body.get("status", {})}
@@ -409,7 +409,7 @@ def _updated(resource, old, body, subresource):
 
 
 def _selector(labels, fields):
-    """Read selectors."""
+    """Parse selectors."""
     wanted, terms = label_test(labels), field_terms(fields)
 
     def selects(obj):

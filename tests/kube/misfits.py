@@ -1,4 +1,4 @@
-"""YAML that is well formed, in which a value is not what its tag or its form says."""
+"""Well-formed YAML with values that do not match their tags or forms."""
 
 MISFITS = (
     "!!timestamp foo",
@@ -9,4 +9,4 @@ MISFITS = (
     "1" * 5000,
     "&a !!int {=: *a}",
 )
-"""What PyYAML makes of these are errors of many kinds, and none of its own."""
+"""PyYAML raises exceptions of many types for these, but none of its own."""

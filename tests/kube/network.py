@@ -1,4 +1,4 @@
-"""Connections in memory between clients and servers of HTTP."""
+"""Connections in memory between HTTP clients and servers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.fakes import MemoryConnection
 
 
 class _Link:
-    """One connection: what one end has sent the other receives."""
+    """A connection: each end receives what the other sends."""
 
     def __init__(self, near, far):
         self._ends = (near, far)
@@ -19,7 +19,7 @@ class _Link:
         self._ended = False
 
     def turn(self):
-        """Move what can be moved; say whether anything has."""
+        """Transfer pending data; return whether there was any."""
         moved = False
         for end, other in (self._ends, self._ends[::-1]):
             end.turn()
@@ -62,7 +62,7 @@ class Network:
         return succeed(protocol)
 
     def settle(self):
-        """Let everything move."""
+        """Transfer all pending data."""
         idle = 0
         while idle < 3:
             self.clock.advance(0)
@@ -70,7 +70,7 @@ class Network:
             idle = 0 if any(moved) else idle + 1
 
     def cut_off(self):
-        """Lose all connections, and allow no more."""
+        """Lose all connections, and reject new ones."""
         self.refusing = True
         for link in self.links:
             link.break_off()

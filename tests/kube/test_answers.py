@@ -1,4 +1,4 @@
-"""Answers of all kinds, and how the client asks: against a server that the test plays."""
+"""The client's requests and its handling of responses, with a server that the test plays."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ SECRET = "a-secret-token"
 
 
 class BodyTests(SynchronousTestCase):
-    """Whoever takes a body."""
+    """Collecting a body."""
 
     def test_bound(self):
-        """A body of the limit is taken, and one byte more is not."""
+        """A body of the limit is accepted, and one byte more is not."""
         body, other = responses.Body(3), responses.Body(3)
         body.take(b"ab")
         body.take(b"c")
@@ -46,18 +46,18 @@ class BodyTests(SynchronousTestCase):
 
 
 class Conversation(Protocol):
-    """The server's end of a connection; the test reads and writes it."""
+    """The server's end of a connection, which the test reads and writes."""
 
     def __init__(self):
         self.received = b""
 
     def dataReceived(self, data):
-        """Keep it."""
+        """Store the data."""
         self.received += data
 
 
 class Source:
-    """Credentials that the test changes; ``forgotten`` are the tokens that were refused."""
+    """Credentials that the test changes; ``forgotten`` are the rejected tokens."""
 
     def __init__(self):
         self.token = SECRET
@@ -66,11 +66,11 @@ class Source:
         self.after = None
 
     def current(self, reactor):
-        """Return them."""
+        """Return the credentials."""
         return succeed(Credentials(self.token)) if self.error is None else fail(self.error)
 
     def forget(self, refused):
-        """Note it, and change."""
+        """Record the rejection, and change the token."""
         self.forgotten.append(refused.token)
         self.token = self.after or self.token
 
@@ -91,14 +91,14 @@ class AnswersTestCase(SynchronousTestCase):
         self.addCleanup(self.stop)
 
     def stop(self):
-        """Close, and check that nothing is left."""
+        """Close, and assert that nothing is left."""
         closing = self.client.close()
         self.network.settle()
         self.successResultOf(closing)
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def accept(self):
-        """Take a connection."""
+        """Accept a connection."""
         self.conversations.append(Conversation())
         return MemoryConnection(self.clock).open(self.conversations[-1])
 
@@ -108,13 +108,13 @@ class AnswersTestCase(SynchronousTestCase):
         return self.conversations[-1]
 
     def requests(self, asked=None):
-        """Return the requests of the newest connection since the last look."""
+        """Return the requests of the newest connection since the last call."""
         self.network.settle()
         received, self.server.received = self.server.received, b""
         return received.decode()
 
     def answer(self, status, body, *fields, complete=True, to=None):
-        """Answer with JSON or bytes, on the newest connection unless another one is given."""
+        """Respond with JSON or bytes, by default on the newest connection."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         length = len(data) if complete else len(data) + 1
         lines = [f"HTTP/1.1 {status} Whatever", f"Content-Length: {length}", *fields, "", ""]
@@ -123,19 +123,19 @@ class AnswersTestCase(SynchronousTestCase):
         self.network.settle()
 
     def get(self):
-        """Ask for an object."""
+        """Request an object."""
         return self.client.get(NODES, "n1")
 
     def status(self, code, reason, message="no", **more):
-        """Make a ``Status``."""
+        """Create a ``Status``."""
         return {"kind": "Status", "code": code, "reason": reason, "message": message, **more}
 
 
 class RequestTests(AnswersTestCase):
-    """How the API is asked."""
+    """Requests."""
 
     def test_get(self):
-        """A request has a path, the token, and says that JSON is wanted."""
+        """A request has a path and the token, and accepts JSON."""
         asked = self.get()
         text = self.requests()
         self.assertTrue(text.startswith("GET /prefix/api/v1/nodes/n1 HTTP/1.1\r\n"), text)
@@ -150,7 +150,7 @@ class RequestTests(AnswersTestCase):
         self.assertEqual({"kind": "Node"}, self.successResultOf(asked))
 
     def test_program(self):
-        """A client tells of which program it is."""
+        """``User-Agent`` identifies the program."""
         self.client = KubeClient(self.clock, self.configuration, self.network, program="yurthub")
         asked = self.get()
         self.assertIn("\r\nUser-Agent: yurthub/", self.requests())
@@ -170,7 +170,7 @@ class RequestTests(AnswersTestCase):
         self.successResultOf(asked)
 
     def test_watch(self):
-        """A watch asks for bookmarks, from a version, for a time; selectors are escaped."""
+        """A watch has bookmarks, a version and a timeout; selectors are escaped."""
         asked = self.client.watch(
             PODS,
             lambda *event: None,
@@ -190,7 +190,7 @@ class RequestTests(AnswersTestCase):
         self.failureResultOf(asked, CancelledError)
 
     def test_connection_is_kept(self):
-        """Connections are used again, and closed when they have been idle for a minute."""
+        """Connections are reused, and closed when they have been idle for a minute."""
         for _ in range(3):
             asked = self.get()
             self.answer(200, {})
@@ -201,9 +201,9 @@ class RequestTests(AnswersTestCase):
         self.assertIsNotNone(self.server.transport.closed_with)
 
     def test_a_lost_connection_takes_the_others_along(self):
-        """An API that was restarted costs one call that changes something, not one a connection.
+        """A restart of the API fails one call that changes something, not one per connection.
 
-        Such a call is not sent again by itself, since nobody knows what has become of it.
+        Such a call is not retried, since its effect is unknown.
         """
         body = {"metadata": {"name": "n1"}}
         both = [self.client.create(NODES, body) for _ in range(2)]
@@ -223,7 +223,7 @@ class RequestTests(AnswersTestCase):
         self.assertEqual(3, len(self.conversations))
 
     def test_a_kept_connection_that_the_api_has_closed(self):
-        """What only reads, or deletes, is asked once more on a new connection, and only once."""
+        """A read or a delete is retried on a new connection, but only once."""
         for ask in (self.get, lambda: self.client.delete(NODES, "n1")):
             asked = ask()
             self.answer(200, {})
@@ -238,7 +238,7 @@ class RequestTests(AnswersTestCase):
             self.assertIn("closed before an answer came", str(error))
 
     def test_some_connections_are_kept(self):
-        """Of those that calls at the same time have needed, the ones that were free last."""
+        """Of the connections of concurrent calls, the most recently used are kept."""
         asked = [self.get() for _ in range(MOST_KEPT + 2)]
         for conversation in self.conversations:
             self.answer(200, {}, to=conversation)
@@ -248,7 +248,7 @@ class RequestTests(AnswersTestCase):
         self.assertEqual([False] * 2 + [True] * MOST_KEPT, open_still)
 
     def test_host(self):
-        """It is as the URL has it, without who asks; a name that is not ASCII is in IDNA."""
+        """Host is that of the URL without the user; a name that is not ASCII is in IDNA."""
         for url, expected in (
             ("https://api", "api"),
             ("https://api:443/x", "api:443"),
@@ -260,14 +260,14 @@ class RequestTests(AnswersTestCase):
             self.assertEqual(expected.encode(), host_field(url))
 
     def test_a_name_that_cannot_be(self):
-        """Whoever asks is told."""
+        """An invalid name is an error."""
         configuration = replace(self.configuration, host="http://a..b:8001")
         client = KubeClient(self.clock, configuration, self.network)
         error = self.failureResultOf(client.get(NODES, "n1"), ApiUnreachable).value
         self.assertIn("cannot be asked", str(error))
 
     def test_a_name_that_idna_refuses(self):
-        """Whoever asks is told which it is, and why; certificates are not blamed."""
+        """The error for a name that IDNA rejects quotes it and does not blame certificates."""
         for host, server_name, bad in (
             ("my_master", "", "my_master"),
             ("api", "my_master", "my_master"),
@@ -291,7 +291,7 @@ class RequestTests(AnswersTestCase):
         self.successResultOf(asked)
 
     def test_token_is_not_logged(self):
-        """The token is in no log and no error, whatever goes wrong."""
+        """No log and no error contains the token, whatever fails."""
         logged = []
         globalLogPublisher.addObserver(logged.append)
         self.addCleanup(globalLogPublisher.removeObserver, logged.append)
@@ -309,16 +309,16 @@ class RequestTests(AnswersTestCase):
 
 
 class ErrorTests(AnswersTestCase):
-    """Errors, and answers that are none."""
+    """Errors, and invalid responses."""
 
     def refused(self, status, body, kind, *fields):
-        """Answer a question, which must fail."""
+        """Respond to a call, which must fail."""
         asked = self.get()
         self.answer(status, body, *fields)
         return self.failureResultOf(asked, kind).value
 
     def test_statuses(self):
-        """What a ``Status`` says is told, each by its own class."""
+        """A ``Status`` is raised as the class of its reason, with its text."""
         for code, reason, kind in (
             (403, "Forbidden", NotAllowed),
             (404, "NotFound", NotFound),
@@ -332,7 +332,7 @@ class ErrorTests(AnswersTestCase):
             self.assertIsNone(error.retry_after)
 
     def test_retry_after(self):
-        """When to come again is told, by the field or the ``Status``."""
+        """The retry time is read from the header field or the ``Status``."""
         error = self.refused(429, self.status(429, "TooManyRequests"), ApiError, "Retry-After: 7")
         self.assertEqual(7, error.retry_after)
         details = {"retryAfterSeconds": 3}
@@ -345,7 +345,7 @@ class ErrorTests(AnswersTestCase):
         self.assertIsNone(self.refused(429, body, ApiError).retry_after)
 
     def test_errors_of_others(self):
-        """An error that no API has sent is told with the beginning of its text."""
+        """The error of an intermediary contains the beginning of its text."""
         error = self.refused(502, b"<h1>Bad\nGateway</h1>" + b"x" * 1000, ApiError)
         self.assertTrue(error.message.startswith("<h1>Bad Gateway</h1>xxx"))
         self.assertLess(len(error.message), 400)
@@ -354,19 +354,19 @@ class ErrorTests(AnswersTestCase):
             self.refused(500, body, ApiError)
 
     def test_redirect(self):
-        """A redirect is not followed: the token would go to somebody else."""
+        """A redirect is not followed, since the token would be sent to another host."""
         error = self.refused(302, b"", ApiUnreachable, "Location: http://other/")
         self.assertIn("302", str(error))
         self.assertEqual(1, len(self.conversations))
 
     def test_no_object(self):
-        """An answer that is no object of JSON is none."""
+        """A response that is not a JSON object is an error."""
         for body in (b"", b"{", b"[]", b"\xff", b"[" * 100_000):
             error = self.refused(200, body, ApiUnreachable)
             self.assertIn("GET http://api:8001/prefix/api/v1/nodes/n1: the answer is", str(error))
 
     def test_cut_off(self):
-        """An answer that is cut off is none."""
+        """A truncated response is an error."""
         asked = self.get()
         self.answer(200, {}, complete=False)
         self.server.transport.loseConnection()
@@ -375,21 +375,21 @@ class ErrorTests(AnswersTestCase):
         self.assertIn("the answer is incomplete", str(error))
 
     def test_too_big(self):
-        """An answer over the bound is not kept, and its connection is closed."""
+        """A response over the limit is discarded, and its connection is closed."""
         self.patch(responses.Body.__init__, "__defaults__", (1000,))
         error = self.refused(200, b"x" * 1001, ApiUnreachable)
         self.assertIn("more than 1000 bytes", str(error))
         self.assertIsNotNone(self.server.transport.closed_with)
 
     def test_no_connection(self):
-        """Without a connection the error says what was asked, where, and why not."""
+        """Without a connection, the error contains the request, the address and the reason."""
         self.network.refusing = True
         error = self.failureResultOf(self.get(), ApiUnreachable).value
         self.assertIn("GET http://api:8001/prefix/api/v1/nodes/n1: ", str(error))
         self.assertIn("refused", str(error))
 
     def test_deadline(self):
-        """An API that does not answer in time, with head and body, is given up."""
+        """A call times out unless head and body arrive in time."""
         for begun in (False, True):
             asked = self.get()
             if begun:
@@ -403,7 +403,7 @@ class ErrorTests(AnswersTestCase):
             self.assertIsNotNone(self.server.transport.closed_with)
 
     def test_cancelled(self):
-        """A call that is cancelled closes its connection, in its head or its body."""
+        """A cancelled call closes its connection, in its head or its body."""
         for begun in (False, True):
             asked = self.get()
             if begun:
@@ -414,7 +414,7 @@ class ErrorTests(AnswersTestCase):
             self.assertIsNotNone(self.server.transport.closed_with)
 
     def test_a_token_that_cannot_be_sent(self):
-        """Such as two lines of a file: the error says so, and has nothing of it."""
+        """A token of two lines is an error, which does not contain it."""
         self.source.token = f"{SECRET}\nx"
         error = self.failureResultOf(self.get(), ApiUnreachable).value
         self.assertIn("cannot be asked: the value of Authorization has control", str(error))
@@ -422,7 +422,7 @@ class ErrorTests(AnswersTestCase):
         self.assertEqual([], self.conversations)
 
     def test_no_credentials(self):
-        """Without credentials nothing is asked; the reason is told."""
+        """Without credentials no request is made, and the reason is the error."""
         for self.source.error in (CredentialsUnavailable("no plugin"), OSError(2, "no file")):
             error = self.failureResultOf(self.get(), ApiUnreachable).value
             self.assertIn("no ", str(error))
@@ -430,22 +430,22 @@ class ErrorTests(AnswersTestCase):
 
 
 class ClosedTests(AnswersTestCase):
-    """A client that is closed."""
+    """A closed client."""
 
     def close(self):
-        """Close it, and let everything move."""
+        """Close the client, and transfer all data."""
         closing = self.client.close()
         self.network.settle()
         self.successResultOf(closing)
 
     def ended(self, asked):
-        """Require that a call ends as one that is not answered, and no other connection."""
+        """Assert that a call fails as unanswered, and opens no other connection."""
         self.failureResultOf(asked, ApiUnreachable)
         self.assertEqual(1, len(self.conversations))
         self.assertIsNotNone(self.server.transport.closed_with)
 
     def test_while_calls_wait(self):
-        """On a new connection or a kept one, for a head or for the rest of a body."""
+        """Calls in progress fail, on a new or a reused connection, in the head or the body."""
         for kept in (False, True):
             for begun in (False, True):
                 self.setUp()
@@ -461,14 +461,14 @@ class ClosedTests(AnswersTestCase):
                 self.ended(asked)
 
     def test_while_a_watch_goes_on(self):
-        """It ends as one that has lost its connection."""
+        """A watch ends as if it had lost its connection."""
         asked = self.client.watch(NODES, lambda *event: None, resource_version="1", timeout=9)
         self.answer(200, b"", complete=False)
         self.close()
         self.ended(asked)
 
     def test_while_it_connects(self):
-        """That is given up, and is no cancelling by whoever has called."""
+        """Connecting is aborted, and the call does not fail as cancelled by its caller."""
         connecting = Deferred()
         self.patch(self.network, "connect", lambda factory: connecting)
         asked = self.get()
@@ -477,7 +477,7 @@ class ClosedTests(AnswersTestCase):
         self.assertTrue(connecting.called)
 
     def test_later(self):
-        """Nothing is connected any more."""
+        """No further connection is made."""
         self.close()
         error = self.failureResultOf(self.get(), ApiUnreachable).value
         self.assertIn("has been closed", str(error))
@@ -485,14 +485,14 @@ class ClosedTests(AnswersTestCase):
 
 
 class UnauthorizedTests(AnswersTestCase):
-    """An API that does not know us."""
+    """Responses with 401."""
 
     def unauthorized(self):
-        """Answer so."""
+        """Respond with 401."""
         self.answer(401, self.status(401, "Unauthorized", "Unauthorized"))
 
     def test_renewed(self):
-        """The credentials are renewed and the call is made again, by a new connection."""
+        """The credentials are renewed and the call is retried, on a new connection."""
         self.source.after = "another"
         asked = self.client.create(CONFIG_MAPS, {"metadata": {"name": "a"}}, "default")
         self.unauthorized()
@@ -504,7 +504,7 @@ class UnauthorizedTests(AnswersTestCase):
         self.assertEqual(([SECRET], 2), (self.source.forgotten, len(self.conversations)))
 
     def test_once(self):
-        """It is done once: then it is an error."""
+        """It is retried once; then it is an error."""
         asked = self.get()
         self.unauthorized()
         self.unauthorized()
@@ -512,7 +512,7 @@ class UnauthorizedTests(AnswersTestCase):
         self.assertEqual((401, [SECRET]), (error.status, self.source.forgotten))
 
     def test_watch(self):
-        """Watches are begun again, too."""
+        """Watches are retried, too."""
         asked = self.client.watch(NODES, lambda *event: None, resource_version="1", timeout=9)
         self.unauthorized()
         self.answer(200, b"")
@@ -520,10 +520,10 @@ class UnauthorizedTests(AnswersTestCase):
 
 
 class WatchTests(AnswersTestCase):
-    """Watches as they come over a connection."""
+    """Watches over a connection."""
 
     def watch(self, timeout=100):
-        """Begin a watch; its events are kept."""
+        """Begin a watch; its events are stored."""
         self.events = []
         self.watching = self.client.watch(
             NODES,
@@ -534,7 +534,7 @@ class WatchTests(AnswersTestCase):
         self.network.settle()
 
     def begin(self, timeout=100):
-        """Begin one, and answer."""
+        """Begin a watch, and respond."""
         self.watch(timeout)
         self.send_raw(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
 
@@ -548,7 +548,7 @@ class WatchTests(AnswersTestCase):
         self.send_raw(b"%x\r\n%b\r\n" % (len(data), data))
 
     def event(self, change="ADDED", **obj):
-        """Make a line."""
+        """Encode an event as a line."""
         return json.dumps({"type": change, "object": obj}).encode() + b"\n"
 
     def failed(self, kind=ApiUnreachable):
@@ -559,7 +559,7 @@ class WatchTests(AnswersTestCase):
         return error
 
     def test_cut_anywhere(self):
-        """Events are the same however the bytes are cut."""
+        """Events are the same however the data is fragmented."""
         data = self.event(a="é\n") + b"\n\r\n" + self.event("MODIFIED", b=2) + self.event(c=3)
         expected = [("ADDED", {"a": "é\n"}), ("MODIFIED", {"b": 2}), ("ADDED", {"c": 3})]
         for size in (1, 2, 3, 7, 30, 1000):
@@ -571,7 +571,7 @@ class WatchTests(AnswersTestCase):
             self.assertIsNone(self.successResultOf(self.watching))
 
     def test_error_event(self):
-        """An event that is an error ends the watch with it."""
+        """An error event fails the watch with its error."""
         self.begin()
         self.send(self.event() + self.event("ERROR", **self.status(410, "Expired", "too old")))
         error = self.failed(Expired)
@@ -579,14 +579,14 @@ class WatchTests(AnswersTestCase):
         self.assertEqual(1, len(self.events))
 
     def test_nothing_after_an_error(self):
-        """What comes after an error is not told."""
+        """Events after an error are ignored."""
         self.begin()
         self.send(self.event("ERROR", code="x") + self.event() + b"rest")
         self.failed(ApiError)
         self.assertEqual([], self.events)
 
     def test_no_event(self):
-        """What is no event ends the watch."""
+        """An invalid event fails the watch."""
         for line in (b"{", b"[]", b'{"type": 1, "object": {}}', b'{"type": "ADDED"}', b"\xff"):
             self.begin()
             self.send(self.event() + line + b"\n")
@@ -594,7 +594,7 @@ class WatchTests(AnswersTestCase):
             self.assertEqual(1, len(self.events))
 
     def test_too_long(self):
-        """An event over the bound ends the watch, whether its end has come or not."""
+        """An event over the limit fails the watch, whether it is complete or not."""
         self.patch(responses.Events.__init__, "__defaults__", (100,))
         for data in (b"x" * 101, b"x" * 101 + b"\n"):
             self.begin()
@@ -603,14 +603,14 @@ class WatchTests(AnswersTestCase):
             self.assertIn("more than 100 bytes", str(self.failed()))
 
     def test_ends_within_an_event(self):
-        """A watch that ends within an event has not ended in good order."""
+        """A watch that ends within an event fails."""
         self.begin()
         self.send(self.event()[:-1])
         self.send_raw(b"0\r\n\r\n")
         self.failureResultOf(self.watching, ApiUnreachable)
 
     def test_connection_lost(self):
-        """A watch whose connection is lost has failed; it shows whether it had been answered."""
+        """A watch that loses its connection fails, with a type that depends on the response."""
         self.begin()
         self.network.cut_off()
         self.assertIn("watch of http://api:8001/", str(self.failed(WatchCut)))
@@ -620,19 +620,19 @@ class WatchTests(AnswersTestCase):
         self.assertNotIsInstance(self.failed(), WatchCut)
 
     def test_refused(self):
-        """A watch can be refused."""
+        """A watch can be rejected."""
         self.watch()
         self.answer(403, self.status(403, "Forbidden"))
         self.failureResultOf(self.watching, NotAllowed)
 
     def test_no_answer(self):
-        """A watch that is not answered fails as other calls do."""
+        """A watch without a response times out as other calls do."""
         self.watch(timeout=1000)
         self.clock.advance(CALL_SECONDS)
         self.assertIn("no answer within 30 s", str(self.failed()))
 
     def test_silence(self):
-        """A watch that does not end half a minute after its time is given up."""
+        """A watch that does not end half a minute after its timeout is aborted."""
         self.begin(timeout=100)
         self.clock.advance(129)
         self.assertNoResult(self.watching)
@@ -646,7 +646,7 @@ class WatchTests(AnswersTestCase):
         self.failed(CancelledError)
 
     def test_handler_fails(self):
-        """What the receiver of events raises ends the watch."""
+        """An exception of the event callback fails the watch."""
         self.watching = self.client.watch(
             NODES, lambda kind, obj: 1 / 0, resource_version="1", timeout=10
         )
@@ -656,7 +656,7 @@ class WatchTests(AnswersTestCase):
         self.failed(ZeroDivisionError)
 
     def test_cancelled_by_an_event(self):
-        """A receiver may cancel the watch."""
+        """An event callback may cancel the watch."""
         seen = []
 
         def cancel(kind, obj):
@@ -672,10 +672,10 @@ class WatchTests(AnswersTestCase):
 
 
 class PageTests(AnswersTestCase):
-    """How many objects are asked for at a time."""
+    """Page sizes."""
 
     def limits(self, size, count=4, desired=250):
-        """Read pages of objects of this size; give what was asked for."""
+        """Read pages of objects of this size; return the requested limits."""
         found = []
         for _ in range(count):
             asked = self.client.list(PODS, limit=desired)
@@ -685,22 +685,22 @@ class PageTests(AnswersTestCase):
         return found
 
     def test_small_objects(self):
-        """Of small objects as many are asked for as are wanted, after the first page."""
+        """For small objects, the desired number is requested after the first page."""
         self.assertEqual([FIRST_PAGE, 250, 250, 250], self.limits(100))
 
     def test_big_objects(self):
-        """Of big objects only so many that a page stays small."""
+        """For large objects, the limit keeps pages small."""
         first, *others = self.limits(20_000)
         self.assertEqual(FIRST_PAGE, first)
         for each in others:
             self.assertTrue(25 <= each <= PAGE_BYTES / 20_000, each)
 
     def test_huge_objects(self):
-        """At least one is asked for."""
+        """At least one object is requested."""
         self.assertEqual([2, 1], self.limits(2 * PAGE_BYTES, 2, desired=2))
 
     def test_unlimited(self):
-        """A whole list is asked for when no limit is wanted."""
+        """Without a limit, the whole list is requested."""
         asked = self.client.list(PODS)
         self.assertIn("GET /prefix/api/v1/pods HTTP/1.1", self.requests())
         self.answer(200, {"items": []})
@@ -708,10 +708,10 @@ class PageTests(AnswersTestCase):
 
 
 class PluginTests(AnswersTestCase):
-    """Credentials that take their time."""
+    """Credentials that take time."""
 
     def test_waits(self):
-        """A call waits for its credentials, within its deadline."""
+        """A call waits for its credentials, within its timeout."""
         credentials = Deferred()
         self.source.current = lambda reactor: credentials
         asked = self.get()

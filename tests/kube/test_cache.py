@@ -1,4 +1,4 @@
-"""In which order handlers are told of changes."""
+"""The order of notifications."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from yurttunnel.kube.cache import Cache
 
 
 class OrderTests(SynchronousTestCase):
-    """Two handlers, of which the first one makes changes by itself."""
+    """Two handlers, of which the first makes changes itself."""
 
     def test_change_made_by_a_handler(self) -> None:
-        """All are told of the one at hand first, and see no more than that meanwhile."""
+        """All handlers are notified of one change, and see no later state, before the next."""
         cache = Cache("pods")
         seen: list[tuple[object, object, object]] = []
 

@@ -1,4 +1,4 @@
-"""The client: it keeps the contract with the embedded API, and survives answers of all kinds."""
+"""The client's contract, with the embedded API."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from yurttunnel.kube.resources import CONFIG_MAPS
 
 
 class Administrator(SecureConnection):
-    """A connection with the certificate of somebody who may do everything."""
+    """A connection with an administrator's certificate."""
 
     def getPeerCertificate(self):
-        """Return it."""
+        """Return the certificate."""
         return X509.from_cryptography(certificate())
 
 
 class EmbeddedApiTests(ClientContract, ApiTestCase):
-    """The contract, against the API of a cluster."""
+    """The contract, with a cluster's API."""
 
     def setUp(self):
         """Connect a client."""
@@ -38,17 +38,17 @@ class EmbeddedApiTests(ClientContract, ApiTestCase):
         self.addCleanup(self.client.close)
 
     def settle(self):
-        """Let everything move."""
+        """Transfer all pending data."""
         self.network.settle()
 
     def pass_time(self, seconds):
-        """Let time pass."""
+        """Advance the clock."""
         for _ in range(seconds):
             self.clock.advance(1)
             self.settle()
 
     def forget_history(self):
-        """Make so many changes that the first are forgotten."""
+        """Make enough changes that the first ones are forgotten."""
         namespace = "forgotten"
         for number in range(600):
             body = {"metadata": {"name": f"c{number}"}}
@@ -61,7 +61,7 @@ class EmbeddedApiTests(ClientContract, ApiTestCase):
         self.network.cut_off()
 
     def test_idle_connections(self):
-        """They are closed after a minute, before the API does it in the middle of a request."""
+        """Idle connections are closed after a minute, before the API closes them in a request."""
         self.done(self.client.list(CONFIG_MAPS))
         self.pass_time(59)
         self.done(self.client.list(CONFIG_MAPS))

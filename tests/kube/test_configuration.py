@@ -1,4 +1,4 @@
-"""Where the API is and as whom to ask it: pods, kubeconfig files, and what changes in them."""
+"""Configurations from pods and kubeconfig files, and changes of their files."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ from yurttunnel.kube.exec_credentials import ExecCredentials
 from yurttunnel.kube.loading import load_configuration
 
 NOBODY = 65534
-"""The user who owns nothing."""
+"""The user nobody, who owns no files."""
 
 POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
 
 
 class ConfigurationTestCase(SynchronousTestCase):
-    """Has a directory."""
+    """A test case with a directory."""
 
     def setUp(self):
-        """Make it."""
+        """Create the directory."""
         self.directory = Path(self.mktemp())
         self.directory.mkdir()
 
     def write(self, name, content):
-        """Write a file in place of another, as who rotates it does."""
+        """Replace a file, as a rotation does."""
         new = self.directory / f"{name}.new"
         new.write_text(content)
         new.rename(self.directory / name)
         return self.directory / name
 
     def credentials(self, configuration):
-        """Return the credentials of this moment."""
+        """Return the current credentials."""
         return self.successResultOf(configuration.credentials.current(MemoryReactorClock()))
 
     def refused(self, *arguments, **options):
-        """Return the one line of a refusal."""
+        """Return the one line of an error."""
         text = str(
             self.assertRaises(BadKubeConfiguration, load_configuration, *arguments, **options)
         )
@@ -57,27 +57,27 @@ class ConfigurationTestCase(SynchronousTestCase):
 
 
 class PodTests(ConfigurationTestCase):
-    """What a pod has."""
+    """The configuration in a pod."""
 
     def setUp(self):
-        """Make a service account."""
+        """Create a service account."""
         super().setUp()
         self.write("ca.crt", "authorities")
         self.write("token", "token\n")
         self.write("namespace", "kube-system\n")
 
     def load(self, address=None, environment=POD):
-        """Read it."""
+        """Load the configuration."""
         return load_configuration(
             None, address, service_account=self.directory, environment=environment
         )
 
     def refused_pod(self, address=None, environment=POD):
-        """Return the one line of a refusal."""
+        """Return the one line of an error."""
         return self.refused(None, address, service_account=self.directory, environment=environment)
 
     def test_pod(self):
-        """In a pod the service account is used."""
+        """In a pod, the service account is used."""
         configuration = self.load()
         self.assertEqual("https://10.96.0.1:443", configuration.host)
         self.assertEqual("kube-system", configuration.namespace)
@@ -85,12 +85,12 @@ class PodTests(ConfigurationTestCase):
         self.assertEqual("token", self.credentials(configuration).token)
 
     def test_ipv6(self):
-        """An IPv6 address gets its brackets."""
+        """An IPv6 address is put into brackets."""
         environment = {**POD, "KUBERNETES_SERVICE_HOST": "fd00::1"}
         self.assertEqual("https://[fd00::1]:443", self.load(environment=environment).host)
 
     def test_rotation(self):
-        """Token and authorities are read again when they are others."""
+        """Token and authorities are read again when they have changed."""
         configuration = self.load()
         self.credentials(configuration)
         self.write("token", "new")
@@ -99,7 +99,7 @@ class PodTests(ConfigurationTestCase):
         self.assertEqual(b"more authorities", configuration.authorities())
 
     def test_lost_files(self):
-        """What cannot be read any more stays in use."""
+        """If a file becomes unreadable, its content stays in use."""
         configuration = self.load()
         (self.directory / "token").unlink()
         (self.directory / "ca.crt").unlink()
@@ -107,7 +107,7 @@ class PodTests(ConfigurationTestCase):
         self.assertEqual(b"authorities", configuration.authorities())
 
     def test_emptied_files(self):
-        """What is emptied stays in use: the API is asked as before, and no other is trusted."""
+        """If a file becomes empty, its content stays in use; no other authorities are trusted."""
         configuration = self.load()
         self.credentials(configuration)
         for content in ("", " \n"):
@@ -121,36 +121,36 @@ class PodTests(ConfigurationTestCase):
         self.assertEqual(b"more authorities", configuration.authorities())
 
     def test_address(self):
-        """The address can be another, with or without its scheme."""
+        """The address can be replaced, with or without its scheme."""
         for text in ("api.example:6443", "https://api.example:6443", "https://api.example:6443/"):
             configuration = self.load(text, {})
             self.assertEqual("https://api.example:6443", configuration.host)
             self.assertEqual("token", self.credentials(configuration).token)
 
     def test_bad_address(self):
-        """An address that is none is refused, and one without TLS: the token would be read."""
+        """Invalid addresses are rejected, and those without TLS, which would expose the token."""
         for text in ("http://api:80", "https://", "api:none", "", "https://api:99999"):
             self.assertIn("--apiserver-addr", self.refused_pod(text))
 
     def test_no_pod(self):
-        """Outside of a pod, the line says what to give."""
+        """Outside of a pod, the error names the flag."""
         self.assertIn("--kube-config", self.refused_pod(environment={}))
 
     def test_no_account(self):
-        """Without a service account the line names the file."""
+        """Without a service account, the error names the file."""
         (self.directory / "token").unlink()
         self.assertIn(str(self.directory / "token"), self.refused_pod())
         self.write("token", "\n")
         self.assertIn("token is empty: the pod's service account", self.refused_pod())
 
     def test_no_namespace(self):
-        """Without the file of the namespace it is ``default``."""
+        """Without the namespace file it is ``default``."""
         (self.directory / "namespace").unlink()
         self.assertEqual("default", self.load().namespace)
 
 
 def encoded(text):
-    """Write text as the fields with data have it."""
+    """Encode text for the fields with data."""
     return base64.b64encode(text.encode()).decode()
 
 
@@ -158,7 +158,7 @@ class KubeConfigTests(ConfigurationTestCase):
     """Kubeconfig files."""
 
     def setUp(self):
-        """Begin with one that is usual."""
+        """Begin with a common file."""
         super().setUp()
         self.cluster = {"server": "https://api:6443", "certificate-authority-data": encoded("ca")}
         self.user = {"token": "secret"}
@@ -178,15 +178,15 @@ class KubeConfigTests(ConfigurationTestCase):
         }
 
     def file(self):
-        """Write it."""
+        """Write the file."""
         return self.write("config", yaml.safe_dump(self.content))
 
     def load(self, address=None):
-        """Read it."""
+        """Load the file."""
         return load_configuration(self.file(), address)
 
     def refused_file(self):
-        """Return the one line of a refusal, which names the file."""
+        """Return the one line of an error, which names the file."""
         text = self.refused(self.file())
         self.assertIn(str(self.directory / "config"), text)
         return text
@@ -203,7 +203,7 @@ class KubeConfigTests(ConfigurationTestCase):
         subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
     def test_home(self):
-        """A path may begin with a tilde, which no shell replaces behind ``--kube-config=``."""
+        """A path may begin with a tilde, which shells do not expand after ``--kube-config=``."""
         self.file()
         self.patch(os, "environ", {**os.environ, "HOME": str(self.directory.absolute())})
         self.assertEqual("https://api:6443", load_configuration(Path("~/config")).host)
@@ -211,7 +211,7 @@ class KubeConfigTests(ConfigurationTestCase):
         self.assertIn("that user is not known", self.refused(unknown))
 
     def test_ambiguous(self):
-        """Names that are there twice are refused, as kubectl does; so is a missing one."""
+        """Duplicate and missing names are rejected, as in kubectl."""
         content = self.content
         content["users"] *= 2
         path = self.write("config", yaml.safe_dump(content))
@@ -220,7 +220,7 @@ class KubeConfigTests(ConfigurationTestCase):
         self.assertIn("0 entries of clusters have the name 'absent'", self.refused_file())
 
     def test_current_context(self):
-        """The current context says what is used."""
+        """The current context selects the entries."""
         configuration = self.load()
         self.assertEqual("https://api:6443", configuration.host)
         self.assertEqual("default", configuration.namespace)
@@ -229,13 +229,13 @@ class KubeConfigTests(ConfigurationTestCase):
         self.assertEqual("", configuration.tls_server_name)
 
     def test_address(self):
-        """The address can be another."""
+        """The address can be replaced."""
         configuration = self.load("other:443")
         self.assertEqual("https://other:443", configuration.host)
         self.assertEqual(b"ca", configuration.authorities())
 
     def test_details(self):
-        """Namespace and the name in the certificate are taken; a slash at the end is not."""
+        """Namespace and server name are read; a final slash is removed."""
         self.context["namespace"] = "mine"
         self.cluster.update({"tls-server-name": "kubernetes", "server": "https://1.2.3.4/k8s/"})
         configuration = self.load()
@@ -244,13 +244,13 @@ class KubeConfigTests(ConfigurationTestCase):
         self.assertEqual("https://1.2.3.4/k8s", configuration.host)
 
     def test_scheme(self):
-        """It may be in capital letters, as for kubectl, and the API is asked with TLS then."""
+        """An upper-case scheme is accepted, as in kubectl, and TLS is used."""
         self.cluster["server"] = "HTTPS://Api:6443/K8s/"
         configuration = self.load()
         self.assertEqual("https://Api:6443/K8s", configuration.host)
 
     def test_files(self):
-        """Files are found from the directory of the kubeconfig, and read again when changed."""
+        """Files are relative to the directory of the kubeconfig, and read again when changed."""
         del self.cluster["certificate-authority-data"]
         self.cluster["certificate-authority"] = "ca.pem"
         self.user = {"client-certificate": "c.pem", "client-key": "k.pem"}
@@ -275,7 +275,7 @@ class KubeConfigTests(ConfigurationTestCase):
         self.assertEqual((b"c", b"k"), (credentials.certificate, credentials.key))
 
     def test_empty_files(self):
-        """A file that is named and empty is refused by its key: it does not mean the default."""
+        """An empty file is rejected with its key, since it does not mean the default."""
         del self.cluster["certificate-authority-data"]
         for section, key in (
             (self.cluster, "certificate-authority"),
@@ -290,7 +290,7 @@ class KubeConfigTests(ConfigurationTestCase):
             del section[key]
 
     def test_emptied_file(self):
-        """One that is emptied later changes nothing, and it is told once."""
+        """A file that becomes empty later changes nothing, and is logged once."""
         said = []
 
         def observer(event):
@@ -309,19 +309,19 @@ class KubeConfigTests(ConfigurationTestCase):
         self.assertIn(f"it is empty: {str(path)!r}", line)
 
     def test_token_file(self):
-        """A file with a token is read, without its newline, and wins."""
+        """A token file is read, without its newline, and takes precedence."""
         self.user["tokenFile"] = str(self.write("t", "from a file\n").absolute())
         self.assertEqual("from a file", self.credentials(self.load()).token)
 
     def test_nobody(self):
-        """A context may have no user, and a user nothing."""
+        """A context may have no user, and a user no credentials."""
         self.user = None
         self.assertEqual("", self.credentials(self.load()).token)
         del self.context["user"]
         self.assertEqual("", self.credentials(self.load()).token)
 
     def test_plugin(self):
-        """A plugin is called as the file says, when there is no token."""
+        """A plugin is called as configured, if there is no token."""
         self.user = {
             "exec": {
                 "apiVersion": "client.authentication.k8s.io/v1",
@@ -352,13 +352,13 @@ class KubeConfigTests(ConfigurationTestCase):
         self.assertEqual("secret", self.credentials(self.load()).token)
 
     def test_what_a_url_may_not_have(self):
-        """What is secret would be told with it, and so is not even told when it is refused."""
+        """Secrets in a URL are not in its error, which would otherwise expose them."""
         for url in (
             "https://ada:hunter2@api",
             "https://hunter2@api:1",
             "https://api?hunter2",
             "https://api#hunter2",
-            # Nor where it is wrong in another way, too.
+            # These are invalid in another way, too.
             "https://ada:hunter2@api:port",
             "https://[ada:hunter2@api",
             "ada:hunter2@api",
@@ -369,7 +369,7 @@ class KubeConfigTests(ConfigurationTestCase):
             self.assertNotIn("hunter2", text)
 
     def test_a_time_that_a_plugin_is_told(self):
-        """It is the text that stands in the file: JSON has no times."""
+        """A time is passed as its text in the file, since JSON has no times."""
         told = {"issued": datetime.date(2024, 1, 31), "number": 1}
         name = "client.authentication.k8s.io/exec"
         self.cluster["extensions"] = [{"name": name, "extension": told}]
@@ -391,7 +391,7 @@ class KubeConfigTests(ConfigurationTestCase):
         self.assertEqual(expected, configuration.credentials._plugin.command)
 
     def test_refused(self):
-        """What is not served here is refused, with what to do."""
+        """Unsupported settings are rejected, with the fix."""
         for section, key, value, text in (
             (self.cluster, "insecure-skip-tls-verify", True, "insecure-skip-tls-verify"),
             (self.cluster, "proxy-url", "http://proxy", "proxy-url"),
@@ -416,12 +416,12 @@ class KubeConfigTests(ConfigurationTestCase):
         self.assertIn("apiVersion", self.refused_file())
 
     def test_not_insecure(self):
-        """Saying that verification is not skipped is no offence."""
+        """Verification that is explicitly not skipped is accepted."""
         self.cluster["insecure-skip-tls-verify"] = False
         self.load()
 
     def test_no_kubeconfig(self):
-        """What is no kubeconfig is refused by one line that names the file."""
+        """An invalid kubeconfig is rejected by one line that names the file."""
         bad = ("", "[", "[]", "text", "{}", "current-context: x", "a: b: c", "\x00", *MISFITS)
         for content in bad:
             path = self.write("config", content)
@@ -432,15 +432,15 @@ class KubeConfigTests(ConfigurationTestCase):
         self.assertIn(str(self.directory), self.refused(self.directory))
 
     def test_not_readable(self):
-        """A file that may not be read is refused by one line."""
-        # trial's own directory may be one that only its user can enter.
+        """An unreadable file is rejected by one line."""
+        # Only its user may be able to enter trial's own directory.
         self.directory = Path(tempfile.mkdtemp())
         self.addCleanup(shutil.rmtree, self.directory)
         path = self.file()
         self.directory.chmod(0o755)
         path.chmod(0)
         if os.geteuid() == 0:
-            # Nothing is kept from root, nor from its processes: be somebody else for a moment.
+            # Root can read every file, so another user is needed here.
             self.addCleanup(os.seteuid, 0)
             os.seteuid(NOBODY)
         text = self.refused(path)

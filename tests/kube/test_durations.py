@@ -1,4 +1,4 @@
-"""Durations as people read them."""
+"""Durations in the format of kubectl."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MINUTE, HOUR, DAY, YEAR = 60, 3600, 86400, 365 * 86400
 
 
 class DurationTests(SynchronousTestCase):
-    """How durations are written."""
+    """The format of durations."""
 
     def test_precision(self):
         """Short durations are exact, long ones are not."""
@@ -44,7 +44,7 @@ class DurationTests(SynchronousTestCase):
             self.assertEqual(text, duration(seconds), seconds)
 
     def test_since(self):
-        """Times are those of the API; what is none was at an unknown time."""
+        """Times are those of the API; an invalid one is unknown."""
         self.assertEqual("90s", since("1970-01-01T00:01:00Z", 150))
         self.assertEqual("90s", since("1970-01-01T01:01:00.000000+01:00", 150))
         for moment in (None, "", "yesterday", 7):

@@ -1,4 +1,4 @@
-"""Events: what is written, counted, limited and lost."""
+"""Events: their content, counts and limits, and lost ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AWAY = ApiUnreachable("POST https://api:6443/api/v1/events: connection refused")
 
 
 def about(name="settings", namespace="kube-system", kind="ConfigMap"):
-    """Make an object that something has happened to."""
+    """Create an object for an event."""
     metadata = {"name": name, "uid": f"uid-of-{name}", "resourceVersion": "17"}
     if namespace is not None:
         metadata["namespace"] = namespace
@@ -24,10 +24,10 @@ def about(name="settings", namespace="kube-system", kind="ConfigMap"):
 
 
 class EventRecorderTests(SynchronousTestCase):
-    """Records events at an API in memory."""
+    """Events in an API in memory."""
 
     def setUp(self):
-        """Make a recorder, which is not started."""
+        """Create a recorder, which is not started."""
         self.clock = Clock()
         self.clock.advance(1_800_000_000)
         self.client = FakeKubeClient(self.clock)
@@ -37,7 +37,7 @@ class EventRecorderTests(SynchronousTestCase):
         self.addCleanup(globalLogPublisher.removeObserver, self.observe)
 
     def observe(self, event):
-        """Keep a line of the log."""
+        """Store a line of the log."""
         self.lines.append(formatEvent(event))
 
     def record(self, message="something", **what):
@@ -45,15 +45,15 @@ class EventRecorderTests(SynchronousTestCase):
         self.recorder.record(about(**what), "Warning", "Bad", message)
 
     def written(self):
-        """Return what the API has."""
+        """Return the events in the API."""
         return self.client.objects(EVENTS)
 
     def calls(self, verb):
-        """Count the calls with a verb."""
+        """Return the number of calls with a verb."""
         return len([call for call in self.client.calls if call[0] == verb])
 
     def test_written(self):
-        """An event has the fields that client-go's recorder gives it."""
+        """An event has the fields that client-go's recorder sets."""
         self.record()
         [event] = self.written()
         metadata = event.pop("metadata")
@@ -86,14 +86,14 @@ class EventRecorderTests(SynchronousTestCase):
         )
 
     def test_of_the_cluster(self):
-        """Events about objects of the cluster are in the namespace default."""
+        """Events about cluster-scoped objects are in the namespace default."""
         self.record(name="edge-1", namespace=None, kind="Node")
         [event] = self.written()
         self.assertEqual("default", event["metadata"]["namespace"])
         self.assertNotIn("namespace", event["involvedObject"])
 
     def test_repeated(self):
-        """The same event again raises the count of the first."""
+        """A repeated event increments the count of the first."""
         self.record()
         self.clock.advance(60)
         self.record()
@@ -104,7 +104,7 @@ class EventRecorderTests(SynchronousTestCase):
         self.assertEqual("2027-01-15T08:01:00Z", event["lastTimestamp"])
 
     def test_different(self):
-        """Another message, type, reason or object is another event, at the same moment, too."""
+        """Another message, type, reason or object is another event, even at the same moment."""
         self.record()
         self.record("something else")
         self.record(name="others")
@@ -113,7 +113,7 @@ class EventRecorderTests(SynchronousTestCase):
         self.assertEqual([1] * 5, [event["count"] for event in self.written()])
 
     def test_expired(self):
-        """An event that the API has forgotten is created anew, with its count."""
+        """An event that the API has deleted is created again, with its count."""
         self.record()
         [event] = self.written()
         self.client.remove(EVENTS, event["metadata"]["name"], "kube-system")
@@ -122,7 +122,7 @@ class EventRecorderTests(SynchronousTestCase):
         self.assertEqual(2, event["count"])
 
     def test_unreachable(self):
-        """What cannot be written is told once in a while, and written when it repeats."""
+        """Events that cannot be written are logged with a rate limit, and written when repeated."""
         self.client.fail(AWAY)
         self.record()
         self.record("more")
@@ -152,7 +152,7 @@ class EventRecorderTests(SynchronousTestCase):
         return {event["message"]: event["count"] for event in self.written()}
 
     def test_repeated_while_written(self):
-        """A repetition of what is being written at that moment is not lost."""
+        """A repetition of an event that is being written is not lost."""
         self.client.hold()
         self.record()
         self.record()
@@ -160,7 +160,7 @@ class EventRecorderTests(SynchronousTestCase):
         self.assertEqual({"something": 2}, self.counts())
 
     def test_queue_is_bounded(self):
-        """Events beyond those that may wait are dropped and told of."""
+        """Events over the queue's limit are dropped and logged."""
         self.patch(events, "MAX_WAITING", 3)
         self.client.hold()
         for number in range(6):
@@ -170,7 +170,7 @@ class EventRecorderTests(SynchronousTestCase):
         self.assertEqual(1, len([line for line in self.lines if "others wait" in line]))
 
     def test_burst(self):
-        """About one object only some events are written; others are not concerned."""
+        """The events of one object are rate-limited, without an effect on others."""
         for number in range(BURST + 10):
             self.record(str(number))
         self.record(name="others")
@@ -181,7 +181,7 @@ class EventRecorderTests(SynchronousTestCase):
         self.assertEqual(BURST + 2, len(self.written()))
 
     def test_counted_though_limited(self):
-        """Repetitions that are not written count all the same."""
+        """Repetitions that are not written are still counted."""
         for _ in range(BURST + 10):
             self.record()
         self.assertEqual({"something": BURST}, self.counts())
@@ -190,7 +190,7 @@ class EventRecorderTests(SynchronousTestCase):
         self.assertEqual({"something": BURST + 11}, self.counts())
 
     def test_memory_is_bounded(self):
-        """Only so many events are remembered; the one that was used last longest ago goes."""
+        """The number of remembered events is limited; the least recently used one is evicted."""
         self.patch(events, "MAX_REMEMBERED", 2)
         for message in ("a", "b", "a", "c", "b"):
             self.record(message)
@@ -198,7 +198,7 @@ class EventRecorderTests(SynchronousTestCase):
         self.assertEqual([("a", 2), ("b", 1), ("c", 1), ("b", 1)], counts)
 
     def test_long(self):
-        """Messages and names that are too long are cut, between characters."""
+        """Messages and names that are too long are truncated, between characters."""
         self.record("ü" * 1000, name="n" * 253)
         [event] = self.written()
         self.assertLessEqual(len(event["message"].encode()), 1024)
@@ -206,7 +206,7 @@ class EventRecorderTests(SynchronousTestCase):
         self.assertEqual(253, len(event["metadata"]["name"]))
 
     def test_long_name_of_many_parts(self):
-        """It is cut so that a name remains (RFC 1123): parts end with a letter or a digit."""
+        """A truncated name remains valid (RFC 1123): labels end with a letter or a digit."""
         for part in ("n-", "n."):
             self.record(name=part * 126 + "n")
         label = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
@@ -214,7 +214,7 @@ class EventRecorderTests(SynchronousTestCase):
             self.assertRegex(event["metadata"]["name"], rf"\A{label}(\.{label})*\Z")
 
     def test_answer_is_lost(self):
-        """An event that was created though nobody heard of it is counted on, not lost."""
+        """An event whose creation was not confirmed is counted further, not lost."""
         self.client.hold()
         self.record()
         self.successResultOf(self.recorder.stopService())
@@ -224,14 +224,14 @@ class EventRecorderTests(SynchronousTestCase):
         self.assertEqual({"something": 2}, self.counts())
 
     def test_no_object(self):
-        """What is no object gets a line in the log, and nothing is raised."""
+        """A reference that is not an object is logged, and nothing is raised."""
         for involved in (None, [], {}, {"metadata": None}, {"metadata": {"name": "a"}}):
             self.recorder.record(involved, "Warning", "Bad", "something")
         self.assertEqual([], self.written())
         self.assertTrue(any("does not refer to an object" in line for line in self.lines))
 
     def test_stop(self):
-        """Stopping cancels what is under way and forgets the rest, until the next start."""
+        """Stopping cancels the write in progress and drops the queue, until the next start."""
         self.recorder.startService()
         self.client.hold()
         self.record("a")

@@ -25,7 +25,7 @@ V1 = "client.authentication.k8s.io/v1"
 
 
 class Process:
-    """A process that runs; with ``children`` its outputs stay open when it has ended."""
+    """A running process; with ``children`` its outputs stay open when it has exited."""
 
     def __init__(self, protocol, command, arguments, environment):
         self.protocol = protocol
@@ -39,18 +39,18 @@ class Process:
         self.has_input = True
 
     def closeStdin(self):
-        """Have nothing to read."""
+        """Close its standard input."""
         self.has_input = False
 
     def signalProcess(self, signal):
-        """Die of it."""
+        """Exit by the signal."""
         if self.reason is not None:
             raise ProcessExitedAlready
         self.signals.append(signal)
         self.end(ProcessTerminated(signal=signal))
 
     def end(self, reason):
-        """End."""
+        """Exit."""
         self.reason = reason
         if not self.children:
             self.tell()
@@ -61,14 +61,14 @@ class Process:
             self.tell()
 
     def tell(self):
-        """Tell of the end, once."""
+        """Report the exit, once."""
         if not self.told:
             self.told = True
             self.protocol.processEnded(Failure(self.reason))
 
 
 class Reactor(MemoryReactorClock):
-    """Keeps processes."""
+    """Records processes."""
 
     def __init__(self):
         super().__init__()
@@ -76,7 +76,7 @@ class Reactor(MemoryReactorClock):
         self.full = False
 
     def spawnProcess(self, protocol, command, arguments=(), env=None):
-        """Keep one, unless no descriptor is left."""
+        """Record a process, unless no descriptor is left."""
         if self.full:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         process = Process(protocol, command, arguments, env)
@@ -85,35 +85,35 @@ class Reactor(MemoryReactorClock):
 
 
 class ExecCredentialsTests(SynchronousTestCase):
-    """When the program is run, and what is made of its answer."""
+    """Runs of the program, and its output."""
 
     def setUp(self):
-        """Make credentials; the program is one that is everywhere."""
+        """Create credentials; the program exists on every machine."""
         self.reactor = Reactor()
         self.reactor.advance(1_750_000_000)
         self.plugin = Plugin("sh", ("-c", "x"), {"X": "y"}, hint="install it")
         self.source = ExecCredentials(self.plugin)
 
     def tearDown(self):
-        """Check that nothing is left."""
+        """Assert that nothing is left."""
         self.assertEqual([], self.reactor.getDelayedCalls())
 
     @property
     def process(self):
-        """The newest."""
+        """The newest process."""
         return self.reactor.processes[-1]
 
     def current(self):
-        """Ask for credentials."""
+        """Request credentials."""
         return self.source.current(self.reactor)
 
     def answer(self, status, **more):
-        """Have the program answer."""
+        """Let the program return credentials."""
         body = {"apiVersion": V1, "kind": "ExecCredential", "status": status, **more}
         self.end(json.dumps(body).encode())
 
     def end(self, output, reason=None, errors=b""):
-        """Have the program write and end."""
+        """Let the program write and exit."""
         self.process.protocol.errReceived(errors)
         self.process.protocol.outReceived(output[:5])
         self.process.protocol.outReceived(output[5:])
@@ -126,7 +126,7 @@ class ExecCredentialsTests(SynchronousTestCase):
         return text
 
     def test_call(self):
-        """The program is told what is wanted of it."""
+        """The program's environment describes the request."""
         asked = self.current()
         process = self.process
         self.assertTrue(process.command.endswith("/sh"))
@@ -139,14 +139,14 @@ class ExecCredentialsTests(SynchronousTestCase):
         self.assertEqual("secret", self.successResultOf(asked).token)
 
     def test_no_input(self):
-        """A program that asks for a password finds that there is nobody, and need not wait."""
+        """A program that asks for a password reads the end of its input at once."""
         asked = self.current()
         self.assertFalse(self.process.has_input)
         self.answer({"token": "x"})
         self.successResultOf(asked)
 
     def test_cluster(self):
-        """The program is told of the cluster if it is to be."""
+        """The program gets the cluster's description if configured."""
         self.source = ExecCredentials(Plugin("sh", cluster={"server": "https://x"}))
         asked = self.current()
         info = json.loads(self.process.environment["KUBERNETES_EXEC_INFO"])
@@ -155,14 +155,14 @@ class ExecCredentialsTests(SynchronousTestCase):
         self.successResultOf(asked)
 
     def test_certificate(self):
-        """The program may answer with a certificate and its key."""
+        """The program may return a certificate and its key."""
         asked = self.current()
         self.answer({"clientCertificateData": "C", "clientKeyData": "K"})
         found = self.successResultOf(asked)
         self.assertEqual((b"C", b"K", ""), (found.certificate, found.key, found.token))
 
     def test_kept(self):
-        """Without a time at which they expire, credentials are kept."""
+        """Credentials without an expiry are kept."""
         asked = self.current()
         self.answer({"token": "x"})
         self.successResultOf(asked)
@@ -171,7 +171,7 @@ class ExecCredentialsTests(SynchronousTestCase):
         self.assertEqual(1, len(self.reactor.processes))
 
     def test_expired(self):
-        """A minute before they expire others are got."""
+        """A minute before they expire, new ones are requested."""
         asked = self.current()
         # An hour after the beginning of the test.
         self.answer({"token": "x", "expirationTimestamp": "2025-06-15T16:06:40Z"})
@@ -184,7 +184,7 @@ class ExecCredentialsTests(SynchronousTestCase):
         self.assertEqual("y", self.successResultOf(asked).token)
 
     def test_forgotten(self):
-        """Credentials that the API did not accept are got anew."""
+        """Rejected credentials are replaced."""
         asked = self.current()
         self.answer({"token": "x"})
         self.source.forget(self.successResultOf(asked))
@@ -193,7 +193,7 @@ class ExecCredentialsTests(SynchronousTestCase):
         self.assertEqual(2, len(self.reactor.processes))
 
     def test_replaced_meanwhile(self):
-        """Those that came after the ones which the API did not accept are kept."""
+        """Credentials that have already replaced the rejected ones are kept."""
         asked = self.current()
         self.answer({"token": "x"})
         old = self.successResultOf(asked)
@@ -206,7 +206,7 @@ class ExecCredentialsTests(SynchronousTestCase):
         self.assertEqual(2, len(self.reactor.processes))
 
     def test_once_for_all(self):
-        """The program runs once for all who wait, also when one does no longer."""
+        """The program runs once for all waiting callers, even if one cancels."""
         asked = [self.current() for _ in range(3)]
         asked[0].cancel()
         self.failureResultOf(asked[0], CancelledError)
@@ -216,7 +216,7 @@ class ExecCredentialsTests(SynchronousTestCase):
         self.assertEqual(1, len(self.reactor.processes))
 
     def test_nobody_waits(self):
-        """The program is ended when nobody waits for it; the next who asks has it run again."""
+        """The program is killed if all callers cancel; the next caller starts it again."""
         asked = self.current()
         asked.cancel()
         self.failureResultOf(asked, CancelledError)
@@ -226,16 +226,16 @@ class ExecCredentialsTests(SynchronousTestCase):
         self.successResultOf(asked)
 
     def test_deadline(self):
-        """A program that takes too long is ended."""
+        """A program that exceeds the timeout is killed."""
         asked = self.current()
         self.reactor.advance(PLUGIN_SECONDS)
         self.assertIn("longer than 25 s", self.unavailable(asked))
         self.assertEqual(1, len(self.process.signals))
 
     def test_children(self):
-        """Children that keep the outputs of a program do not hold up those who wait, or the next.
+        """Children that keep the outputs open delay neither the waiting callers nor the next run.
 
-        Whether it has ended by itself, or is killed.
+        This holds whether the program exits or is killed.
         """
         for exits in (True, False):
             asked = self.current()
@@ -255,7 +255,7 @@ class ExecCredentialsTests(SynchronousTestCase):
         self.assertEqual("x", self.successResultOf(asked).token)
 
     def test_named_by_calls(self):
-        """A call that waits for a program that takes too long names it in its error."""
+        """The timeout error of a call that waits for a program names the program."""
         configuration = KubeConfiguration("https://api", "default", lambda: b"", self.source)
         client = KubeClient(self.reactor, configuration)
         asked = client.get(NODES, "n1")
@@ -265,7 +265,7 @@ class ExecCredentialsTests(SynchronousTestCase):
         self.successResultOf(client.close())
 
     def test_failure(self):
-        """A program that fails is told with the end of its complaint, and the hint."""
+        """The error of a program that fails has the end of its standard error, and the hint."""
         asked = self.current()
         self.end(b"", ProcessTerminated(exitCode=3), b"x" * 1000 + b"no\nlogin")
         text = self.unavailable(asked)
@@ -274,7 +274,7 @@ class ExecCredentialsTests(SynchronousTestCase):
         self.assertLess(len(text), 500)
 
     def test_not_installed(self):
-        """A program that is not there is told so."""
+        """A missing program is reported."""
         self.source = ExecCredentials(Plugin("no-such-program-here", hint="install it"))
         text = self.unavailable(self.current())
         self.assertIn("no-such-program-here: it is not installed", text)
@@ -282,7 +282,7 @@ class ExecCredentialsTests(SynchronousTestCase):
         self.unavailable(self.current())
 
     def test_cannot_be_started(self):
-        """Without a descriptor that is told, and nobody waits on; later it is started again."""
+        """A failed start without descriptors fails all callers; a later start succeeds."""
         self.reactor.full = True
         for _ in range(2):
             text = self.unavailable(self.current())
@@ -295,19 +295,19 @@ class ExecCredentialsTests(SynchronousTestCase):
         self.assertEqual(1, len(self.process.signals))
 
     def test_command_that_cannot_be(self):
-        """A NUL in what is given to it is told as well."""
+        """An argument with a NUL is reported, too."""
         asked = ExecCredentials(Plugin("sh", ("a\0b",))).current(reactor)
         self.assertIn("it cannot be started: embedded null byte", self.unavailable(asked))
 
     def test_too_much(self):
-        """A program that writes without end is ended."""
+        """A program with endless output is killed."""
         self.patch(exec_credentials, "MAX_OUTPUT", 10)
         asked = self.current()
         self.process.protocol.outReceived(b"x" * 11)
         self.assertIn("more than 10 bytes", self.unavailable(asked))
 
     def test_bad_answers(self):
-        """An answer that is none is told, without what it says: that is secret."""
+        """An invalid response is an error without its content, which is secret."""
         for output in (
             b"secret",
             b"[]",

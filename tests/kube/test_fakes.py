@@ -1,4 +1,4 @@
-"""The API in memory keeps the promises of a client."""
+"""The API in memory fulfils the client's contract."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from yurttunnel.kube.resources import CONFIG_MAPS, TOKEN_REVIEWS
 
 
 class FakeKubeClientTests(ClientContract, SynchronousTestCase):
-    """The contract, and what tests do."""
+    """The contract, and the methods for tests."""
 
     def setUp(self):
-        """Make one."""
+        """Create an API."""
         self.clock = Clock()
         self.client = FakeKubeClient(self.clock)
 
     def pass_time(self, seconds):
-        """Let time pass."""
+        """Advance the clock."""
         self.clock.advance(seconds)
 
     def forget_history(self):
-        """Forget."""
+        """Forget the history."""
         self.client.forget_history()
 
     def cut_off(self):
-        """Be out of reach."""
+        """Become unreachable."""
         self.client.fail(ApiUnreachable("connection refused"))
 
     def test_put(self):
-        """A test can put whole objects, and look at them."""
+        """A test can put whole objects, and read them."""
         self.client.put(CONFIG_MAPS, config_map("a"))
         self.client.put(CONFIG_MAPS, {**config_map("a"), "data": {"x": "1"}})
         (found,) = self.client.objects(CONFIG_MAPS)
@@ -42,14 +42,14 @@ class FakeKubeClientTests(ClientContract, SynchronousTestCase):
         self.assertIsNone(self.client.look(CONFIG_MAPS, "a", "default"))
 
     def test_calls(self):
-        """What was asked is kept."""
+        """Calls are recorded."""
         self.add("a")
         self.done(self.client.list(CONFIG_MAPS))
         expected = [("create", "configmaps", "a"), ("list", "configmaps", None)]
         self.assertEqual(expected, self.client.calls)
 
     def test_hold(self):
-        """Answers can be kept back; what was asked for is done."""
+        """Responses can be delayed, while the requests take effect."""
         self.client.hold()
         created = self.client.create(CONFIG_MAPS, config_map("a"), "default")
         cancelled = self.client.get(CONFIG_MAPS, "a", "default")

@@ -1,4 +1,4 @@
-"""Informers: what is kept, who is told, and how they get through bad times."""
+"""Informers: their caches, notifications, and recovery from errors."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ CUT = WatchCut("watch of https://api:6443/api/v1/pods: the connection was lost")
 
 
 def whole(obj):
-    """Keep all."""
+    """Return the object."""
     return obj
 
 
 def name_of(obj):
-    """Keep the name."""
+    """Return the name."""
     return obj["metadata"]["name"]
 
 
 def node_of(pod):
-    """Keep a pod's node; the pod must have a spec."""
+    """Return a pod's node; the pod must have a spec."""
     return pod["spec"].get("nodeName")
 
 
 def pod(name, namespace="default", node=None, **metadata):
-    """Make a pod."""
+    """Create a pod."""
     metadata = {"name": name, "namespace": namespace, **metadata}
     return {"metadata": metadata, "spec": {"nodeName": node} if node else {}}
 
@@ -44,10 +44,10 @@ PODS_SPEC = InformerSpec(PODS, node_of)
 
 
 class Turns(Clock):
-    """A clock that makes, as one turn of a reactor, the calls only that are due when it begins."""
+    """A clock that makes only the calls that are due at its start, as a reactor iteration does."""
 
     def advance(self, amount):
-        """Let time pass."""
+        """Advance the clock."""
         self.rightNow += amount
         self._sortCalls()
         for call in [call for call in self.calls if call.getTime() <= self.rightNow]:
@@ -58,17 +58,17 @@ class Turns(Clock):
 
 
 class InformerTestCase(SynchronousTestCase):
-    """Follows pods of an API in memory."""
+    """Informers of pods of an API in memory."""
 
     def setUp(self):
-        """Make both."""
+        """Create both."""
         self.clock = Turns()
         self.clock.advance(1_750_000_000)
         self.client = FakeKubeClient(self.clock)
         self.informers = Informers(self.clock, self.client)
 
     def follow(self, spec=PODS_SPEC, start=True):
-        """Return an informer, and a list of what a handler of it is told."""
+        """Return an informer, and a list of the changes that its handler gets."""
         informer = self.informers.informer(spec)
         told = []
         informer.add_handler(lambda old, new: told.append((old, new)))
@@ -78,26 +78,26 @@ class InformerTestCase(SynchronousTestCase):
         return informer, told
 
     def count(self, verb):
-        """Count the calls of a verb."""
+        """Return the number of calls with a verb."""
         return [call[0] for call in self.client.calls].count(verb)
 
     def pass_time(self, seconds):
-        """Let time pass, a second at a time."""
+        """Advance the clock, a second at a time."""
         self.clock.pump([1.0] * seconds)
 
 
 class FollowingTests(InformerTestCase):
-    """What is kept, and who is told."""
+    """Caches and notifications."""
 
     def test_interfaces(self):
-        """The seams are provided."""
+        """The interfaces are provided."""
         informer, _ = self.follow()
         verifyObject(IInformers, self.informers)
         verifyObject(IInformer, informer)
         verifyObject(IKubeClient, self.client)
 
     def test_what_is_there(self):
-        """What the API has is kept, as the transform makes it."""
+        """The API's objects are cached, as transformed."""
         self.client.put(PODS, pod("a", node="n1"))
         informer, told = self.follow()
         self.assertTrue(informer.synced)
@@ -107,7 +107,7 @@ class FollowingTests(InformerTestCase):
         self.assertEqual([(None, "n1")], told)
 
     def test_changes(self):
-        """Changes are told with what was kept before; what is equal is no change."""
+        """Changes are reported with the previous value; an equal value is no change."""
         informer, told = self.follow()
         self.client.put(PODS, pod("a", node="n1"))
         self.client.put(PODS, pod("a", node="n1", labels={"x": "y"}))
@@ -117,7 +117,7 @@ class FollowingTests(InformerTestCase):
         self.assertEqual([], list(informer.values()))
 
     def test_not_kept(self):
-        """An object of which the transform makes ``None`` is not kept."""
+        """An object whose transform is ``None`` is not cached."""
         _, told = self.follow()
         self.client.put(PODS, pod("a"))
         self.assertEqual([], told)
@@ -126,13 +126,13 @@ class FollowingTests(InformerTestCase):
         self.assertEqual([(None, "n1")], told)
 
     def test_cluster_scoped(self):
-        """Objects that are in no namespace are found by their names."""
+        """Cluster-scoped objects are found by name."""
         self.client.put(NODES, {"metadata": {"name": "n1"}})
         informer, _ = self.follow(InformerSpec(NODES, name_of))
         self.assertEqual("n1", informer.get("n1"))
 
     def test_selection(self):
-        """Only what is selected is asked for: namespace, name, labels and fields."""
+        """Only the selected objects are requested: by namespace, name, labels and fields."""
         spec = InformerSpec(CONFIG_MAPS, name_of, namespace="kube-system", name="ports")
         one, _ = self.follow(spec)
         some, _ = self.follow(InformerSpec(PODS, name_of, label_selector="app=web"))
@@ -156,7 +156,7 @@ class FollowingTests(InformerTestCase):
         self.assertEqual(2, self.count("list"))
 
     def test_list_items_are_like_events(self):
-        """Items of a list have their kind, as objects of events do: they are equal."""
+        """Items of a list have a kind, so that they equal those of events."""
         stored = self.client.put(SERVICES, {"metadata": {"name": "a", "namespace": "b"}})
         real_list = self.client.list
 
@@ -174,10 +174,10 @@ class FollowingTests(InformerTestCase):
 
 
 class HandlerTests(InformerTestCase):
-    """Handlers, which may do anything."""
+    """Handlers."""
 
     def test_late_handler(self):
-        """A handler that is added later is told first what is there."""
+        """A handler that is added later is first notified of the existing objects."""
         self.client.put(PODS, pod("a", node="n1"))
         informer, _ = self.follow()
         late = []
@@ -185,7 +185,7 @@ class HandlerTests(InformerTestCase):
         self.assertEqual([(None, "n1")], late)
 
     def test_removed_handler(self):
-        """A handler that was removed is told no more; removing it again does nothing."""
+        """A removed handler is not notified; removing it again has no effect."""
         informer, _ = self.follow()
         told = []
         remove = informer.add_handler(lambda old, new: told.append(new))
@@ -195,7 +195,7 @@ class HandlerTests(InformerTestCase):
         self.assertEqual([], told)
 
     def test_same_function_twice(self):
-        """A function that is added twice is told twice, and removed once at a time."""
+        """A function that is added twice is notified twice, and removed one at a time."""
         informer, _ = self.follow()
         told = []
         remove = informer.add_handler(lambda old, new: None)
@@ -207,7 +207,7 @@ class HandlerTests(InformerTestCase):
         self.assertEqual(["n1"], told)
 
     def test_handler_that_raises(self):
-        """What a handler raises is logged and stops nobody."""
+        """A handler's exception is logged and does not affect others."""
         informer = self.informers.informer(PODS_SPEC)
         informer.add_handler(lambda old, new: 1 / 0)
         _, told = self.follow()
@@ -216,7 +216,7 @@ class HandlerTests(InformerTestCase):
         self.assertEqual([(None, "n1")], told)
 
     def test_added_by_a_handler(self):
-        """A handler that a handler adds is told each change once."""
+        """A handler that was added by a handler is notified of each change once."""
         informer, _ = self.follow()
         inner = []
 
@@ -230,7 +230,7 @@ class HandlerTests(InformerTestCase):
         self.assertEqual([(None, "n1"), (None, "n2")], inner)
 
     def test_removed_by_a_handler(self):
-        """A handler that one before it removes is not told of the change at hand."""
+        """A handler that was removed by an earlier one is not notified of the current change."""
         informer = self.informers.informer(PODS_SPEC)
         told = []
         informer.add_handler(lambda old, new: remove())
@@ -240,7 +240,7 @@ class HandlerTests(InformerTestCase):
         self.assertEqual([], told)
 
     def test_change_made_by_a_handler(self):
-        """A change that a handler makes is told to all after the one at hand."""
+        """A change that a handler makes is reported to all after the current one."""
         informer = self.informers.informer(PODS_SPEC)
 
         def move(old, new):
@@ -253,7 +253,7 @@ class HandlerTests(InformerTestCase):
         self.assertEqual([(None, "n1"), ("n1", "n2")], told)
 
     def test_change_while_a_handler_is_added(self):
-        """A change made while a handler hears what is there is told to it afterwards."""
+        """A change during a handler's first notifications is reported to it afterwards."""
         for name in "ab":
             self.client.put(PODS, pod(name, node="n1"))
         informer, _ = self.follow()
@@ -269,10 +269,10 @@ class HandlerTests(InformerTestCase):
 
 
 class ListTests(InformerTestCase):
-    """Lists: pages, and lists that are read again."""
+    """Pages of lists, and repeated lists."""
 
     def test_pages(self):
-        """A long list is read in pages, and between two of them the reactor has its turn."""
+        """A long list is read in pages, and the reactor runs between two of them."""
         for number in range(3 * PAGE_OBJECTS):
             self.client.put(PODS, pod(f"p{number:04}", node="n1"))
         informer, _ = self.follow()
@@ -284,7 +284,7 @@ class ListTests(InformerTestCase):
         self.assertEqual(3, self.count("list"))
 
     def test_expired_between_pages(self):
-        """A list whose next page has expired is read again from its beginning, at once."""
+        """A list whose next page has expired is restarted at once."""
         self.client.page_limit = 2
         for name in "abcd":
             self.client.put(PODS, pod(name, node="n1"))
@@ -297,7 +297,7 @@ class ListTests(InformerTestCase):
         self.assertEqual([(None, "n1")] * 4 + [("n1", None)], told)
 
     def test_expired_watch(self):
-        """After a version has expired the list is read again; only differences are told."""
+        """After a version has expired the list is read again; only differences are reported."""
         for name in "abc":
             self.client.put(PODS, pod(name, node=f"n-{name}"))
         _, told = self.follow()
@@ -316,7 +316,7 @@ class ListTests(InformerTestCase):
         self.assertEqual((None, "n-e"), told[-1])
 
     def test_expired_event(self):
-        """A watch that is told that its version has expired is followed by a list at once."""
+        """An event that the version has expired causes a list at once."""
         self.follow()
         self.client.forget_history()
         self.client.end_watches(ApiError(410, "Expired", "too old"))
@@ -326,7 +326,7 @@ class ListTests(InformerTestCase):
         self.assertEqual(1, len(self.client.watches))
 
     def test_always_expired(self):
-        """An API whose versions expire at once is not asked again without a pause."""
+        """If versions always expire at once, lists are repeated with pauses."""
         self.client.forget_history()
         self.client.put(PODS, pod("a", node="n1"))
         self.client._oldest = float("inf")
@@ -335,7 +335,7 @@ class ListTests(InformerTestCase):
         self.assertIn(self.count("list"), (2, 3))
 
     def test_many_gone(self):
-        """When very many objects are gone, the reactor has its turns, too."""
+        """If very many objects are gone, the reactor also runs in between."""
         for number in range(2 * PAGE_OBJECTS):
             self.client.put(PODS, pod(f"p{number:04}", node="n1"))
         informer, _ = self.follow()
@@ -353,10 +353,10 @@ class ListTests(InformerTestCase):
 
 
 class MalformedTests(InformerTestCase):
-    """Objects and answers that make no sense."""
+    """Malformed objects and responses."""
 
     def test_transform_fails(self):
-        """An object that a transform cannot understand is told in the log; the rest is kept."""
+        """An object that cannot be transformed is logged; the others are cached."""
         bad = pod("bad", node="n1")
         del bad["spec"]
         self.client.put(PODS, bad)
@@ -367,7 +367,7 @@ class MalformedTests(InformerTestCase):
         self.assertEqual([(None, "n1")], told)
 
     def test_known_object_becomes_bad(self):
-        """What was known of an object stays when it cannot be understood any more."""
+        """The cached value of an object remains if a new version cannot be transformed."""
         self.client.put(PODS, pod("a", node="n1"))
         informer, _ = self.follow()
         bad = pod("a")
@@ -377,7 +377,7 @@ class MalformedTests(InformerTestCase):
         self.assertEqual("n1", informer.get("a", "default"))
 
     def test_objects_without_names(self):
-        """What has no name is ignored, in lists and in events."""
+        """Objects without names are ignored, in lists and in events."""
         page = {"metadata": {"resourceVersion": "1000"}}
         page["items"] = [None, "text", {}, {"metadata": []}, pod("a", node="n1")]
         self.answer_lists_with(page)
@@ -389,7 +389,7 @@ class MalformedTests(InformerTestCase):
         self.assertEqual(["n1"], list(informer.values()))
 
     def test_no_list(self):
-        """An answer that is no list is a failure, and asked for again."""
+        """A response that is not a list is a failure, and retried."""
         for page in ({}, {"items": []}, {"items": 1, "metadata": {"resourceVersion": "1"}}):
             self.answer_lists_with(page)
         informer, _ = self.follow()
@@ -404,7 +404,7 @@ class MalformedTests(InformerTestCase):
         self.assertTrue(informer.synced)
 
     def answer_lists_with(self, page):
-        """Answer the next list that is read with ``page``."""
+        """Respond to the next list with ``page``."""
         earlier = self.client.list
 
         def answer(*arguments, **options):
@@ -416,10 +416,10 @@ class MalformedTests(InformerTestCase):
 
 
 class BadTimesTests(InformerTestCase):
-    """An API that is away, or refuses."""
+    """Outages and errors of the API."""
 
     def test_away_from_the_beginning(self):
-        """It goes on asking, with pauses, until the API is there."""
+        """Requests are retried with backoff until the API is reachable."""
         self.client.fail(AWAY)
         self.client.put(PODS, pod("a", node="n1"))
         informer, _ = self.follow()
@@ -431,7 +431,7 @@ class BadTimesTests(InformerTestCase):
         self.assertTrue(informer.synced)
 
     def test_away_for_hours(self):
-        """An API that comes back after hours costs no list; what was kept stays in use."""
+        """After an outage of hours there is no list, and the cache stays in use."""
         self.client.put(PODS, pod("a", node="n1"))
         informer, told = self.follow()
         self.client.fail(AWAY)
@@ -445,12 +445,12 @@ class BadTimesTests(InformerTestCase):
         self.assertEqual([(None, "n1"), (None, "n2")], told)
 
     def test_pauses_begin_short_again(self):
-        """After a healthy watch the pauses begin short again."""
+        """After a healthy watch, the backoff is reset."""
         self.follow()
         self.client.fail(AWAY)
         self.pass_time(300)
         self.client.recover()
-        # The longest pause, and as long as a watch needs to be healthy.
+        # The longest pause, and the time after which a watch is healthy.
         self.pass_time(70)
         self.client.end_watches(AWAY)
         watches = self.count("watch")
@@ -458,7 +458,7 @@ class BadTimesTests(InformerTestCase):
         self.assertEqual(watches + 1, self.count("watch"))
 
     def test_refused(self):
-        """A refusal is no end: rights may be given later; the reason is told."""
+        """A rejection is retried, since permissions may be granted later, and reported."""
         text = 'pods is forbidden: User "x" cannot list resource "pods"'
         self.client.fail(NotAllowed(403, "Forbidden", text))
         informer, _ = self.follow()
@@ -472,7 +472,7 @@ class BadTimesTests(InformerTestCase):
         self.assertIsNone(self.informers.problem())
 
     def test_retry_after(self):
-        """An API that says when to come again is asked again then, not sooner."""
+        """The API's retry time is respected."""
         self.client.fail(ApiError(429, "TooManyRequests", "slow down", 20.0))
         self.follow()
         self.pass_time(19)
@@ -481,7 +481,7 @@ class BadTimesTests(InformerTestCase):
         self.assertEqual(2, self.count("list"))
 
     def test_retry_after_a_day(self):
-        """Whatever it says, it is asked again within a minute, so that one mistake is not kept."""
+        """The retry time is limited to a minute, so that one mistake does not last."""
         self.client.fail(ApiError(503, "ServiceUnavailable", "come back later", 100_000.0))
         self.follow()
         self.pass_time(59)
@@ -491,14 +491,14 @@ class BadTimesTests(InformerTestCase):
         self.assertEqual(2, self.count("list"))
 
     def test_watch_from_the_future(self):
-        """A watch that the API cannot serve from its version is followed by a list."""
+        """If the API cannot serve a watch from its version, a list follows."""
         self.follow()
         self.client.end_watches(ApiError(504, "Timeout", "Too large resource version"))
         self.pass_time(2)
         self.assertEqual(2, self.count("list"))
 
     def test_busy_api(self):
-        """An API that is overloaded is not asked for lists on top of that."""
+        """An overloaded API gets no additional lists."""
         self.follow()
         for status in (429, 500, 503):
             self.client.end_watches(ApiError(status, "InternalError", "busy"))
@@ -506,7 +506,7 @@ class BadTimesTests(InformerTestCase):
         self.assertEqual((1, 4), (self.count("list"), self.count("watch")))
 
     def test_a_version_from_which_there_is_no_watch(self):
-        """After some answers with 500 in a row there is a new list, from which there may be."""
+        """After several 500 responses in a row there is a new list, from which watches work."""
         informer, _ = self.follow()
         for _ in range(5):
             self.client.end_watches(ApiError(500, "InternalError", "an event cannot be decoded"))
@@ -515,7 +515,7 @@ class BadTimesTests(InformerTestCase):
         self.assertIsNone(informer.error)
 
     def test_watches_end_at_once(self):
-        """Watches that end as soon as they begin are a failure, and followed by pauses."""
+        """Watches that end as soon as they begin are failures, and retried with backoff."""
         self.follow()
         for _ in range(150):
             self.clock.advance(0.01)
@@ -523,7 +523,7 @@ class BadTimesTests(InformerTestCase):
         self.assertIn(self.count("watch"), (2, 3))
 
     def test_watches_that_are_cut(self):
-        """By a load balancer that cuts what is quiet: the API is not taken to be out of reach."""
+        """If a load balancer closes idle watches, the API still counts as reachable."""
         said = []
 
         def observer(event):
@@ -542,7 +542,7 @@ class BadTimesTests(InformerTestCase):
         self.assertEqual((1, []), (self.count("list"), said))
 
     def test_watches_that_are_cut_at_once(self):
-        """They are a failure, and followed by pauses that grow."""
+        """Watches that are closed at once are failures, and retried with growing pauses."""
         informer, _ = self.follow()
         for _ in range(150):
             self.clock.advance(0.01)
@@ -555,7 +555,7 @@ class BadTimesTests(InformerTestCase):
         self.assertLess(self.count("watch"), 90)
 
     def test_watches_that_end_in_order(self):
-        """One that was quiet, or short and told something, is followed by the next at once."""
+        """A watch that was idle, or short with events, is followed by the next at once."""
         informer, _ = self.follow()
         self.pass_time(2)
         self.client.end_watches()
@@ -567,7 +567,7 @@ class BadTimesTests(InformerTestCase):
         self.assertEqual((3, None), (self.count("watch"), informer.error))
 
     def test_told_once(self):
-        """The log says when the API cannot be followed, and when it can be again."""
+        """Failure and recovery of a watch are logged once."""
         said = []
 
         def observer(event):
@@ -586,7 +586,7 @@ class BadTimesTests(InformerTestCase):
         self.assertEqual(1, sum("followed again" in line for line in said))
 
     def test_next_watch(self):
-        """A watch that ends in its time is followed by the next, from the last bookmark."""
+        """A watch that ends after its timeout is followed by the next, from the last bookmark."""
         self.follow()
         self.client.put(NODES, {"metadata": {"name": "n1"}})
         self.client.bookmark()
@@ -603,7 +603,7 @@ class BadTimesTests(InformerTestCase):
         self.assertEqual(1, self.count("list"))
 
     def test_error_of_our_own(self):
-        """An error that nobody expected is logged, and does not end the following."""
+        """An unexpected exception is logged, and does not end the informer."""
         earlier = self.client.list
 
         def fail(*arguments, **options):
@@ -618,10 +618,10 @@ class BadTimesTests(InformerTestCase):
 
 
 class ReadinessTests(InformerTestCase):
-    """What is said for ``/readyz``."""
+    """Reports for ``/readyz``."""
 
     def test_incomplete(self):
-        """What has never been complete is named, with the reason."""
+        """Caches that have never been synced are listed, with the reason."""
         self.client.put(PODS, pod("a"))
         self.follow()
         self.assertIsNone(self.informers.problem())
@@ -633,7 +633,7 @@ class ReadinessTests(InformerTestCase):
         self.assertEqual(problem, self.informers.incomplete())
 
     def test_out_of_touch(self):
-        """After a minute without the API, it is said since when, until it is back."""
+        """After a minute without the API, the report has the time of the last response."""
         self.follow()
         self.pass_time(100)
         self.client.fail(AWAY)
@@ -650,7 +650,7 @@ class ReadinessTests(InformerTestCase):
         self.assertIsNone(self.informers.problem())
 
     def test_when_synced(self):
-        """Who waits is told when all that was asked for then is complete."""
+        """Waiters are notified when all informers of that time are synced."""
         self.client.hold()
         informer, _ = self.follow()
         self.follow(InformerSpec(NODES, whole))
@@ -665,7 +665,7 @@ class ReadinessTests(InformerTestCase):
         self.successResultOf(self.informers.when_synced())
 
     def test_waiting_cancelled(self):
-        """Who waits no longer does not disturb the others."""
+        """A cancelled waiter does not affect the others."""
         self.client.hold()
         informer, _ = self.follow()
         one, other, all_ = informer.when_synced(), informer.when_synced(), self.informers
@@ -682,7 +682,7 @@ class LifeTests(InformerTestCase):
     """Start and stop."""
 
     def test_stop(self):
-        """When they are stopped nothing goes on, and who waits is let go."""
+        """After a stop nothing continues, and waiters are cancelled."""
         self.client.hold()
         informer, _ = self.follow()
         self.follow(InformerSpec(NODES, whole))
@@ -702,7 +702,7 @@ class LifeTests(InformerTestCase):
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def test_started_later(self):
-        """Nothing is asked before the start; then all is that was asked for until then."""
+        """No request is made before the start; then all informers so far start."""
         _, told = self.follow(start=False)
         self.assertEqual([], self.client.calls)
         self.client.put(PODS, pod("a", node="n1"))

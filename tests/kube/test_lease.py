@@ -1,4 +1,4 @@
-"""Leader election: one leads, never two, and whoever waits takes over in time."""
+"""Leader election: never two leaders, and a timely takeover."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NAMESPACE, NAME = "kube-system", "yurt-tunnel-approver"
 
 
 class Led(Service):
-    """What is led; it counts, and it stops when the test says so."""
+    """A service to lead; it counts its starts, and stops when the test says so."""
 
     def __init__(self):
         self.starts = 0
@@ -40,7 +40,7 @@ class Led(Service):
         self.broken = False
 
     def startService(self):
-        """Begin."""
+        """Start."""
         if self.broken:
             raise ValueError("cannot start")
         super().startService()
@@ -48,7 +48,7 @@ class Led(Service):
         self.active = True
 
     def stopService(self):
-        """End, now or when :meth:`end` is called."""
+        """Stop, now or when :meth:`end` is called."""
         super().stopService()
         if self.slow:
             self.stopping = Deferred()
@@ -57,7 +57,7 @@ class Led(Service):
         return None
 
     def end(self):
-        """Have a slow stop come to its end."""
+        """Complete a slow stop."""
         self.active = False
         stopping, self.stopping = self.stopping, None
         stopping.callback(None)
@@ -65,7 +65,7 @@ class Led(Service):
 
 @implementer(IKubeClient)
 class Link:
-    """One process's way to the API: it may be cut, silent, late, or lose answers."""
+    """The connection of one process to the API: it may be cut, silent, late, or lose responses."""
 
     def __init__(self, client):
         self.client = client
@@ -104,7 +104,7 @@ class Link:
 
 
 class Process:
-    """One that wants to lead."""
+    """A candidate."""
 
     def __init__(self, clock, client, identity):
         self.identity = identity
@@ -117,7 +117,7 @@ class ElectionTestCase(SynchronousTestCase):
     """Two processes and an API in memory."""
 
     def setUp(self):
-        """Make them; they are not started."""
+        """Create them; they are not started."""
         self.clock = Clock()
         self.clock.advance(1_800_000_000)
         self.client = FakeKubeClient(self.clock)
@@ -127,26 +127,26 @@ class ElectionTestCase(SynchronousTestCase):
         self.addCleanup(globalLogPublisher.removeObserver, self.observe)
 
     def observe(self, event):
-        """Keep a line of the log."""
+        """Store a line of the log."""
         self.lines.append(formatEvent(event))
 
     def spec(self):
-        """Return what the lease says."""
+        """Return the spec of the lease."""
         return self.client.look(LEASES, NAME, NAMESPACE)["spec"]
 
     def edit(self, **spec):
-        """Change the lease as an operator does."""
+        """Edit the lease as an operator does."""
         lease = self.client.look(LEASES, NAME, NAMESPACE)
         self.client.put(LEASES, {**lease, "spec": {**lease["spec"], **spec}})
 
     def pass_time(self, seconds):
-        """Let time pass; at no moment both lead."""
+        """Advance the clock; assert that the two never lead at once."""
         for _ in range(round(seconds * 10)):
             self.clock.advance(0.1)
             self.assertFalse(self.a.led.active and self.b.led.active, "two lead")
 
     def start(self, *processes):
-        """Start the elections of some."""
+        """Start the elections of some processes."""
         for process in processes:
             process.election.startService()
 
@@ -158,10 +158,10 @@ class ElectionTestCase(SynchronousTestCase):
 
 
 class CampaignTests(ElectionTestCase):
-    """How the lease comes to be held."""
+    """Acquiring the lease."""
 
     def test_first(self):
-        """The first creates the lease and leads at once."""
+        """The first process creates the lease and leads at once."""
         self.start(self.a)
         self.assertTrue(self.a.led.active)
         self.assertTrue(self.a.election.leading)
@@ -179,7 +179,7 @@ class CampaignTests(ElectionTestCase):
         )
 
     def test_renewed(self):
-        """The leader renews every two seconds; others only look, and none is in trouble."""
+        """The leader renews every two seconds; the others only read, without a problem."""
         self.both()
         del self.a.link.calls[:], self.b.link.calls[:]
         self.pass_time(600)
@@ -200,14 +200,14 @@ class CampaignTests(ElectionTestCase):
         self.a.link.cut = True
         self.pass_time(LEASE_SECONDS - 4)
         self.assertFalse(self.b.led.active)
-        # Two looks at most: one sees the last renewal, and one that the lease is over.
+        # At most two reads: one sees the last renewal, and one the expiry.
         self.pass_time(4 + 2 * LONGEST_PAUSE + 0.2)
         self.assertTrue(self.b.led.active)
         self.assertEqual("b", self.spec()["holderIdentity"])
         self.assertEqual(1, self.spec()["leaseTransitions"])
 
     def test_duration_of_the_holder(self):
-        """How long a lease lasts is what its holder has written."""
+        """The lease's duration is what its holder has written."""
         self.both()
         self.successResultOf(self.b.election.stopService())
         self.a.link.cut = True
@@ -220,7 +220,7 @@ class CampaignTests(ElectionTestCase):
         self.assertTrue(self.b.led.active)
 
     def test_remote_clocks(self):
-        """Times in the lease do not matter, only that they change."""
+        """Only changes of the times in the lease count, not their values."""
         self.start(self.a)
         self.successResultOf(self.a.election.stopService())
         self.edit(
@@ -233,7 +233,7 @@ class CampaignTests(ElectionTestCase):
         self.assertTrue(self.b.led.active)
 
     def test_malformed(self):
-        """A lease whose fields are none is free; one without a duration lasts the usual time."""
+        """A lease with malformed fields is free; one without a duration has the usual one."""
         for spec in (None, [], {"leaseTransitions": "x", "leaseDurationSeconds": "x"}):
             self.client.put(
                 LEASES, {"metadata": {"name": NAME, "namespace": NAMESPACE}, "spec": spec}
@@ -249,7 +249,7 @@ class CampaignTests(ElectionTestCase):
         self.assertTrue(self.a.led.active)
 
     def test_conflict(self):
-        """Of two that take it over at the same moment one does, the other waits."""
+        """Of two simultaneous takeovers one succeeds, and the other process waits."""
         self.start(self.a)
         self.successResultOf(self.a.election.stopService())
         get = self.client.get
@@ -267,7 +267,7 @@ class CampaignTests(ElectionTestCase):
         self.assertEqual("c", self.spec()["holderIdentity"])
 
     def test_lost_answer(self):
-        """A take-over whose answer was lost is found out by looking, and counts from then on."""
+        """A takeover whose response was lost is noticed by a read, and counts from then on."""
         for verb in ("create", "update"):
             self.a.link.lose_answers_of = (verb,)
             self.start(self.a)
@@ -281,7 +281,7 @@ class CampaignTests(ElectionTestCase):
             self.assertEqual("", self.spec()["holderIdentity"])
 
     def test_silent(self):
-        """An API that does not answer is asked again, and told of."""
+        """An API that does not respond is retried, and logged."""
         self.a.link.silent = True
         self.start(self.a)
         self.pass_time(RENEW_SECONDS + 0.1)
@@ -292,7 +292,7 @@ class CampaignTests(ElectionTestCase):
         self.assertIsNone(self.a.election.problem())
 
     def test_answer_comes_too_late(self):
-        """A take-over that the API confirms after the time to renew it does not count."""
+        """A takeover that is confirmed after the renewal timeout does not count."""
         self.client.hold()
         self.start(self.a)
         self.pass_time(RENEW_SECONDS + 0.1)
@@ -302,7 +302,7 @@ class CampaignTests(ElectionTestCase):
         self.assertTrue(self.a.led.active)
 
     def test_held_up(self):
-        """A process that was held up while it took the lease does not lead by that."""
+        """A process that was suspended during a takeover does not lead by it."""
         create = self.client.create
 
         def create_without_answer(*arguments):
@@ -318,7 +318,7 @@ class CampaignTests(ElectionTestCase):
         self.assertTrue(self.a.led.active)
 
     def test_not_allowed(self):
-        """Who may not have a lease says what the role lacks."""
+        """Without permission for leases, the error names what the role lacks."""
         self.client.fail(NotAllowed(403, "Forbidden", "leases is forbidden"))
         self.start(self.a)
         self.assertIn("coordination.k8s.io", self.a.election.problem())
@@ -326,7 +326,7 @@ class CampaignTests(ElectionTestCase):
         self.assertEqual(1, len([line for line in self.lines if "leases is forbidden" in line]))
 
     def test_no_leader(self):
-        """Who waits is in trouble only when nobody is known to lead any more."""
+        """A waiting process reports a problem only if no leader is known any more."""
         self.both()
         self.client.fail(AWAY)
         self.pass_time(9)
@@ -337,10 +337,10 @@ class CampaignTests(ElectionTestCase):
 
 
 class LossTests(ElectionTestCase):
-    """How the lease is lost."""
+    """Losing the lease."""
 
     def test_unreachable(self):
-        """What is led has stopped when the lease could not be renewed for ten seconds."""
+        """The service has stopped when the lease could not be renewed for ten seconds."""
         self.both()
         self.a.link.cut = True
         self.pass_time(RENEW_SECONDS - 2.1)
@@ -356,7 +356,7 @@ class LossTests(ElectionTestCase):
         self.assertIsNone(self.a.election.problem())
 
     def test_silent(self):
-        """An answer that does not come keeps nobody leading."""
+        """A missing response does not prolong the leadership."""
         self.both()
         self.a.link.silent = True
         self.pass_time(RENEW_SECONDS + 0.1)
@@ -365,7 +365,7 @@ class LossTests(ElectionTestCase):
         self.assertTrue(self.b.led.active)
 
     def test_short_trouble(self):
-        """Trouble of less than ten seconds interrupts nothing."""
+        """An outage of less than ten seconds interrupts nothing."""
         self.both()
         self.a.link.cut = True
         self.pass_time(RENEW_SECONDS - 3)
@@ -375,7 +375,7 @@ class LossTests(ElectionTestCase):
         self.assertEqual(1, self.a.led.starts)
 
     def test_slow_answer(self):
-        """A renewal counts from when it was sent, not from when its answer came."""
+        """A renewal counts from its request, not from its response."""
         self.start(self.a)
         self.client.hold()
         self.pass_time(9)
@@ -388,7 +388,7 @@ class LossTests(ElectionTestCase):
         self.assertFalse(self.a.led.active)
 
     def test_lost_answers(self):
-        """Renewals whose answers are lost do not count; those after them do."""
+        """Renewals whose responses are lost do not count; later ones do."""
         self.both()
         self.a.link.lose_answers_of = ("update",)
         self.pass_time(RENEW_SECONDS - 4)
@@ -401,7 +401,7 @@ class LossTests(ElectionTestCase):
         self.pass_time(30)
 
     def test_late_writes(self):
-        """Writes that arrive after another has taken over change nothing."""
+        """Writes that arrive after another process has taken over change nothing."""
         self.both()
         self.a.link.late = late = []
         self.pass_time(RENEW_SECONDS + LEASE_SECONDS + 5)
@@ -415,7 +415,7 @@ class LossTests(ElectionTestCase):
         self.assertTrue(self.b.led.active)
 
     def test_late_renewal(self):
-        """A renewal that arrives after it was given up keeps others waiting, and that is all."""
+        """A renewal that arrives after it timed out only delays the others."""
         self.both()
         self.a.link.late = late = []
         self.pass_time(RENEW_SECONDS + 0.5)
@@ -428,7 +428,7 @@ class LossTests(ElectionTestCase):
         self.assertTrue(self.b.led.active)
 
     def test_taken_away(self):
-        """Who finds somebody else in the lease stops at once."""
+        """A leader that finds another holder stops at once."""
         self.start(self.a)
         self.edit(holderIdentity="c")
         self.pass_time(2.1)
@@ -436,7 +436,7 @@ class LossTests(ElectionTestCase):
         self.assertTrue(any("lost to c" in line for line in self.lines))
 
     def test_edited(self):
-        """An edit that leaves the holder alone interrupts nothing."""
+        """An edit that leaves the holder unchanged interrupts nothing."""
         self.both()
         lease = self.client.look(LEASES, NAME, NAMESPACE)
         lease["metadata"]["labels"] = {"a": "b"}
@@ -447,7 +447,7 @@ class LossTests(ElectionTestCase):
         self.assertEqual({"a": "b"}, lease["metadata"]["labels"])
 
     def test_deleted(self):
-        """The leader creates a lease that was deleted; others do not take that for a chance."""
+        """The leader creates a deleted lease again; others do not take it over."""
         for _ in range(20):
             self.start(self.a, self.b)
             self.pass_time(random.uniform(5, 10))
@@ -460,7 +460,7 @@ class LossTests(ElectionTestCase):
                 self.successResultOf(process.election.stopService())
 
     def test_deleted_without_leader(self):
-        """A lease that was deleted is created by those who wait when its time is over."""
+        """A lease deleted without a leader is created by a candidate after its duration."""
         self.both()
         self.a.link.cut = True
         self.client.remove(LEASES, NAME, NAMESPACE)
@@ -470,7 +470,7 @@ class LossTests(ElectionTestCase):
         self.assertTrue(self.b.led.active)
 
     def test_held_up(self):
-        """A process that was held up beyond its lease does not go on as the leader."""
+        """A process that was suspended beyond its lease does not continue as the leader."""
         self.start(self.a)
         self.a.led.slow = True
         del self.a.link.calls[:]
@@ -481,7 +481,7 @@ class LossTests(ElectionTestCase):
         self.assertEqual([], self.a.link.calls)
 
     def test_slow_stop(self):
-        """While what is led stops the lease is left alone, and whoever may overlap is told of."""
+        """While the service stops, the lease is not touched, and a possible overlap is logged."""
         self.start(self.a)
         self.a.led.slow = True
         self.a.link.cut = True
@@ -499,7 +499,7 @@ class LossTests(ElectionTestCase):
         self.assertEqual(2, self.a.led.starts)
 
     def test_stop_in_time(self):
-        """A stop that ends within the rest of the lease is not told of, and overlaps nobody."""
+        """A stop within the rest of the lease is not logged, and overlaps with nobody."""
         self.both()
         self.a.led.slow = True
         self.a.link.cut = True
@@ -510,7 +510,7 @@ class LossTests(ElectionTestCase):
         self.assertFalse(any("still stopping" in line for line in self.lines))
 
     def test_stop_never_ends(self):
-        """A stop that does not end is given up with an error, and the campaign goes on."""
+        """A stop that does not end times out with an error, and the campaign continues."""
         self.start(self.a)
         self.a.led.slow = True
         self.a.link.cut = True
@@ -521,7 +521,7 @@ class LossTests(ElectionTestCase):
         self.assertEqual(2, self.a.led.starts)
 
     def test_start_fails(self):
-        """Who cannot start what is led lets another lead."""
+        """A process that cannot start the service lets another lead."""
         self.a.led.broken = True
         self.start(self.a, self.b)
         self.assertEqual(1, len(self.flushLoggedErrors(ValueError)))
@@ -530,10 +530,10 @@ class LossTests(ElectionTestCase):
 
 
 class StopTests(ElectionTestCase):
-    """The end of an election."""
+    """Stopping an election."""
 
     def test_released(self):
-        """What is led stops, then the lease is free, and the next takes it at once."""
+        """The service stops, then the lease is released, and the next process leads at once."""
         self.both()
         self.a.led.slow = True
         stopped = self.a.election.stopService()
@@ -558,7 +558,7 @@ class StopTests(ElectionTestCase):
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def test_started_while_it_stops(self):
-        """A start while it still stops waits for the end of that."""
+        """A start during a stop waits for its end."""
         self.start(self.a)
         self.a.led.slow = True
         stopped = self.a.election.stopService()
@@ -571,12 +571,12 @@ class StopTests(ElectionTestCase):
         self.assertEqual("a", self.spec()["holderIdentity"])
 
     def test_never_started(self):
-        """One that was never started stops."""
+        """An election that was never started can be stopped."""
         self.successResultOf(self.a.election.stopService())
         self.assertEqual([], self.a.link.calls)
 
     def test_unreachable(self):
-        """An API that does not answer delays the end for two seconds."""
+        """An API that does not respond delays the stop for two seconds."""
         for silent in (True, False):
             self.start(self.a)
             self.pass_time(6)
@@ -590,7 +590,7 @@ class StopTests(ElectionTestCase):
             self.a.link.silent = self.a.link.cut = False
 
     def test_while_waiting(self):
-        """Who waits for the lease stops without touching it, in a pause and while it asks."""
+        """A waiting process stops without a write, in a pause and during a request."""
         self.both()
         self.successResultOf(self.b.election.stopService())
         self.b.link.silent = True
@@ -600,19 +600,19 @@ class StopTests(ElectionTestCase):
         self.assertNotIn("update", self.b.link.calls)
 
     def test_after_a_lost_answer(self):
-        """A lease that was taken without the answer being heard is given back."""
+        """A lease whose acquisition was not confirmed is released."""
         self.a.link.lose_answers_of = ("create",)
         self.start(self.a)
         self.successResultOf(self.a.election.stopService())
         self.assertEqual("", self.spec()["holderIdentity"])
 
     def test_while_renewing(self):
-        """A renewal under way that arrives late does not undo that the lease is given back."""
+        """A renewal that arrives late does not undo the release."""
         self.both()
         self.a.link.late = late = []
         self.pass_time(2.1)
         self.assertEqual(1, len(late))
-        # Only the renewal is late: what gives the lease back comes before it.
+        # Only the renewal is late; the release arrives before it.
         self.a.link.late = None
         self.successResultOf(self.a.election.stopService())
         late[0]()
@@ -621,7 +621,7 @@ class StopTests(ElectionTestCase):
         self.assertTrue(self.b.led.active)
 
     def test_while_it_stops(self):
-        """What is stopping already is waited for."""
+        """A stop in progress is awaited."""
         self.start(self.a)
         self.a.led.slow = True
         self.a.link.cut = True
@@ -635,7 +635,7 @@ class StopTests(ElectionTestCase):
         self.assertEqual("", self.spec()["holderIdentity"])
 
     def test_stop_never_ends(self):
-        """What does not stop is given up; the lease is not given back, since it may still work."""
+        """If the service does not stop, the lease is not released: the service may still work."""
         self.both()
         self.a.led.slow = True
         stopped = self.a.election.stopService()
@@ -647,10 +647,10 @@ class StopTests(ElectionTestCase):
 
 
 class ChaosTests(ElectionTestCase):
-    """Everything at random."""
+    """Random failures."""
 
     def test_never_two(self):
-        """Whatever happens to the links, no two lead; and when all is well again, one does."""
+        """Whatever fails, no two processes lead; after the recovery, one does."""
         for seed in range(15):
             chance = random.Random(seed)
             self.start(self.a, self.b)

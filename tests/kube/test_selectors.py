@@ -1,4 +1,4 @@
-"""Selectors as clients may write them; what they select is told by the tests of the cache."""
+"""Selectors of clients; the tests of the cache cover what they select."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class LongTests(SynchronousTestCase):
     """A selector may be as long as the head of a request."""
 
     def test_read_in_a_moment(self):
-        """What cannot be read is refused in a time that grows as its length does."""
+        """Invalid selectors are rejected in linear time."""
         before = time.process_time()
         for end in ("!", "in", "("):
             for part in ("a=", "a!=", "a in (", "a notin", "a", "!", ""):
@@ -28,17 +28,17 @@ class LongTests(SynchronousTestCase):
         self.assertLess(time.process_time() - before, 15)
 
     def test_many_requirements(self):
-        """All that a head has room for are read, and each counts."""
+        """All requirements that fit into a head are parsed, and each counts."""
         test = label_test(",".join(f"key-{number} != x" for number in range(30_000)))
         self.assertTrue(test({"key-1": "y"}))
         self.assertFalse(test({"key-29999": "x"}))
 
 
 class ComparisonTests(SynchronousTestCase):
-    """``>`` and ``<`` compare whole numbers."""
+    """``>`` and ``<`` compare integers."""
 
     def test_numbers_are_those_of_the_api(self):
-        """What only Python reads as a number, or nobody as one so long, is neither."""
+        """Text that only Python parses as a number, or that is too long, does not match."""
         for value in ("1_0", "1_000", "x", "", str(2**63), "9" * 64, "9" * 5_000):
             for selector in ("a>5", "a<5", f"b>{value}", f"b<{value}"):
                 self.assertFalse(label_test(selector)({"a": value, "b": "7"}), selector)

@@ -1,4 +1,4 @@
-"""The work queue: each key once, by one worker at a time, and again after failures."""
+"""The work queue: deduplication, concurrency and retries."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ AWAY = ApiUnreachable("GET https://api:6443/: connection refused")
 
 
 class WorkQueueTestCase(SynchronousTestCase):
-    """Has keys handled when the test says so."""
+    """A queue whose handlers complete when the test says so."""
 
     def setUp(self):
-        """Start a queue whose work waits for the test."""
+        """Start a queue with the test's handler."""
         self.clock = Clock()
         self.clock.advance(1_800_000_000)
         self.begun = []
@@ -31,7 +31,7 @@ class WorkQueueTestCase(SynchronousTestCase):
         self.queue.startService()
 
     def observe(self, event):
-        """Keep a line of the log."""
+        """Store a line of the log."""
         self.lines.append(formatEvent(event))
 
     async def handle(self, key):
@@ -49,7 +49,7 @@ class WorkQueueTestCase(SynchronousTestCase):
             del self.under_way[key]
 
     def finish(self, key, error=None):
-        """Have the handling of a key come to its end."""
+        """Complete the handling of a key."""
         waiting = self.under_way[key]
         if error is None:
             waiting.callback(None)
@@ -57,7 +57,7 @@ class WorkQueueTestCase(SynchronousTestCase):
             waiting.errback(error)
 
     def attempts_until(self, seconds):
-        """Let time pass in small steps; give when attempts were made, in seconds."""
+        """Advance the clock in small steps; return the times of attempts, in seconds."""
         times, start = [], self.clock.seconds()
         while self.clock.seconds() - start < seconds:
             call = min((call.getTime() for call in self.clock.getDelayedCalls()), default=None)
@@ -70,7 +70,7 @@ class WorkQueueTestCase(SynchronousTestCase):
 
 
 class HandlingTests(WorkQueueTestCase):
-    """Who handles what when."""
+    """Handling of keys."""
 
     def test_workers(self):
         """As many keys are handled at a time as there are workers, in the order of adding."""
@@ -86,7 +86,7 @@ class HandlingTests(WorkQueueTestCase):
         self.assertEqual(0, len(self.queue))
 
     def test_once_while_waiting(self):
-        """A key that is added again while it waits is handled once."""
+        """A key that is added again while it is queued is handled once."""
         for key in "abccc":
             self.queue.add(key)
         for key in "abc":
@@ -105,7 +105,7 @@ class HandlingTests(WorkQueueTestCase):
         self.assertEqual(["a", "a"], self.begun)
 
     def test_many_that_end_at_once(self):
-        """Thousands of keys whose handling ends at once are no recursion."""
+        """Thousands of keys whose handlers complete at once cause no recursion."""
         self.queue.add("a")
         self.queue.add("b")
         for number in range(5000):
@@ -124,7 +124,7 @@ class HandlingTests(WorkQueueTestCase):
         self.finish("a")
 
     def test_bound(self):
-        """Keys beyond the bound are refused and told of; there is room again afterwards."""
+        """Keys over the limit are dropped and logged; there is room again afterwards."""
         self.patch(work_queue, "MAX_KEYS", 3)
         for key in "abcde":
             self.queue.add(key)
@@ -139,10 +139,10 @@ class HandlingTests(WorkQueueTestCase):
 
 
 class FailureTests(WorkQueueTestCase):
-    """What is done about failures."""
+    """Failures."""
 
     def test_backoff(self):
-        """A key that fails is tried again after pauses that double up to the longest."""
+        """A failed key is retried after pauses that double up to the longest."""
         self.results["a"] = AWAY
         self.queue.add("a")
         self.assertEqual(
@@ -153,7 +153,7 @@ class FailureTests(WorkQueueTestCase):
         self.assertAlmostEqual(LONGEST_PAUSE, last[-1] - last[-2])
 
     def test_success_forgets(self):
-        """After a success the pauses are short again."""
+        """After a success, the backoff is reset."""
         self.results["a"] = AWAY
         self.queue.add("a")
         _ = self.attempts_until(10.0)
@@ -165,7 +165,7 @@ class FailureTests(WorkQueueTestCase):
         self.assertEqual([0.005, 0.015], self.attempts_until(0.02))
 
     def test_added_in_a_pause(self):
-        """A key that is added while it waits to be tried again is tried at once, and once."""
+        """A key that is added while it waits for a retry is retried at once, and once."""
         self.results["a"] = AWAY
         self.queue.add("a")
         _ = self.attempts_until(5.0)
@@ -176,7 +176,7 @@ class FailureTests(WorkQueueTestCase):
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def test_added_while_it_fails(self):
-        """A key that is added while it is handled, which fails, is handled again at once."""
+        """A key that is added while a failing handler runs is handled again at once."""
         self.queue.add("a")
         self.queue.add("a")
         self.finish("a", AWAY)
@@ -185,7 +185,7 @@ class FailureTests(WorkQueueTestCase):
         self.assertEqual(0, len(self.queue))
 
     def test_overall_rate(self):
-        """When many keys fail, 10 a second are tried again beyond the burst."""
+        """If many keys fail, 10 a second are retried beyond the burst."""
         count = BURST + 50
         for number in range(count):
             self.results[str(number)] = AWAY
@@ -196,7 +196,7 @@ class FailureTests(WorkQueueTestCase):
         self.assertGreaterEqual(len(self.begun), count + BURST)
 
     def test_told(self):
-        """A failure is one line of the log; a flood of them is not shown."""
+        """A failure is one line of the log, with a rate limit."""
         for number in range(20):
             self.results[str(number)] = AWAY
             self.queue.add(str(number))
@@ -204,7 +204,7 @@ class FailureTests(WorkQueueTestCase):
         self.assertEqual([f"0: {AWAY}; retrying"], told)
 
     def test_defect(self):
-        """What is raised by mistake is logged with its traceback, and the key tried again."""
+        """An unexpected exception is logged with its traceback, and the key is retried."""
         self.results["a"] = ValueError("mistake")
         self.queue.add("a")
         self.results["a"] = None
@@ -215,10 +215,10 @@ class FailureTests(WorkQueueTestCase):
 
 
 class StopTests(WorkQueueTestCase):
-    """The end, and a new beginning."""
+    """Stop and restart."""
 
     def test_waits(self):
-        """Stopping waits for what is under way; other keys are forgotten, and it starts anew."""
+        """Stopping waits for handlers in progress and drops other keys; a restart begins anew."""
         for key in "abc":
             self.queue.add(key)
         stopped = self.queue.stopService()
@@ -235,7 +235,7 @@ class StopTests(WorkQueueTestCase):
         self.assertEqual(["a", "b", "c"], self.begun)
 
     def test_cancels(self):
-        """What does not end in time is cancelled, and not tried again."""
+        """A handler that does not end in time is cancelled, and not retried."""
         self.queue.add("a")
         stopped = self.queue.stopService()
         waiting = self.under_way["a"]
@@ -249,7 +249,7 @@ class StopTests(WorkQueueTestCase):
         self.assertEqual(["a"], self.begun)
 
     def test_does_not_end(self):
-        """What does not even end when it is cancelled is told of, and stopping ends."""
+        """If a handler does not end when cancelled, this is logged, and the stop ends."""
         swallowed, goes_on = [], Deferred()
 
         async def handle(key):
@@ -269,7 +269,7 @@ class StopTests(WorkQueueTestCase):
         self.clock.advance(STOP_PATIENCE)
         self.successResultOf(stopped)
         self.assertTrue(any("does not end" in line for line in self.lines))
-        # The key is still its worker's: it is handled again only after that.
+        # The key still belongs to its handler: it is handled again only after that.
         queue.startService()
         queue.add("a")
         self.assertEqual(["a"], swallowed)
@@ -278,13 +278,13 @@ class StopTests(WorkQueueTestCase):
         self.assertEqual(["a", "a"], swallowed)
 
     def advanced(self, deferred):
-        """Let a stop take its time."""
+        """Advance the clock for a stop."""
         self.clock.advance(STOP_PATIENCE)
         self.clock.advance(STOP_PATIENCE)
         return deferred
 
     def test_failure_while_stopping(self):
-        """What fails while the queue stops is not tried again."""
+        """A failure while the queue stops is not retried."""
         self.queue.add("a")
         stopped = self.queue.stopService()
         self.finish("a", AWAY)
@@ -293,7 +293,7 @@ class StopTests(WorkQueueTestCase):
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def test_pauses_are_forgotten(self):
-        """Keys that wait to be tried again are forgotten."""
+        """Keys that wait for a retry are dropped."""
         self.results["a"] = AWAY
         self.queue.add("a")
         self.successResultOf(self.queue.stopService())
@@ -301,7 +301,7 @@ class StopTests(WorkQueueTestCase):
         self.assertEqual(0, len(self.queue))
 
     def test_added_after_the_stop(self):
-        """What is added while it does not run waits for the next start."""
+        """Keys that are added after the stop wait for the next start."""
         self.successResultOf(self.queue.stopService())
         self.queue.add("a")
         self.assertEqual([], self.begun)
