@@ -1,1 +1,1 @@
-"""What operators see of a process, and how it behaves: meta pages, metrics, logs, draining."""
+"""What programs offer their operators: meta pages, metrics, logs, flags, and graceful shutdown."""

@@ -1,4 +1,4 @@
-"""What a process says when it is ready for the first time."""
+"""The announcement that a process prints when it first becomes ready."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from twisted.python.failure import Failure
 from yurttunnel.ops.readiness import Readiness
 
 INTERVAL = 0.1
-"""Seconds between two looks whether it is."""
+"""The interval between two checks of the readiness, in seconds."""
 
 
 def terminal() -> TextIO | None:
-    """Return standard output if somebody sits there; what twist has put in its place is a log."""
+    """Return standard output if it is a terminal; in place of ``sys.stdout`` twist has its log."""
     screen = sys.__stdout__
     return screen if screen is not None and screen.isatty() else None
 
 
 class Announcement(Service):
-    """Calls ``say()`` once, when ``readiness`` is healthy for the first time."""
+    """Calls ``say()`` once, when ``readiness`` first reports no problem."""
 
     _log = Logger()
 
@@ -38,7 +38,7 @@ class Announcement(Service):
         self._looks.clock = clock
 
     def startService(self) -> None:
-        """Begin to look, when the reactor runs."""
+        """Begin to check once the reactor runs."""
         super().startService()
         _ = self._looks.start(INTERVAL, now=False).addErrback(self._defect)
 

@@ -1,35 +1,35 @@
-"""Pauses between attempts that fail."""
+"""The delays between attempts that fail: exponential backoff with jitter."""
 
 from __future__ import annotations
 
 import random
 
 _MOST_DOUBLINGS = 30
-"""An exponent without a bound overflows after an outage of days."""
+"""A limit of the exponent, which would otherwise overflow after an outage of days."""
 
 
 def doubled(failures: int, first: float, longest: float) -> float:
-    """Return ``first``, doubled ``failures`` times, ``longest`` at most. Seconds all."""
+    """Return ``first`` doubled ``failures`` times, at most ``longest``; all in seconds."""
     return min(first * 2.0 ** min(failures, _MOST_DOUBLINGS), longest)
 
 
 def full_jitter(failures: int, first: float, longest: float, shortest: float = 0.0) -> float:
-    """Return a pause of ``shortest`` to what :func:`doubled` returns. Seconds all.
+    """Return a random delay between ``shortest`` and what :func:`doubled` returns, in seconds.
 
-    Many clients that lose one server at the same moment then do not come back together; see
+    It keeps many clients that lose a server at the same moment from reconnecting at once; see
     "Exponential Backoff And Jitter" of the AWS Architecture Blog.
     """
     return random.uniform(shortest, doubled(failures, first, longest))
 
 
 def equal_jitter(failures: int, first: float, longest: float) -> float:
-    """Return a pause of at least half of what :func:`doubled` returns, at most all of it."""
+    """Return a random delay between half of what :func:`doubled` returns and all of it."""
     most = doubled(failures, first, longest)
     return random.uniform(most / 2, most)
 
 
 class Backoff:
-    """The pauses of one who counts failures in a row: of ``shortest`` to ``longest`` seconds."""
+    """The delays, of ``shortest`` to ``longest`` seconds, after consecutive failures."""
 
     def __init__(self, shortest: float = 0.5, longest: float = 30.0) -> None:
         self._shortest = shortest
@@ -37,10 +37,10 @@ class Backoff:
         self._failures = 0
 
     def next(self) -> float:
-        """Return the pause after one failure more."""
+        """Count another failure, and return the delay after it."""
         self._failures += 1
         return full_jitter(self._failures, self._shortest, self._longest, self._shortest)
 
     def reset(self) -> None:
-        """Begin again with short pauses."""
+        """Reset the count of failures, so that delays are short again."""
         self._failures = 0

@@ -1,4 +1,4 @@
-"""How a command begins: what all programs do at first, and ``--diagnose`` in their place."""
+"""The startup that all programs share, and ``--diagnose``, which replaces it."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _log = Logger()
 def begin(
     options: CommandOptions[Settings], subject: Callable[[Settings], Subject]
 ) -> tuple[IReactor, Settings]:
-    """Return the reactor, with a steady clock and lookups that end with the process, and the
-    settings, once there may be many open files.
+    """Raise the limit of open files, and return the reactor and the settings.
 
-    With ``--diagnose`` the process looks at ``subject(settings)`` instead, and ends.
+    The reactor then has a steady clock, and name lookups that do not outlive the process. With
+    ``--diagnose``, diagnose ``subject(settings)`` instead, and exit.
     """
     reactor = installed_reactor()
     make_steady(reactor)
     stop_once(reactor)
     reactor.installNameResolver(Lookups(reactor))
     if options["diagnose"]:
-        # What only this needs takes time and memory to import.
+        # Imported here because it takes time and memory, and nothing else needs it.
         from yurttunnel.ops.diagnose.command import run_diagnosis
 
         run_diagnosis(subject(options.settings), bundle_path(options))
@@ -44,9 +44,10 @@ def begin(
 
 
 def raise_limit_of_files() -> None:
-    """Raise the soft limit of open files to the hard one, as Go's runtime does for every program.
+    """Raise the soft limit of open files to the hard limit, as the runtime of Go does.
 
-    It is low for the sake of select(2), which nobody calls here, and a pod has no field for it.
+    The soft limit is low only for programs that use select(2), which these do not, and a pod
+    specification has no field for it.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:

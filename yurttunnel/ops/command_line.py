@@ -1,4 +1,4 @@
-"""What is wrong with a command line, in one line: the flag, what is wrong with it, and the cure."""
+"""Errors of a command line, in one line each: the flag, what is wrong with it, and the fix."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ from typing import TextIO
 from twisted.python import usage
 
 STATUS = 64
-"""EX_USAGE of sysexits.h is what the shell sees."""
+"""The exit status: EX_USAGE of sysexits.h."""
 
 _MOST_SUGGESTED = 3
 
 _SHORT = 3
-"""Letters of a word in which one that is wrong is a third of it."""
+"""The length of a short word: one wrong letter is a third of it."""
 
 _LIKENESS_OF_SHORT = 0.8
-"""Of such a word at least: "get" is no misspelling of "agent"."""
+"""The minimum likeness for a short word: "get" is no misspelling of "agent"."""
 
 _AS_GOOD = 0.1
-"""How much less alike than the best a name may be, of 1 for the same, to be suggested with it."""
+"""The maximum difference in likeness (1: equal) between the best suggestion and further ones."""
 
 _OF_TWIST = {
     "log-level": ("LEVEL", ", or give --v=4 here for all that there is to tell"),
     "log-file": ("FILE", ""),
     "reactor": ("NAME", ""),
 }
-"""Flags that stand before the name of a ``twist`` command, with their value and what else helps."""
+"""Flags that go before the name of a ``twist`` command, with their value and an alternative."""
 
 _IN_PLACE = {
     "log-level": "give --v=2 for each request, --v=4 for all that there is to tell",
     "log-file": "the log goes to standard error: 2> FILE puts it into a file",
 }
-"""What is given in place of those where there is no ``twist``."""
+"""The alternatives to these flags where there is no ``twist``."""
 
 
 @contextlib.contextmanager
 def ending_in_one_line() -> Iterator[None]:
-    """End the process with the one line of a ``UsageError`` on stderr, and :data:`STATUS`.
+    """Exit with the message of a ``UsageError`` as one line on stderr, and with :data:`STATUS`.
 
-    Twisted adds its help to it, whose 200 lines nobody reads for the first.
+    Twisted would print its help, of 200 lines, in which the message is overlooked.
     """
     try:
         yield
@@ -57,16 +57,16 @@ def ending_in_one_line() -> Iterator[None]:
 
 @contextlib.contextmanager
 def as_long_as_it_is_read(screen: TextIO | None = None) -> Iterator[None]:
-    """End the process as SIGPIPE would, which Python ignores, once nobody reads what it prints.
+    """End the process as SIGPIPE would, which Python ignores, when its output has no reader.
 
-    With a sentence it ends where that does not fit on a full disk. ``screen`` is what it prints to,
-    by default what is standard output then.
+    If the output fails for another reason, such as a full disk, exit with an error message.
+    ``screen`` is where it prints, by default ``sys.stdout`` at the time of the call.
     """
     try:
         try:
             yield
         finally:
-            # There is none where the process was begun without (``>&-``).
+            # It is None in a process that was started without standard output (``>&-``).
             screen = screen or sys.stdout
             if screen is not None:
                 screen.flush()
@@ -74,7 +74,7 @@ def as_long_as_it_is_read(screen: TextIO | None = None) -> Iterator[None]:
         _print_no_more(screen or sys.stdout)
         raise SystemExit(128 + signal.SIGPIPE) from None
     except OSError as error:
-        # That of a file has its name.
+        # An error that concerns a file has its name.
         if error.errno != errno.ENOSPC or error.filename is not None:
             raise
         _print_no_more(screen or sys.stdout)
@@ -83,14 +83,14 @@ def as_long_as_it_is_read(screen: TextIO | None = None) -> Iterator[None]:
 
 
 def _print_no_more(screen: TextIO) -> None:
-    """Drop what is still to be written: it would fail once more at the end of the interpreter."""
+    """Discard the buffered output, which would fail again when the interpreter exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), screen.fileno())
 
 
 def did_you_mean(given: str, known: Iterable[str], prefix: str = "", likeness: float = 0.6) -> str:
-    """Return "did you mean A, B or C?" with the most alike of ``known``; empty without any.
+    """Return "did you mean A, B or C?" with the closest of ``known``; empty if none is close.
 
-    ``prefix`` is put before each; ``likeness`` is what they have at least, 1 for the same.
+    ``prefix`` is put before each name; ``likeness`` is the minimum, where 1 means equal.
     """
     if len(given) <= _SHORT:
         likeness = max(likeness, _LIKENESS_OF_SHORT)
@@ -109,9 +109,9 @@ def _likeness(one: str, other: str) -> float:
 def explained(
     error: getopt.GetoptError, arguments: Sequence[str], known: Sequence[str], twist_command: str
 ) -> str:
-    """Return the sentence for what ``getopt`` finds wrong with ``arguments``.
+    """Return the message for the error that ``getopt`` found in ``arguments``.
 
-    ``known`` are the names of all flags, ``twist_command`` is the one that ``twist`` runs, or
+    ``known`` are the names of all flags; ``twist_command`` is the command that ``twist`` runs, or
     empty.
     """
     name = error.opt
@@ -138,7 +138,7 @@ def _unknown(given: str, known: Sequence[str], twist_command: str) -> str:
 
 
 def _given(name: str, arguments: Sequence[str]) -> str:
-    """Return the flag that ``getopt`` did not recognize, of which it names one letter at times."""
+    """Return the unrecognized flag in full: ``getopt`` sometimes names only one of its letters."""
     for argument in arguments:
         given = argument.partition("=")[0]
         if argument.startswith("--") and given == f"--{name}":

@@ -1,4 +1,4 @@
-"""A part of a program that has to wait for something before it can even be made."""
+"""A part of a program that must wait for a condition before it can be created."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from yurttunnel.tunnel.reactor import IReactor
 
 
 class DeferredStart(Service):
-    """Makes and starts a service of ``program`` when ``ready()`` is over.
+    """Creates and starts a service of ``program`` once ``ready()`` has finished.
 
-    ``waiting`` says, for ``/readyz``, what is missing until then. What keeps it from starting, such
-    as a port in use, ends the process with a sentence: whoever started it should see that.
+    ``waiting`` describes for ``/readyz`` what is missing until then. If the service cannot start,
+    for example because a port is in use, the process ends with an error message, so that the
+    failure is visible to its supervisor.
     """
 
     _log = Logger()
@@ -37,10 +38,10 @@ class DeferredStart(Service):
         self._beginning: Deferred[None] | None = None
         self._made: IService | None = None
         self.not_accepting: Callable[[], str | None] = lambda: waiting
-        """What does not serve, for ``/readyz``; whoever is made replaces it."""
+        """The service for ``/readyz`` to check; the actual service replaces it."""
 
     def problem(self) -> str | None:
-        """Return what it waits for, or the problem of the service once there is one."""
+        """Return what the start waits for, or afterwards the problem of the service, if any."""
         return self.not_accepting()
 
     def startService(self) -> None:
@@ -58,14 +59,14 @@ class DeferredStart(Service):
         except SystemExit as error:
             end_process(self._reactor, str(error.code))
         except Exception as error:
-            # A process that lives on without listening would look healthy to its supervisor.
+            # A process that stayed up without listening would look healthy to its supervisor.
             self._log.failure(
                 "{program} could not begin because of a defect", program=self._program
             )
             end_process(self._reactor, f"{self._program}: internal error: {error!r}")
 
     def stopService(self) -> Deferred[Any]:
-        """Stop the service, or the waiting for it."""
+        """Stop the service, or stop waiting."""
         super().stopService()
         beginning, self._beginning = self._beginning, None
         if beginning is not None:

@@ -1,4 +1,4 @@
-"""Ending the process: with an error, from within the reactor, and when told to more than once."""
+"""Ending the process: with an error, from within the reactor, and on repeated signals."""
 
 from __future__ import annotations
 
@@ -17,43 +17,43 @@ from twisted.logger import Logger
 _log = Logger()
 
 STATUS = 70
-"""EX_SOFTWARE of sysexits.h is what the shell sees."""
+"""The exit status: EX_SOFTWARE of sysexits.h."""
 
 
 def end_process(reactor: IReactorCore, sentence: str) -> None:
-    """Stop ``reactor`` and have the process exit with an error, ``sentence`` on stderr.
+    """Stop ``reactor``, and exit with an error status and ``sentence`` on stderr.
 
-    Stopping alone ends with status 0, and ``SystemExit`` raised in a callback is only
-    logged. The exit handler is the last word because handlers run in reverse order of their
-    registration, and the standard streams are flushed before it.
+    Stopping the reactor alone exits with status 0, and a ``SystemExit`` that is raised in a
+    callback is only logged. The status is set in an exit handler, which runs last because
+    handlers run in reverse order of registration; it flushes the standard streams first.
     """
     atexit.register(_exit)
     # Services are started before the reactor runs, and it cannot be stopped until then.
     reactor.callWhenRunning(_stop, reactor)
-    # The end must not depend on a full disk, or on somebody who reads.
+    # Exiting must not depend on disk space, or on a reader of stderr.
     with contextlib.suppress(OSError, ValueError):
         print(sentence, file=sys.__stderr__, flush=True)
 
 
 def _stop(reactor: IReactorCore) -> None:
-    # It may be stopping already, by a signal or another error.
+    # A signal or another error may have stopped it already.
     with contextlib.suppress(ReactorNotRunning):
         reactor.stop()
 
 
 def _exit() -> None:
     for stream in (sys.stdout, sys.stderr):
-        # The status has to be right even when nobody reads them any more, or they are closed.
+        # The status must be right even if the streams are closed or have no reader.
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
     os._exit(STATUS)
 
 
 def stop_at_hangup(reactor: Any, stop: Callable[[], object]) -> None:
-    """Have SIGHUP call ``stop()`` in ``reactor``, unless it is ignored, as by nohup(1).
+    """Call ``stop()`` in ``reactor`` on SIGHUP, unless SIGHUP is ignored, as by nohup(1).
 
-    A terminal that closes sends it, and it would end the process on the spot: without a drain, and
-    with all that a program removes in the end, such as rules of the firewall, left behind.
+    A closing terminal sends SIGHUP, which by default kills the process: without draining, and
+    without the cleanup of a program at its end, such as of firewall rules.
     """
 
     def hung_up(number: int, frame: object) -> None:
@@ -64,10 +64,10 @@ def stop_at_hangup(reactor: Any, stop: Callable[[], object]) -> None:
 
 
 def stop_once(reactor: Any) -> None:
-    """Have ``reactor`` only log that it is to stop while it stops.
+    """Make ``reactor`` only log a further request to stop while it is stopping.
 
-    Supervisors and people repeat SIGTERM when a drain takes its time. For Twisted that is an
-    error, of which it logs a traceback.
+    Supervisors and people repeat SIGTERM when a drain takes long. Twisted treats that as an error,
+    and logs a traceback.
     """
     stop = reactor.stop
 

@@ -1,4 +1,4 @@
-"""A process that removes what others have left on the machine, and ends."""
+"""A process that cleans up what other processes left on the machine, and exits."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from yurttunnel.ops.ending import end_process
 
 
 class Errand(Service):
-    """Removes what is there by ``run()`` when the process starts, and ends that.
+    """Runs the cleanup ``run()`` when the process starts, and then ends the process.
 
-    The sentences that it gives say what was removed. With an error of the class ``expected`` the
-    process ends with a sentence about ``flag``, and with any other one, too.
+    The messages that ``run()`` returns say what was removed. An error of class ``expected`` ends
+    the process with a message that names ``flag``; any other error ends it with a message, too.
     """
 
     _log = Logger()
@@ -55,18 +55,18 @@ class Errand(Service):
         except CancelledError:
             return
         except self._expected as error:
-            # The kernel's many refusals then have one reason.
+            # All these errors of the kernel then have one cause.
             hint = "" if os.geteuid() == 0 else "run it as root: "
             end_process(self._reactor, f"{self._flag}: {hint}{error}")
             return
         except Exception as error:
-            # Whoever waits for it to end would wait for ever.
+            # Without this, whatever waits for the process to end would wait forever.
             self._log.failure("{flag} could not be done because of a defect", flag=self._flag)
             end_process(self._reactor, f"{self._flag}: internal error: {error!r}")
             return
-        # The end must not depend on somebody who reads.
+        # The exit must not depend on a reader of the output.
         with contextlib.suppress(OSError, ValueError):
             for sentence in sentences or ["there was nothing to remove"]:
-                # What goes to sys.stdout becomes part of twist's log.
+                # Not sys.stdout: what is written to it goes to the log of twist.
                 print(sentence, file=sys.__stdout__)
         self._reactor.stop()

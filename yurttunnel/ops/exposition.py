@@ -1,4 +1,4 @@
-"""The text that Prometheus reads (format version 0.0.4), from metric families."""
+"""The Prometheus text format (version 0.0.4) of metric families."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _HELP_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n"})
 
 
 SAMPLES_AT_ONCE = 50
-"""How many lines are one piece."""
+"""The number of lines in a piece."""
 
 
 def exposition_pieces(families: Iterable[MetricFamily | None]) -> Iterator[str]:
-    """Write all ``families`` (the steps of a registry) as Prometheus text, piece by piece."""
+    """Yield all ``families`` (the steps of a registry) as Prometheus text, in pieces."""
     for family in families:
         if family is None:
             yield ""
@@ -34,7 +34,7 @@ def exposition_pieces(families: Iterable[MetricFamily | None]) -> Iterator[str]:
 
 
 def exposition(families: Iterable[MetricFamily]) -> bytes:
-    """Write all ``families`` at once."""
+    """Return all ``families`` as Prometheus text."""
     return "".join(exposition_pieces(families)).encode()
 
 

@@ -1,4 +1,4 @@
-"""What callers have asked for and not got: the last of it, and how often."""
+"""The record of failed requests: the most recent ones, and the number of all."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from twisted.internet.interfaces import IReactorTime
 from yurttunnel.ops.clocks import time_of_day
 
 KEPT = 200
-"""How many are kept; their number is counted further."""
+"""The maximum number of failures to keep."""
 
 _LONGEST = 300
-"""Characters of a text that are kept: callers choose parts of some."""
+"""The maximum length of a text in characters: callers choose parts of some."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One request: ``at`` is in seconds since the epoch, ``status`` that of HTTP if it was that.
+    """A failed request: ``at`` is in seconds since the epoch, ``status`` the HTTP status, if any.
 
-    ``kind`` is the kind of entry by which it came, ``who`` the address or the name of the caller,
-    and ``text`` what it was told, or what the log says where it could not be told.
+    ``kind`` is the kind of entry point, ``who`` the address or the name of the caller, and ``text``
+    the message that the caller got, or that was logged if the caller could not get one.
     """
 
     at: float
@@ -35,7 +35,7 @@ class Failure:
 
 
 class Failures:
-    """A ring of the last ones; ``count`` is the number of all."""
+    """A ring of the most recent failures; ``count`` is the number of all."""
 
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
@@ -45,12 +45,12 @@ class Failures:
     def note(
         self, kind: str, who: str, node: str, request_id: str, status: int | None, text: str
     ) -> None:
-        """Keep one."""
+        """Record a failure."""
         self.count += 1
         who, node, request_id, text = (each[:_LONGEST] for each in (who, node, request_id, text))
         now = time_of_day(self._clock)
         self._kept.append(Failure(now, kind, who, node, request_id, status, text))
 
     def newest_first(self) -> Iterator[Failure]:
-        """Go through those that are kept."""
+        """Iterate over the recorded failures, newest first."""
         return reversed(tuple(self._kept))

@@ -1,4 +1,4 @@
-"""Flags as one entry each, from which come the option, its value, the help and the reference."""
+"""The table of flags, from which options, values, the help and the reference are made."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Parsed = TypeVar("Parsed", covariant=True)
 
 
 class Group(enum.Enum):
-    """What a flag is about; help and reference show them in this order."""
+    """The subject of a flag; the help and the reference show the groups in this order."""
 
     BASICS = "Basics"
     CLUSTER = "In a cluster"
@@ -25,11 +25,11 @@ class Group(enum.Enum):
 class Flag(Generic[Parsed]):
     """A flag with a value.
 
-    ``parse`` makes the value of a text, and raises ``ValueError`` with a reason in one line;
-    ``default`` is such a text, ``None`` where there is none, or it depends on other flags.
-    ``variable`` of the environment stands in for the flag, ``short`` is its letter. A flag that
-    ``stands_alone`` may be given without a value, in the manner of Go, which is ``true``. The value
-    of a ``secret`` one is taken off the command line of the process once it is read.
+    ``parse`` parses the text of a value, and raises ``ValueError`` with a reason in one line.
+    ``default`` is such a text, or ``None`` if there is no default, or if it depends on other flags.
+    ``variable`` is the environment variable for the flag, ``short`` its letter. A flag that
+    ``stands_alone`` may be given without a value, which means ``true``, as in Go. The value of a
+    ``secret`` flag is hidden from the command line of the process once it is read.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Flag(Generic[Parsed]):
 
 @dataclass(frozen=True, slots=True)
 class Repeated(Generic[Parsed]):
-    """A flag that may be given several times, with another value each time if ``once_each``."""
+    """A flag that may be repeated; with ``once_each`` its values must differ."""
 
     name: str
     group: Group
@@ -68,13 +68,13 @@ Entry = Flag[object] | Repeated[object] | Switch
 
 
 def by_group(table: Sequence[Entry]) -> dict[Group, list[Entry]]:
-    """Return the entries of each group that has any, in the order of the groups."""
+    """Return the entries by group, in the order of the groups; groups without any are omitted."""
     found = {group: [entry for entry in table if entry.group is group] for group in Group}
     return {group: entries for group, entries in found.items() if entries}
 
 
 def shown(entry: Entry) -> str:
-    """Return a flag as people write it."""
+    """Return a flag as users type it."""
     match entry:
         case Repeated():
             return f"--{entry.name}="
@@ -85,6 +85,6 @@ def shown(entry: Entry) -> str:
 
 
 def described(entry: Entry) -> str:
-    """Return what a flag is for, with its default."""
+    """Return the description of a flag, with its default."""
     default = entry.default if isinstance(entry, Flag) else None
     return entry.text if default is None else f"{entry.text} [default: {default}]"

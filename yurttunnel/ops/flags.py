@@ -1,8 +1,8 @@
-"""What flags of several commands have in common: durations, addresses, ports and paths.
+"""Parsers for the flags of several commands: durations, addresses, ports and paths.
 
-Each parser takes the text of one flag and raises ``ValueError`` with a reason in one line; the
-caller adds the name of the flag. They suit the coerce column of ``usage.Options``, too, but
-coerce is not applied to defaults, so a default belongs into the parsed type.
+Each parser takes the text of a flag, and raises ``ValueError`` with a reason in one line; the
+caller adds the name of the flag. They also suit the coerce column of ``usage.Options``, which is
+not applied to defaults, so a default must have the parsed type.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ Value = TypeVar("Value")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?", re.ASCII)
 _SECONDS_OF_UNIT = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, None: 1.0}
 _LONGEST_DURATION = 10 * 365 * 86400.0
-"""Seconds; above it a number is a mistake, and timers begin to overflow."""
+"""The maximum in seconds: a larger number is a mistake, and timers begin to overflow."""
 
 _LONGEST_RESUME_WINDOW = 86400.0
-"""Seconds."""
+"""In seconds."""
 
 _LONGEST_TOKEN_LIFETIME = 365 * 86400.0
-"""Seconds."""
+"""In seconds."""
 
 
 def duration(text: str) -> float:
     """Parse a duration into seconds: ``30``, ``2.5``, ``500ms``, ``30s``, ``5m``, ``12h``, ``7d``.
 
-    Units may be joined from large to small, as Kubernetes flags allow: ``1h30m``. Zero is a
-    duration; whether it makes sense is for the caller to say.
+    Units may be combined from large to small, as in Kubernetes flags: ``1h30m``. Zero is valid;
+    the caller decides whether it makes sense.
     """
     total = 0.0
     position = 0
@@ -74,9 +74,9 @@ def positive_duration(text: str) -> float:
 
 
 def resume_window(text: str) -> float:
-    """Parse how long streams outlive their connection: a duration of at most a day.
+    """Parse the time for which streams outlive a lost connection: a duration of at most a day.
 
-    Whatever they keep in memory is kept so long. The wire could say 49 days.
+    What they buffer stays in memory for that long. The protocol allows 49 days.
     """
     seconds = duration(text)
     if seconds > _LONGEST_RESUME_WINDOW:
@@ -85,7 +85,7 @@ def resume_window(text: str) -> float:
 
 
 def token_lifetime(text: str) -> float:
-    """Parse how long nodes can be enrolled with a join token: from a second to 365 days."""
+    """Parse the lifetime of a join token: from a second to 365 days."""
     seconds = duration(text)
     if not 1 <= seconds <= _LONGEST_TOKEN_LIFETIME:
         raise ValueError(f"{text!r} is no lifetime of a token: give one second to 365 days, as 24h")
@@ -93,7 +93,7 @@ def token_lifetime(text: str) -> float:
 
 
 def switch(text: str) -> bool:
-    """Parse a truth value, in the spellings of Go's ``strconv.ParseBool``."""
+    """Parse a boolean, in the spellings of Go's ``strconv.ParseBool``."""
     for value, spellings in ((True, "1 t T TRUE true True"), (False, "0 f F FALSE false False")):
         if text in spellings.split():
             return value
@@ -101,43 +101,43 @@ def switch(text: str) -> bool:
 
 
 def items(text: str) -> list[str]:
-    """Parse a comma list; empty items are left out."""
+    """Parse a comma-separated list; empty items are omitted."""
     return [item.strip() for item in text.split(",") if item.strip()]
 
 
 class OneOf(Generic[Value]):
-    """The parser of one of some texts, ``choices``, each of which stands for a value."""
+    """The parser for one of several texts, ``choices``, each of which stands for a value."""
 
     def __init__(self, values: Mapping[str, Value]) -> None:
         self.choices = tuple(values)
         self._values = values
 
     def __call__(self, text: str) -> Value:
-        """Return the value of a text."""
+        """Return the value for a text."""
         if text not in self._values:
             raise ValueError(f"{text!r} is none of these: {', '.join(self.choices)}")
         return self._values[text]
 
 
 def one_of(*texts: str) -> OneOf[str]:
-    """Return the parser of one of these texts."""
+    """Return a parser that accepts one of these texts."""
     return OneOf({text: text for text in texts})
 
 
 def member(kind: type[Member]) -> OneOf[Member]:
-    """Return the parser of one of the values of ``kind``."""
+    """Return a parser that accepts one of the values of ``kind``."""
     return OneOf({str(each.value): each for each in kind})
 
 
 def number(text: str) -> int:
-    """Parse a number from 0 on, of at most nine digits."""
+    """Parse a non-negative integer of at most nine digits."""
     if not (text.isascii() and text.isdecimal() and len(text) < 10):
         raise ValueError(f"{text!r} is not a number from 0 on")
     return int(text)
 
 
 def count(text: str) -> int:
-    """Parse a number from 1 on."""
+    """Parse a positive integer."""
     if number(text) < 1:
         raise ValueError(f"{text!r} is not a number from 1 on")
     return int(text)
@@ -149,16 +149,16 @@ def port(text: str) -> int:
 
 
 def host(text: str) -> str:
-    """Parse a host name or address, into its canonical form.
+    """Parse a host name or address, and return its canonical form.
 
-    A zone id (``fe80::1%eth0``) is kept: it says on this machine where to dial or to listen.
+    A zone ID (``fe80::1%eth0``) is kept: on this machine it selects the interface.
     """
     name = parse_host(text.strip())
     return name if "%" in name else str(canonical_host(name))
 
 
 def address(text: str) -> Address:
-    """Parse the address of a machine, into its canonical form."""
+    """Parse an IP address, and return its canonical form."""
     refuse_url(text)
     found = address_in(text.strip())
     if found is None:
@@ -169,14 +169,14 @@ def address(text: str) -> Address:
 def host_port(text: str, default_port: int) -> tuple[str, int]:
     """Parse ``HOST``, ``HOST:PORT``, ``[IPV6]``, ``[IPV6]:PORT`` or a bare IPv6 address.
 
-    ``default_port`` is used where the text names none.
+    ``default_port`` is used if the text has no port.
     """
     name, number = split_optional_port(text.strip())
     return host(name), default_port if number is None else number
 
 
 def listening_address(text: str) -> str:
-    """Parse an address to listen on; the unspecified one means every interface."""
+    """Parse an address to listen on; the unspecified address means every interface."""
     refuse_url(text)
     try:
         return str(ip_address(host(text)))
@@ -189,6 +189,6 @@ def path(text: str) -> Path:
     if not text:
         raise ValueError("it is empty: write a path")
     if text.startswith("~"):
-        # A shell does not in --flag=~/x, and nobody does in a file or a variable.
+        # The shell does not expand it in --flag=~/x, and nothing does in a file or a variable.
         raise ValueError(f"{text!r}: nothing replaces the ~ here: write the whole path")
     return Path(text)

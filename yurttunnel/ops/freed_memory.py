@@ -1,7 +1,7 @@
-"""Memory that this process has freed, given back to the system.
+"""Returns memory that this process has freed to the system.
 
-The allocator of glibc keeps what is free below something that is still in use. TLS handshakes that
-never end take 50 KiB each, so 1,024 of them would leave 50 MiB in the process for good.
+The allocator of glibc keeps free memory that lies below memory in use. Incomplete TLS handshakes
+take 50 KiB each, so after 1,024 of them 50 MiB would stay in the process for good.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 INTERVAL = 15
-"""Seconds between two looks at what is free."""
+"""The interval between two checks, in seconds."""
 
 KEPT = 8 * 1024 * 1024
-"""Bytes that may have been freed since the last time and are kept for what comes next."""
+"""The number of freed bytes that may be kept for reuse."""
 
 
 class _MallInfo2(ctypes.Structure):
@@ -37,9 +37,9 @@ class _MallInfo2(ctypes.Structure):
 
 
 class GlibcHeap:
-    """The heap of this process; raises ``AttributeError`` where the C library is another one.
+    """The heap of this process; raises ``AttributeError`` with a C library other than glibc.
 
-    mallinfo2(3) is there since glibc 2.33.
+    It needs mallinfo2(3), which glibc has since 2.33.
     """
 
     def __init__(self) -> None:
@@ -49,19 +49,19 @@ class GlibcHeap:
         self._trim = library.malloc_trim
 
     def free(self) -> int:
-        """Count the bytes that are free; it does not matter whether they have been given back."""
+        """Return the number of free bytes, whether or not they were returned to the system."""
         free: int = self._info().fordblks
         return free
 
     def resident(self) -> int:
-        """Count the bytes of the whole process that are in memory.
+        """Return the resident memory of the whole process, in bytes.
 
-        It raises ``OSError`` when there is no descriptor to ask by.
+        Raises ``OSError`` when no file descriptor is free to read it.
         """
         return int(Path("/proc/self/statm").read_bytes().split()[1]) * resource.getpagesize()
 
     def give_back(self) -> None:
-        """Return to the system the whole pages that are free."""
+        """Return whole free pages to the system."""
         self._trim(0)
 
 
@@ -74,11 +74,11 @@ def _heap() -> GlibcHeap | None:
 
 
 class FreedMemory(Service):
-    """Gives back what is free on ``heap``, each time that more than :data:`KEPT` may have come.
+    """Returns free memory of ``heap`` to the system when more than :data:`KEPT` was freed.
 
-    That is when so much more is free than at some look since the last time, or, as what comes and
-    goes between two looks shows, so much more is in memory. Without a heap that can it does
-    nothing. It takes 7 ms for 50 MiB.
+    That is the growth of the free memory over its minimum since the last return. Growth of the
+    resident memory since then counts, too: it shows what was allocated and freed between two
+    checks. Without a supported heap it does nothing. Returning 50 MiB takes 7 ms.
     """
 
     _log = Logger()
@@ -110,7 +110,7 @@ class FreedMemory(Service):
                 heap.give_back()
                 self._least_free, self._resident = heap.free(), heap.resident()
         except OSError as error:
-            # All descriptors are in use. The next look will do as well.
+            # No file descriptor is free. The next check will do as well.
             self._log.debug("cannot tell what is in memory: {error}", error=error)
 
     def _defect(self, failure: Failure) -> None:

@@ -1,4 +1,4 @@
-"""The help of a command: what it does, examples, and its flags by what they are about."""
+"""The help of a command: its purpose, examples, and its flags in groups."""
 
 from __future__ import annotations
 
@@ -10,29 +10,28 @@ from dataclasses import dataclass
 from yurttunnel.ops.flag_table import Entry, Group, by_group, described, shown
 
 USUAL = (Group.BASICS, Group.CLUSTER)
-"""What ``--help`` shows; the other groups are for ``--help-all``."""
+"""The groups that ``--help`` shows; ``--help-all`` shows all."""
 
 _LEAST_WIDTH = 40
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """What ``arguments`` of a command do, in words that go on with them."""
+    """An example of ``arguments``, with a description that continues the command line."""
 
     purpose: str
     arguments: str = ""
 
     def command(self, invocation: str) -> str:
-        """Return the line to type; ``invocation`` is how the command is called."""
+        """Return the line to type; ``invocation`` is the name by which the command is called."""
         return f"{invocation} {self.arguments}".rstrip()
 
 
 @dataclass(frozen=True, slots=True)
 class Help:
-    """All that there is to say of a command, which is called by ``invocation``.
+    """The help of a command that is called as ``invocation``.
 
-    ``note`` is for those only who want to know everything; ``words`` are the arguments that belong
-    to no flag.
+    ``note`` appears only in the whole help; ``words`` are the positional arguments.
     """
 
     invocation: str
@@ -43,13 +42,13 @@ class Help:
     words: Sequence[str] = ()
 
     def usual(self, width: int | None = None) -> str:
-        """Return what most people need, and how many flags more there are."""
+        """Return the help that most users need, and the number of further flags."""
         groups = by_group(self.table)
         rest = {group: entries for group, entries in groups.items() if group not in USUAL}
         return self._text([group for group in groups if group in USUAL], _others(rest), width)
 
     def whole(self, width: int | None = None) -> str:
-        """Return everything."""
+        """Return the whole help."""
         return self._text(list(by_group(self.table)), "", width, self.note)
 
     def _text(self, groups: Sequence[Group], others: str, width: int | None, note: str = "") -> str:
@@ -71,7 +70,7 @@ class Help:
         return "\n\n".join(parts) + "\n"
 
     def _example(self, example: Example, width: int) -> str:
-        # The command is not filled: a line that is broken cannot be copied.
+        # The command is not wrapped, so that it can be copied.
         purpose = _filled(f"{example.purpose}:", width, "  ")
         return f"{purpose}\n      {example.command(self.invocation)}"
 

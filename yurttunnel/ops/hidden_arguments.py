@@ -1,4 +1,4 @@
-"""Takes a secret off the command line of this process, where every user of the machine sees it."""
+"""Hides a secret in the command line of this process, which every user of the machine can read."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from pathlib import Path
 _PROCESS = Path("/proc/self")
 
 _ARG_START = 48 - 3
-"""proc_pid_stat(5): arg_start is field 48, and what stands behind the name begins with field 3."""
+"""proc_pid_stat(5): arg_start is field 48; what follows the name begins with field 3."""
 
 _COVERED = re.compile(rb"(sha256:)|[^.]")
-"""What a ``0`` is written over, but for the group: tokens keep their form, and are still parsed."""
+"""The mask; ``0`` stands for the characters of a group, so tokens keep their form and still
+parse."""
 
 
 def hide_argument(secret: str) -> None:
-    """Write something else over each argument that is ``secret``, or ends with ``=secret``.
+    """Overwrite each argument that is ``secret``, or ends with ``=secret``.
 
-    It was seen up to now. What cannot be done, as where there is no ``/proc``, is left undone: who
-    gives a secret as an argument was told that others see it.
+    Until then it was visible. Where it cannot be overwritten, for example without ``/proc``, it
+    stays: the help of the flag warns that others can see it.
     """
     hidden = secret.encode("utf-8", "surrogateescape")
     try:
@@ -28,7 +29,7 @@ def hide_argument(secret: str) -> None:
     except (OSError, ValueError, IndexError):
         return
     if not (place and hidden):
-        return  # The kernel tells a process that may not be looked into nothing of its memory.
+        return  # The kernel hides the memory of a process that is not dumpable even from itself.
     for argument in arguments:
         end = place + len(argument)
         if argument == hidden or argument.endswith(b"=" + hidden):
@@ -37,10 +38,10 @@ def hide_argument(secret: str) -> None:
 
 
 def covered(secret: bytes) -> bytes:
-    """Return what is written over a secret."""
+    """Return the replacement for a secret."""
     return _COVERED.sub(lambda found: found[1] or b"0", secret)
 
 
 def _address_of_arguments(stat: str) -> int:
-    # The name of the program stands in parentheses, and may have some itself.
+    # The name of the program is in parentheses, and may itself have some.
     return int(stat.rpartition(")")[2].split()[_ARG_START])

@@ -1,9 +1,10 @@
-"""Pages for operators, served with the limits that a port for them needs.
+"""An HTTP server for the pages of operators, with limits on time, connections and size.
 
-Clients get a fixed time for a request, few connections with one request each, and small requests.
-Nobody who holds connections keeps others out: the oldest that has sent no request makes room for
-the next one, and so does the oldest that does not take its answer. A probe sends its request at
-once, is answered in the same turn, and counts apart from other pages, so it always gets both.
+Requests are small and have a fixed time, and each connection carries one. Clients that hold
+connections open do not lock others out: when the limit is reached, the oldest connection that has
+sent no request is closed, or the oldest that does not read its response. Probes send their request
+at once, are answered in the same turn of the reactor, and are counted apart from other pages, so
+they always get a connection and a response.
 """
 
 from __future__ import annotations
@@ -31,43 +32,43 @@ from yurttunnel.http.server_connection import ServerConnection
 from yurttunnel.ops.slices import Slices
 
 REQUEST_SECONDS = 15
-"""How long a connection may take to send the head of its request, then its body, and then to read
-the answer."""
+"""The timeout, in seconds, for a connection to send the head of its request; then for the body;
+and then to read the response."""
 
 MAX_UNASKED = 256
-"""Connections at a time whose request has not come. More than a listening socket of Twisted's
-accepts in two turns of the reactor (100 each): whoever sends at once is read before that many newer
-ones can have come."""
+"""The maximum number of connections whose request has not arrived. It is more than a listening
+socket of Twisted accepts in two turns of the reactor (100 each): a request that is sent at once is
+read before so many newer connections can have arrived."""
 
 MAX_ASKED = 64
-"""Connections at a time whose request has a body that is being read, or whose answer is being made
-or taken: some scrapers, probes and people."""
+"""The maximum number of connections whose request body is being read, or whose response is being
+made or sent: enough for some scrapers, probes and people."""
 
 AT_ONCE = 4
-"""Pages that are made in one turn of the reactor, beside those for probes; further ones are made
-one in a turn: the metrics of many nodes take some milliseconds."""
+"""The number of pages made in one turn of the reactor, besides those for probes. After that it is
+one page a turn: the metrics of many nodes take some milliseconds."""
 
 PROBES = ("/healthz", "/livez", "/readyz", "/v1/healthz", "/v1/readyz")
-"""The pages that are always made at once, wherever they are there."""
+"""The pages that are always made at once, where they exist: the probes."""
 
 MAX_ANSWERED = 512
-"""Connections at a time that have their answer, and whose client has not closed them yet; those of
-pages that are no probes count above, too. Beyond that the oldest is closed, which loses nothing
-that the kernel has taken: all of a small answer."""
+"""The maximum number of connections that have their response and that the client has not closed;
+those of pages other than probes also count above. Beyond it the oldest is closed, which loses
+nothing that the kernel has accepted: all of a small response."""
 
 MAX_BODY_BYTES = 16 * 1024
-"""What a client may send as a body."""
+"""The maximum size of a request body."""
 
 _SETTINGS = ServerSettings(
     head_timeout=REQUEST_SECONDS,
     idle_timeout=REQUEST_SECONDS,
     body_timeout=REQUEST_SECONDS,
-    # There is no such body: it has its time once.
+    # Bodies have no such timeout here; the time for a request is limited as a whole.
     min_body_bytes=MAX_BODY_BYTES + 1,
     linger=REQUEST_SECONDS,
-    # Each is in a state that is bounded.
+    # The number of connections is limited in each state.
     max_connections=sys.maxsize,
-    # Whoever sent many requests at once would have all of them answered in one turn.
+    # Pipelined requests would all be answered in one turn of the reactor.
     single_request=True,
 )
 
@@ -83,7 +84,7 @@ TEXT = b"text/plain; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class PageRequest:
-    """A request for one of the pages; of ``path`` each segment is spelled as ``quote`` does it."""
+    """A request for a page; each segment of ``path`` is quoted as by ``quote``."""
 
     head: RequestHead
     path: str
@@ -93,16 +94,16 @@ class PageRequest:
 
     @property
     def parameters(self) -> dict[str, list[str]]:
-        """What stands behind "?", by name."""
+        """The parameters of the query, by name."""
         return parse_qs(self.query, keep_blank_values=True, errors="backslashreplace")
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a page answers with.
+    """The response of a page.
 
-    A ``body`` in pieces is made in slices, as UTF-8. ``fields`` are further ones, or replace what
-    all answers have.
+    A ``body`` in pieces is made in slices, encoded as UTF-8. ``fields`` are added to the header
+    fields that all responses have, or replace them.
     """
 
     content_type: bytes
@@ -112,32 +113,32 @@ class Answer:
 
 
 AnyPage: TypeAlias = Callable[[PageRequest], Answer | Awaitable[Answer]]
-"""Answers whatever method it is asked by."""
+"""Makes the response to a request with any method."""
 
 Pages = Mapping[str, AnyPage]
-"""Pages by their paths; one whose path ends with ``/*`` is for all below that have none."""
+"""Pages by path; a path that ends with ``/*`` matches all paths below it that have no page."""
 
 
 def text(body: str, status: int = 200, fields: Fields = ()) -> Answer:
-    """Answer with text, which may quote what is no UTF-8: names of files."""
+    """Return a plain-text response; ``body`` may contain names of files that are not UTF-8."""
     return Answer(TEXT, body.encode("utf-8", "backslashreplace"), status, fields)
 
 
 def missing(request: PageRequest) -> Answer:
-    """Answer that there is no such page, and where to find those that there are."""
+    """Return a 404 response that names the index of the pages."""
     return text("no such page; / lists those that exist\n", 404)
 
 
 def allowed_methods(methods: Iterable[bytes]) -> tuple[str, Fields]:
-    """Return the sentence and the field that answer, with 405, another method than ``methods``."""
+    """Return the message and the header field of a 405 response that allows ``methods``."""
     allowed = b", ".join(methods)
     return f"only {allowed.decode()} are answered here", ((b"Allow", allowed),)
 
 
 def guarded(pages: Pages, refusal: Callable[[PageRequest], str | None]) -> dict[str, AnyPage]:
-    """Return ``pages`` for those who may ask.
+    """Return ``pages`` with access control.
 
-    ``refusal(request)`` says in one line why somebody may not, ``None`` when he may.
+    ``refusal(request)`` returns the reason, in one line, why a request is refused, or ``None``.
     """
 
     def guard(page: AnyPage) -> AnyPage:
@@ -152,11 +153,11 @@ def guarded(pages: Pages, refusal: Callable[[PageRequest], str | None]) -> dict[
 
 @implementer(IRequestHandler)
 class LimitedSite(HTTPFactory):
-    """The ``pages``, with limits and without an access log, by the time of ``clock``.
+    """An HTTP server for ``pages``, with limits and without an access log; timed by ``clock``.
 
-    At most ``max_unasked`` connections are before the end of a head, and ``max_asked`` after it.
-    With ``serves_probes_alone`` all pages are made at once. Connections that there are when nobody
-    listens any more are served on, until :meth:`close`.
+    At most ``max_unasked`` connections may be before the end of a request's head, and
+    ``max_asked`` after it. With ``serves_probes_alone`` all pages are made at once. When the port
+    stops listening, open connections are still served until :meth:`close`.
     """
 
     _log = Logger()
@@ -175,7 +176,7 @@ class LimitedSite(HTTPFactory):
             MAX_ANSWERED, lambda connection: connection.transport.loseConnection()
         )
         self.pages: Pages = {"/*": missing, **pages}
-        # The nearest first; a path may have thousands of segments that it could be looked for at.
+        # The longest prefix first; a path may have thousands of segments, so they are not tried.
         below = (path for path in self.pages if path.endswith("/*"))
         self._below = sorted(below, key=len, reverse=True)
         self.serves_probes_alone = serves_probes_alone
@@ -183,8 +184,8 @@ class LimitedSite(HTTPFactory):
         self.asked: EvictingSet[Any] = EvictingSet(
             max_asked, lambda transport: transport.abortConnection()
         )
-        """The transports of connections."""
-        # In this turn of the reactor; AT_ONCE once one has been made that had to wait for it.
+        """The transports of connections that have sent the head of a request."""
+        # Pages made in this turn of the reactor; AT_ONCE after a page that had to wait.
         self._made = 0
         self._turns: deque[tuple[object, Callable[[], object]]] = deque()
 
@@ -230,7 +231,7 @@ class LimitedSite(HTTPFactory):
                 answer = await answer
             body = await self._whole(exchange, answer.body)
         except Exception:
-            # Whatever it is, the client waits for an answer; the log has it.
+            # Whatever the error, the client gets a response, and the log the traceback.
             self._log.failure("{path!r} could not be answered", path=request.path)
             body = b"the page could not be made: the log says why\n"
             answer = Answer(TEXT, body, 500)
@@ -248,7 +249,7 @@ class LimitedSite(HTTPFactory):
         return self.pages[path]
 
     async def _whole(self, exchange: IExchange, body: bytes | Iterable[str]) -> bytes:
-        """Return all of ``body``, whose pieces are made while the client waits for them."""
+        """Return all of ``body``; its pieces are made while the client waits."""
         if isinstance(body, bytes):
             return body
         making = self.slices.join(body)
@@ -256,11 +257,11 @@ class LimitedSite(HTTPFactory):
         try:
             return await making
         except CancelledError:
-            # The client has left.
+            # The client has disconnected.
             return b""
 
     def _in_turn(self, transport: object, answer: Callable[[], object]) -> None:
-        """Have ``answer()`` called, now or in a turn of its own if ``transport`` is there then."""
+        """Call ``answer()`` now, or in a later turn if ``transport`` is then still connected."""
         if self._made == AT_ONCE:
             self._turns.append((transport, answer))
             return

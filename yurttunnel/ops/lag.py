@@ -1,4 +1,4 @@
-"""How late the reactor is: the one figure that says that the process has too much to do."""
+"""The lag of the reactor: the figure that shows that the process is overloaded."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _KEPT = 60
 
 
 class ReactorLag(Service):
-    """Measures once a second by how much a timer is late, and keeps the last minute.
+    """Measures once a second how late a timer fires, and keeps the values of the last minute.
 
-    A minute, so that a scrape every 15 or 30 seconds misses no stall and several scrapers see
-    the same.
+    A minute is long enough that a scrape every 15 or 30 seconds misses no stall, and that several
+    scrapers see the same value.
     """
 
     def __init__(self, clock: IReactorTime) -> None:
@@ -24,11 +24,11 @@ class ReactorLag(Service):
         self._call: IDelayedCall | None = None
 
     def worst(self) -> float:
-        """Return the greatest delay of the last minute, in seconds; 0 before the first."""
+        """Return the greatest lag of the last minute, in seconds; 0 before a measurement."""
         return max(self._late, default=0.0)
 
     def latest(self) -> float:
-        """Return the delay that was measured last, in seconds; 0 before the first measurement."""
+        """Return the latest lag, in seconds; 0 before the first measurement."""
         return self._late[-1] if self._late else 0.0
 
     def startService(self) -> None:

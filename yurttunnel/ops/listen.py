@@ -1,7 +1,7 @@
-"""Listening ports, and one line to read when one cannot be had.
+"""Listening ports, and a one-line error when a port cannot be opened.
 
-``twist`` starts services before its reactor runs, and only what fails synchronously there ends
-the process. So nothing here returns a Deferred: each function gives the port, or raises
+``twist`` starts services before its reactor runs, and only a synchronous failure there ends the
+process. So no function here returns a Deferred: each returns the port, or raises
 :class:`CannotListen`.
 """
 
@@ -34,14 +34,14 @@ from yurttunnel.tunnel.direct.reactor import DirectReactor
 from yurttunnel.tunnel.sockets import tune_local_socket
 
 BACKLOG = 1024
-"""Connections that may wait to be accepted. Connecting to a Unix socket whose queue is full
-fails at once (EAGAIN in unix(7)), so a burst has to fit."""
+"""The length of the queue of connections to accept. Connecting to a Unix socket whose queue is full
+fails at once (EAGAIN in unix(7)), so it must be long enough for a burst."""
 
 SOCKET_MODE = 0o660
-"""Of Unix sockets: whoever can open one reaches the nodes."""
+"""The mode of Unix sockets: whoever can connect to one reaches the nodes."""
 
 _LONGEST_PATH = 107
-"""Bytes of a Unix socket's path: ``sun_path`` of unix(7) without its final NUL."""
+"""The maximum length of a Unix socket's path in bytes: ``sun_path`` of unix(7) without its NUL."""
 
 _HINTS = {
     errno.EADDRINUSE: (
@@ -53,10 +53,10 @@ _HINTS = {
 
 
 class CannotListen(SystemExit):
-    """A listener that the command line asks for cannot be had.
+    """A port that the command line requires cannot be opened.
 
-    As a ``SystemExit`` whose code is a sentence it ends a starting process with that sentence
-    on stderr, status 1 and no traceback.
+    As a ``SystemExit`` with a message as its code, it ends a starting process with that message on
+    stderr, status 1 and no traceback.
     """
 
     def __init__(self, flag: str, reason: str) -> None:
@@ -73,19 +73,18 @@ def listen_tcp(
     backlog: int = BACKLOG,
     tune: Callable[[socket.socket], None] = tune_local_socket,
 ) -> IListeningPort:
-    """Listen on an address and a port; raises :class:`CannotListen` that names ``flag``.
+    """Listen on an address and a port; raise :class:`CannotListen`, which names ``flag``.
 
-    Connections inherit the options that ``tune`` sets, as Linux copies those of the listening
-    socket.
+    Connections inherit the options that ``tune`` sets: Linux copies those of the listening socket.
     """
     try:
-        # Any protocol factory will do; the annotation of listenTCP is narrower.
+        # Any protocol factory works; the annotation of listenTCP is narrower.
         listening = reactor.listenTCP(port, cast(ServerFactory, factory), backlog, host)
     except CannotListenError as error:
         where = join_authority(host, port)
         raise CannotListen(flag, f"cannot listen on {where}: {_hint(error)}") from None
     if IFileDescriptor.providedBy(listening):
-        # By its own descriptor: there may be no other one left.
+        # Set through its own descriptor: there may be no free one to duplicate it.
         lent = socket.socket(fileno=listening.fileno())
         try:
             tune(lent)
@@ -102,10 +101,10 @@ def listen_unix(
     mode: int = SOCKET_MODE,
     backlog: int = BACKLOG,
 ) -> IListeningPort:
-    """Listen on a Unix socket; raises :class:`CannotListen` that names ``flag``.
+    """Listen on a Unix socket; raise :class:`CannotListen`, which names ``flag``.
 
-    A socket that nobody listens on any more is replaced; the file is removed when the port
-    stops listening. The file never has more rights than ``mode``.
+    A stale socket, which no process listens on, is replaced. The file is removed when the port
+    stops listening. Its permissions never exceed ``mode``.
     """
     if len(os.fsencode(path)) > _LONGEST_PATH:
         raise CannotListen(flag, f"{path} is longer than {_LONGEST_PATH} bytes: shorten the path")
@@ -129,11 +128,12 @@ def listen_unix(
 
 
 def _hint(error: CannotListenError) -> str:
-    """Return what to do about an error where that can be known, else what the system says."""
+    """Return how to fix an error if that is known, else the system's message."""
     reason = error.socketError
     number = getattr(reason, "errno", None)
     if error.interface is None:
-        # A path: nothing listens there, as has been tried, so the rest is about its directory.
+        # For a path, the check for a stale socket has shown that no process listens on it, so any
+        # other error is about its directory.
         return getattr(reason, "strerror", None) or str(reason)
     if number == errno.EADDRNOTAVAIL:
         return f"this machine has no such address: choose one of its own, {listed(own_addresses())}"
@@ -156,31 +156,31 @@ def _remove_stale_socket(flag: str, path: str) -> None:
             os.unlink(path)
             return
         except BlockingIOError:
-            pass  # Somebody listens who is too busy to accept.
+            pass  # A process listens on it and is too busy to accept.
     raise CannotListen(flag, f"another process listens on {path}: stop it, or choose another path")
 
 
 class _UnixPort(unix.Port):
-    """A port that removes its file when it stops, if the file is still there and still its own.
+    """A Unix port that removes its file when it stops, if the path still refers to that file.
 
-    Twisted's removes whatever is there, and never finishes to stop when nothing is.
+    Twisted's port removes whatever is at the path, and never finishes stopping if there is nothing.
     """
 
     _file: tuple[int, int] | None = None
 
     def startListening(self) -> None:
-        """Listen, and note which file that made."""
+        """Listen, and remember the identity of the file that was created."""
         super().startListening()
         self._file = self._identify()
 
     def stopListening(self, connDone: Failure = connectionDone) -> Deferred[None] | None:
-        """Remove the file now, since before the reactor runs nothing later happens, and close."""
+        """Close, and remove the file now: before the reactor runs, nothing scheduled happens."""
         self._remove_file()
         return super().stopListening(connDone)  # type: ignore[no-any-return] # Twisted's has no types
 
     def connectionLost(self, reason: Failure) -> None:
         self._remove_file()
-        # Past the parent, which would remove the file in its own way.
+        # Skip the parent's method, which would remove the file in its own way.
         tcp.Port.connectionLost(self, reason)
 
     def _remove_file(self) -> None:

@@ -1,4 +1,4 @@
-"""Logging beyond ``twisted.logger``: libraries that use stdlib logging, and floods of warnings."""
+"""Logging beyond ``twisted.logger``: stdlib logging of libraries, and floods of warnings."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _LEVELS: tuple[tuple[int, LogLevel], ...] = (
 
 
 class TwistedLogHandler(logging.Handler):
-    """Passes records of stdlib ``logging`` on to ``twisted.logger``, under the same name."""
+    """Forwards records of stdlib ``logging`` to ``twisted.logger``, under the same name."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Pass ``record`` on; a traceback that it carries goes with it."""
+        """Forward ``record``, with its traceback if it has one."""
         try:
             fields: dict[str, object] = {"text": record.getMessage()}
             if record.exc_info is not None and record.exc_info[1] is not None:
@@ -44,9 +44,9 @@ def _level_of(record: logging.LogRecord) -> LogLevel:
 
 
 def forward_standard_logging(level: int = logging.WARNING) -> Callable[[], None]:
-    """Show what libraries log by stdlib ``logging``, from ``level`` on; ``twist`` drops it.
+    """Log what libraries log through stdlib ``logging`` at ``level`` or above; ``twist`` drops it.
 
-    Called once while a command is composed. Returns a function that ends the forwarding.
+    Called once while a command is set up. Returns a function that ends the forwarding.
     """
     handler = TwistedLogHandler(level)
     root = logging.getLogger()
@@ -55,7 +55,7 @@ def forward_standard_logging(level: int = logging.WARNING) -> Callable[[], None]
 
 
 SUPPRESSED = " ({suppressed} more like this were not shown)"
-"""What :class:`RateLimitedLog` adds to the format of a message."""
+"""The text that :class:`RateLimitedLog` appends to the format of a message."""
 
 
 @dataclass(slots=True)
@@ -65,12 +65,11 @@ class _Recent:
 
 
 class RateLimitedLog:
-    """Shows a warning that strangers can cause, but not as often as they cause it.
+    """Rate-limits warnings that strangers can cause, such as failed handshakes and denied dials.
 
-    For refused handshakes, denied dials and the like: of all warnings with the same ``format``
-    one is shown every ``seconds``, and the next one that is shown says how many were not. The
-    fields may differ, so ``format`` must be a literal; then there is one entry for each place
-    in the code and no more.
+    Of all warnings with the same ``format`` one is logged every ``seconds``; the next one that is
+    logged has the number of those suppressed. Fields may differ, so ``format`` must be a literal:
+    the limiter then has one entry for each place in the code.
     """
 
     def __init__(self, clock: IReactorTime, log: Logger, seconds: float = 60.0) -> None:
@@ -80,15 +79,15 @@ class RateLimitedLog:
         self._recent: dict[str, _Recent] = {}
 
     def warn(self, format: str, **fields: object) -> None:
-        """Log ``format``, filled with ``fields``, unless it was logged a moment ago."""
+        """Log ``format``, filled with ``fields``, as a warning, unless it was logged recently."""
         self._show(LogLevel.warn, format, fields)
 
     def error(self, format: str, **fields: object) -> None:
-        """Log what somebody has to mend, in the same way."""
+        """Log an error, which needs an operator, with the same rate limit."""
         self._show(LogLevel.error, format, fields)
 
     def info(self, format: str, **fields: object) -> None:
-        """Log what is no reason to worry, in the same way."""
+        """Log information with the same rate limit."""
         self._show(LogLevel.info, format, fields)
 
     def _show(self, level: LogLevel, format: str, fields: dict[str, object]) -> None:

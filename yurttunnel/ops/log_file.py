@@ -1,8 +1,8 @@
-"""The file of the log, whose reader may stop: the process does not stop with it.
+"""The file of the log, which never blocks the process when its reader stops reading.
 
-A pipe that nobody reads any more, as when what collects logs hangs or a terminal is held by Ctrl-S,
-takes 64 KiB, and then a write never ends. So a line is written at once where the kernel takes it at
-once, which is nearly always. Else it waits, and a thread writes; what there is no room for is lost.
+When a log collector hangs, or a terminal is paused with Ctrl-S, a pipe accepts 64 KiB and then a
+write blocks. So a line is written directly if the kernel accepts it without blocking, which is
+nearly always. Otherwise it is queued and written by a thread; lines that exceed the queue are lost.
 """
 
 from __future__ import annotations
@@ -14,23 +14,24 @@ import threading
 import time
 
 MAX_WAITING = 1024 * 1024
-"""Bytes of lines that may wait, beside those that are being written."""
+"""The maximum size of queued lines in bytes, besides those that are being written."""
 
 CLOSE_TIMEOUT = 1.0
-"""Seconds in which the lines that wait have to be written when the process stops."""
+"""The time in seconds to write the queued lines when the process stops."""
 
 _AT_ONCE = select.PIPE_BUF
-"""Bytes that can be written without waiting to a pipe that poll(2) calls writable (pipe(7))."""
+"""The number of bytes that a pipe accepts without blocking when poll(2) reports it writable
+(pipe(7))."""
 
 _RETRY = 0.05
-"""Seconds until the next try where poll(2) calls writable what takes nothing."""
+"""The delay in seconds before a retry when poll(2) reports writable and nothing is accepted."""
 
 
 def _open_again(descriptor: int) -> int:
-    """Open a pipe or a terminal once more, not blocking; else give ``descriptor`` itself.
+    """Open a pipe or a terminal again as non-blocking; otherwise return ``descriptor`` itself.
 
-    A terminal blocks where it has less room than the line is long, though poll(2) calls it
-    writable. ``descriptor`` stays blocking: it is shared with other processes.
+    A terminal blocks when its free space is smaller than the line, although poll(2) reports it
+    writable. ``descriptor`` itself stays blocking: other processes share it.
     """
     if not (os.isatty(descriptor) or stat.S_ISFIFO(os.fstat(descriptor).st_mode)):
         return descriptor
@@ -43,33 +44,33 @@ def _open_again(descriptor: int) -> int:
 
 
 class LogFile:
-    """Writes to ``descriptor``, which stays open; may be used by any thread.
+    """Writes to ``descriptor``, which stays open; thread-safe.
 
-    Nothing but the kernel's buffer is between the caller and the file as long as that has room.
+    While the file accepts data, nothing is buffered outside the kernel.
     """
 
     def __init__(self, descriptor: int) -> None:
         self.lost = 0
-        """Lines that could not be written, since the process started."""
+        """The number of lines lost since the process started."""
         self.problem = ""
-        """Why lines were lost last."""
+        """Why lines were last lost."""
         self._given = descriptor
         self._use(_open_again(descriptor))
-        # Whoever has it may come back: an object that is freed meanwhile may have something to log.
+        # Reentrant: an object that is freed while the lock is held may log something.
         self._lock = threading.RLock()
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
-        # What was written last is no end of a line; and nobody writes the rest of that line.
+        # The last write ended within a line, and the rest of that line will not be written.
         self._within_line = self._cut = False
         self._thread: threading.Thread | None = None
 
     @property
     def keeps_up(self) -> bool:
-        """Nothing waits."""
+        """Return whether nothing is queued."""
         return self._thread is None
 
     def write(self, line: bytes) -> None:
-        """Write ``line``, with its end, now or as soon as that can be."""
+        """Write ``line``, which includes its line end, now or as soon as possible."""
         with self._lock:
             rest = line if self._thread is not None else self._write_at_once(line)
             if not rest:
@@ -84,12 +85,12 @@ class LogFile:
                 self._start_thread()
 
     def close(self) -> None:
-        """Give what waits a last, short time; what comes later goes to the given descriptor."""
+        """Flush the queue within a short time; later lines go to the original descriptor."""
         thread = self._thread
         if thread is not None:
             thread.join(CLOSE_TIMEOUT)
         with self._lock:
-            # A thread that still writes needs it.
+            # A thread that is still writing needs it.
             if self._thread is None and self._descriptor != self._given:
                 os.close(self._descriptor)
                 self._use(self._given)
@@ -100,13 +101,13 @@ class LogFile:
         self._writable.register(descriptor, select.POLLOUT)
 
     def _write_at_once(self, data: bytes) -> bytes:
-        """Write as much as does not wait; return the rest."""
+        """Write as much as is accepted without blocking; return the rest."""
         data = self._on_a_line_of_its_own(data)
         try:
             while data and self._writable.poll(0):
                 data = self._write_some(data)
         except BlockingIOError:
-            # A terminal without room for the end of a line, or another process was quicker.
+            # A terminal has no room for the rest of a line, or another process wrote first.
             return data
         except OSError as error:
             self._lose(1, os.strerror(error.errno or 0))
@@ -115,18 +116,18 @@ class LogFile:
         return data
 
     def _write_some(self, data: bytes) -> bytes:
-        """Write what is taken of ``data``; return the rest."""
+        """Write a part of ``data``; return the rest."""
         written = os.write(self._descriptor, data[:_AT_ONCE])
         self._within_line = not data.startswith(b"\n", written - 1)
         return data[written:]
 
     def _on_a_line_of_its_own(self, line: bytes) -> bytes:
-        """Return ``line``, behind an end for the one before it if a full disk has cut that off."""
+        """Return ``line``, after a line end if a full disk has truncated the line before it."""
         cut, self._cut = self._cut, False
         return b"\n" + line if cut else line
 
     def _start_thread(self) -> None:
-        """Have a thread write what waits."""
+        """Start the thread that writes the queue."""
         thread = threading.Thread(target=self._write_waiting, name="log", daemon=True)
         try:
             thread.start()
@@ -137,7 +138,7 @@ class LogFile:
             self._thread = thread
 
     def _write_waiting(self) -> None:
-        """Write until nothing waits any more; in the thread."""
+        """Write until the queue is empty; runs in the thread."""
         while lines := self._take():
             for number, line in enumerate(lines):
                 try:
@@ -156,14 +157,14 @@ class LogFile:
             return lines
 
     def _write_in_time(self, data: bytes) -> None:
-        """Write all of ``data``, whenever that can be."""
+        """Write all of ``data``, however long it takes."""
         data = self._on_a_line_of_its_own(data)
         while data:
             self._writable.poll()
             try:
                 data = self._write_some(data)
             except BlockingIOError:
-                # As above: poll(2) may go on calling it writable, so this thread has to sleep.
+                # As above: poll(2) may keep reporting it writable, so this thread must sleep.
                 time.sleep(_RETRY)
 
     def _lose(self, lines: int, problem: str) -> None:

@@ -1,4 +1,4 @@
-"""Keeping the log readable, and the disk free, while something fails again and again."""
+"""A limit that keeps the log readable, and the disk free, while something fails repeatedly."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from twisted.logger import ILogObserver, LogEvent, LogLevel
 from zope.interface import implementer
 
 MOST_SHOWN = 20
-"""How many messages of one place in the code are shown in a period."""
+"""The maximum number of messages from one place in the code in a period."""
 
 PERIOD = 60.0
-"""Seconds."""
+"""The length of a period, in seconds."""
 
 MOST_PLACES = 1000
-"""Of how many places is known what they have shown; those that are quiet are forgotten first."""
+"""The maximum number of places to keep counts for; the least recent are forgotten first."""
 
 _LIMITED = frozenset((LogLevel.warn, LogLevel.error, LogLevel.critical))
 
@@ -29,13 +29,13 @@ class _Shown:
 
 @implementer(ILogObserver)
 class FloodLimit:
-    """Passes events on to ``observer``, but no floods of warnings and errors.
+    """Forwards events to ``observer``, and limits floods of warnings and errors.
 
-    Whatever breaks for each connection, each request or each node would otherwise fill the log
-    with the same, each time perhaps with a traceback. Of those from one place, which is to say
-    with one namespace and one format, :data:`MOST_SHOWN` are passed on in a period, and the first
-    one after it says how many were not. What is said of single requests (``info``) is the record
-    of what went on, and passes.
+    What fails for every connection, request or node would otherwise fill the log with the same
+    message, possibly each time with a traceback. From one place in the code, which is one
+    namespace and format, :data:`MOST_SHOWN` messages are forwarded in a period; the first one after
+    the period has the number of those suppressed. Messages at ``info`` about single requests are an
+    access log, and always pass.
     """
 
     def __init__(self, observer: ILogObserver) -> None:
@@ -44,7 +44,7 @@ class FloodLimit:
 
     def __call__(self, event: LogEvent) -> None:
         """See :class:`ILogObserver`."""
-        # Lines that go to sys.stderr, which have that field, belong together.
+        # Lines written to sys.stderr, which have that field, count as one place.
         if event.get("log_level") not in _LIMITED or "log_io" in event:
             self._observer(event)
             return
@@ -55,13 +55,13 @@ class FloodLimit:
         shown.count += 1
         suppressed, shown.suppressed = shown.suppressed, 0
         if suppressed and event.get("log_format"):
-            # A message may say already how many others like it there were; these came after it.
+            # The message may already have a count of suppressed ones; these came after it.
             text = event["log_format"] + " ({flood} more from this place were not shown)"
             event = {**event, "log_format": text, "flood": suppressed}
         self._observer(event)
 
     def _shown_of(self, event: LogEvent) -> _Shown:
-        """Find what the event's place has shown in its period, which may begin now."""
+        """Return the counts of the event's place in its period, which may begin now."""
         place = event.get("log_namespace"), event.get("log_format")
         now = float(event.get("log_time") or 0)
         shown = self._places.get(place)
@@ -69,7 +69,7 @@ class FloodLimit:
             shown = self._places[place] = _Shown(now)
             if len(self._places) > MOST_PLACES:
                 self._places.popitem(last=False)
-        # The clock of the machine may have been set back.
+        # The machine's clock may have been set back.
         elif not 0 <= now - shown.since < PERIOD:
             shown.since, shown.count = now, 0
         self._places.move_to_end(place)

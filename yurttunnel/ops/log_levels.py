@@ -1,4 +1,4 @@
-"""Which messages the process shows: from which level on, and whether those of single requests."""
+"""Which messages are logged: the lowest level, and whether single requests are logged."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from twisted.logger import ILogFilterPredicate, LogEvent, Logger, LogLevel, Pred
 from zope.interface import implementer
 
 REQUESTS = "yurttunnel.server.requests"
-"""The namespace of messages of which there is one for each request, however many come."""
+"""The namespace of the messages of the access log: one for each request, without rate limit."""
 
 _OF_TWISTED = ("twisted.", "log_legacy")
-"""What the namespaces of Twisted's own messages begin with. Below warnings they are of use to find
-defects: "starting on", "Main loop terminated"."""
+"""The prefix of the namespaces of Twisted's own messages. Below warnings they only help debugging:
+"starting on", "Main loop terminated"."""
 
 WHOLE_LINE = "{line}"
-"""The format of messages that are put together already: their text is in the field ``line``."""
+"""The format of messages that are already formatted, as the field ``line``."""
 
 
 class _RequestLogger(Logger):
-    """A logger that is given levels only: to look each time whether it is one takes long."""
+    """A logger that skips the check that its level is a valid one, which takes long."""
 
     def emit(self, level: LogLevel, format: str | None = None, **fields: object) -> None:
         self.observer(
@@ -37,7 +37,7 @@ class _RequestLogger(Logger):
 
 
 request_log = _RequestLogger(namespace=REQUESTS)
-"""What those are logged with. It stays in a module: a class would give it its own namespace."""
+"""The logger of :data:`REQUESTS`. It is not a class attribute: that would change its namespace."""
 
 _DEBUG_VERBOSITY = 4
 _REQUESTS_VERBOSITY = 2
@@ -45,12 +45,11 @@ _REQUESTS_VERBOSITY = 2
 
 @implementer(ILogFilterPredicate)
 class ShownLevels:
-    """Lets through messages from ``level`` on, those of :data:`REQUESTS` only with ``requests``.
+    """Filters messages by ``level``, and those of :data:`REQUESTS` by ``requests``.
 
-    Without ``requests``, what goes wrong with single requests is still shown: warnings and worse.
-    Of Twisted's own messages those are, too, and all with the level ``debug``.
-    Both can be changed while the process runs, by :meth:`set`, and for a while by
-    :meth:`set_for_now`.
+    Without ``requests``, only warnings and worse about single requests are logged. The same holds
+    for Twisted's own messages, unless the level is ``debug``. Both settings can be changed while
+    the process runs, by :meth:`set`, and temporarily by :meth:`set_for_now`.
     """
 
     def __init__(self) -> None:
@@ -58,21 +57,21 @@ class ShownLevels:
         self.set(LogLevel.info, requests=True)
 
     def set(self, level: LogLevel, requests: bool) -> None:
-        """Show what is of ``level``, a constant of ``LogLevel``, or worse.
+        """Log messages of ``level``, a constant of ``LogLevel``, or worse.
 
-        Another one that is there for now stays until it ends.
+        A temporary level stays in effect until it ends.
         """
         self.usual = level, requests
         if not self._for_now:
             self._show(level, requests)
 
     def set_for_now(self, level: LogLevel, requests: bool) -> None:
-        """Show what is of ``level`` until :meth:`go_back`."""
+        """Log messages of ``level`` or worse until :meth:`go_back`."""
         self._for_now = True
         self._show(level, requests)
 
     def go_back(self) -> None:
-        """Show the usual again."""
+        """Return to the configured level."""
         self._for_now = False
         self._show(*self.usual)
 
@@ -86,11 +85,11 @@ class ShownLevels:
         )
 
     def set_verbosity(self, verbosity: int) -> None:
-        """Show what klog of Kubernetes' programs, and so yurttunnel 1.2, shows with ``--v``."""
+        """Set the level that ``--v`` of klog means in Kubernetes' programs and yurttunnel 1.2."""
         level = LogLevel.debug if verbosity >= _DEBUG_VERBOSITY else LogLevel.info
         self.set(level, requests=verbosity >= _REQUESTS_VERBOSITY)
 
-    # A constant of PredicateResult; they have no types.
+    # Returns a constant of PredicateResult, which has no type.
     def __call__(self, event: LogEvent) -> Any:
         """See :class:`ILogFilterPredicate`."""
         namespace = event.get("log_namespace") or ""
@@ -108,4 +107,4 @@ def _from(lowest: LogLevel) -> frozenset[LogLevel]:
 
 
 shown_levels = ShownLevels()
-"""Those of this process, which has one log (``twisted.logger.globalLogPublisher``)."""
+"""The filter of this process, which has one log (``twisted.logger.globalLogPublisher``)."""

@@ -1,4 +1,4 @@
-"""How messages are written: as lines for people, or as JSON for programs that collect logs."""
+"""The output formats of the log: lines for people, or JSON for log collectors."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ from yurttunnel.ops.log_floods import FloodLimit
 from yurttunnel.ops.log_levels import WHOLE_LINE, ShownLevels
 
 _NO_FIELDS = frozenset(
-    # Those of every line, what Twisted adds for observers of its old kind, and that of WHOLE_LINE,
-    # which is the message.
+    # The fields that each line shows anyway, those that Twisted adds for its legacy observers, and
+    # that of WHOLE_LINE, which is the message.
     ("time", "level", "namespace", "message", "traceback", "format", "isError", "system", "line")
 )
 
 _ESCAPED = {number: f"\\x{number:02x}" for number in (*range(32), *range(127, 160))}
-# Between the lines of one message, as Twisted writes them.
+# The separator of the lines of one message, as in Twisted.
 del _ESCAPED[ord("\n")], _ESCAPED[ord("\t")]
 
 
 def text_line(event: LogEvent) -> str | None:
-    r"""Format ``event`` as ``time [namespace#level] message``, a traceback below it, indented.
+    r"""Format ``event`` as ``time [namespace#level] message``, followed by an indented traceback.
 
-    Control characters are written as ``\xNN``: what strangers have sent may be quoted in a
-    message, and must neither move a terminal's cursor nor begin a line. ``None`` for an event
+    Control characters are written as ``\xNN``: a message may quote what strangers have sent, which
+    must neither move a terminal's cursor nor start a new line. Returns ``None`` for an event
     without a message.
     """
     line: str | None
     if event.get("log_format") == WHOLE_LINE:
-        # As below, without a look at what else there could be in the format and in the event.
+        # The fast path, which equals what follows for these events.
         origin = f"{event['log_namespace']}#{event['log_level'].name}"
         text = event["line"].replace("\n", "\n\t")
         line = f"{_time_in_text(event['log_time'])} [{origin}] {text}\n"
@@ -55,18 +55,17 @@ def text_line(event: LogEvent) -> str | None:
         line = formatEventAsClassicLogText(event, _time_in_text)
     if line is None or line[:-1].isprintable():
         return line
-    # Surrogates, which bytes that are no UTF-8 have become, cannot be written to a file.
+    # Surrogates, which stand for bytes that are not UTF-8, cannot be written to a file.
     return line.translate(_ESCAPED).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def json_line(event: LogEvent) -> str | None:
     """Format ``event`` as one JSON object (RFC 8259) on a line, in ASCII.
 
-    ``time`` is in UTC (ISO 8601), ``level`` one of debug, info, warn, error and critical,
-    ``namespace`` the part of the program and ``message`` the text that people would get. Beside
-    them are the event's fields that are texts, numbers or truth values, such as ``node`` and
-    ``request_id``. ``traceback`` is there when an error is reported. ``None`` for an event
-    without a message.
+    ``time`` is in UTC (ISO 8601); ``level`` is debug, info, warn, error or critical; ``namespace``
+    is the part of the program; ``message`` is the text as in the other format. Fields of the event
+    that are strings, numbers or booleans, such as ``node`` and ``request_id``, are added. An event
+    with an error has ``traceback``. Returns ``None`` for an event without a message.
     """
     message, failure = formatEvent(event), event.get("log_failure")
     if not message and failure is None:
@@ -88,14 +87,14 @@ def json_line(event: LogEvent) -> str | None:
 
 
 FORMATS: dict[str, Callable[[LogEvent], str | None]] = {"text": text_line, "json": json_line}
-"""What ``--log-format`` may be."""
+"""The values of ``--log-format``."""
 
 
 @implementer(ILogObserver)
 class LogOutput:
-    """Writes events to ``file``, in one of :data:`FORMATS`, and tells when lines are lost.
+    """Writes events to ``file``, in one of :data:`FORMATS`, and logs how many lines were lost.
 
-    While they are, it is the status page that shows it.
+    While lines are being lost, the status page shows that.
     """
 
     _log = Logger()
@@ -114,7 +113,7 @@ class LogOutput:
         file = self._file
         lost = file.lost
         file.write(line.encode("utf-8", "backslashreplace"))
-        # What is said here comes back here: what it depends on is set before.
+        # The message below comes back to this method: set first what that depends on.
         if file.lost != self._lost_before and not self._losing:
             self._losing = True
             self._log.warn(
@@ -132,13 +131,13 @@ def take_over_log(
     verbosity: int | None,
     levels: ShownLevels,
 ) -> None:
-    """Have ``twist`` write its log in one of :data:`FORMATS`, as far as ``levels`` shows it.
+    """Make ``twist`` write its log in one of :data:`FORMATS`, filtered by ``levels``.
 
-    ``twist`` are its own options. It begins to log by what they say after the services have been
-    started, so that nothing is written in another form before. It has parsed its ``--log-format``
-    by now, but does not say whether that was given, and its default is its own JSON where there
-    is no terminal; so ``format`` counts alone. Its ``--log-level`` counts where ``verbosity`` is
-    ``None``, and its ``--log-file`` always.
+    ``twist`` are its own options. It starts logging after the services have started, so nothing is
+    written in another format before. It has parsed its ``--log-format`` by now without recording
+    whether the flag was given, and defaults to its own JSON if there is no terminal; so only
+    ``format`` counts. Its ``--log-level`` applies if ``verbosity`` is ``None``, and its
+    ``--log-file`` always.
     """
     if verbosity is None:
         levels.set(twist["logLevel"], requests=True)
@@ -147,34 +146,34 @@ def take_over_log(
 
     def observer(file: IO[Any] | None) -> ILogObserver:
         log_file = LogFile(_descriptor(file))
-        # Behind what stops the services, which have something to say.
+        # Registered after what stops the services, which still log.
         twist["reactor"].addSystemEventTrigger("after", "shutdown", log_file.close)
         limited = FloodLimit(LogOutput(log_file, FORMATS[format]))
         return FilteringLogObserver(limited, [levels])
 
     twist["logFormat"] = format
     twist["fileLogObserverFactory"] = observer
-    # Its own filter is before ours and cannot be changed later.
+    # Twist's own filter comes before ours and cannot be changed later.
     twist["logLevel"] = LogLevel.debug
 
 
 def _descriptor(file: IO[Any] | None) -> int:
-    """Return where to write; there is no file where the process was begun without (``2>&-``)."""
+    """Return the descriptor to write to; a process may lack that file (``2>&-``)."""
     if file is None:
-        # For good: whatever had its number later would get the log.
+        # Kept open for good: otherwise whatever got its number later would receive the log.
         return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     file.flush()
     return file.fileno()
 
 
 def _time_in_text(when: float | None) -> str:
-    """Return the time of an event as Twisted writes it, to the second."""
+    """Return the time of an event in Twisted's format, to the second."""
     return formatTime(when) if when is None else _second_in_text(int(when))
 
 
 @lru_cache(1)
 def _second_in_text(when: int) -> str:
-    """Return a second; most lines are of the same one as the line before."""
+    """Format a second; cached because most lines share the second of the line before."""
     return formatTime(when)
 
 
@@ -187,7 +186,7 @@ def _time(event: LogEvent) -> str | None:
 
 
 def _is_simple(value: object) -> bool:
-    """Return whether JSON has ``value``; infinity and NaN it has not."""
+    """Return whether JSON can represent ``value``; it cannot represent infinity and NaN."""
     if isinstance(value, float):
         return math.isfinite(value)
     return value is None or isinstance(value, str | int | bool)

@@ -1,7 +1,7 @@
-"""Objects that are there for long, which the collector of garbage need not look at again and again.
+"""Excludes long-lived objects from repeated garbage collection.
 
-A full collection looks at all there are, and stops the process meanwhile: for 50 ms where that
-serves 1,000 Services with 10,000 endpoints. What a scrape makes of so many brings one about.
+A full collection visits all objects, and stops the process meanwhile: for 50 ms in a process that
+serves 1,000 Services with 10,000 endpoints. A scrape of so many allocates enough to trigger one.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from collections.abc import Callable, Mapping
 from twisted.application.service import Service
 
 LONGEST = 0.01
-"""Seconds that a full collection may take before what it has left is set aside: as long as some
-pieces of a page (:data:`yurttunnel.ops.slices.SLICE_SECONDS`)."""
+"""The duration in seconds of a full collection after which the surviving objects are frozen: as
+long as some pieces of a page (:data:`yurttunnel.ops.slices.SLICE_SECONDS`)."""
 
 GROWTH = 2
-"""How many times as much may have been set aside as when all had been looked at."""
+"""The growth of the number of frozen objects after which all are collected again."""
 
 _FULL = 2
 """The generation of a full collection."""
 
 
 class LongLived(Service):
-    """Sets aside what a full collection has left that took long, so that the next ones do not.
+    """Freezes the objects that survive a long full collection, so that later ones are short.
 
-    What is set aside goes when nobody refers to it any more; only what refers to itself, in a
-    circle, stays until all is looked at again. That comes when :data:`GROWTH` times as much has
-    been set aside, what has gone since included, as there was the last time. ``elapsed()`` is a
-    clock in seconds. Of several in a process, as in the quickstart, the first one sees to that.
+    A frozen object is freed when it is no longer referenced; only reference cycles stay until all
+    objects are unfrozen and collected. That happens when the number of frozen objects, counting
+    those freed since, is :data:`GROWTH` times what it was the last time. ``elapsed()`` is a clock
+    in seconds. If a process has several of these, as the quickstart does, only the first one works.
     """
 
     def __init__(self, elapsed: Callable[[], float] = time.perf_counter) -> None:
         self._elapsed = elapsed
         self._began: float | None = None
-        # How much has been set aside; 0 where the next full collection looks at all.
+        # The number of frozen objects; 0 when the next full collection visits all.
         self._aside = self._most = 0
 
     def startService(self) -> None:
@@ -43,7 +43,7 @@ class LongLived(Service):
         gc.callbacks.append(self._told)
 
     def stopService(self) -> None:
-        """Have all looked at, as before."""
+        """Unfreeze all objects."""
         super().stopService()
         if self._told in gc.callbacks:
             gc.callbacks.remove(self._told)
@@ -51,7 +51,7 @@ class LongLived(Service):
         self._look_at_all()
 
     def _told(self, phase: str, about: Mapping[str, int]) -> None:
-        """Take what the collector tells, which works in any thread."""
+        """Handle a callback of the garbage collector, which may run in any thread."""
         if about["generation"] != _FULL or not self._is_first:
             return
         if phase == "start":
@@ -67,7 +67,7 @@ class LongLived(Service):
         return next(ours, None) == self._told
 
     def _set_aside(self) -> None:
-        # What the collection has looked at; to count all that is set aside would take longer.
+        # The number of objects visited; counting all that are frozen would take longer.
         self._aside += len(gc.get_objects())
         gc.freeze()
         if not self._most:

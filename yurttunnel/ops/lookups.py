@@ -1,7 +1,7 @@
-"""Lookups of names by the system's resolver, which nobody waits for when the process ends.
+"""Name lookups by the system's resolver that do not delay the end of the process.
 
-It can take half a minute where no name server answers, and cannot be interrupted. Twisted has it
-work in threads of the reactor's pool, which it waits for at the end of the process.
+A lookup can take half a minute if no name server responds, and cannot be interrupted. Twisted
+runs it in the reactor's thread pool, which must finish before the process can exit.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from yurttunnel.tunnel.host_names import in_ascii
 from yurttunnel.tunnel.reactor import IReactor
 
 MOST_LOOKUPS = 64
-"""That are under way; a name of which one is has no other. Beyond that names have no addresses."""
+"""The maximum number of concurrent lookups; a name has one at a time. Beyond it, lookups return no
+addresses."""
 
 THREAD = "yurttunnel lookup"
 
@@ -35,27 +36,27 @@ _FAMILIES = {IPv4Address: socket.AF_INET, IPv6Address: socket.AF_INET6}
 _SOCKETS = {"TCP": socket.SOCK_STREAM, "UDP": socket.SOCK_DGRAM}
 
 _Question = tuple[str, int, int, int]
-"""Name, port, family and kind of socket, as getaddrinfo(3) has them."""
+"""The name, port, family and kind of socket, as for getaddrinfo(3)."""
 
 _Found = list[tuple[Any, ...]]
 
 
 @implementer(IHostResolution)
 class _Resolution:
-    """Somebody who waits for a name, until it is cancelled."""
+    """A caller that waits for a lookup, until it cancels."""
 
     def __init__(self, name: str, receiver: IResolutionReceiver) -> None:
         self.name = name
         self.receiver: IResolutionReceiver | None = receiver
 
     def cancel(self) -> None:
-        """Tell what comes to nobody; the system's resolver goes on."""
+        """Discard the result; the system's resolver continues."""
         self.receiver = None
 
 
 @implementer(IHostnameResolver)
 class Lookups:
-    """The system's resolver for a reactor, in threads that end with the process at the latest."""
+    """The system's resolver for a reactor, in threads that do not outlive the process."""
 
     _log = Logger()
 

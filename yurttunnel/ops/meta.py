@@ -1,8 +1,8 @@
-"""The meta server: health, readiness, metrics and the list of sessions, for operators.
+"""The meta server for operators: health, readiness, metrics and the list of sessions.
 
-All programs serve the same pages, the server on port 10265, the agent on 10266, the hub on 10267
+All programs serve the same pages: the server on port 10265, the agent on 10266, the hub on 10267
 and the service proxy on 10249. ``/agents`` lists sessions: on the server those of its agents, on an
-agent those to its servers; the others have none, and no such page.
+agent those to its servers. The other programs have no sessions, and no such page.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ Sessions: TypeAlias = "Callable[[], Iterable[SessionSnapshot]]"
 
 @dataclass(frozen=True, slots=True)
 class JsonPage:
-    """The page ``/NAME`` of a feature; ``text`` says in the list of pages what it is.
+    """The page ``/NAME`` of a feature; ``text`` describes it in the list of pages.
 
-    ``show()`` gives what is shown as JSON, ``None`` where there is nothing: then the page is not
-    in the list, and answers with the sentence ``absent``. Iterators in it are arrays, which are
-    written in slices. ``show_one`` is for pages ``/NAME/ONE`` and takes the last part of the path.
+    ``show()`` returns what is rendered as JSON, or ``None`` if there is nothing: then the page is
+    not listed, and responds with the message ``absent``. Iterators are rendered as arrays, in
+    slices. ``show_one`` serves pages ``/NAME/ONE``, and gets the last segment of the path.
     """
 
     name: str
@@ -83,10 +83,10 @@ def meta_pages(
     sessions: Sessions | None,
     pages: Sequence[JsonPage] = (),
 ) -> dict[str, AnyPage]:
-    """Build the pages of the meta port; without ``sessions`` there is no page of them.
+    """Return the pages of the meta port; without ``sessions`` there is no page for them.
 
     ``status`` makes the page at ``/``, ``metrics`` is a registry of :mod:`yurttunnel.metrics`,
-    ``sessions`` gives the sessions of the moment, and ``pages`` are those of features.
+    ``sessions`` returns the current sessions, and ``pages`` are those of features.
     """
     own = _PAGES if sessions is None else (*_PAGES, _AGENTS)
     detailed: dict[str, AnyPage] = {
@@ -99,7 +99,7 @@ def meta_pages(
         detailed["/agents"] = lambda request: Answer(_JSON, _session_list(known()))
     for page in pages:
         detailed |= _feature_pages(page)
-    # The others tell more than that this program lives, and no foreign web page.
+    # The other pages reveal more than that the process is alive, and are not for foreign web pages.
     return {
         "/healthz": _read_only(lambda request: text("ok\n")),
         **guarded({path: _read_only(page) for path, page in detailed.items()}, refusal),
@@ -113,9 +113,9 @@ def meta_service(
     status: StatusPage,
     debug: Debug,
 ) -> MultiService:
-    """Return the service of the meta port, and of what looks after the memory of the process.
+    """Return the service of the meta port, and of the memory management of the process.
 
-    ``listen`` binds the port for a factory; it raises ``CannotListen``.
+    ``listen`` binds the port for a factory, or raises ``CannotListen``.
     """
     site = LimitedSite(pages, reactor)
     service = StoppedInTurn()
@@ -126,7 +126,7 @@ def meta_service(
 
 
 def _read_only(page: AnyPage) -> AnyPage:
-    """Have ``page`` answer GET and HEAD alone."""
+    """Wrap ``page`` so that it accepts only GET and HEAD."""
 
     def answer(request: PageRequest) -> Answer | Awaitable[Answer]:
         if request.head.method in _READING:
@@ -138,7 +138,7 @@ def _read_only(page: AnyPage) -> AnyPage:
 
 
 def _feature_pages(page: JsonPage) -> Pages:
-    """Make the page of a feature, and that of single things below it, if it has such."""
+    """Return the page of a feature, and that of its single items, if it has one."""
     path, show_one = f"/{page.name}", page.show_one
     first: Pages = {path: lambda request: _feature_answer(page.show(), page.absent)}
     if show_one is None:
@@ -161,7 +161,7 @@ def _status_answer(
     own: Sequence[tuple[str, str]],
     pages: Sequence[JsonPage],
 ) -> Answer:
-    """Make the page at ``/``; ``?q=`` filters what it shows, ``?node=`` is about one node."""
+    """Return the page at ``/``; ``?q=`` filters it, ``?node=`` shows one node."""
     given = request.parameters
     desired, one = (given.get(name, [""])[0] for name in ("q", status.parameter))
     shown = [(each.name, each.text) for each in pages if each.show() is not None]
@@ -177,7 +177,7 @@ def _feature_answer(shown: object | None, absent: str) -> Answer:
 
 
 def _readiness_answer(readiness: Readiness) -> Answer:
-    """Say whether every required check passes, and what each has found."""
+    """Respond with whether every required check passes, and with the result of each check."""
     findings = readiness.findings()
     ready = all(finding.problem is None for finding in findings if finding.required)
     lines = [
@@ -196,7 +196,7 @@ def _session_list(sessions: Iterable[SessionSnapshot]) -> Iterator[str]:
 
 
 def session_entry(session: SessionSnapshot) -> dict[str, object]:
-    """Return a session as an entry of ``/agents``: times in ISO 8601, durations in seconds."""
+    """Return the entry of a session in ``/agents``: times in ISO 8601, durations in seconds."""
     not_after = session.certificate_not_after
     return {
         "node": session.node,

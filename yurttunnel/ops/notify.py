@@ -1,6 +1,6 @@
-"""Telling systemd how the process fares (sd_notify(3)): ready, what is missing, alive, stopping.
+"""Notification of systemd (sd_notify(3)): ready, status, watchdog, stopping.
 
-Only where systemd asks for it: with ``Type=notify`` it names a socket in ``NOTIFY_SOCKET``.
+It is active only if systemd asks for it: with ``Type=notify``, ``NOTIFY_SOCKET`` names a socket.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from yurttunnel.ops.readiness import Finding, Readiness
 from yurttunnel.ops.services import StoppedInTurn
 
 INTERVAL = 0.5
-"""Seconds between two looks at the readiness."""
+"""The interval between two checks of the readiness, in seconds."""
 
 MOST_STATUS_CHARACTERS = 500
-"""``systemctl status`` shows a line; systemd refuses datagrams of more than a page."""
+"""The maximum length of a status: ``systemctl status`` shows it on one line, and systemd rejects
+datagrams of more than a page."""
 
 
 class NotifySocket:
-    """The socket of systemd; sending never waits.
+    """The notification socket of systemd; sending never blocks.
 
-    ``address`` is the path of a Unix datagram socket, or, after an at sign, the name of one in
-    Linux's abstract namespace (unix(7)).
+    ``address`` is the path of a Unix datagram socket, or, after an at sign, its name in Linux's
+    abstract namespace (unix(7)).
     """
 
     _log = Logger()
@@ -40,11 +41,11 @@ class NotifySocket:
         self._told = False
 
     def send(self, *assignments: str) -> bool:
-        """Send ``NAME=value`` assignments together; say whether systemd has them.
+        """Send ``NAME=value`` assignments in one datagram; return whether it was delivered.
 
-        When systemd is behind, or away for a moment, it has not, and it is to be tried again.
+        If systemd is busy or restarting it was not, and the caller should retry.
         """
-        # A status may quote names of files, which need not be UTF-8.
+        # A status may quote file names, which need not be valid UTF-8.
         data = "\n".join(assignments).encode("utf-8", "backslashreplace")
         try:
             self._socket.sendto(data, self._address)
@@ -61,18 +62,18 @@ class NotifySocket:
         return True
 
     def close(self) -> None:
-        """Close this end."""
+        """Close the socket."""
         self._socket.close()
 
 
 class Supervised(StoppedInTurn):
-    """The parts of a process, of which systemd is told if it wants to know.
+    """The parts of a process, which notify systemd of its state if systemd asks for it.
 
-    ``READY=1`` when ``readiness`` is healthy for the first time, or, of a process that
-    ``serves_unready``, when the parts have started: systemd stops one that it has to wait for too
-    long. ``STATUS=`` what is missing, whenever that changes. ``WATCHDOG=1`` in half of the time
-    that systemd allows (``WatchdogSec=``), as long as the reactor turns, to the end of the drain.
-    ``STOPPING=1`` when the parts are about to stop.
+    ``READY=1`` is sent when ``readiness`` is first healthy, or, for a process that
+    ``serves_unready``, when the parts have started: systemd stops a process that is not ready in
+    time. ``STATUS=`` has the failed checks, and is sent when they change. ``WATCHDOG=1`` is sent
+    twice in the time that systemd allows (``WatchdogSec=``), as long as the reactor runs, until the
+    drain has ended. ``STOPPING=1`` is sent when the parts are about to stop.
     """
 
     _log = Logger()
@@ -96,7 +97,7 @@ class Supervised(StoppedInTurn):
         self._calls: list[LoopingCall] = []
 
     def startService(self) -> None:
-        """Start the parts, and begin to tell of them."""
+        """Start the parts, and begin to send notifications."""
         super().startService()
         address = self._environment.get("NOTIFY_SOCKET", "")
         if not address.startswith(("/", "@")):
@@ -108,7 +109,7 @@ class Supervised(StoppedInTurn):
             self._repeat(seconds / 2, self._systemd.send, "WATCHDOG=1")
 
     def stopService(self) -> Deferred[None]:
-        """Notify systemd that the end begins, stop the parts, and then notify no more."""
+        """Send ``STOPPING=1``, stop the parts, and then end the notifications."""
         return Deferred.fromCoroutine(self._end())
 
     async def _end(self) -> None:
@@ -129,7 +130,7 @@ class Supervised(StoppedInTurn):
         call = LoopingCall(function, *arguments)
         call.clock = self._clock
         self._calls.append(call)
-        # Not at once: nobody is served before the reactor runs.
+        # Not at once: no request is served before the reactor runs.
         _ = call.start(seconds, now=False).addErrback(self._defect)
 
     def _tell(self, systemd: NotifySocket) -> None:
@@ -150,7 +151,7 @@ class Supervised(StoppedInTurn):
 
 
 def _watchdog_seconds(environment: Mapping[str, str]) -> float | None:
-    """Return the time that systemd allows between two signs of life (sd_watchdog_enabled(3))."""
+    """Return the interval within which systemd expects ``WATCHDOG=1`` (sd_watchdog_enabled(3))."""
     text = environment.get("WATCHDOG_USEC", "")
     whose = environment.get("WATCHDOG_PID", "")
     if not text.isdecimal() or int(text) == 0 or whose not in ("", str(os.getpid())):
@@ -159,10 +160,10 @@ def _watchdog_seconds(environment: Mapping[str, str]) -> float | None:
 
 
 def _status(findings: list[Finding], missing: list[Finding]) -> str:
-    """Return in one line what is missing, or what there is to say though nothing is."""
+    """Return in one line the failed required checks, or else the warnings."""
     told = missing or [each for each in findings if each.problem is not None]
     problems = "; ".join(f"{each.name}: {each.problem}" for each in told)
     text = "not ready" if missing else "ready"
-    # A line break would begin another assignment.
+    # A line break would start another assignment.
     line = " ".join((f"{text}; {problems}" if problems else text).split())
     return line[:MOST_STATUS_CHARACTERS]

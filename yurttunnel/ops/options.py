@@ -1,4 +1,4 @@
-"""What the command lines of all programs have in common."""
+"""The command-line options that all programs share."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ KLOG_FLAGS: Mapping[str, str] = {
     "stderrthreshold": _USE_LOG_LEVEL,
     "vmodule": _USE_LOG_LEVEL,
 }
-"""Flags of the logging library of Kubernetes (``InitFlags`` of k8s.io/klog/v2) and what to use in
-place of each; ``v`` is one of ours."""
+"""Flags of the logging library of Kubernetes (``InitFlags`` of k8s.io/klog/v2), and what replaces
+each; ``v`` is a flag of ours."""
 
 KLOG_SWITCHES: Mapping[str, str] = {
     "add_dir_header": _OWN_FORM,
@@ -46,7 +46,7 @@ KLOG_SWITCHES: Mapping[str, str] = {
     "skip_headers": _OWN_FORM,
     "skip_log_headers": _OWN_FORM,
 }
-"""Those that need no value."""
+"""Those of them that need no value."""
 
 Settings = TypeVar("Settings")
 _Parsed = TypeVar("_Parsed")
@@ -81,44 +81,44 @@ _OF_ALL = (LOG_FORMAT, VERBOSITY)
 
 
 class FlagMissing(usage.UsageError):
-    """A flag is required and has no value."""
+    """A required flag has no value."""
 
 
 class CommandOptions(usage.Options, Generic[Settings]):
     """Options whose :attr:`settings` are the whole command line, checked and typed.
 
-    Subclasses list their flags in :attr:`table`; :meth:`make_settings` asks for their values, so
-    that each error names its flag. ``environment`` has the variables that stand in for flags.
+    Subclasses list their flags in :attr:`table`; :meth:`make_settings` reads their values, so that
+    each error names its flag. ``environment`` has the environment variables.
 
-    What is wrong with a command line is a ``UsageError`` of one line. Under ``twist``, which would
-    add its help to that, it ends the process.
+    An error in a command line is a ``UsageError`` of one line. Under ``twist``, which would add its
+    help to the message, it ends the process.
 
-    A value is what the command line says, else a variable, else the file of ``--config``, else
-    the default.
+    The value of a flag comes from the command line, else from its environment variable, else from
+    the file of ``--config``, else from the default.
     """
 
     invocation = ""
-    """How people call the command, for its help; under ``twist`` that is its own way."""
+    """The command as users type it, for its help; ``twist`` has its own form."""
 
     longdesc = ""
 
     examples: Sequence[Example] = ()
 
     table: Sequence[Entry] = ()
-    """The flags of the command; those that all programs have are added."""
+    """The flags of the command; those that all programs share are added."""
 
     is_program = True
-    """Whether it runs, and logs, until it is stopped."""
+    """Whether the command is a daemon, which runs, and logs, until it is stopped."""
 
     ignored_flags: Mapping[str, str] = {}
-    """Flags with a value that mean nothing here, and what does instead. Manifests of former
-    releases carry them, so they are accepted with a warning."""
+    """Flags with a value that have no effect, and what replaces them. Manifests for former releases
+    have them, so they are accepted with a warning."""
 
     ignored_of = "yurttunnel 1.2"
-    """Which release has the ignored ones."""
+    """The release that the ignored flags come from."""
 
     ignored_switches: Mapping[str, str] = {}
-    """The same in the manner of Go: their value stands behind "=", or there is none."""
+    """Ignored switches in the style of Go: a value follows "=", or there is none."""
 
     optFlags: list[list[str | None]] = []
     optParameters: list[list[str | None]] = []
@@ -126,7 +126,7 @@ class CommandOptions(usage.Options, Generic[Settings]):
     _log = Logger()
 
     def __init_subclass__(cls) -> None:
-        """Make of the table what ``usage.Options`` looks for."""
+        """Translate the table into the attributes that ``usage.Options`` uses."""
         own = [each for each in cls.table if each not in _OF_ALL]
         cls.table = (*own, *(_OF_ALL if cls.is_program else ()))
         cls.optFlags = [
@@ -152,30 +152,30 @@ class CommandOptions(usage.Options, Generic[Settings]):
         self._given: Source = {}
         self._usual_level: Any = LogLevel.info
         self.file: Path | None = None
-        """The one of ``--config``, for those who have that flag."""
+        """The path of ``--config``, in commands that have that flag."""
         self.file_state: State = ""
-        """Its state when it was read."""
+        """The state of the file when it was read."""
         self._settings: Settings | None = None
 
     @property
     def settings(self) -> Settings:
-        """What the command line says; only after ``parseOptions`` has succeeded."""
+        """The parsed settings; only valid after ``parseOptions`` has succeeded."""
         if self._settings is None:
             raise RuntimeError("the command line has not been parsed")
         return self._settings
 
     def make_settings(self) -> Settings:
-        """Check and convert everything; raises ``UsageError`` naming the flag and the fix."""
+        """Validate and convert everything; raise ``UsageError`` that names the flag and the fix."""
         raise NotImplementedError
 
     def is_given(self, entry: Flag[_Parsed] | Switch) -> bool:
-        """Return whether the command line has a flag, with a value that is not empty."""
+        """Return whether a flag is given with a value that is not empty."""
         return bool(self[entry.name])
 
     def value(self, flag: Flag[_Parsed]) -> _Parsed:
         """Return the value of ``flag``.
 
-        Raises ``UsageError`` that names the flag where there is none, or a bad one.
+        Raises ``UsageError``, which names the flag, if it is missing or invalid.
         """
         text = self[flag.name]
         if text is None:
@@ -184,15 +184,15 @@ class CommandOptions(usage.Options, Generic[Settings]):
         return self._parsed(flag, text)
 
     def optional_value(self, flag: Flag[_Parsed], default: _Parsed) -> _Parsed:
-        """Return the value of ``flag``; without the flag it is ``default``."""
+        """Return the value of ``flag``, or ``default`` if it is not given."""
         return default if self[flag.name] is None else self.value(flag)
 
     def all_values(self, flag: Repeated[_Parsed]) -> tuple[_Parsed, ...]:
-        """Return the values of a flag in their order; raises ``UsageError`` for a bad one."""
+        """Return the values of a flag in order; raise ``UsageError`` for an invalid one."""
         return tuple(self._parsed(flag, text) for text in self.texts(flag))
 
     def texts(self, entry: Entry) -> tuple[str, ...]:
-        """Return what the values of a flag are parsed from: none, one, or several."""
+        """Return the texts of the values of a flag: none, one, or several."""
         given = self._given.get(entry.name)
         if given is not None:
             return given.texts
@@ -208,7 +208,7 @@ class CommandOptions(usage.Options, Generic[Settings]):
             raise usage.UsageError(f"{source}: {reason}") from None
 
     def help(self) -> Help:
-        """Return what there is to say of the command and its flags."""
+        """Return the help of the command and its flags."""
         invocation = f"twist {self._twist_command}" if self._twist_command else self.invocation
         ignored = ", ".join(sorted([*self.ignored_flags, *self.ignored_switches]))
         note = (
@@ -217,14 +217,14 @@ class CommandOptions(usage.Options, Generic[Settings]):
         return Help(invocation, self.longdesc, self.examples, self.table, note if ignored else "")
 
     def __str__(self) -> str:
-        """Return the usual help."""
+        """Return the usual help, without rare flags."""
         return self.help().usual()
 
     def opt_help(self) -> None:
         """Print the usual help and exit."""
         _print_alone(str(self))
 
-    # Twisted's name for the short form of a flag.
+    # The method's name is Twisted's way to give a flag its short form.
     opt_h = opt_help
 
     def opt_help_all(self) -> None:
@@ -236,7 +236,7 @@ class CommandOptions(usage.Options, Generic[Settings]):
         _print_alone(f"yurttunnel {__version__}")
 
     def parseOptions(self, options: Sequence[str] | None = None) -> None:
-        """Parse ``options``; see the class for what becomes of errors."""
+        """Parse ``options``; the class describes what happens on errors."""
         arguments = sys.argv[1:] if options is None else options
         if self._twist_command:
             with ending_in_one_line():
@@ -246,12 +246,12 @@ class CommandOptions(usage.Options, Generic[Settings]):
 
     @property
     def _twist_command(self) -> str:
-        """The name by which ``twist`` runs the command; empty where something else runs it."""
+        """The name by which ``twist`` runs the command; empty if something else runs it."""
         return str(getattr(self.parent, "subCommand", None) or "")
 
     def _parse(self, arguments: Sequence[str]) -> None:
         kept = self._meant(arguments)
-        # Defaults come behind everything else that may be said.
+        # Defaults have the lowest precedence.
         self.opts.update((each.name, None) for each in self.table if isinstance(each, Flag))
         try:
             super().parseOptions(kept)
@@ -263,7 +263,7 @@ class CommandOptions(usage.Options, Generic[Settings]):
             raise usage.UsageError(sentence) from None
 
     def _meant(self, given: Sequence[str]) -> list[str]:
-        """Return what is given, without the flags that mean nothing here, as ``getopt`` has it."""
+        """Return the arguments without ignored flags, in the form that ``getopt`` accepts."""
         kept = []
         with_values = [each for each in self.table if isinstance(each, Flag)]
         alone = {each.name for each in with_values if each.stands_alone}
@@ -283,19 +283,19 @@ class CommandOptions(usage.Options, Generic[Settings]):
             elif name in alone:
                 kept.append(f"--{name}={value if equals else 'true'}")
             elif equals and argument[1:2] == name and name in letters:
-                # "-o=json" in the manner of Go; getopt would take the sign for part of the value.
+                # "-o=json" in the style of Go; getopt would take "=" for part of the value.
                 kept.append(f"--{letters[name]}={value}")
             else:
                 kept.append(argument)
         return kept
 
     def parseArgs(self, *arguments: str) -> None:
-        """Refuse arguments that belong to no flag."""
+        """Reject positional arguments."""
         if arguments:
             raise usage.UsageError(f"unexpected argument {arguments[0]!r}: it belongs to no flag")
 
     def postOptions(self) -> None:
-        """Warn of what is ignored, and make the settings; raises ``UsageError``."""
+        """Warn about ignored flags, and make the settings; raise ``UsageError``."""
         for name, instead in self._ignored.items():
             self._log.warn("--{flag} is ignored: {instead}", flag=name, instead=instead)
         if self.is_program:
@@ -315,7 +315,7 @@ class CommandOptions(usage.Options, Generic[Settings]):
             return
         format = self.value(LOG_FORMAT)
         verbosity = self.optional_value(VERBOSITY, None)
-        # Under twist, that is: the quickstart parses without a parent, and twistd logs otherwise.
+        # Only under twist: the quickstart parses without a parent, and twistd has its own logging.
         if self.parent is not None and "fileLogObserverFactory" in self.parent:
             self._usual_level = self.parent["logLevel"]
             take_over_log(self.parent, format, verbosity, shown_levels)
@@ -323,18 +323,18 @@ class CommandOptions(usage.Options, Generic[Settings]):
     def _hide_secrets(self) -> None:
         for entry in self.table:
             if isinstance(entry, Flag) and entry.secret and entry.name in self._command_line:
-                # What only this needs takes memory to import.
+                # Imported here because it takes memory, and nothing else needs it.
                 from yurttunnel.ops.hidden_arguments import hide_argument
 
                 for text in self._command_line[entry.name].texts:
                     hide_argument(text)
 
     def read_file(self, path: Path) -> Source:
-        """Return what a file of ``--config`` says; raises ``UsageError``."""
+        """Return the contents of a file of ``--config``; raise ``UsageError``."""
         return read_file(path, self.table)
 
     def check_values(self, file: Source) -> None:
-        """Raise ``UsageError`` unless all values of a file can be parsed, each by itself."""
+        """Raise ``UsageError`` unless each value of a file can be parsed."""
         self._use(file)
         for entry in self.table:
             if entry.name in file and isinstance(entry, Flag | Repeated):
@@ -342,7 +342,7 @@ class CommandOptions(usage.Options, Generic[Settings]):
                     self._parsed(entry, text)
 
     def read_anew(self) -> Self:
-        """Return the same with what the file says now; raises ``UsageError``."""
+        """Return these options with the file's current contents; raise ``UsageError``."""
         if self.file is None:
             raise RuntimeError("there is no file to read")
         anew = type(self)(self._environment)
@@ -355,7 +355,7 @@ class CommandOptions(usage.Options, Generic[Settings]):
         return anew
 
     def show(self, levels: ShownLevels) -> None:
-        """Have that shown which ``--v`` says, or twist's ``--log-level`` where it says nothing."""
+        """Set the log level to that of ``--v``, or else to that of twist's ``--log-level``."""
         verbosity = self.optional_value(VERBOSITY, None)
         if verbosity is None:
             levels.set(self._usual_level, requests=True)
@@ -377,7 +377,7 @@ class CommandOptions(usage.Options, Generic[Settings]):
                         yield entry.name, Given((self[entry.name],), source)
 
     def _use(self, file: Source) -> None:
-        """Have the values that count when the file says that; raises ``UsageError``."""
+        """Apply the values of the file where nothing precedes them; raise ``UsageError``."""
         self._given = ChainMap(
             *(cast(dict[str, Given], each) for each in (self._command_line, self._variables, file))
         )
@@ -399,7 +399,7 @@ class CommandOptions(usage.Options, Generic[Settings]):
 
 
 def _print_alone(text: str) -> NoReturn:
-    """Print what is asked for in place of all else, and end the process."""
+    """Print the requested text, such as the help, and exit."""
     with as_long_as_it_is_read():
         print(text)
     raise SystemExit(0)
@@ -413,7 +413,7 @@ def _verbosity(text: str) -> int:
 
 
 def _collector(flag: Repeated[object]) -> Callable[[CommandOptions[object], str], None]:
-    """Make the method by which ``usage.Options`` hands over each value."""
+    """Return the method that ``usage.Options`` calls with each value."""
 
     def collect(self: CommandOptions[object], text: str) -> None:
         self._repeated.setdefault(flag.name, []).append(text)

@@ -1,4 +1,4 @@
-"""The addresses of this machine, and where to listen when nobody has said."""
+"""The addresses of this machine, and the defaults for addresses to listen on."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from yurttunnel.http.authority import Address
 _PROC = Path("/proc/net")
 
 _ELSEWHERE: tuple[Address, ...] = (IPv4Address("192.0.2.1"), IPv6Address("2001:db8::1"))
-"""Addresses that no machine has: TEST-NET-1 of RFC 5737, and RFC 3849."""
+"""Addresses for documentation, which no machine has: TEST-NET-1 of RFC 5737, and RFC 3849."""
 
 _MOST_LISTED = 6
-"""Addresses in one message."""
+"""The maximum number of addresses in a message."""
 
 _DISCARD = 9
 """The port of RFC 863."""
 
 
 def own_addresses(proc: Path = _PROC) -> set[Address]:
-    """List the addresses of all interfaces, without link-local ones.
+    """Return the addresses of all interfaces, without link-local ones.
 
-    They are read from ``fib_trie`` and ``if_inet6`` (proc(5)); a family that the kernel does
-    not have contributes none.
+    They are read from ``fib_trie`` and ``if_inet6`` (proc(5)); an address family that the kernel
+    lacks contributes none.
     """
     found: set[Address] = set(_ipv4_addresses(_lines(proc / "fib_trie")))
     for line in _lines(proc / "if_inet6"):
@@ -36,31 +36,31 @@ def own_addresses(proc: Path = _PROC) -> set[Address]:
 
 
 def listed(addresses: Iterable[Address]) -> str:
-    """Return the first few of some addresses as a list for a sentence, loopback ones last."""
+    """Format the first few addresses as a list for a message, loopback ones last."""
     own = sorted(addresses, key=lambda each: (each.is_loopback, each.version, int(each)))
     text = ", ".join(map(str, own[:_MOST_LISTED]))
     return f"{text} ..." if len(own) > _MOST_LISTED else text
 
 
 def every_address(proc: Path = _PROC) -> str:
-    """Return the address to listen on for everybody: of IPv6 where others have no IPv4 here.
+    """Return the unspecified address: IPv6 if all addresses but loopback ones are IPv6, else IPv4.
 
-    The one of IPv6 takes in connections by IPv4, too, when addresses of that come later.
+    That of IPv6 also accepts connections over IPv4, if the machine gets such addresses later.
     """
     versions = {address.version for address in own_addresses(proc) if not address.is_loopback}
     return "::" if versions == {6} else "0.0.0.0"
 
 
 def loopback_address(proc: Path = _PROC) -> str:
-    """Return the address to listen on for this machine alone."""
+    """Return the loopback address to listen on."""
     loopback = {str(address) for address in own_addresses(proc) if address.is_loopback}
     return "::1" if loopback == {"::1"} else "127.0.0.1"
 
 
 def outgoing_address(towards: Address | None = None) -> Address | None:
-    """Return the address with which this machine goes to another one, ``None`` without a way.
+    """Return the source address for connections to another machine, or ``None`` without a route.
 
-    Nothing is sent: the kernel is asked. Without ``towards`` it is about the rest of the world.
+    The kernel is asked, and nothing is sent. Without ``towards`` the default route counts.
     """
     for other in _ELSEWHERE if towards is None else (towards,):
         family = socket.AF_INET if other.version == 4 else socket.AF_INET6

@@ -1,6 +1,6 @@
-"""Whether others could have put files of their own into the place of ours.
+"""Checks that other users cannot replace our private files.
 
-A file that is private by its owner and mode is not when somebody else can rename what it lies in.
+The owner and mode of a file do not protect it if another user can rename a directory above it.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from pathlib import Path
 
 
 class ExposedPath(OSError):
-    """A path that others could lead elsewhere; ``strerror`` names the place and the fix."""
+    """A path that others could redirect; ``strerror`` names the place and the fix."""
 
 
 def check_above(path: Path, owners: Collection[int] = ()) -> None:
     """Raise :class:`ExposedPath` if others may replace one of the directories above ``path``.
 
-    ``owners`` are users who may, besides root and the one who runs the program. Others may in a
-    directory of their own, in one that everybody may write to unless it is sticky as /tmp is
-    (inode(7)), and behind a symbolic link of their own. What is not there yet is passed over,
-    and so is the root of a volume that is root's: kubelet makes each emptyDir of a pod with mode
-    0777 (pkg/volume/emptydir of Kubernetes), in which there is nobody but the pod.
+    Root, the user of the process, and ``owners`` may. Others may in a directory that they own, in
+    a world-writable one unless it is sticky as /tmp is (inode(7)), and behind a symbolic link that
+    they own. Parts of the path that do not exist are skipped, and so is the root of a volume that
+    root owns: kubelet makes each emptyDir of a pod with mode 0777 (pkg/volume/emptydir of
+    Kubernetes), and only the pod uses it.
     """
     absolute = Path(os.path.abspath(path))
     trusted = {0, os.geteuid(), *owners}
@@ -53,10 +53,10 @@ def check_above(path: Path, owners: Collection[int] = ()) -> None:
 
 
 def read_trusted(path: Path, most: int) -> bytes:
-    """Read a file of at most ``most`` bytes that decides whom to trust.
+    """Read a file of at most ``most`` bytes that determines which peers are trusted.
 
-    Raises ``OSError``, an :class:`ExposedPath` for what another user than root may have put
-    there, and for a symbolic link.
+    Raises ``OSError``; an :class:`ExposedPath` if a user other than root could have put it there,
+    or if it is a symbolic link.
     """
     check_above(path)
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)

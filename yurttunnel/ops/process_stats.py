@@ -1,4 +1,4 @@
-"""What both programs show of their process, some of it by the names of all Prometheus clients."""
+"""Metrics of the process, some of them under the names that all Prometheus clients use."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from yurttunnel.metrics import Metric, MetricRegistry, counter, gauge
 
 
 class ProcessStats:
-    """What is read at a scrape of the process that makes this; ``started`` since 1970.
+    """The figures of this process, read at a scrape; ``started`` is in seconds since 1970.
 
-    ``virtual``, ``resident`` and ``descriptors`` are ``None`` when no descriptor is left to look
-    with: the rest of the scrape is wanted then more than ever.
+    ``virtual``, ``resident`` and ``descriptors`` are ``None`` if no file descriptor is free to read
+    them: the rest of the scrape matters most then.
     """
 
     def __init__(self, started: float | None = None, reactor_lag: float = 0.0) -> None:
@@ -43,12 +43,12 @@ def add_process_metrics(
     certificates: Callable[[], Mapping[str, datetime.datetime]] | None,
     reactor_lag: Callable[[], float],
 ) -> None:
-    """Have scrapes show this process; both functions are called once for each.
+    """Register the metrics of this process; both functions are called once for each scrape.
 
-    ``certificates()`` says when each certificate in use ends by a short fixed name (``server``,
-    ``agent``, ``ca``, ``kubelet-client``); it is ``None`` for a program that never has any.
+    ``certificates()`` returns the expiry of each certificate in use by a short fixed name
+    (``server``, ``agent``, ``ca``, ``kubelet-client``); it is ``None`` for a program that has none.
     """
-    # Once: when the clock is set the process has not begun at another time.
+    # Computed once: setting the clock must not change the start of the process.
     started = _started()
     registry.add(
         (*_own_metrics(prefix), *METRICS),
@@ -106,12 +106,12 @@ METRICS: tuple[Metric[ProcessStats], ...] = (
     gauge("process_resident_memory_bytes", "Resident memory.", lambda stats: stats.resident),
     gauge("process_open_fds", "Open file descriptors.", lambda stats: stats.descriptors),
 )
-"""What all Prometheus clients show of their process; what is not known is left out."""
+"""The standard process metrics of Prometheus clients; unknown values are omitted."""
 
 
 def _started() -> float:
-    """Return when this process began, in seconds since 1970 (proc(5), stat, field 22)."""
-    # The name of the program, field 2, may have spaces and parentheses.
+    """Return the start time of this process, in seconds since 1970 (proc(5), stat, field 22)."""
+    # The name of the program, field 2, may contain spaces and parentheses.
     behind_name = Path("/proc/self/stat").read_text("utf-8", "replace").rpartition(")")[2]
     after_boot = int(behind_name.split()[19]) / os.sysconf("SC_CLK_TCK")
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + after_boot

@@ -1,4 +1,4 @@
-"""Whether a process is healthy, and if not, what is not."""
+"""The checks that determine whether a process is healthy and ready."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from twisted.logger import Logger
 
 Check = Callable[[], str | None]
-"""Returns ``None`` when all is well, else a sentence that says what is not; must not block."""
+"""Returns ``None`` if healthy, else a sentence about the problem; must not block."""
 
 log = Logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found; ``problem`` is ``None`` when all is well.
+    """The result of a check; ``problem`` is ``None`` if it passed.
 
-    A problem that is not ``required`` to be absent is only told.
+    A failed check that is not ``required`` is only a warning.
     """
 
     name: str
@@ -26,25 +26,25 @@ class Finding:
 
 
 class Readiness:
-    """The named checks of a process; it is ready when every required one passes."""
+    """The named checks of a process; it is ready when every required check passes."""
 
     def __init__(self) -> None:
         self._checks: dict[str, tuple[Check, bool]] = {}
 
     def add(self, name: str, check: Check, required: bool = True) -> None:
-        """Have ``check`` asked under ``name``, such as ``listeners`` or ``certificate``.
+        """Register ``check`` under ``name``, such as ``listeners`` or ``certificate``.
 
-        What a check finds that is not ``required`` to pass is told, as a warning.
-        Raises ``ValueError`` when there is a check of that name.
+        A failed check that is not ``required`` is reported as a warning.
+        Raises ``ValueError`` if the name is taken.
         """
         if name in self._checks:
             raise ValueError(f"there is already a readiness check named {name!r}")
         self._checks[name] = check, required
 
     def findings(self) -> list[Finding]:
-        """Ask every check, in the order in which they were added.
+        """Run every check, in the order in which they were added.
 
-        A check that raises has failed, and its traceback is logged.
+        A check that raises has failed; its traceback is logged.
         """
         return [
             Finding(name, _problem(name, check), required)

@@ -1,7 +1,7 @@
-"""Pages of the meta port against names that are made to lead here (DNS rebinding).
+"""Protection of the meta port against DNS rebinding.
 
-A web page of an attacker may give its own name the address 127.0.0.1, and then have the browser
-of somebody on this machine read what is served there. The Host field tells: it has that name.
+A malicious web page can make its own name resolve to 127.0.0.1, and then make the browser of a user
+of this machine read the pages here. The Host field of such a request has that name.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from yurttunnel.http.authority import (
 from yurttunnel.ops.http_site import PageRequest
 
 _LONGEST_HOST = 300
-"""Bytes of a ``Host`` field that may be one: a name has 253, an address with a zone fewer."""
+"""The maximum length of a valid ``Host`` field: a name has 253 bytes, an address with a zone
+fewer."""
 
 
 def refusal(request: PageRequest) -> str | None:
-    """Return in one line why ``request`` is refused, ``None`` when it is not.
+    """Return the reason, in one line, why ``request`` is refused, or ``None``.
 
-    Clients on this machine have to ask for an address, ``localhost``, or this machine's own name,
-    which nobody else can make lead here. Others know the meta port by whatever name it has.
+    Clients on this machine must use an address, ``localhost``, or this machine's own name, which an
+    attacker cannot control. Other clients may use any name of the meta port.
     """
     peer = request.transport.getPeer()
     if not isinstance(peer, TcpAddress | Tcp6Address) or not is_loopback(peer.host):
@@ -48,7 +49,7 @@ def is_loopback(host: str) -> bool:
 
 
 def asked_host(field: bytes) -> Address | str | None:
-    """Return the canonical form of the host in a ``Host`` field, ``None`` when it has none."""
+    """Return the canonical form of the host in a ``Host`` field, or ``None``."""
     return _asked_host(field) if len(field) <= _LONGEST_HOST else None
 
 
@@ -61,10 +62,10 @@ def _asked_host(field: bytes) -> Address | str | None:
 
 
 def is_of_another_page(host: bytes, sites: Sequence[bytes], origins: Sequence[bytes]) -> bool:
-    """Return whether a page of somebody else than ``host`` makes a browser send a request by HTTP.
+    """Return whether a browser sends a request for a page of another site than ``host``, over HTTP.
 
     ``sites`` and ``origins`` are the values of ``Sec-Fetch-Site`` (Fetch Metadata) and ``Origin``
-    (RFC 6454); other clients than browsers send neither.
+    (RFC 6454); clients other than browsers send neither.
     """
     own = b"http://" + host.lower()
     return any(site not in (b"same-origin", b"none") for site in sites) or any(

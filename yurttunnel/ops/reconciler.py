@@ -1,7 +1,7 @@
-"""The one loop that keeps something as it should be: in time, one run at a time, and stopped.
+"""The loop that reconciles a state: with a deadline, one run at a time, and stoppable.
 
-It reads no clock, and has one timer for the next run: whatever a clock says between, the pause
-before that is the one that was chosen when it began.
+It reads no clock, and has one timer for the next run: a clock that jumps does not change a delay
+that has begun.
 """
 
 from __future__ import annotations
@@ -19,40 +19,41 @@ from yurttunnel.ops.backoff import Backoff
 from yurttunnel.ops.waiting import ended_within
 
 CANCEL_SECONDS = 3.0
-"""Seconds a run has for its end after it was cancelled at a stop.
+"""The seconds that a run has to end after it was cancelled by a stop.
 
-Less than what is left of a lease when its leader gives it up (15 s - 10 s).
+Less than what remains of a lease when its leader gives it up (15 s - 10 s).
 """
 
 
 class Phase(enum.Enum):
-    """What a reconciler is at."""
+    """The phase of a reconciler."""
 
     STOPPED = "stopped"
     RUNNING = "running"
     RESTING = "resting"
-    """Runs have gone well, so recently that the next one waits whatever happens."""
+    """Runs have succeeded so recently that the next one waits, whatever happens."""
     IDLE = "idle"
-    """Nothing is known that has to be done; the next run comes when the period is over."""
+    """Nothing is known that needs a run; the next one comes at the end of the period."""
     SETTLING = "settling"
-    """Something has happened, and what comes with it may follow."""
+    """A run was triggered, and waits for further triggers to combine with."""
     BACKING_OFF = "backing off"
-    """The last run has failed; the next one comes after a pause, whatever happens."""
+    """The last run failed; the next one comes after the backoff, whatever happens."""
 
 
 class Reconciler(Service):
-    """Awaits ``reconcile()`` at the start, after :meth:`trigger`, and each ``period``; one at once.
+    """Awaits ``reconcile()`` at the start, after :meth:`trigger`, and every ``period``; never twice
+    at once.
 
-    A run fails when it returns ``False``, raises, or takes more than ``deadline`` seconds, when it
-    is cancelled. The next one then comes after a pause of ``backoff``, or after ``period``
-    without one, never later. What is raised is logged as a defect of ``what``, but for
-    ``expected`` errors, whose sentences are enough.
+    A run fails when it returns ``False``, raises, or exceeds ``deadline``, when it is cancelled.
+    The next run then comes after a delay of ``backoff``, or without one after ``period``, but never
+    later than ``period``. An exception is logged as a defect of ``what``, with a traceback unless
+    it is one of the ``expected`` errors, whose messages suffice.
 
-    Seconds all: from the end of a run that went well to the next one it is at least ``spacing``
-    and at most ``period``; the run for a trigger waits ``settle`` for others. After a quiet time
-    ``burst`` runs need no such spacing: it is as long as that on average. A stop lets a run
-    go on for ``finish``, then cancels it. It may be started again; if a run of before has still
-    not ended, the next one waits for it.
+    All times are in seconds. After a successful run the next one comes after at least ``spacing``
+    and at most ``period``. A run after a trigger waits ``settle`` for further triggers. After a
+    quiet time ``burst`` runs may come without that spacing; it then holds on average. A stop lets a
+    run go on for ``finish``, then cancels it. The service may be started again; if a run from
+    before has not ended, the next one waits for it.
     """
 
     _log = Logger()
@@ -79,7 +80,7 @@ class Reconciler(Service):
         self._settle = settle
         self._spacing = spacing
         self._burst = burst
-        # Runs that have gone well, less one for each spacing since.
+        # The number of successful runs, reduced by one for each spacing since.
         self._recent = 0
         self._forgetting: IDelayedCall | None = None
         self._backoff = backoff
@@ -89,10 +90,10 @@ class Reconciler(Service):
         self._triggered = False
         self._timer: IDelayedCall | None = None
         self._under_way: Deferred[None] | None = None
-        # Counts them: a run that began before the last one says nothing about what comes next.
+        # Counts starts and triggers: a run from before the last one does not decide what is next.
         self._starts = 0
         self.phase = Phase.STOPPED
-        """What it is at."""
+        """The current phase."""
 
     def startService(self) -> None:
         super().startService()
@@ -103,7 +104,7 @@ class Reconciler(Service):
             self._begin_run()
 
     def stopService(self) -> Deferred[bool]:
-        """Begin no more runs; fires with whether none is under way, soon in any case."""
+        """Start no more runs; fires soon, with whether none is still running."""
         super().stopService()
         self._set_timer(None)
         self._forget_all()
@@ -112,8 +113,8 @@ class Reconciler(Service):
         return stopped
 
     def trigger(self, at_once: bool = False) -> None:
-        """Have a run that knows of what is so now, as soon as pauses allow; ``settle`` passes
-        before, unless it is to be ``at_once``.
+        """Schedule a run that sees the current state, as soon as delays allow; after ``settle``
+        unless ``at_once``.
         """
         self._triggered = True
         if self.phase is Phase.IDLE or (at_once and self.phase is Phase.SETTLING):
@@ -175,7 +176,7 @@ class Reconciler(Service):
         if not self.running:
             return
         if starts != self._starts:
-            # What was started anew has waited for it.
+            # The service was restarted, and its next run has waited for this one.
             self._begin_run()
         elif not went_well:
             pause = self._period if self._backoff is None else self._backoff.next()
@@ -189,11 +190,11 @@ class Reconciler(Service):
         try:
             return await self._in_time() is not False
         except self._expected as error:
-            # No defect: the sentence has all that there is to know.
+            # An expected error is no defect; its message has all there is to know.
             self._log.error("{what} failed: {error}", what=self._what, error=error)
         except Exception:
-            # Who ends because of a defect would leave everything as it happens to be. What a stop
-            # has cancelled is no news.
+            # A defect must not end the loop, which would leave the state as it is. A run that a
+            # stop has cancelled is not logged.
             if self.running and starts == self._starts:
                 self._log.failure("Defect: {what} failed; retrying", what=self._what)
         return False
@@ -206,7 +207,7 @@ class Reconciler(Service):
         return run
 
     def _overdue(self, run: Deferred[bool | None]) -> None:
-        # Told now: it may not end though it is cancelled.
+        # Logged now, because the run may not end when it is cancelled.
         self._log.error(
             "{what} took more than {seconds} s and is cancelled; it is retried once it has ended",
             what=self._what,
@@ -227,7 +228,7 @@ class Reconciler(Service):
 
 
 def _ended(result: bool | Failure | None, timer: IDelayedCall) -> bool | Failure | None:
-    """Return how a run has ended; one that took too long has failed, whatever it returns."""
+    """Return the result of a run; one that exceeded its deadline failed, whatever it returns."""
     if timer.active():
         timer.cancel()
     elif not isinstance(result, Failure) or result.check(CancelledError):

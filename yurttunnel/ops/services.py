@@ -1,4 +1,4 @@
-"""Services that programs are put together from."""
+"""Building blocks for the services of programs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from yurttunnel.ops.waiting import log_failure
 class PortService(Service):
     """Listens while it runs; ``listen`` binds at once, or raises CannotListen.
 
-    ``end()`` is called when it listens no more.
+    ``end()`` is called when the port has stopped listening.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class PortService(Service):
 
 
 class ClosedAtTheEnd(Service):
-    """Calls ``close()`` when it stops, and waits for what that gives."""
+    """Calls ``close()`` when it stops, and waits for the result."""
 
     def __init__(self, close: Callable[[], Deferred[Any] | None]) -> None:
         self._close = close
@@ -50,13 +50,13 @@ class ClosedAtTheEnd(Service):
 
 
 class StoppedInTurn(MultiService):
-    """Stops its parts one after the other, the last one first.
+    """Stops its parts one by one, in reverse order.
 
-    So those that come first serve the others to their end: ``/readyz`` tells of the drain.
+    The first parts thus serve the others until these have stopped: ``/readyz`` shows the drain.
     """
 
     def stopService(self) -> Deferred[None]:
-        """Stop every part, each when the one behind it has; fails as the first one that does.
+        """Stop each part after the one behind it has stopped; fail with the first failure.
 
         Further failures are logged.
         """
@@ -64,7 +64,7 @@ class StoppedInTurn(MultiService):
 
     async def _stop(self) -> None:
         Service.stopService(self)
-        # One that fails must not take the drain of the others away.
+        # A part that fails must not prevent the drain of the others.
         failures: list[Failure] = []
         for part in reversed(list(self)):
             await maybeDeferred(part.stopService).addErrback(failures.append)

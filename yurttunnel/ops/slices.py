@@ -1,6 +1,6 @@
-"""Pages are made in slices: whatever has much to say lets the reactor turn between its pieces.
+"""Long pages are made in slices, so that the reactor can run between their pieces.
 
-What is written may change meanwhile, so a generator of pieces iterates over copies of collections.
+Data may change meanwhile, so a generator of pieces must iterate over copies of collections.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from twisted.python.failure import Failure
 Item = TypeVar("Item")
 
 SLICE_SECONDS = 0.004
-"""For how long pieces are made in one turn of the reactor, of all pages together. One piece more
-may be made, which should not take longer than this."""
+"""The time for all pages together in one turn of the reactor. One more piece may be made, which
+should not take longer than this."""
 
 
 AT_ONCE = 20
-"""How many items are looked at between two pauses."""
+"""The number of items to process between two pauses."""
 
 
 class Slices:
-    """Makes pages, by turns where there are several; ``elapsed()`` is a clock in seconds."""
+    """Makes pages, several of them in turns; ``elapsed()`` is a clock in seconds."""
 
     def __init__(
         self, clock: IReactorTime, elapsed: Callable[[], float] = time.perf_counter
@@ -39,13 +39,13 @@ class Slices:
         )
 
     def join(self, pieces: Iterable[str]) -> Deferred[bytes]:
-        """Return all ``pieces`` as UTF-8, from a later turn on; cancelling ends the making."""
+        """Return all ``pieces`` as UTF-8, from a later turn on; cancelling stops the work."""
         made: list[bytes] = []
         task = self._cooperator.cooperate(_encoded(pieces, made))
         joined: Deferred[bytes] = Deferred(lambda _: task.stop())
 
         def failed(failure: Failure) -> None:
-            # Who has stopped it is told so by Deferred.
+            # A caller that cancels is notified by its Deferred.
             if not failure.check(TaskStopped):
                 joined.errback(failure)
 
@@ -58,7 +58,7 @@ class Slices:
 
 
 def visit(items: Iterable[Item], look: Callable[[Item], object]) -> Generator[str, None, None]:
-    """Call ``look`` with each of ``items``, with pauses: pieces with nothing in them."""
+    """Call ``look`` with each of ``items``; pause by yielding empty pieces."""
     for number, item in enumerate(items):
         look(item)
         if number % AT_ONCE == 0:
@@ -68,16 +68,16 @@ def visit(items: Iterable[Item], look: Callable[[Item], object]) -> Generator[st
 def gather(
     items: Iterable[Item], wanted: Callable[[Item], bool] = lambda item: True
 ) -> Generator[str, None, list[Item]]:
-    """Return the ``items`` that are ``wanted``, with pauses as :func:`visit` makes them."""
+    """Return the ``items`` that are ``wanted``; pause as :func:`visit` does."""
     gathered: list[Item] = []
     yield from visit(items, lambda item: gathered.append(item) if wanted(item) else None)
     return gathered
 
 
 def json_pieces(value: object) -> Iterator[str]:
-    """Write ``value`` as JSON; iterators in mappings are written as arrays, item by item.
+    """Encode ``value`` as JSON; iterators in mappings are written as arrays, item by item.
 
-    ``None`` in an iterator is no item, but a pause.
+    ``None`` from an iterator is a pause, not an item.
     """
     if isinstance(value, Iterator):
         separator = ""
@@ -103,6 +103,6 @@ def json_pieces(value: object) -> Iterator[str]:
 
 def _encoded(pieces: Iterable[str], made: list[bytes]) -> Iterator[None]:
     for piece in pieces:
-        # What somebody is called need not be Unicode.
+        # Names need not be valid Unicode.
         made.append(piece.encode("utf-8", "replace"))
         yield None

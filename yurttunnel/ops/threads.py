@@ -1,7 +1,6 @@
-"""Threads for what would hold up the reactor: waiting for a disk, or for the kernel.
+"""Threads for work that would block the reactor, such as waiting for a disk or the kernel.
 
-Unlike those of the reactor's pool, which are waited for when the process ends, they end with the
-process at the latest.
+The process does not wait for these threads when it exits, unlike for the reactor's thread pool.
 """
 
 from __future__ import annotations
@@ -20,21 +19,21 @@ _Result = TypeVar("_Result")
 
 
 class Jobs(Protocol):
-    """Runs jobs one after the other."""
+    """Runs jobs one after another."""
 
     def run(self, job: Callable[[], _Result], /) -> Deferred[_Result]:
-        """Run ``job`` behind those before it; return what it returns or raises."""
+        """Run ``job`` after those before it; return its result, or raise its exception."""
         ...
 
     def end(self) -> None:
-        """Take no more jobs; those that were given are run."""
+        """Accept no more jobs; those accepted are run."""
         ...
 
 
 class JobThread:
-    """Runs jobs one after the other in one thread, which begins with the first of them.
+    """Runs jobs one after another in one thread, which is started for the first job.
 
-    Raises ``RuntimeError`` when there can be no more threads.
+    Raises ``RuntimeError`` if the system allows no more threads.
     """
 
     def __init__(self, reactor: IReactorFromThreads, name: str) -> None:
@@ -54,7 +53,7 @@ class JobThread:
         return ended
 
     def end(self) -> None:
-        """See :class:`Jobs`; the next job has a new thread."""
+        """See :class:`Jobs`; a later job starts a new thread."""
         if self._thread is not None:
             self._thread = None
             self._jobs.put(None)
@@ -63,7 +62,7 @@ class JobThread:
         while (given := self._jobs.get()) is not None:
             job, ended = given
             self._reactor.callFromThread(ended.callback, _result_of(job))
-            # What the job has and gives is not held until the next one comes.
+            # Drop the references to a job and its result before waiting for the next one.
             del given, job, ended
 
 
@@ -73,9 +72,9 @@ def in_own_thread(
     function: Callable[[_Argument], _Result],
     argument: _Argument,
 ) -> Deferred[_Result]:
-    """Call ``function`` in a thread of its own; return what it returns or raises.
+    """Call ``function`` in a new thread; return its result, or raise its exception.
 
-    ``name`` is the thread's. Raises ``RuntimeError`` when there can be no more threads.
+    ``name`` is the thread's. Raises ``RuntimeError`` if the system allows no more threads.
     """
     thread = JobThread(reactor, name)
     ended = thread.run(lambda: function(argument))
@@ -86,5 +85,5 @@ def in_own_thread(
 def _result_of(job: Callable[[], _Result]) -> _Result | Failure:
     try:
         return job()
-    except BaseException:  # whatever it is, it belongs to the one who asks
+    except BaseException:  # passed on to the caller
         return Failure()

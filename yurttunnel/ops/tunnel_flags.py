@@ -1,4 +1,4 @@
-"""The flags that both ends of the tunnel have."""
+"""The flags that server and agent share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is at the other end of a Unix socket, as the kernel says."""
+"""The identity of the peer of a Unix socket, from the kernel."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 def peer_credentials(connection: socket.socket) -> tuple[int, int, int]:
-    """Ask the kernel who has connected (``SO_PEERCRED``): process, user and group."""
+    """Return the process, user and group of the peer from the kernel (``SO_PEERCRED``)."""
     packed = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     process, user, group = _CREDENTIALS.unpack(packed)
     return process, user, group
 
 
 def user_id_behind(connection: socket.socket) -> int:
-    """Return the number of the user who has connected to a Unix socket, or listens on it."""
+    """Return the user ID of the peer of a Unix socket: of who connected, or of who listens."""
     return peer_credentials(connection)[1]

@@ -1,4 +1,4 @@
-"""Where programs without a cluster keep their state when nobody says otherwise."""
+"""The default state directories of programs without a cluster."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from yurttunnel.ops.flag_table import Flag
 from yurttunnel.ops.options import CommandOptions
 
 SERVICE_DIRECTORIES = (Path("/var/lib/yurttunnel-server"), Path("/var/lib/yurttunnel-agent"))
-"""Those that systemd makes for the units in ``deploy/systemd`` (``StateDirectory=``)."""
+"""The directories that systemd makes for the units in ``deploy/systemd`` (``StateDirectory=``)."""
 
 
 def state_directory(
     options: CommandOptions[Any], flag: Flag[Path], program: str, environment: Mapping[str, str]
 ) -> Path:
-    """Return the value of ``flag``, or the usual directory; raises ``UsageError``."""
+    """Return the value of ``flag``, or the default directory; raise ``UsageError`` if none."""
     if options[flag.name] is not None:
         return options.value(flag)
     try:
@@ -29,10 +29,10 @@ def state_directory(
 
 
 def usual_state_directory(program: str, environment: Mapping[str, str]) -> Path:
-    """Return the one of ``program``, ``server`` or ``agent``.
+    """Return the default state directory of ``program``, ``server`` or ``agent``.
 
-    Root has the one of the unit, others one in their home, where the XDG Base Directory
-    Specification puts state. Raises ``ValueError`` where there is no home.
+    For root it is that of the systemd unit, for other users one in the home directory, as the XDG
+    Base Directory Specification says. Raises ``ValueError`` if there is no home directory.
     """
     if os.geteuid() == 0:
         return Path(f"/var/lib/yurttunnel-{program}/state")

@@ -1,4 +1,4 @@
-"""Waiting for the end of something, but not forever: SIGTERM never hangs on a silent peer."""
+"""Waiting with a timeout, so that SIGTERM never hangs on a silent peer."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _log = Logger()
 
 
 def ended_within(clock: IReactorTime, seconds: float, ending: Deferred[Any]) -> Deferred[bool]:
-    """Return whether ``ending`` has fired within ``seconds``; it goes on if it has not.
+    """Return whether ``ending`` fires within ``seconds``; it is not cancelled if it does not.
 
-    How it has ended does not matter here: its owner logs errors before. Cancelling ends the
-    waiting alone.
+    Its result is ignored: its owner logs errors first. Cancelling the returned Deferred only ends
+    the wait.
     """
     known: Deferred[bool] = Deferred(lambda _: timer.cancel())
     timer = clock.callLater(seconds, known.callback, False)
@@ -35,21 +35,21 @@ def ended_within(clock: IReactorTime, seconds: float, ending: Deferred[Any]) -> 
 async def within(clock: IReactorTime, seconds: float, deferreds: Iterable[Deferred[Any]]) -> bool:
     """Wait until all ``deferreds`` have fired, at most ``seconds``; return whether all have.
 
-    For ``stopService``: what has not ended by then is left as it is, neither canceled nor
-    forgotten, and the caller aborts the connections behind it. A failure counts as an end and
-    is logged, since whoever stops has no other use for it.
+    For ``stopService``: a Deferred that has not fired by then is left alone, and the caller aborts
+    the connections behind it. A failure counts as fired and is logged, since a caller that stops
+    has no other use for it.
     """
     ending = DeferredList([deferred.addErrback(log_failure) for deferred in deferreds])
     if ending.called:
         return True
     if not await ended_within(clock, seconds, ending):
         return False
-    # In a turn of its own: the last one may end within a call that has to go on.
+    # In a later turn: the last Deferred may fire within a call that is not finished.
     await deferLater(clock, 0)
     return True
 
 
 def log_failure(failure: Failure) -> None:
-    """Tell of what has failed while it was stopped."""
+    """Log a failure that happened during a stop."""
     if not failure.check(CancelledError):
         _log.failure("While stopping, a part of the process ended with an error", failure)

@@ -1,1 +1,1 @@
-"""What the commands ask a running process: pages on a Unix socket, for its user and root."""
+"""The admin socket: pages for the commands on a Unix socket, for the process's user and root."""

@@ -1,8 +1,8 @@
-"""The Unix socket by which the commands reach a process: who may ask there, and what.
+"""The Unix socket through which commands reach a process: access control and pages.
 
-It lies in the process's state directory, with mode 0600. Modes can be changed by mistake, so
-whoever connects is looked at, too: it has to be the user of the process, or root. What is served
-are the pages of the meta port, ``/debug``, and below ``/v1`` those that only this socket has. The
+It is in the process's state directory, with mode 0600. Modes can be changed by mistake, so the
+peer's credentials are checked, too: it must be the user of the process, or root. The socket serves
+the pages of the meta port, ``/debug``, and, below ``/v1``, pages that only this socket has. The
 limits are those of the meta port.
 """
 
@@ -38,16 +38,16 @@ from yurttunnel.ops.unix_peers import user_id_behind
 from yurttunnel.tunnel.reactor import IReactor
 
 SOCKET = "yurttunnel.sock"
-"""Its name in the state directory."""
+"""The name of the socket in the state directory."""
 
 SOCKET_MODE = 0o600
 
 VERSION = "v1"
-"""What the paths begin with whose answers stay as docs/admin.md has them."""
+"""The prefix of the paths whose responses are a stable interface, described in docs/admin.md."""
 
 
 def refusal(request: PageRequest) -> str | None:
-    """Return in one line why ``request`` is refused, ``None`` when it is not."""
+    """Return the reason, in one line, why ``request`` is refused, or ``None``."""
     if not isinstance(request.transport.getPeer(), UNIXAddress):
         return "this is served on a Unix socket alone"
     user = user_id_behind(request.transport.getHandle())
@@ -57,13 +57,13 @@ def refusal(request: PageRequest) -> str | None:
 
 
 def admin_pages(meta: Pages, debug: Pages, own: Mapping[str, Page]) -> dict[str, AnyPage]:
-    """Make what the socket serves.
+    """Return the pages of the socket.
 
-    ``meta`` has the pages of the meta port, ``debug`` those of ``/debug``, and ``own`` are those
-    below ``/v1`` by their paths, such as ``tokens`` and ``tokens/revoke``.
+    ``meta`` has the pages of the meta port, ``debug`` those of ``/debug``, and ``own`` those below
+    ``/v1`` by path, such as ``tokens`` and ``tokens/revoke``.
     """
     first = f"/{VERSION}"
-    # What stands below it on the meta port is for others.
+    # The pages of /debug on the meta port have another access control.
     others = {path: page for path, page in meta.items() if not path.startswith(f"{first}/")}
     versioned = {f"{first}/{path}": page for path, page in own.items()}
     listed = Page(lambda parameters: as_json({"paths": sorted(versioned)}))
@@ -81,9 +81,9 @@ def admin_socket(
     details: Callable[[], Mapping[str, object]],
     own: Mapping[str, Page],
 ) -> AdminSocket:
-    """Make the socket of a process, with its page ``/v1/process`` and its own ones.
+    """Return the socket of a process, with its page ``/v1/process`` and its ``own`` pages.
 
-    The arguments are as :func:`process_page` and :func:`admin_pages` have them.
+    The arguments are those of :func:`process_page` and :func:`admin_pages`.
     """
     pages = {"process": process_page(reactor, program, readiness, details), **own}
     socket = AdminSocket(reactor, directory, admin_pages(meta, debug, pages))
@@ -94,22 +94,22 @@ def admin_socket(
 class AdminSocket(Service):
     """Serves ``pages`` on :data:`SOCKET` in ``directory`` while it runs.
 
-    Where that cannot be, as in a directory whose path is too long for it, the process does
-    without: ``problem`` says so.
+    If it cannot listen, for example because the path of the directory is too long, the process runs
+    without it, and ``problem`` has the reason.
     """
 
     _log = Logger()
 
     def __init__(self, reactor: IReactor, directory: Path, pages: Pages) -> None:
         self.problem: str | None = None
-        """Why no command reaches this process, ``None`` when one can."""
+        """Why commands cannot reach this process, or ``None``."""
         self._site = LimitedSite(pages, reactor)
         path = str(directory.absolute() / SOCKET)
         self._listen = partial(listen_unix, reactor, SOCKET, path, self._site, mode=SOCKET_MODE)
         self._port: IListeningPort | None = None
 
     def startService(self) -> None:
-        """Listen; a socket that a killed process has left is taken over."""
+        """Listen; replace a stale socket that a killed process has left."""
         super().startService()
         try:
             self._port = self._listen()
@@ -129,7 +129,7 @@ def process_page(
     readiness: Readiness,
     details: Callable[[], Mapping[str, object]],
 ) -> Page:
-    """Make the page; ``details()`` gives what the program has to say besides."""
+    """Return the page; ``details()`` returns further fields of the program."""
     since = timestamp(time_of_day(clock))
 
     def show(parameters: Parameters) -> Answer:

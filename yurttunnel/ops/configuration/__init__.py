@@ -1,1 +1,1 @@
-"""What a program is told: by flags, variables of the environment, and a file that is followed."""
+"""Configuration: by flags, environment variables, and a file that is reloaded on change."""

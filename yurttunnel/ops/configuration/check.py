@@ -1,4 +1,4 @@
-"""``yurttunnel config check``: what a program would say of a file, without running it."""
+"""``yurttunnel config check``: validates a file as a program would, without running it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from yurttunnel.ops.configuration.file import OWN_KEY, BadConfiguration, named, 
 from yurttunnel.ops.options import CommandOptions, FlagMissing
 
 Programs = Mapping[str, type[CommandOptions[Any]]]
-"""Those that have the flag ``--config``, by their names."""
+"""The options of the programs that have ``--config``, by name."""
 
 
 def check_file(options: type[CommandOptions[Any]], path: Path) -> str | None:
-    """Return what a program needs beside the file, which may stand on its command line.
+    """Validate a file, and return what the program needs besides it on its command line.
 
-    ``None`` when the file is enough. Raises ``UsageError`` that says what is wrong. Variables of
-    the environment count as at a start.
+    Returns ``None`` if the file is complete. Raises ``UsageError`` if it is invalid. Environment
+    variables apply as when the program starts.
     """
     checked = options()
     checked.check_values(checked.read_file(path))
@@ -33,9 +33,9 @@ def check_file(options: type[CommandOptions[Any]], path: Path) -> str | None:
 
 
 def program_of(programs: Programs, path: Path) -> str:
-    """Return which of ``programs`` a file is for: the first that knows the most of its keys.
+    """Return which of ``programs`` a file is for: the first of those that know most of its keys.
 
-    Raises ``UsageError`` for a file that cannot be read.
+    Raises ``UsageError`` if the file cannot be read.
     """
     keys = parse_file(path).keys()
     return max(

@@ -15,37 +15,38 @@ from yurttunnel.ops.configuration.sources import OFF, ON, Given, Source
 from yurttunnel.ops.flag_table import Entry, Flag, Repeated, Switch
 
 MOST_BYTES = 1024 * 1024
-"""A file with 10,000 forwards has half of that."""
+"""The maximum size of a file; a file with 10,000 forwards has half of that."""
 
 _BITS = 64
-"""Of a number: TOML promises no more (1.0, "Integer"), and thousands have no text in Python."""
+"""The maximum of a number: TOML guarantees no more (1.0, "Integer"), and Python refuses to convert
+thousands of digits to text."""
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 """A key that needs no quotes."""
 
 OWN_KEY = "config"
-"""The flag that names the file, which cannot be in it."""
+"""The flag that names the file, which the file cannot contain."""
 
 
 State = tuple[int, int, int] | str
-"""When a file was changed, which one it is and its size; or why that cannot be told."""
+"""The modification time, identity and size of the file; or why they cannot be determined."""
 
 
 class BadConfiguration(usage.UsageError):
-    """The file cannot be read or used; one line names it, the key and what is expected."""
+    """The file cannot be read or used; the message names it, the key and what is expected."""
 
 
 def named(path: Path, error: Exception) -> str:
-    """Return what is wrong with a file, which is named first.
+    """Return an error message that begins with the file.
 
-    An error of several values, which do not go together, has the names of their flags only.
+    An error about several values that conflict names only their flags.
     """
     sentence = str(error)
     return sentence if sentence.startswith(f"{path}: ") else f"{path}: {sentence}"
 
 
 def state_of(path: Path) -> State:
-    """Return what is another when the file is."""
+    """Return a value that changes when the file changes."""
     try:
         status = os.stat(path)
     except OSError as error:
@@ -54,14 +55,14 @@ def state_of(path: Path) -> State:
 
 
 def read_file(path: Path, table: Sequence[Entry]) -> Source:
-    """Return what the file says of the flags in ``table``; raises :class:`BadConfiguration`."""
+    """Return the values that the file has for ``table``; raise :class:`BadConfiguration`."""
     parsed = parse_file(path)
     entries = {entry.name: entry for entry in table if entry.name != OWN_KEY}
     return {name: _given(path, name, value, entries) for name, value in parsed.items()}
 
 
 def parse_file(path: Path) -> dict[str, object]:
-    """Return the values of a file by their keys; raises :class:`BadConfiguration`."""
+    """Return the values of a file by key; raise :class:`BadConfiguration`."""
     try:
         with path.open("rb") as file:
             content = file.read(MOST_BYTES + 1)
@@ -70,20 +71,20 @@ def parse_file(path: Path) -> dict[str, object]:
     if len(content) > MOST_BYTES:
         raise BadConfiguration(f"{path}: it is longer than {MOST_BYTES} bytes")
     if not content.strip():
-        # A full disk, a loss of power and who writes in place leave such files; what they forbade
-        # is not to be allowed for that.
+        # A full disk, a power loss or an editor that writes in place leaves an empty file. It must
+        # not lift the restrictions that the file had.
         raise BadConfiguration(
             f"{path}: it is empty, perhaps because it is being written or the disk was full; for"
             " no settings at all put a comment into it"
         )
-    # It takes memory, and most programs have no file.
+    # Imported here because it takes memory, and most programs have no file.
     import tomllib
 
     try:
         return tomllib.loads(content.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise BadConfiguration(f"{path}: it is not UTF-8 from byte {error.start} on") from None
-    # That of a number that has too many digits for Python is no TOMLDecodeError.
+    # A number with too many digits for Python raises a ValueError that is no TOMLDecodeError.
     except (ValueError, RecursionError) as error:
         raise BadConfiguration(f"{path}: it is not TOML: {error}") from None
 
@@ -113,12 +114,12 @@ def _given(path: Path, name: str, value: object, entries: dict[str, Entry]) -> G
 
 
 def _key(name: str) -> str:
-    """Return a key as it can be written in a line of TOML: many have to be quoted."""
+    """Return a key as TOML spells it: some must be quoted."""
     return name if _BARE.fullmatch(name) else json.dumps(name)
 
 
 def _text(value: object) -> str | None:
-    """Return what a flag would be given, ``None`` for what no flag can be given."""
+    """Return the text of a value for a flag, or ``None`` if no flag can have such a value."""
     match value:
         case bool():
             return ON if value else OFF
@@ -132,7 +133,7 @@ def _text(value: object) -> str | None:
 
 
 def _shown(value: object) -> str:
-    """Return what kind of value it is, in the terms of TOML."""
+    """Return the type of a value, in the terms of TOML."""
     match value:
         case bool():
             return ON if value else OFF

@@ -1,4 +1,4 @@
-"""The file of ``--config`` while a program runs: read anew, and used as far as that can be."""
+"""Reloads the file of ``--config`` while a program runs, and applies what it can."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from yurttunnel.ops.threads import in_own_thread
 from yurttunnel.tunnel.reactor import IReactor
 
 LOOK_SECONDS = 1.0
-"""From one look at the file to the next."""
+"""The interval between two checks of the file."""
 
 Settings = TypeVar("Settings")
 _Value = TypeVar("_Value")
@@ -32,7 +32,7 @@ InThread = Callable[[Callable[[_Value], _Value], _Value], Deferred[_Value]]
 
 
 class ChangeRefused(Exception):
-    """What the file says cannot be had now, such as a port; a sentence says why."""
+    """A change in the file cannot be applied now, such as a port in use; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +42,11 @@ class _Part(Generic[Settings]):
 
 
 class Following(Reconciler, Generic[Settings]):
-    """Reads the file of ``options`` again when it is another, and gives parts what concerns them.
+    """Reads the file of ``options`` again when it has changed, and applies it to the parts.
 
-    A file is read once it has been the same at two looks: somebody may be writing it. As long as it
-    is broken, missing, or refused by a part, everything stays as it was. ``levels`` are what
-    ``--v`` is about. ``in_thread(function, argument)`` calls it in a thread.
+    A file is read once it was the same at two checks: it may still be being written. While it is
+    invalid, missing, or refused by a part, everything stays as it was. ``levels`` follow ``--v``.
+    ``in_thread(function, argument)`` calls the function in a thread.
     """
 
     _log = Logger()
@@ -72,19 +72,19 @@ class Following(Reconciler, Generic[Settings]):
     def follow(
         self, flags: Sequence[Entry], use: Callable[[Settings], Awaitable[None] | None]
     ) -> None:
-        """Have ``use(settings)`` called when one of ``flags`` is another.
+        """Call ``use(settings)`` when one of ``flags`` has changed.
 
-        Parts are called in the order in which they were given. Who may refuse a change, by
-        :class:`ChangeRefused`, has to come first, and leave everything as it was.
+        Parts are called in the order of registration. A part that may refuse a change, by raising
+        :class:`ChangeRefused`, must come first, and must then leave everything as it was.
         """
         self._parts.append(_Part(frozenset(flag.name for flag in flags), use))
 
     def tell(self, readiness: Readiness) -> None:
-        """Have ``readiness`` tell of what is not in use; nothing is unready for that."""
+        """Register a check with ``readiness`` that only warns of changes that are not in use."""
         readiness.add("configuration", self.problem, required=False)
 
     def problem(self) -> str | None:
-        """Return why the file is not used, or what of it needs a restart."""
+        """Return why the file is not used, or which changes need a restart."""
         if self._broken is not None:
             return f"{self._broken}; the previous configuration stays in use"
         if self._restart:
@@ -139,7 +139,7 @@ class Following(Reconciler, Generic[Settings]):
 
 
 def follow_file(reactor: IReactor, options: CommandOptions[Settings]) -> Following[Settings] | None:
-    """Make what follows the file of ``options``, ``None`` where there is none."""
+    """Return the service that reloads the file of ``options``, or ``None`` if there is no file."""
     if options.file is None:
         return None
     in_thread = partial(in_own_thread, reactor, "yurttunnel configuration")

@@ -1,6 +1,6 @@
-"""Who says what of a flag: the command line, else the environment, else the file.
+"""The sources of flags: the command line, then the environment, then the file.
 
-Each of them says texts as the flag takes them, so that a value is parsed in one way wherever it
+Each source has the texts that the flag accepts, so a value is parsed in the same way wherever it
 comes from.
 """
 
@@ -19,12 +19,12 @@ from yurttunnel.ops.flag_table import Entry, Flag, Repeated, Switch
 _PREFIX = "YURTTUNNEL_"
 
 _BETWEEN = re.compile(r"[;\n]")
-"""Stands between several values in a variable; no value of a flag needs either."""
+"""The separators of several values in a variable; no value of a flag contains either."""
 
 _OF_A_SERVICE = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_|$)|_PORT_[0-9]+_(TCP|UDP|SCTP)(_|$)")
 
 _MISTYPED = 0.85
-"""How like another name a wrong one is; two letters of twelve may be missing or others."""
+"""The minimum likeness of a misspelled name: two letters of twelve may be missing or wrong."""
 
 ON, OFF = "true", "false"
 """The texts of a switch."""
@@ -32,9 +32,9 @@ ON, OFF = "true", "false"
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What is said of one flag: its texts, several only where it is repeated.
+    """The texts that a source has for one flag; several only for a repeated flag.
 
-    ``source`` is where, for messages: a flag, a variable, or a file and its key.
+    ``source`` is the origin, for messages: a flag, a variable, or a file and its key.
     """
 
     texts: tuple[str, ...]
@@ -42,21 +42,21 @@ class Given:
 
 
 Source = Mapping[str, Given]
-"""What one of them says, by the names of the flags."""
+"""The values in a source, by the names of the flags."""
 
 
 def variable_of(entry: Entry) -> str:
-    """Return the variable that stands in for a flag."""
+    """Return the environment variable for a flag."""
     return _PREFIX + entry.name.upper().replace("-", "_")
 
 
 def environment(
     table: Sequence[Entry], variables: Mapping[str, str], of_each: bool = True
 ) -> Source:
-    """Return what the environment says; a variable that is empty says nothing.
+    """Return the values from the environment; an empty variable counts as unset.
 
-    Without ``of_each`` only those flags have a variable that name one. Raises ``UsageError`` for a
-    switch that is neither on nor off.
+    Without ``of_each`` only flags that name a variable have one. Raises ``UsageError`` for a switch
+    with an invalid value.
     """
     found = {}
     for entry in table:
@@ -69,10 +69,10 @@ def environment(
 
 
 def mistyped(table: Sequence[Entry], variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield each variable that belongs to no flag, and a question with those it is much like.
+    """Yield each variable that is like that of a flag but matches none, and a suggestion.
 
-    What is like none is another program's; what Kubernetes sets for a Service is nobody's mistake
-    (kubernetes.io, Service, "Environment variables").
+    A variable that is like none belongs to another program; those that Kubernetes sets for a
+    Service are no mistakes either (kubernetes.io, Service, "Environment variables").
     """
     known = {name for entry in table for name in _variables(entry, of_each=True)}
     names = {name.removeprefix(_PREFIX) for name in known if name.startswith(_PREFIX)}

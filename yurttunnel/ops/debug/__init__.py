@@ -1,1 +1,1 @@
-"""``/debug`` on the meta port: what a process does, for who is on its machine."""
+"""``/debug`` on the meta port: the internals of a process, for users of its machine."""

@@ -1,4 +1,4 @@
-"""``/debug/log-level``: another log level for a while, without a restart."""
+"""``/debug/log-level``: a temporary log level, without a restart."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LEVELS = ("debug", "info", "warn")
 
 
 class TemporaryLogLevel(Service):
-    """Changes what of the log is shown, and changes it back by itself."""
+    """Changes the log level temporarily, and restores it after the given time."""
 
     _log = Logger()
 
@@ -27,7 +27,7 @@ class TemporaryLogLevel(Service):
         self._end: IDelayedCall | None = None
 
     def page(self) -> Page:
-        """Make the page: GET tells, POST with ``?level=L`` and ``&seconds=N`` changes."""
+        """Return the page: GET shows the level, POST (``?level=L``, ``&seconds=N``) sets it."""
         return Page(lambda parameters: text(self._state()), self._change, ("level", "seconds"))
 
     def stopService(self) -> None:

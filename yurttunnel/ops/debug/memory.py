@@ -1,4 +1,4 @@
-"""``/debug/memory``: how much there is, and, while it is traced, which lines have taken it."""
+"""``/debug/memory``: memory use and, while it is traced, the lines that allocated the most."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from yurttunnel.ops.http_site import Answer, text
 from yurttunnel.tunnel.reactor import IReactor
 
 TRACED_SECONDS = 900.0
-"""After this long tracing ends by itself: it costs memory and time in all that goes on."""
+"""The time after which tracing ends: it costs memory and time in everything that runs."""
 
 MOST_FRAMES = 25
-"""Frames of each allocation that can be kept."""
+"""The maximum number of frames to record for each allocation."""
 
 _LINES_SHOWN = 40
 
@@ -35,7 +35,7 @@ _IGNORED = (
 
 
 class MemoryTrace(Service):
-    """Traces allocations for a while; at the end of the service no more."""
+    """Traces allocations for a limited time, at most until the service stops."""
 
     _log = Logger()
 
@@ -45,7 +45,7 @@ class MemoryTrace(Service):
         self._reading = False
 
     def page(self) -> Page:
-        """Make the page: GET shows, POST with ``?frames=N`` begins to trace, with 0 ends it."""
+        """Return the page: GET shows, POST with ``?frames=N`` starts tracing; 0 stops it."""
         return Page(lambda parameters: self._show(), self._change, ("frames",))
 
     def stopService(self) -> None:
@@ -79,8 +79,8 @@ class MemoryTrace(Service):
             hint = f"tracing {why}: POST /debug/memory?frames=1 begins it\n"
             return succeed(text("".join([*_stats(), hint])))
         self._reading = True
-        # Of half a million traces the copy takes 0.3 s, which stops the reactor, and to sort it
-        # 2.6 s, which does not.
+        # With half a million traces the snapshot takes 0.3 s, which blocks the reactor; sorting it
+        # takes 2.6 s, in a thread.
         shown = deferToThreadPool(self._reactor, self._reactor.getThreadPool(), _top_lines)
         return shown.addBoth(self._read).addCallback(
             lambda lines: text("".join([*_stats(), *lines]))
@@ -92,7 +92,7 @@ class MemoryTrace(Service):
 
 
 def _stats() -> list[str]:
-    """Return the resident set (proc(5), statm) and the collector's figures, a line each."""
+    """Return the resident set (proc(5), statm) and the garbage collector's counts, a line each."""
     with open("/proc/self/statm", "rb") as statm:
         resident = int(statm.read().split()[1]) * _PAGE_SIZE
     lines = [f"resident: {resident / 2**20:.1f} MiB\n"]
@@ -109,7 +109,7 @@ def _top_lines() -> list[str]:
     try:
         snapshot = tracemalloc.take_snapshot().filter_traces(_IGNORED)
     except RuntimeError:
-        # What it says when nothing is traced (any more).
+        # tracemalloc raises this when tracing is off, or has just ended.
         return ["tracing has ended\n"]
     statistics = snapshot.statistics("traceback")
     lines = [

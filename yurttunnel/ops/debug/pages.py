@@ -1,11 +1,11 @@
-"""What all pages below ``/debug`` have in common: access, methods, parameters, and answers.
+"""The common parts of all pages below ``/debug``: access, methods, parameters and responses.
 
-They are for programs and people on the same machine, and for no web page they look at. The meta
-port may listen on other addresses than loopback, and a browser on this machine carries
-requests of whatever page is open in it. So the address of the client has to be loopback, the Host
-field has to name it (against names that are made to lead here, DNS rebinding), and a browser has
-to say that the request is of no other site (Fetch Metadata, and Origin of RFC 6454). An agent
-makes connections for callers of the tunnel, who are elsewhere: they come from loopback, too.
+They are for programs and people on the same machine, and not for web pages in a browser there. The
+meta port may listen on addresses other than loopback, and a browser on this machine sends the
+requests of any page that is open in it. So the address of the client must be a loopback address,
+the Host field must name one (against DNS rebinding), and a browser must declare the request as
+same-origin (Fetch Metadata, and Origin of RFC 6454). An agent connects for callers of the tunnel,
+which are elsewhere, and these connections come from loopback, too: they are rejected.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ JSON = b"application/json"
 HTML = b"text/html; charset=utf-8"
 
 IsTunnelled = Callable[[IAddress, IAddress], bool]
-"""Whether a client's address and the listener's are joined through the tunnel."""
+"""Whether a connection, given by its two addresses, comes through the tunnel."""
 
 Parameters = Mapping[str, str]
-"""What stands behind "?" in the request, each once."""
+"""The parameters of the query, each once."""
 
 
 class BadParameter(ValueError):
-    """What stands behind "?" cannot be understood; one line says what is expected."""
+    """A parameter of the query is invalid; the message has one line that says what is expected."""
 
 
 Handler = Callable[[Parameters], "Answer | Deferred[Answer]"]
-"""Makes the answer; raises :class:`BadParameter`."""
+"""Makes the response; raises :class:`BadParameter`."""
 
 
 def as_json(value: object) -> Answer:
-    """Answer with JSON, indented for people."""
+    """Return a response of JSON, indented for people."""
     return Answer(JSON, json.dumps(value, indent=1).encode() + b"\n")
 
 
 class Page:
-    """A page that ``get`` makes anew each time; ``post``, if there is one, changes something.
+    """A page that ``get`` makes for each request; ``post``, if given, changes something.
 
-    ``parameters`` are the names of those that it takes.
+    ``parameters`` are the names of the parameters that it accepts.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Page:
         self._parameters = parameters
 
     def __call__(self, request: PageRequest) -> Answer | Deferred[Answer]:
-        """Answer ``request``."""
+        """Respond to ``request``."""
         handler = self._handlers.get(request.head.method)
         if handler is None:
             sentence, fields = allowed_methods(self._handlers)
@@ -79,7 +79,7 @@ class Page:
 
 
 def number(parameters: Parameters, name: str, least: int, most: int, default: int | None) -> int:
-    """Read a parameter that is a number from ``least`` to ``most``."""
+    """Return a parameter that is a number from ``least`` to ``most``."""
     given = parameters.get(name)
     if given is None and default is not None:
         return default
@@ -92,7 +92,7 @@ def number(parameters: Parameters, name: str, least: int, most: int, default: in
 
 
 def refusal(request: PageRequest, is_tunnelled: IsTunnelled) -> str | None:
-    """Return in one line why ``request`` is refused, ``None`` when it is not."""
+    """Return the reason, in one line, why ``request`` is refused, or ``None``."""
     peer = request.transport.getPeer()
     if not isinstance(peer, TcpAddress | Tcp6Address) or not is_loopback(peer.host):
         return "/debug is for this machine alone: connect to the meta port by a loopback address"

@@ -1,4 +1,4 @@
-"""``/debug/reactor`` and ``/debug/stacks``: what the reactor waits for, and what threads do."""
+"""``/debug/reactor`` and ``/debug/stacks``: the reactor's load, and the stacks of threads."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.tunnel.reactor import IReactor
 
 _MOST_FRAMES = 100
-"""Of each thread's stack."""
+"""The maximum number of frames of each thread's stack."""
 
 
 def reactor_page(reactor: IReactor, lag: ReactorLag) -> Page:
-    """Make the page of the reactor's figures, as JSON."""
+    """Return the page of the reactor's figures, as JSON."""
 
     def get(parameters: Parameters) -> Answer:
         return as_json(
@@ -40,9 +40,9 @@ def reactor_page(reactor: IReactor, lag: ReactorLag) -> Page:
 
 
 def stacks_page(reactor: IReactor) -> Page:
-    """Make the page of the stacks and the pending calls, as text.
+    """Return the page of the stacks and the pending calls, as text.
 
-    It has names of functions and lines of source, never values.
+    It shows names of functions and lines of source, never values.
     """
 
     def get(parameters: Parameters) -> Answer:
@@ -64,7 +64,7 @@ def _thread_stacks() -> Iterable[str]:
 
 
 def _delayed_calls(reactor: IReactor) -> Iterable[str]:
-    """Return the pending calls by function: how many there are, and when the next is due."""
+    """Return the pending calls by function: their number, and when the next is due."""
     now = reactor.seconds()
     due: dict[str, list[float]] = {}
     for call in reactor.getDelayedCalls():
@@ -75,7 +75,7 @@ def _delayed_calls(reactor: IReactor) -> Iterable[str]:
 
 
 def _name(function: Callable[..., object]) -> str:
-    """Name a function by where it was defined, and nothing of what it holds."""
+    """Return the qualified name of a function, without any values that it holds."""
     while isinstance(function, partial | LoopingCall):
         function = function.func if isinstance(function, partial) else function.f
     named: Any = function if hasattr(function, "__qualname__") else type(function)

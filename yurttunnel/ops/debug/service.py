@@ -1,4 +1,4 @@
-"""All of ``/debug``, put together."""
+"""All pages of ``/debug``."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _PAGES = (
 
 
 class Debug(MultiService):
-    """The ``pages``: ``/debug`` and what is below it.
+    """The ``pages``: ``/debug`` and those below it.
 
-    As a service this ends what the pages have begun: tracing memory, another log level.
+    When the service stops, it ends what the pages started: memory tracing, a temporary log level.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Debug(MultiService):
             "/debug/*": missing,
         }
         self.guarded = guarded(self.pages, partial(refusal, is_tunnelled=is_tunnelled))
-        """The same for the meta port."""
+        """The same pages for the meta port, with access control."""
 
 
 def _index() -> bytes:

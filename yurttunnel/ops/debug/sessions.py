@@ -1,4 +1,4 @@
-"""``/debug/sessions``: where bytes wait, and for whose credit, in each session and stream."""
+"""``/debug/sessions``: buffered bytes and flow-control credit of each session and stream."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from yurttunnel.ops.debug.pages import JSON, Page, Parameters
 from yurttunnel.ops.http_site import Answer
 
 if TYPE_CHECKING:
-    # Programs without sessions have the page, too, and no module of theirs.
+    # Programs without sessions have this page, too, and do not load these modules.
     from yurttunnel.tunnel.session import TunnelSession
     from yurttunnel.wire.stream import Stream
 
 MOST_SESSIONS = 100
-"""Sessions that one answer tells of."""
+"""The maximum number of sessions in a response."""
 
 MOST_STREAMS = 1000
-"""Streams that one answer tells of, of all sessions together."""
+"""The maximum number of streams in a response, of all sessions together."""
 
 _LONGEST_TEXT = 256
-"""Characters of what a peer may choose, such as request ids."""
+"""The maximum length of what a peer may choose, such as request IDs, in characters."""
 
 _WORDS_AT_ONCE = 100
-"""Words of JSON, and marks between them, that are one piece."""
+"""The number of JSON tokens in a piece."""
 
 
 def sessions_page(
     clock: IReactorTime,
     sessions: Callable[[], Iterable[TunnelSession]],
 ) -> Page:
-    """Make the page; ``?node=NAME`` narrows it to the sessions with one peer."""
+    """Return the page; ``?node=NAME`` limits it to the sessions with one peer."""
 
     def get(parameters: Parameters) -> Answer:
         node = parameters.get("node")
@@ -48,7 +48,7 @@ def sessions_page(
 
 
 def _pieces(told: object) -> Iterator[str]:
-    """Write JSON for people: a thousand streams take tens of milliseconds."""
+    """Encode indented JSON in pieces: a thousand streams take tens of milliseconds."""
     words = json.JSONEncoder(indent=1).iterencode(told)
     while piece := "".join(islice(words, _WORDS_AT_ONCE)):
         yield piece
@@ -69,7 +69,7 @@ def _describe_all(sessions: list[TunnelSession], now: float) -> dict[str, object
 
 
 def _session(session: TunnelSession, streams: list[dict[str, object]]) -> dict[str, object]:
-    """Return a session: sizes in bytes, durations in seconds; SessionFigures says what they are."""
+    """Describe a session: sizes in bytes, durations in seconds; see SessionFigures."""
     total = len(session.wire.streams)
     return {
         "peer": session.peer_name,

@@ -1,4 +1,4 @@
-"""``--diagnose``: all that is needed to see from afar what is wrong, in one file without secrets.
+"""``--diagnose``: all information for remote troubleshooting, in one file without secrets.
 
-It runs in a process of its own, without a reactor, beside the one that it is about.
+It runs in a process of its own, without a reactor, besides the process that it diagnoses.
 """

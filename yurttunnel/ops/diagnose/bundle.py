@@ -16,7 +16,7 @@ from yurttunnel.ops.private_files import check_above
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One file of the bundle: its name, its text, and a sentence for each thing that is wrong."""
+    """A file of the bundle: its name, its text, and a sentence for each problem found."""
 
     name: str
     text: str
@@ -24,10 +24,10 @@ class Part:
 
 
 def write_bundle(path: Path, parts: Iterable[Part], secrets: Iterable[str]) -> None:
-    """Write ``parts`` without ``secrets``, and what looks like one, to a new file, mode 0600.
+    """Write ``parts`` to a new file with mode 0600, without ``secrets`` and what looks like one.
 
-    Raises ``OSError``, a ``FileExistsError`` when there is something at ``path``, and where others
-    could replace it; what was begun is removed then.
+    Raises ``OSError``: a ``FileExistsError`` if ``path`` exists, and an error if others could
+    replace it. A partial file is then removed.
     """
     check_above(path, _who_asks())
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
@@ -45,13 +45,13 @@ def write_bundle(path: Path, parts: Iterable[Part], secrets: Iterable[str]) -> N
                 entry.size, entry.mtime, entry.mode = len(content), now, 0o600
                 archive.addfile(entry, io.BytesIO(content))
     except BaseException:
-        # Whatever it was, half a bundle is of no use.
+        # Whatever the error, a partial bundle is useless.
         os.unlink(path)
         raise
 
 
 def _who_asks() -> Collection[int]:
-    """Return the user who has called sudo(8), and chosen the path: his directories are no trap."""
+    """Return the user who called sudo(8) and chose the path: that one's directories are trusted."""
     try:
         return (int(os.environ["SUDO_UID"]),)
     except (KeyError, ValueError):

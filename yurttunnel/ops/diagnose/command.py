@@ -1,4 +1,4 @@
-"""What ``--diagnose`` does: collects, writes the bundle, and says on one screen what is wrong."""
+"""The command ``--diagnose``: collects, writes the bundle, and prints a summary of problems."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from yurttunnel.ops.diagnose.redaction import redact, redacted_arguments
 from yurttunnel.ops.diagnose.subject import Subject
 
 MOST_SHOWN = 15
-"""Sentences of the summary on the screen; the bundle has all."""
+"""The maximum number of sentences in the printed summary; the bundle has all."""
 
 _LONGEST_SHOWN = 400
-"""Characters of one of them."""
+"""The maximum length of one of them, in characters."""
 
 
 class NotWritten(Exception):
-    """There is no bundle; a sentence says why."""
+    """The bundle could not be written; the message says why."""
 
 
 def run_diagnosis(subject: Subject, output: Path | None) -> NoReturn:
-    """Diagnose and end the process: status 0 when nothing looks wrong, else 1."""
-    # What twist or a test has put in the place of standard output is not meant for people.
+    """Diagnose and exit: with status 0 if no problem was found, else 1."""
+    # Not sys.stdout: twist or a test may have replaced it.
     screen = sys.__stdout__ or sys.stdout
     try:
         status = diagnose(subject, output, screen)
@@ -98,12 +98,12 @@ def _collect(subject: Subject) -> Iterator[Part]:
         try:
             yield from collect()
         except Exception as error:
-            # A defect in one part must not cost the others: the machine is in trouble already.
+            # A defect in one part must not prevent the others: the machine has problems already.
             yield Part(f"{name}-error", traceback.format_exc(), (f"{name}: {error!r}.",))
 
 
 def _connectable(host: str) -> str:
-    """Return the address to connect to, for one to listen on: the unspecified one means every."""
+    """Return the address to connect to for an address to listen on, which may be unspecified."""
     address = ip_address(host)
     if not address.is_unspecified:
         return host

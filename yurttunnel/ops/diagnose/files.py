@@ -1,6 +1,6 @@
-"""The files of a program: who may read them, and until when certificates among them are good.
+"""The files of a program: their permissions, and the expiry of certificates among them.
 
-Files are looked into for certificates only. What else is in them, keys above all, is not kept.
+Files are only searched for certificates. Their other contents, above all keys, are not collected.
 """
 
 from __future__ import annotations
@@ -19,29 +19,30 @@ from yurttunnel.ops.clocks import timestamp
 from yurttunnel.ops.diagnose.bundle import Part
 
 SOON = datetime.timedelta(days=30)
-"""A certificate of years that ends sooner is told of; others in the last tenth of their life."""
+"""The remaining validity below which a certificate of years is reported; other certificates are
+reported in the last tenth of their lifetime."""
 
 MOST_FILES = 1000
 _MOST_BYTES = 1024 * 1024
-"""Of a file that is looked into."""
+"""The maximum size of a file that is searched."""
 
 LEAST_FREE_BYTES = 64 * 1024 * 1024
 
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 _SECRET = re.compile(
-    # A key, and in a kubeconfig a token or a key, with their values there or in the next lines.
+    # A key, or a token or key in a kubeconfig, with its value there or in the next lines.
     rb"PRIVATE KEY-----|\b(?:token|client-key-data)[\"']?:[ \t]*[\"']?[\w|>+/=]"
 )
 _SECRET_NAMES = ("join-token",)
 
 _OLD_NAME = re.compile(r"-\d{4}(?:-\d\d){5}\.pem$")
-"""Of a certificate with its date: earlier ones are kept, and a link leads to the one in use."""
+"""A certificate with its date: earlier ones are kept, and a link leads to the one in use."""
 
 
 def files_part(directories: Iterable[Path], files: Iterable[Path], now: datetime.datetime) -> Part:
-    """Describe what is in ``directories``, and single ``files``; ``now`` has a timezone.
+    """Describe the contents of ``directories``, and single ``files``; ``now`` has a timezone.
 
-    Of links among ``files`` what they lead to is described, too.
+    For links among ``files`` the target is described, too.
     """
     lines: list[str] = []
     findings: list[str] = []
@@ -55,7 +56,7 @@ def files_part(directories: Iterable[Path], files: Iterable[Path], now: datetime
     for path in files:
         _look(path, now, lines, findings)
         if os.path.islink(path):
-            # What a flag names is used, wherever it leads.
+            # A file that a flag names is in use, wherever a link leads.
             _look(Path(os.path.realpath(path)), now, lines, findings)
     return Part("files", "".join(f"{line}\n" for line in lines), tuple(findings))
 
@@ -108,7 +109,7 @@ def _problems(path: Path, certificate: x509.Certificate, now: datetime.datetime)
 
 
 def _is_old(path: Path) -> bool:
-    """Return whether ``path`` is an earlier certificate, to which no link leads any more."""
+    """Return whether ``path`` is an earlier certificate that no link leads to."""
     if not _OLD_NAME.search(path.name):
         return False
     links = (each for each in path.parent.iterdir() if each.is_symlink())
@@ -116,7 +117,7 @@ def _is_old(path: Path) -> bool:
 
 
 def _content(path: Path) -> bytes:
-    # Neither a link nor a pipe that has taken the file's place meanwhile.
+    # Do not follow a link or open a pipe that has meanwhile replaced the file.
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as file:
         return file.read(_MOST_BYTES)
@@ -129,9 +130,9 @@ def _unread(path: Path | str, error: OSError, lines: list[str], findings: list[s
 
 
 def _below(directory: Path, refused: Callable[[OSError], object]) -> Iterator[Path]:
-    """Yield a directory and all that is in it, the first :data:`MOST_FILES`; links stay links.
+    """Yield a directory and its contents, up to :data:`MOST_FILES`; links are not followed.
 
-    ``refused(error)`` is told of directories into which nobody may look.
+    ``refused(error)`` is called for directories that cannot be read.
     """
     yield directory
     if not os.path.isdir(directory):
@@ -150,7 +151,7 @@ def _disk(directory: Path) -> Iterator[str]:
     try:
         disk = os.statvfs(directory)
     except OSError:
-        return  # The list of files says that it is not there.
+        return  # The list of files says that it does not exist.
     free = disk.f_bavail * disk.f_frsize
     if free < LEAST_FREE_BYTES:
         yield f"Only {free / 2**20:.0f} MiB are free where {directory} is."

@@ -1,4 +1,4 @@
-"""The flags of ``--diagnose``, which both programs have."""
+"""The flags of ``--diagnose``, which all programs share."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DIAGNOSE_TABLE: tuple[Entry, ...] = (DIAGNOSE, OUTPUT)
 
 
 def bundle_path(options: CommandOptions[Any]) -> Path | None:
-    """Return the value of --output; raises ``UsageError`` when there is nothing to put out."""
+    """Return the value of --output; raise ``UsageError`` if it is given without --diagnose."""
     if options["output"] is not None and not options["diagnose"]:
         raise usage.UsageError("--output has no effect without --diagnose: add it")
     return options.optional_value(OUTPUT, None)

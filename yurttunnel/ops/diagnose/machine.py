@@ -1,4 +1,4 @@
-"""What the program runs on: versions, kernel, clock, ports, and its own firewall rules."""
+"""The machine of the program: versions, kernel, clock, ports, and the program's firewall rules."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ _SETTINGS = (
 )
 
 _TIME_ERROR = 5
-"""What adjtimex(2) gives while the clock is not synchronised."""
+"""The return value of adjtimex(2) while the clock is not synchronized."""
 
 _PROGRAM_SECONDS = 10.0
 
 _WITH_OWN_RULES = ("nat", "filter")
-"""Tables of iptables: the tunnel's server has rules in the first one, the service proxy in both."""
+"""Tables of iptables: the server has rules in the first one, the service proxy in both."""
 
 _SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin"
-"""Where programs for root are: not every service has these directories in its ``PATH``."""
+"""The directories of programs for root, which not every service has in its ``PATH``."""
 
 
 def versions_part() -> Part:
-    """Return what is installed here: the running process may be older."""
+    """Return the installed versions: the running process may be older."""
     lines = [
         f"python: {sys.version}",
         f"openssl: {ssl.OPENSSL_VERSION}",
@@ -69,7 +69,7 @@ def versions_part() -> Part:
 
 
 def machine_part(proc: Path = Path("/proc")) -> Part:
-    """Return what the kernel is set to, how busy it is, and whether anybody sets the clock."""
+    """Return the kernel's settings and load, and whether the clock is synchronized."""
     lines = [f"{name}: {_setting(proc / 'sys' / name)}" for name in _SETTINGS]
     lines += [f"{name}: {_setting(proc / name)}" for name in ("loadavg", "uptime")]
     lines += [f"processors: {os.cpu_count()}", f"time: {time.strftime('%FT%TZ', time.gmtime())}"]
@@ -87,8 +87,8 @@ def machine_part(proc: Path = Path("/proc")) -> Part:
 def firewall_part(own_lines: OwnLines, own_table: str = "") -> Part:
     """Return the program's own rules in each of the kernel's firewalls that is in use.
 
-    ``own_table`` is the name of its tables of nftables, if it may have some; that of some goes on
-    behind a hyphen.
+    ``own_table`` is the name of its tables of nftables, if it has any; some continue after a
+    hyphen.
     """
     lines = [*_rules(own_lines), *(_tables(own_table) if own_table else ())]
     return Part("firewall", "".join(f"{line}\n" for line in lines))
@@ -98,7 +98,7 @@ def _rules(own_lines: OwnLines) -> Iterator[str]:
     for base, tables in (("iptables", "ip_tables_names"), ("ip6tables", "ip6_tables_names")):
         for table in _WITH_OWN_RULES:
             yield from _told_by(own_lines, f"{base}-nft-save", "-t", table)
-            # To ask for a table of the old firewall would make it.
+            # Listing a table of the legacy firewall would create it.
             if table in _setting(Path("/proc/net") / tables).split():
                 yield from _told_by(own_lines, f"{base}-legacy-save", "-t", table)
 
@@ -142,8 +142,8 @@ def _told_by(own_lines: OwnLines, program: str, *arguments: str) -> Iterator[str
 
 
 def _clock_synchronised() -> str:
-    """Ask the kernel (adjtimex(2)) whether somebody sets its clock: yes, no or unknown."""
-    # Larger than struct timex anywhere; with all zero nothing is changed.
+    """Return whether the kernel's clock is synchronized (adjtimex(2)): yes, no or unknown."""
+    # Larger than struct timex on any platform; all zero changes nothing.
     buffer = ctypes.create_string_buffer(1024)
     try:
         state = ctypes.CDLL(None, use_errno=True).adjtimex(buffer)

@@ -1,4 +1,4 @@
-"""What the running process says of itself, by its meta port; and that it says nothing."""
+"""The state of the running process, from its meta port; or that it does not respond."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from yurttunnel.http.authority import join_authority
 from yurttunnel.ops.diagnose.bundle import Part
 
 PAGE_SECONDS = 5.0
-"""How long an answer may take; a process that takes longer hangs."""
+"""The timeout of a response; a process that takes longer hangs."""
 
 MOST_BYTES = 64 * 1024 * 1024
-"""Of one answer: metrics of 10,000 nodes are some 10 MB."""
+"""The maximum size of a response: the metrics of 10,000 nodes are some 10 MB."""
 
 LAG_SECONDS = 0.5
-"""More than this is felt by everybody who types."""
+"""The reactor lag from which on interactive users notice delays."""
 
-# Those of all programs; one without such a page answers 404. The empty one is the status page, with
-# the last warnings and errors.
+# The pages of all programs; a program without such a page responds with 404. The empty path is the
+# status page, with the last warnings and errors.
 PAGES = (
     "healthz",
     "readyz",
@@ -43,7 +43,7 @@ PAGES = (
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer, or, with ``problem``, a sentence why there is none."""
+    """A response, or, in ``problem``, the reason why there is none."""
 
     status: int = 0
     body: str = ""
@@ -51,7 +51,7 @@ class Reply:
 
 
 def ask(host: str, port: int, path: str, seconds: float = PAGE_SECONDS) -> Reply:
-    """Get a page within ``seconds``, however slowly it comes."""
+    """Get a page within ``seconds``, however slowly it arrives."""
     where = join_authority(host, port)
     request = f"GET /{path} HTTP/1.0\r\nHost: {where}\r\n\r\n".encode()
     deadline = time.monotonic() + seconds
@@ -82,7 +82,7 @@ def ask(host: str, port: int, path: str, seconds: float = PAGE_SECONDS) -> Reply
 
 
 def page_parts(program: str, host: str, port: int) -> Iterator[Part]:
-    """Ask for every page; after the first one without an answer for no more."""
+    """Get every page; stop after the first one without a response."""
     problem: str | None = None
     for path in PAGES:
         name = f"pages/{path.replace('/', '-') or 'status'}"
@@ -144,7 +144,7 @@ _FINDINGS = {"readyz": _readiness, "agents": _agents, "debug/reactor": _reactor}
 
 
 def _parsed(reply: Reply) -> Any:
-    """Return JSON as Python values, ``None`` where there is none."""
+    """Return the parsed JSON, or ``None`` if it is invalid."""
     try:
         return json.loads(reply.body) if reply.status == 200 else None
     except ValueError:

@@ -1,4 +1,4 @@
-"""What the kernel says of the running process (proc(5)), which is found by its meta port."""
+"""The kernel's view of the running process (proc(5)), which is found by its meta port."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from yurttunnel.ops.diagnose.redaction import redacted_arguments
 PROC = Path("/proc")
 
 NEAR_LIMIT = 0.8
-"""Of the limit of descriptors."""
+"""The share of the limit of file descriptors that counts as a problem."""
 
 _LISTEN = "0A"
-"""The state in /proc/net/tcp, TCP_LISTEN of the kernel's net/tcp_states.h."""
+"""The state in /proc/net/tcp: TCP_LISTEN of the kernel's net/tcp_states.h."""
 
 _STATE = re.compile(r"^State:\s+(\w)", re.MULTILINE)
 
@@ -95,7 +95,7 @@ def _listening_inodes(host: str, port: int, proc: Path) -> Iterator[str]:
 
 
 def _address(text: str) -> IPv4Address | IPv6Address:
-    """Read an address as the kernel writes it: words of 32 bits in the order of this machine."""
+    """Parse an address in the kernel's form: words of 32 bits in the byte order of this machine."""
     words = [int(text[start : start + 8], 16) for start in range(0, len(text), 8)]
     return ip_address(b"".join(word.to_bytes(4, sys.byteorder) for word in words))
 
@@ -119,7 +119,7 @@ def _links(directory: Path) -> Iterator[str]:
     try:
         names = os.listdir(directory / "fd")
     except OSError:
-        return  # Of another user, or gone.
+        return  # The process belongs to another user, or has ended.
     for name in names:
         with contextlib.suppress(OSError):
             yield os.readlink(directory / "fd" / name)

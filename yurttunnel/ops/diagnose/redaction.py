@@ -1,7 +1,7 @@
-"""Takes secrets out of text: bundles are sent by mail and attached to public issues.
+"""Removes secrets from text: bundles are sent by mail and attached to public issues.
 
-Nothing here knows which secrets there are. It is the second line: what collects reads no keys and
-no tokens, and this removes what looks like one from what programs and people have written down.
+This module does not know the actual secrets. It is the second line of defense: the collection reads
+no keys and no tokens, and this removes what looks like one from what programs and people wrote.
 """
 
 from __future__ import annotations
@@ -13,31 +13,32 @@ REDACTED = "[redacted]"
 
 _WHOLE = re.compile(
     r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|\Z)"
-    # A join token, or one of kubeadm: id and secret. What follows, the pin, is in ca.crt, too.
+    # A join token, or one of kubeadm: ID and secret. The pin that follows is in ca.crt, too.
     r"|\b(?:[0-9a-f]{16}\.[0-9a-f]{32}|[0-9a-z]{6}\.[0-9a-z]{16})\b"
-    # A JSON Web Token, as of service accounts.
+    # A JSON Web Token, such as those of service accounts.
     r"|\beyJ[\w-]+\.[\w-]+\.[\w-]*",
     re.DOTALL,
 )
 
 _MARK = r"(?:&quot;|&#x27;)"
-"""A quote on the status page."""
+"""A quote on the status page, escaped for HTML."""
 
 _NAMES = (
     r"(?<![\w-])[\w-]{0,80}?"
     r"(?:authorization|token|password|passwd|secret|api[_-]?key|client[_-]?key[_-]?data)"
-    # The end of its quotes, which may be escaped: in JSON within JSON.
+    # To the closing quote, which may be escaped: in JSON within JSON.
     rf"(?:\\*(?:[\"']|{_MARK}))?"
 )
 
 _END = r"(?=\n)|\Z"
-"""Of what was cut off within its quotes."""
+"""The end of a quoted value that was cut off."""
 
-# What ends a value is escaped as often as what begins it; quotes within are escaped more often.
+# The quote that ends a value is escaped as often as the one that begins it; quotes within the value
+# are escaped more often.
 _QUOTED = "|".join(
     (
         rf"b?(?P<quote>[\"'])[^\n]*?(?:(?<!\\)(?P=quote)|{_END})",
-        # It also ends with the text in which it stands.
+        # The value also ends where the surrounding text ends.
         rf"b?(?P<escaped>\\+[\"'])[^\n]*?(?:(?<!\\)(?:(?P=escaped)|(?=\"))|{_END})",
         rf"b?(?P<mark>\\*{_MARK})[^<\n]*?(?:(?<!\\)(?P=mark)|(?=<)|{_END})",
     )
@@ -48,16 +49,16 @@ _SCHEMES = "bearer|basic|negotiate|digest|ntlm|token"
 _VALUES = [
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
-        # A block of YAML: all that is indented below the name.
+        # A block of YAML: all lines that are indented below the name.
         rf"({_NAMES}\s*:[ \t]*)[|>][^\n]*\n(?:[ \t]+[^\n]*(?:\n|\Z))+",
         # Cookies, to the end of the line.
         rf"(\b(?:set-)?cookie[\"']?\s*[:=][ \t]*)(?:{_QUOTED}|[^\n\"']+)",
-        # A list, to its end or that of the line.
+        # A list, to its end or the end of the line.
         rf"({_NAMES}\s*[:=][ \t]*)[\[(](?:{_QUOTED}|[^\])\n])*[\])]?",
         # A field of YAML, JSON or a header, or an assignment; the scheme of a header stays.
         rf"({_NAMES}\s*[:=][ \t]*(?:(?:{_SCHEMES})[ \t]+)?)"
         rf"(?:{_QUOTED}|[^\s,;\"']+)",
-        # What headers hold, without their names. The schemes but for the first are words, too.
+        # Values of headers without their names. All schemes but the first are ordinary words, too.
         r"(\bbearer[ \t]+)\S+",
         r"(\b(?:basic|negotiate|ntlm)[ \t]+)[a-z0-9+/=_-]{12,}",
         rf"((?=--){_NAMES}[ \t]+)(?!-)\S+",
@@ -68,9 +69,9 @@ _URL = re.compile(r"(\b[a-z][a-z0-9+.-]{0,20}://)([^\s/@\"']+@)?([^\s?#\"']*)(\?
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
-    """Return ``text`` without what looks like a secret, and without ``secrets`` themselves.
+    """Return ``text`` without ``secrets``, and without what looks like a secret.
 
-    Of URLs user, password and query go.
+    User, password and query are removed from URLs.
     """
     for secret in secrets:
         text = text.replace(secret, REDACTED)

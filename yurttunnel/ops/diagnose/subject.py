@@ -1,4 +1,4 @@
-"""What ``--diagnose`` looks at."""
+"""The subject of ``--diagnose``."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 OwnLines = Callable[[bytes], list[bytes]]
-"""Picks the lines of a program's own chains out of the output of ``iptables-save``."""
+"""Selects the lines of a program's own chains from the output of ``iptables-save``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Which process is looked at, by the same command line as its own.
+    """The process to diagnose, as described by its own command line.
 
-    ``directories`` are listed, ``files`` beside them, too. ``secret_flags`` are those whose
-    values are secrets (``--join-token``), ``secrets`` those values. ``own_lines`` picks the
-    lines of the program's own firewall rules, ``None`` where it makes none, and ``own_table`` is
-    the name of its tables of nftables, or what stands before a hyphen in it.
+    ``directories`` and ``files`` are listed. ``secret_flags`` are the flags whose values are
+    secrets (``--join-token``), ``secrets`` those values. ``own_lines`` selects the lines of the
+    program's own firewall rules, ``None`` if it makes none, and ``own_table`` is the name of its
+    tables of nftables, or the part of it before a hyphen.
     """
 
     program: str

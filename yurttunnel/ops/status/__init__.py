@@ -1,1 +1,1 @@
-"""The status page at ``/`` of the meta port: what an operator wants to know, in one look."""
+"""The status page at ``/`` of the meta port: the state of a process at a glance."""

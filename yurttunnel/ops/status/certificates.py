@@ -1,4 +1,4 @@
-"""The certificates of the process on the status page, and for how long a certificate is good."""
+"""The table of the process's certificates on the status page, and their remaining validity."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from yurttunnel.ops.status import words
 from yurttunnel.ops.status.markup import Column, Content, Markup, joined, mark, table
 
 SOON = 3 * words.DAY
-"""A certificate that ends within so many seconds should have been renewed: it is renewed when a
-third of its life is left, which is ten days where nothing else is said."""
+"""The remaining validity, in seconds, below which a certificate should have been renewed: renewal
+happens when a third of the lifetime is left, by default ten days."""
 
 
 def certificate_table(
     certificates: Mapping[str, datetime.datetime], now: datetime.datetime
 ) -> Content:
-    """Make the table of the process's own certificates, the one that ends first at the top."""
+    """Return the table of the process's own certificates, the first to expire at the top."""
     columns: list[Column[tuple[str, datetime.datetime]]] = [
         Column("Certificate", lambda one: one[0], "name"),
         Column(
@@ -31,7 +31,7 @@ def certificate_table(
 
 
 def certificate_left(not_after: datetime.datetime, now: datetime.datetime) -> Markup:
-    """Return for how long a certificate is still good."""
+    """Return the remaining validity of a certificate."""
     left = (not_after - now).total_seconds()
     if left <= 0:
         text = mark("bad", f"ended {words.duration(-left)} ago")

@@ -1,4 +1,4 @@
-"""The last warnings and errors of the log, kept for the status page."""
+"""The most recent warnings and errors of the log, for the status page."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from yurttunnel.ops.status import words
 from yurttunnel.ops.status.markup import Column, Content, element, joined, mark, table
 
 KEPT = 50
-"""Of how many places in the code the last one is kept."""
+"""The maximum number of places in the code whose last message is kept."""
 
 _LONGEST = 500
-"""Characters of a text that are kept."""
+"""The maximum length of a text in characters."""
 
 _NAMES = {LogLevel.warn: "warning", LogLevel.error: "error", LogLevel.critical: "critical"}
 
 
 @dataclass(slots=True)
 class RecentEvent:
-    """A warning or an error: ``last`` is when it was logged last, in seconds since the epoch.
+    """A warning or an error; ``last`` is when it was last logged, in seconds since the epoch.
 
-    ``level`` is ``warning``, ``error`` or ``critical``. ``count`` says how often it was logged,
-    perhaps with another text, of which ``logged`` is the last.
+    ``level`` is ``warning``, ``error`` or ``critical``. ``count`` is how often it was logged,
+    possibly with different texts, of which ``logged`` is the last.
     """
 
     level: str
@@ -50,11 +50,11 @@ class RecentEvent:
 
     @property
     def text(self) -> str:
-        """What was logged, in one line that may be shown.
+        """The message, redacted, in one line.
 
-        No message is meant to hold a secret. Errors of libraries quote what they were given,
-        though, and the page is read by more people than the log. That is looked for once somebody
-        reads it: it takes a millisecond, and strangers may bring about many messages.
+        No message is meant to contain a secret, but errors of libraries quote their input, and the
+        page has more readers than the log. Redaction happens when the page is read: it takes a
+        millisecond, and strangers may cause many messages.
         """
         if self._text is None:
             text = " ".join(redact(self.logged).split())
@@ -66,8 +66,8 @@ class RecentEvent:
 class RecentEvents(Service):
     """Keeps the last warning or error of each place in the code, while it runs.
 
-    A place is what has the same level, namespace and format: whatever strangers make a message
-    say, it leaves the others where they are. Warnings make room for errors.
+    A place is a level, namespace and format: a message that strangers can vary displaces no others.
+    Warnings are evicted before errors.
     """
 
     def __init__(self, publisher: LogPublisher = globalLogPublisher) -> None:
@@ -75,21 +75,21 @@ class RecentEvents(Service):
         self._events: OrderedDict[tuple[str, str, str], RecentEvent] = OrderedDict()
 
     def newest_first(self) -> Iterable[RecentEvent]:
-        """Return them."""
+        """Return the events, newest first."""
         return reversed(self._events.values())
 
     def startService(self) -> None:
-        """Begin to listen to the log."""
+        """Start observing the log."""
         super().startService()
         self._publisher.addObserver(self)
 
     def stopService(self) -> None:
-        """Listen no more."""
+        """Stop observing the log."""
         super().stopService()
         self._publisher.removeObserver(self)
 
     def __call__(self, event: LogEvent) -> None:
-        """Keep ``event`` if it is bad enough."""
+        """Keep ``event`` if it is a warning or worse."""
         level = _NAMES.get(event.get("log_level"))
         if level is None:
             return
@@ -105,7 +105,7 @@ class RecentEvents(Service):
 
 
 def event_table(events: Iterable[RecentEvent], now: datetime.datetime) -> Content:
-    """Make the table of warnings and errors, in their order."""
+    """Return the table of ``events``, in their order."""
     columns: list[Column[RecentEvent]] = [
         Column("Message", lambda one: joined(one.text, element("small", one.source)), "name text"),
         Column("Level", lambda one: mark("warn" if one.level == "warning" else "bad", one.level)),
@@ -120,7 +120,7 @@ def event_table(events: Iterable[RecentEvent], now: datetime.datetime) -> Conten
 
 
 def _logged(event: LogEvent) -> str:
-    """Return the beginning of the message; of a failure, what happened, but not where."""
+    """Return the beginning of the message; for a failure, the error without its traceback."""
     text = formatEvent(event)
     failure = event.get("log_failure")
     if isinstance(failure, Failure):

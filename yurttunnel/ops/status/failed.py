@@ -1,4 +1,4 @@
-"""The requests that failed, on top of the status page: how many of late, and the last ones."""
+"""Failed requests at the top of the status page: their recent rate, and the last ones."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from yurttunnel.ops.status.sparklines import MINUTES, Scale, captioned
 from yurttunnel.ops.status.throughput import INTERVAL
 
 _AGO = re.compile(r"\d+ s ago")
-"""How long a node was away, in what callers are told of one that is lost."""
+"""Matches the duration in the message that callers get for a lost node."""
 
 MOST_SHOWN = 20
-"""How many rows are shown at once."""
+"""The maximum number of rows shown at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alike:
-    """Failures of one cause: the ``last`` one, how many, and when the first was (epoch, s)."""
+    """Failures of one cause: the ``last``, their number, and the time of the first (epoch, s)."""
 
     last: Failure
     count: int
@@ -30,7 +30,7 @@ class Alike:
 
 
 def failure_content(failures: Failures, of_late: Sequence[float], moment: Moment) -> list[Content]:
-    """Make what is in the section; ``of_late`` is how many there were a second, of late."""
+    """Return the contents of the section; ``of_late`` has the recent rates, per second."""
     every = list(failures.newest_first())
     found = [each for each in every if moment.matches(*_texts(each))]
     count = round(sum(of_late) * INTERVAL)
@@ -48,7 +48,7 @@ def failure_content(failures: Failures, of_late: Sequence[float], moment: Moment
 
 
 def failure_table(failures: Iterable[Failure], moment: Moment) -> Content:
-    """Make the table of ``failures``, the last one first; those of one cause share a row."""
+    """Return the table of ``failures``, newest first; those of one cause share a row."""
     columns: list[Column[Alike]] = [
         Column("What the caller was told", lambda one: _told(one.last), "name text"),
         Column("Status", lambda one: _status(one.last), "number", lambda one: one.last.status or 0),
@@ -67,9 +67,9 @@ def failure_table(failures: Iterable[Failure], moment: Moment) -> Content:
 
 
 def alike(failures: Iterable[Failure]) -> list[Alike]:
-    """Put those together that differ only in their request and time; the last one is first.
+    """Group failures that differ only in request and time, newest first.
 
-    Who asks each second for what is not there would leave no room for anything else.
+    Otherwise a caller that requests a missing target each second would displace all others.
     """
     causes: dict[object, list[Failure]] = {}
     for each in failures:

@@ -19,11 +19,11 @@ class Markup(str):
 
 
 Content: TypeAlias = "str | Iterable[Content]"
-"""What may stand in an element: text, :class:`Markup`, or several of them."""
+"""The content of an element: text, :class:`Markup`, or several of them."""
 
 
 def safe(content: Content) -> str:
-    """Make HTML of ``content``."""
+    """Convert ``content`` to HTML."""
     if isinstance(content, Markup):
         return content
     if isinstance(content, str):
@@ -32,7 +32,7 @@ def safe(content: Content) -> str:
 
 
 def pieces(content: Content) -> Iterator[str]:
-    """Make HTML of ``content``, piece by piece where it is made of several."""
+    """Convert ``content`` to HTML, in pieces if it has several."""
     if isinstance(content, str):
         yield safe(content)
     else:
@@ -41,16 +41,16 @@ def pieces(content: Content) -> Iterator[str]:
 
 
 def joined(*contents: Content) -> Markup:
-    """Put pieces one after the other."""
+    """Concatenate contents."""
     return Markup("".join([safe(each) for each in contents]))
 
 
 def element(name: str, /, *contents: Content, **attributes: str | bool) -> Markup:
-    """Make the element ``name``.
+    """Return the element ``name``.
 
-    An underscore at the end of an attribute's name is dropped, others become hyphens
-    (``class_``, ``data_label``). An attribute that is ``False`` or empty is left out, of one that
-    is ``True`` only the name is written.
+    A trailing underscore in an attribute's name is dropped, others become hyphens (``class_``,
+    ``data_label``). An attribute that is ``False`` or empty is omitted; for ``True`` only its name
+    is written.
     """
     opening = name
     for key, value in attributes.items():
@@ -64,15 +64,15 @@ def element(name: str, /, *contents: Content, **attributes: str | bool) -> Marku
 
 
 def mark(kind: str, text: Content) -> Markup:
-    """Make a word that stands out: ``kind`` is ``ok``, ``warn`` or ``bad``; each has its sign."""
+    """Return a highlighted word: ``kind`` is ``ok``, ``warn`` or ``bad``; each has its sign."""
     return element("span", text, class_=f"mark {kind}")
 
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[Row]):
-    """A column of a table: its heading, what stands in the cell of a row, and the cells' class.
+    """A column of a table: its heading, the function for the contents of a cell, and its class.
 
-    ``order`` is by what a column is sorted that is not sorted as its text.
+    ``order`` returns the sort key, for columns that are not sorted by their text.
     """
 
     name: str
@@ -82,10 +82,11 @@ class Column(Generic[Row]):
 
 
 def table(caption: str, columns: Sequence[Column[Row]], rows: Iterable[Row]) -> Iterator[Markup]:
-    """Make a table whose first column names the rows, row by row; ``caption`` is for who hears it.
+    """Yield a table, row by row; the first column names the rows, and ``caption`` is for screen
+    readers.
 
     Each cell has its column's name as ``data-label``: on narrow screens a row is shown as a card,
-    where the head of the table would be far away.
+    far from the head of the table.
     """
     head = [element("th", each.name, scope="col", class_=each.css) for each in columns]
     yield Markup("<table>")
@@ -116,7 +117,7 @@ def _row(columns: Sequence[Column[Row]], row: Row) -> Markup:
 
 
 def pairs(caption: str, rows: Iterable[tuple[str, Content]]) -> Markup:
-    """Make a table of names and what each is."""
+    """Return a table of names and values."""
     return element(
         "table",
         element("caption", caption),

@@ -1,4 +1,4 @@
-"""The status page: server-rendered, one document with its style and its script inside."""
+"""The status page: server-rendered, one document with inline style and script."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from yurttunnel.ops.status.view import StatusSources, View
 
 
 def _read(name: str) -> str:
-    """Return a file that is installed beside this module."""
+    """Return the contents of a file that is installed beside this module."""
     return Path(__file__).with_name(name).read_text("utf-8").strip()
 
 
 SCRIPT, STYLE = _read("page.js"), _read("page.css")
 ICON = "data:image/svg+xml," + quote(_read("icon.svg"), safe=" '/:=")
-"""A tunnel, as a data URL (RFC 2397)."""
+"""The icon, a tunnel, as a data URL (RFC 2397)."""
 
 
 def _source(text: str) -> str:
-    """Name a script or style in a Content-Security-Policy, by its hash (CSP 2, section 4.2.5)."""
+    """Return the hash of a script or style for a Content-Security-Policy (CSP 2, 4.2.5)."""
     digest = hashlib.sha256(text.encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"
 
@@ -43,13 +43,13 @@ POLICY = (
     f"default-src 'none'; script-src {_source(SCRIPT)}; style-src {_source(STYLE)}; img-src data:;"
     " connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 ).encode("ascii")
-"""The Content-Security-Policy of the page: this script, this style, and nothing from elsewhere."""
+"""The Content-Security-Policy of the page: only this script and this style."""
 
 
 class StatusPage(MultiService):
-    """The page, and what it remembers while it runs: throughput, and the log's complaints.
+    """The page, and what is recorded for it while it runs: throughput, warnings and errors.
 
-    The page of one peer is asked for by ``parameter``, which is empty where there are none.
+    The query parameter ``parameter`` selects the page of one peer; it is empty if peers have none.
     """
 
     def __init__(self, clock: IReactorTime, sources: StatusSources) -> None:
@@ -74,11 +74,11 @@ class StatusPage(MultiService):
     def pieces(
         self, desired: str, pages: Iterable[tuple[str, str]], one: str = ""
     ) -> Iterator[str]:
-        """Make the page, piece by piece.
+        """Yield the page in pieces.
 
-        ``desired`` is a filter: sessions, nodes and streams are shown that have it in their text.
-        With ``one`` it is the page of that peer, where peers have pages. ``pages`` are the further
-        pages there are, by name, each with what it is.
+        ``desired`` is a filter: only sessions, nodes and streams whose text contains it are shown.
+        With ``one`` it is the page of that peer, if peers have pages. ``pages`` are the names and
+        descriptions of the other pages.
         """
         desired = desired[:LONGEST_FILTER].strip()
         one = one if self.parameter else ""
@@ -144,7 +144,7 @@ def _head(title: str) -> Markup:
         element("meta", name="robots", content="noindex"),
         element("link", rel="icon", href=ICON),
         element("style", Markup(STYLE)),
-        # Long enough to read; scripts refresh without taking the reader's place away.
+        # Long enough to read; the script refreshes without losing the scroll position.
         element("noscript", Markup('<meta http-equiv="refresh" content="30">')),
     )
 

@@ -1,4 +1,4 @@
-"""The other ends of a program's sessions on its status page, and the streams to them."""
+"""The peers of a program's sessions on its status page, and the streams to them."""
 
 from __future__ import annotations
 
@@ -28,18 +28,17 @@ from yurttunnel.tunnel.statistics import SessionSnapshot, TunnelCounters
 from yurttunnel.tunnel.stream import TunnelStream
 
 MOST_STREAMS = 50
-"""How many are shown at once, and so many that are idle."""
+"""The maximum number of streams shown at once, and of idle streams."""
 
 MakeOne = Callable[[str, Moment, SessionRates], Sequence[tuple[str, Content]] | None]
-"""Makes the sections of the page of one peer, each with its id; ``None`` for one that nobody
-knows."""
+"""Makes the sections of the page of one peer, each with its ID; ``None`` for an unknown peer."""
 
 
 class Peers:
-    """Where the page gets its sessions from; the functions are called each time it is shown.
+    """The sources of the sessions on the page; the functions are called each time it is shown.
 
-    ``snapshots`` describes what ``sessions`` gives. ``pooled_streams`` are those that callers use
-    by turns, each with its caller. ``rates`` are measured while the page's service runs.
+    ``snapshots`` describes the ``sessions``. ``pooled_streams`` are those that callers use in turn,
+    each with its current caller. ``rates`` are measured while the page's service runs.
     """
 
     def __init__(
@@ -61,12 +60,12 @@ class Peers:
         self.rates = SessionRates(clock, counters, sessions)
 
     def at(self, moment: Moment, desired: str) -> PeersView:
-        """Return what is shown at ``moment``, with ``desired`` in the field of the filter."""
+        """Return the view at ``moment``; ``desired`` is the text in the filter."""
         return PeersView(self, moment, desired)
 
 
 class PeersView:
-    """The sections and tiles of ``peers`` at one moment; :meth:`look` comes first."""
+    """The sections and tiles of ``peers`` at one moment; call :meth:`look` first."""
 
     def __init__(self, peers: Peers, moment: Moment, desired: str) -> None:
         self._peers = peers
@@ -80,14 +79,14 @@ class PeersView:
         self._sessions = yield from gather(self._peers.snapshots())
 
     def connected(self) -> Markup:
-        """Make the tile that tells how many peers are connected."""
+        """Return the tile with the number of connected peers."""
         connected = len({each.node for each in self._sessions if each.connected})
         waiting = sum(not each.connected for each in self._sessions)
         away = f"{waiting:,} {self._words.waiting}" if waiting else ""
         return tile(f"{self._words.peers} connected", f"{connected:,}", away)
 
     def traffic(self) -> list[Markup]:
-        """Make the tiles about streams and what they carry."""
+        """Return the tiles of streams and traffic."""
         rates = self._peers.rates.total()
         received, sent = rates.newest()
         streams = sum(each.streams for each in self._sessions)

@@ -1,4 +1,4 @@
-"""What other rooms put on the status page: a section for each of their features."""
+"""The sections that other packages add to the status page, one for each feature."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ Row = TypeVar("Row")
 NO_MATCH = "Nothing matches the filter."
 
 LONGEST_FILTER = 200
-"""Characters of ``?q=`` that count."""
+"""The maximum length of ``?q=`` in characters; the rest is ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """When the page is made, and what is looked for on it, in lower case; nothing for all."""
+    """The time of the page, and its filter in lower case; an empty filter matches everything."""
 
     now: datetime.datetime
     desired: str = ""
 
     def matches(self, *texts: str) -> bool:
-        """Return whether one of ``texts`` has what is looked for."""
+        """Return whether one of ``texts`` contains the filter."""
         return not self.desired or any(self.desired in text.casefold() for text in texts)
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A section with the id ``name``, behind one of the page's own.
+    """A section with the ID ``name``, which follows one of the page's own.
 
-    ``tile`` is a name and a number for the overview, ``tile_kind`` whether that is as it should
-    be: ``ok``, ``warn`` or ``bad``, and nothing where it is neither.
+    ``tile`` is a name and a number for the overview; ``tile_kind`` rates it as ``ok``, ``warn`` or
+    ``bad``, or is empty.
     """
 
     name: str
@@ -46,12 +46,12 @@ class Section:
 
 MadeSection = Section | None | Generator[str, None, Section | None]
 MakeSection = Callable[[Moment], MadeSection]
-"""Makes a section anew for each page; ``None`` leaves it out. One that looks at much is a
-generator, which yields pauses (:func:`yurttunnel.ops.slices.gather`)."""
+"""Makes a section for each page; ``None`` omits it. One that processes much data is a generator,
+which yields pauses (:func:`yurttunnel.ops.slices.gather`)."""
 
 
 def live(name: str, *contents: Content) -> Iterator[str]:
-    """Make a section that the script keeps up to date, piece by piece."""
+    """Yield a section that the script keeps up to date, in pieces."""
     yield f'<section id="{name}" data-live>'
     yield from pieces(contents)
     yield "</section>"
@@ -65,7 +65,7 @@ def listing(
     table: Callable[[Sequence[Row]], Content],
     nobody: Content,
 ) -> list[Content]:
-    """Make what is in a section of ``rows``, of which there are ``total`` in their ``order``."""
+    """Return the contents of a section with ``rows``, out of ``total`` in their ``order``."""
     title: list[Content] = [heading]
     if total:
         count = f"{total:,}" if len(rows) == total else f"{len(rows):,} of {total:,}, {order}"
@@ -74,12 +74,12 @@ def listing(
 
 
 def nothing(sentence: Content) -> Markup:
-    """Make what stands where there are no rows."""
+    """Return the placeholder for a table without rows."""
     return element("p", sentence, class_="nothing")
 
 
 def tile(name: str, value: str, more: Content = "", kind: str = "") -> Markup:
-    """Make a tile of the overview: ``value``, marked as ``kind`` where it is of one."""
+    """Return a tile of the overview with ``value``, highlighted as ``kind`` unless it is empty."""
     extra = element("dd", more, class_="more") if more else ""
     shown = mark(kind, value) if kind else value
     return element("div", element("dt", name), element("dd", shown), extra)

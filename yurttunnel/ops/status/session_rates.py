@@ -1,4 +1,4 @@
-"""How much each session carries, and all of them together, over the last minutes."""
+"""The throughput of each session, and of all together, over the last minutes."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from yurttunnel.tunnel.statistics import TunnelCounters
 
 @dataclass(slots=True)
 class Rates:
-    """Bytes per second in the past samples, the newest last."""
+    """Bytes per second in the past samples, newest last."""
 
     received: deque[float] = field(default_factory=ring)
     sent: deque[float] = field(default_factory=ring)
 
     def both(self) -> Sequence[float]:
-        """Add up the two directions."""
+        """Return the sums of both directions."""
         return [sum(each) for each in zip(self.received, self.sent, strict=True)]
 
     def newest(self) -> tuple[float, float]:
-        """Return the last sample, received and sent; nothing has been carried before the first."""
+        """Return the last sample, received and sent; zero before the first sample."""
         return (self.received[-1], self.sent[-1]) if self.received else (0.0, 0.0)
 
 
 @dataclass(slots=True)
 class _Measured:
-    """What one thing had carried at the last sample, and its round trips until then."""
+    """The bytes carried until the last sample, and the samples of rates and round trips."""
 
     received: int
     sent: int
     rates: Rates = field(default_factory=Rates)
-    # Four bytes each, where a ring of floats would take some thirty.
+    # Four bytes each, where a ring of floats would need some thirty.
     round_trips: array[float] = field(default_factory=lambda: array("f"))
 
     def sample(self, received: int, sent: int, seconds: float) -> None:
-        # "or 0.0" is one object for all: most sessions are idle, and each float takes 24 bytes.
+        # "or 0.0" is a shared object: most sessions are idle, and each float takes 24 bytes.
         self.rates.received.append((received - self.received) / seconds or 0.0)
         self.rates.sent.append((sent - self.sent) / seconds or 0.0)
         self.received, self.sent = received, sent
@@ -56,10 +56,10 @@ class _Measured:
 
 
 class SessionRates(Service):
-    """What the samples of all sessions of the process, and of their sum, have found.
+    """The samples of all sessions of the process, and of their sum.
 
-    A session is forgotten with its first sample after its end. Two thousand take some two
-    milliseconds a sample, which is why no snapshots are taken; it is done in slices.
+    A session is forgotten at the first sample after its end. Sampling two thousand sessions takes
+    some two milliseconds; it takes no snapshots, to be fast, and runs in slices.
     """
 
     def __init__(
@@ -87,23 +87,23 @@ class SessionRates(Service):
         return Rates() if measured is None else measured.rates
 
     def round_trips(self, session_id: bytes) -> Sequence[float]:
-        """Return the round trips of one session in seconds, 0 for what was not measured yet."""
+        """Return the round trips of one session in seconds, 0 where none was measured."""
         measured = self._measured.get(session_id)
         return () if measured is None else measured.round_trips
 
     def startService(self) -> None:
-        """Measure from now on."""
+        """Start sampling."""
         super().startService()
         self._measured_at = self._clock.seconds()
 
     def stopService(self) -> None:
-        """End a sample that is being taken."""
+        """Cancel a sample in progress."""
         super().stopService()
         if self._sampling is not None:
             self._sampling.cancel()
 
     def sample(self, seconds: float) -> None:
-        """Take a sample, ``seconds`` after the last one; of each session unless one is taken."""
+        """Take a sample, ``seconds`` after the last one; skip sessions if one is in progress."""
         self._total.sample(self._counters.bytes_received, self._counters.bytes_sent, seconds)
         if self._sampling is None:
             now = self._clock.seconds()

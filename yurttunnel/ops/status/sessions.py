@@ -16,14 +16,14 @@ from yurttunnel.ops.status.words import PeerWords
 from yurttunnel.tunnel.statistics import SessionSnapshot
 
 MOST_SHOWN = 100
-"""How many sessions are shown at once."""
+"""The maximum number of sessions shown at once."""
 
 _OF_NOTE = 99
-"""The rank of a session with which nothing is wrong."""
+"""The rank of a session without problems."""
 
 
 def trouble(session: SessionSnapshot, now: datetime.datetime) -> int:
-    """Rank a session by what is wrong with it: the smaller, the worse."""
+    """Return the rank of a session by its problems: the smaller, the worse."""
     if not session.connected:
         return 0
     if session.certificate_not_after is None:
@@ -35,7 +35,7 @@ def trouble(session: SessionSnapshot, now: datetime.datetime) -> int:
 def worst_first(
     sessions: Iterable[SessionSnapshot], now: datetime.datetime
 ) -> list[SessionSnapshot]:
-    """Return up to :data:`MOST_SHOWN` sessions: those with trouble first, then by name."""
+    """Return up to :data:`MOST_SHOWN` sessions: those with problems first, then by name."""
     return heapq.nsmallest(
         MOST_SHOWN,
         sessions,
@@ -49,7 +49,7 @@ def session_table(
     peers: PeerWords,
     now: datetime.datetime,
 ) -> Iterable[Content]:
-    """Make the table of ``sessions``, in their order; their charts are on one scale."""
+    """Yield the table of ``sessions``, in their order; their charts share a scale."""
     highest = max((max(rates_of(_id(each)).both(), default=0.0) for each in sessions), default=0.0)
     scale = Scale(highest, "B/s")
     columns: list[Column[SessionSnapshot]] = [
@@ -89,7 +89,7 @@ def session_table(
 
 
 def peer_link(name: str, peers: PeerWords) -> Content:
-    """Make the name of a peer, as a link to the page of it where there is one."""
+    """Return the name of a peer, linked to its page if it has one."""
     if not peers.page:
         return name
     return element("a", name, href=f"/?{peers.page}={quote(name, errors='replace')}")

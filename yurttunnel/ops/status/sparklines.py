@@ -1,4 +1,4 @@
-"""Small charts of the last minutes, which share a scale where they are to be compared."""
+"""Small charts of the last minutes, which share a scale if they are to be compared."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from yurttunnel.ops.status.markup import Markup, element
 from yurttunnel.ops.status.throughput import INTERVAL, KEPT
 
 HEIGHT = 24
-"""Units of the drawing, as high as one pixel where it is shown smallest."""
+"""The size of the drawing in units; a unit is one pixel high at the smallest size shown."""
 
 _WRITERS: Mapping[str, Callable[[float], str]] = {
     "B/s": words.rate,
@@ -19,38 +19,38 @@ _WRITERS: Mapping[str, Callable[[float], str]] = {
 }
 
 MINUTES = round(INTERVAL * KEPT / 60)
-"""How long what a chart shows is."""
+"""The time span of a chart, in minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """From nothing to ``most``, in ``unit``: ``B/s``, ``/s`` or ``s``."""
+    """A scale from zero to ``most``, in ``unit``: ``B/s``, ``/s`` or ``s``."""
 
     most: float
     unit: str
 
     def write(self, value: float) -> str:
-        """Return a value as people write it."""
+        """Format a value for people."""
         return _WRITERS[self.unit](value)
 
     def __str__(self) -> str:
-        """Return what the height of a chart stands for."""
+        """Return a description of what the height of a chart stands for."""
         return f"0 to {self.write(self.most)}" if self.most else "nothing"
 
 
 def sparkline(values: Sequence[float], scale: Scale, what: str = "") -> Markup:
-    """Draw ``values`` as bars, the newest at the right, with an axis at nothing and at the most.
+    """Draw ``values`` as bars, the newest at the right, with lines at zero and at the maximum.
 
-    Fewer values than places leave the left empty, so that the same place is the same time in each.
-    ``what`` begins the sentence for those who hear it.
+    If there are fewer values than places, the left stays empty, so that all charts have the same
+    time axis. ``what`` begins the description for screen readers.
     """
     path, right, down = "", KEPT - len(values) + 0.5, HEIGHT
     for value in values:
         if value > 0:
-            # Something is not nothing, however little it is; and a page is made in slices: what
-            # has come meanwhile may be more than the scale has as the most.
+            # A small value must differ from zero. As a page is made in slices, later values may
+            # exceed the maximum of the scale.
             height = max(1, round(HEIGHT * value / scale.most)) if value < scale.most else HEIGHT
-            # Relative moves: half of the size of the page is such paths.
+            # Relative moves: half of the page's size is such paths.
             path += f"m{right:g} {down}v-{height}"
             right, down = 0.0, height
         right += 1
@@ -73,6 +73,6 @@ def sparkline(values: Sequence[float], scale: Scale, what: str = "") -> Markup:
 
 
 def captioned(values: Sequence[float], scale: Scale, what: str) -> Markup:
-    """Draw ``values`` with what the height and the width of the chart stand for below."""
+    """Draw ``values``, with a caption of what the height and the width stand for."""
     caption = element("small", f"{scale}, last {MINUTES} minutes")
     return element("div", sparkline(values, scale, what), caption, class_="wide")

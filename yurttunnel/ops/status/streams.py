@@ -1,4 +1,4 @@
-"""The streams of a process, each as a line of the status page."""
+"""The streams of a process, one on each line of the status page."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from yurttunnel.tunnel.session import TunnelSession
 from yurttunnel.tunnel.stream import TunnelStream
 
 MOST_EXAMINED = 10_000
-"""Streams that are looked at to find those to show."""
+"""The maximum number of streams to examine for those to show."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamReport:
-    """One stream: ``age`` is in seconds, bytes are payload; ``state`` is the wire's word.
+    """One stream: ``age`` is in seconds, bytes are payload; ``state`` is the protocol's term.
 
-    ``peer`` is the other end of the session: the node, or, at an agent, the server. ``kind`` says
-    by which kind of entry it came, and ``asker`` who asked for it, empty where that is elsewhere.
-    ``idle`` is one that nobody uses, kept for the next request.
+    ``peer`` is the other end of the session: the node, or, at an agent, the server. ``kind`` is the
+    kind of entry point, and ``asker`` the caller, empty if it is on the other end. An ``idle``
+    stream is kept for the next request.
     """
 
     request_id: str
@@ -49,9 +49,9 @@ class StreamReport:
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """Some of the streams that are in use, or are idle, the oldest first, and how many there are.
+    """Some of the streams that are in use, or idle, oldest first, and their number.
 
-    There may be more where there are more than :data:`MOST_EXAMINED`.
+    There may be more if the process has more than :data:`MOST_EXAMINED`.
     """
 
     shown: list[StreamReport]
@@ -66,8 +66,8 @@ def oldest_streams(
 ) -> Generator[str, None, tuple[Streams, Streams]]:
     """Return up to ``most`` of the streams that are ``desired``: those in use, and the idle ones.
 
-    ``pooled`` are those that callers use by turns, each with the one that does now, empty where
-    nobody does.
+    ``pooled`` are the streams that callers use in turn, each with its current caller, empty if it
+    is idle.
     """
     callers = dict((yield from gather(pooled)))
     count: Counter[bool] = Counter()
@@ -116,7 +116,7 @@ def _reports(
 
 
 def _asker(user: IProtocol | None) -> str:
-    """Return the address of the caller whose connection ``user``, of a stream, is joined to."""
+    """Return the address of the caller whose connection is joined to ``user``, of a stream."""
     if not isinstance(user, StreamSide):
         return ""
     peer: Any = user.local.transport.getPeer()
@@ -127,7 +127,7 @@ def _asker(user: IProtocol | None) -> str:
 
 
 def stream_table(streams: Sequence[StreamReport], peers: PeerWords) -> Content:
-    """Make the table of streams; who asks for one is known where it was opened."""
+    """Return the table of streams; the caller is known where the stream was opened."""
     columns: list[Column[StreamReport]] = [
         Column("Request", lambda stream: stream.request_id or "-", "name code"),
         Column(peers.peer.capitalize(), lambda stream: peer_link(stream.peer, peers)),

@@ -1,4 +1,4 @@
-"""What happens, over the last minutes: samples taken every few seconds of plain counters."""
+"""The rates of events over the last minutes: samples of plain counters, every few seconds."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from yurttunnel.metrics import Durations
 
 INTERVAL = 5.0
-"""Seconds between two samples."""
+"""The interval between two samples, in seconds."""
 
 KEPT = 60
-"""How many samples are kept of each thing: five minutes."""
+"""The number of samples to keep: five minutes."""
 
 
 def ring() -> deque[float]:
-    """Return room for the past samples of something, the newest last."""
+    """Return a ring for samples, newest last."""
     return deque(maxlen=KEPT)
 
 
 class _Counted:
-    """How often something has happened a second, by the counter that ``read()`` gives."""
+    """The rate per second of the counter that ``read()`` returns."""
 
     def __init__(self, read: Callable[[], float]) -> None:
         self._read = read
@@ -37,7 +37,7 @@ class _Counted:
 
 
 class _Timed:
-    """What a histogram had counted at the past samples."""
+    """The counts of a histogram at the past samples."""
 
     def __init__(self, durations: Durations) -> None:
         self._durations = durations
@@ -47,16 +47,16 @@ class _Timed:
         self._past.append(tuple(self._durations.buckets))
 
     def quantile(self, part: float) -> float | None:
-        """Return what ``part`` of what was counted of late stayed below, ``None`` without any."""
+        """Return the quantile ``part`` of the recent durations, ``None`` without any."""
         now = self._durations.buckets
         counts = [each - before for each, before in zip(now, self._past[0], strict=True)]
         return quantile(self._durations.bounds, counts, part)
 
 
 def quantile(bounds: Sequence[float], counts: Sequence[int], part: float) -> float | None:
-    """Return below what ``part`` of the durations in a histogram are, evenly within each bucket.
+    """Return the quantile ``part`` of a histogram, interpolated linearly within each bucket.
 
-    As ``histogram_quantile`` of Prometheus has it; ``None`` where there is none.
+    It is computed as by ``histogram_quantile`` of Prometheus; ``None`` for an empty histogram.
     """
     left = part * sum(counts)
     if not left:
@@ -71,11 +71,10 @@ def quantile(bounds: Sequence[float], counts: Sequence[int], part: float) -> flo
 
 
 class Throughput(Service):
-    """Samples counters while it runs: how often what happens, and how long what takes.
+    """Samples counters and histograms while it runs.
 
-    ``counted`` are counters that only grow, by their names, and ``durations`` are histograms of
-    what takes its time. ``sample_more`` is called with each sample, and takes the seconds since the
-    last one.
+    ``counted`` are monotonic counters by name, and ``durations`` are histograms of durations.
+    ``sample_more`` is called at each sample, with the seconds since the last one.
     """
 
     def __init__(
@@ -93,21 +92,21 @@ class Throughput(Service):
         self._call: IDelayedCall | None = None
 
     def often(self, name: str) -> Sequence[float]:
-        """Return how often something has happened, a second."""
+        """Return the rates of a counter, per second."""
         return self._counted[name].rates
 
     def took(self, name: str, part: float) -> float | None:
-        """Return in how many seconds ``part`` of something was done of late, ``None`` for none."""
+        """Return the quantile ``part`` of recent durations in seconds, ``None`` without any."""
         return self._timed[name].quantile(part)
 
     def startService(self) -> None:
-        """Begin to sample."""
+        """Start sampling."""
         super().startService()
         self._sampled_at = self._clock.seconds()
         self._call = self._clock.callLater(INTERVAL, self._sample)
 
     def stopService(self) -> None:
-        """Sample no more."""
+        """Stop sampling."""
         super().stopService()
         call, self._call = self._call, None
         if call is not None:

@@ -1,4 +1,4 @@
-"""The sections of the status page, and where they get what they show from."""
+"""The sections of the status page, and the sources of their data."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from yurttunnel.ops.status.sparklines import Scale, sparkline
 from yurttunnel.ops.status.throughput import Throughput
 
 if TYPE_CHECKING:
-    # A program without sessions needs no module of theirs: some 2 MiB, with the tunnel's own.
+    # Programs without sessions do not load these modules: some 2 MiB, with those of the tunnel.
     from yurttunnel.ops.status.peers import Peers
 
 FAILURES = "failures"
-"""Under this name :class:`Throughput` counts requests that failed."""
+"""The name of the counter of failed requests in :class:`Throughput`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusSources:
-    """The functions are called each time that the page is shown.
+    """The sources of the page; functions are called each time that the page is shown.
 
-    ``program`` is the name of the command. ``certificates`` says when each certificate in use ends;
-    it is ``None`` for a program that never has any. ``reactor_lag`` is the worst of the last
+    ``program`` is the name of the command. ``certificates`` returns the expiry of each certificate
+    in use; it is ``None`` for a program that has none. ``reactor_lag`` is the worst of the last
     minute, in seconds. ``peers`` are those of a program with sessions. ``sections`` are those of
-    features. ``failures`` are those of a program that serves callers, ``requests`` counts what they
-    have asked for, and ``durations`` has how long what took, by its name.
+    features. ``failures`` are those of a program that serves callers, ``requests`` counts their
+    requests, and ``durations`` has histograms of durations by name.
     """
 
     program: str
@@ -49,7 +49,7 @@ class StatusSources:
     durations: Mapping[str, Durations] = field(default_factory=dict)
 
     def counted(self) -> dict[str, Callable[[], float]]:
-        """Return the counters of which the page shows how often they grow, by their names."""
+        """Return the counters whose rates the page shows, by name."""
         found: dict[str, Callable[[], float]] = {}
         if self.failures is not None:
             failures = self.failures
@@ -60,9 +60,9 @@ class StatusSources:
 
 
 class View:
-    """What is on the page at one moment, section by section.
+    """The page at one moment, section by section.
 
-    ``desired`` is what is looked for, ``age`` how old the process is in seconds.
+    ``desired`` is the filter, ``age`` the age of the process in seconds.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class View:
         return all(each.problem is None for each in self._findings if each.required)
 
     def pieces(self) -> Iterator[str]:
-        """Yield all sections in their order, piece by piece."""
+        """Yield all sections in order, in pieces."""
         yield from live("readiness", self._readiness())
         if self._peers is not None:
             yield from self._peers.look()
@@ -116,7 +116,8 @@ class View:
     def pieces_of(self, name: str) -> Iterator[str]:
         """Yield the sections of the page of the peer ``name``.
 
-        Whether this process is ready is told only if it is not: a peer may be lost all the same.
+        The readiness of this process is shown only if it is not ready: a peer may be lost although
+        the process is ready.
         """
         if not self.ready:
             yield from live("readiness", self._readiness())

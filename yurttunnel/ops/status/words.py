@@ -1,4 +1,4 @@
-"""Durations, amounts and moments as people read them."""
+"""Durations, sizes and times in a form for people."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _UNITS = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 DAY = 86_400.0
-"""Seconds."""
+"""In seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerWords:
-    """What the page calls the other ends of the sessions: ``peer`` is one, ``peers`` are several.
+    """The terms for the peers of sessions: ``peer`` is one, ``peers`` are several.
 
-    ``waiting`` says what a peer does that has lost its connection, ``page`` is the parameter of
-    the page of one, empty where there is none.
+    ``waiting`` describes a peer that has lost its connection; ``page`` is the query parameter for
+    the page of one peer, empty if there is none.
     """
 
     peer: str
@@ -30,7 +30,7 @@ class PeerWords:
 
 
 def duration(seconds: float) -> str:
-    """Write a duration with its two greatest units: ``3 d 4 h``, ``12 min 5 s``, ``0 s``."""
+    """Format a duration with its two greatest units: ``3 d 4 h``, ``12 min 5 s``, ``0 s``."""
     left = max(0, int(seconds))
     parts: list[str] = []
     for name, size in _UNITS:
@@ -38,7 +38,7 @@ def duration(seconds: float) -> str:
         if count or (name == "s" and not parts):
             parts.append(f"{count} {name}")
         elif parts:
-            # What follows an empty unit would only seem to be exact.
+            # A smaller unit after a zero would only pretend precision.
             break
         if len(parts) == 2:
             break
@@ -46,7 +46,7 @@ def duration(seconds: float) -> str:
 
 
 def round_trip(seconds: float | None) -> str:
-    """Write a round trip time with two or three digits: ``0.42 ms``, ``61 ms``, ``1.3 s``."""
+    """Format a round-trip time with two or three digits: ``0.42 ms``, ``61 ms``, ``1.3 s``."""
     if seconds is None:
         return "not measured yet"
     if seconds >= 1:
@@ -56,7 +56,7 @@ def round_trip(seconds: float | None) -> str:
 
 
 def size(amount: float) -> str:
-    """Write a number of bytes: ``512 B``, ``1.4 MiB``, ``23 GiB``."""
+    """Format a number of bytes: ``512 B``, ``1.4 MiB``, ``23 GiB``."""
     for unit in _SIZES:
         if amount < 1000 or unit == _SIZES[-1]:
             break
@@ -65,31 +65,31 @@ def size(amount: float) -> str:
 
 
 def rate(bytes_per_second: float) -> str:
-    """Write a rate: ``1.4 MiB/s``."""
+    """Format a rate: ``1.4 MiB/s``."""
     return f"{size(bytes_per_second)}/s"
 
 
 def each_second(number: float) -> str:
-    """Write how often something happens: ``0/s``, ``0.25/s``, ``1,200/s``."""
+    """Format a number of events per second: ``0/s``, ``0.25/s``, ``1,200/s``."""
     return f"{number:,.0f}/s" if number >= 10 or not number else f"{number:.2g}/s"
 
 
 def counted(number: int, singular: str) -> str:
-    """Write a number of things: ``1 node``, ``2,000 nodes``."""
+    """Format a number of things: ``1 node``, ``2,000 nodes``."""
     return f"{number:,} {singular}{'' if number == 1 else 's'}"
 
 
 def moment(when: datetime.datetime, text: str) -> Markup:
-    """Make a ``time`` element that shows ``text`` and says exactly when."""
+    """Return a ``time`` element that shows ``text`` and has the exact time."""
     exact = timestamp(when.timestamp())
     return element("time", text, datetime=exact, title=exact)
 
 
 def ago(when: datetime.datetime, now: datetime.datetime) -> Markup:
-    """Return how long something is past."""
+    """Return how long ago something was."""
     return moment(when, f"{duration((now - when).total_seconds())} ago")
 
 
 def at(seconds: float) -> datetime.datetime:
-    """Return the moment that is ``seconds`` after the epoch."""
+    """Return the time that is ``seconds`` after the epoch."""
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC)
