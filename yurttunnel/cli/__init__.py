@@ -1,1 +1,1 @@
-"""The command ``yurttunnel``: runs the programs, and speaks to those that run."""
+"""The command ``yurttunnel``: runs the programs, and controls running ones."""

@@ -1,4 +1,4 @@
-"""Asks a running process by its socket: one request a connection, with deadlines and bounds."""
+"""The client of the admin socket: one request a connection, with timeouts and size limits."""
 
 from __future__ import annotations
 
@@ -16,44 +16,44 @@ from yurttunnel.cli.output import shown
 from yurttunnel.ops.unix_peers import peer_credentials, user_id_behind
 
 SECONDS = 15.0
-"""For a connection and each read: what the process itself allows."""
+"""The timeout of a connection and of each read; it equals that of the process itself."""
 
 FOUND_SECONDS = 3.0
-"""The same for a process that is only found to run: one that hangs holds up no command."""
+"""The timeout for processes that are listed: one that hangs must not delay the command."""
 
 MOST_BYTES = 64 * 1024 * 1024
-"""Of an answer: 10,000 nodes have some MiB."""
+"""The maximum size of a response: 10,000 nodes take some MiB."""
 
 _LONGEST_PATH = 107
-"""Bytes of a Unix socket's path: ``sun_path`` of unix(7) without its final NUL."""
+"""The maximum length of a Unix socket's path in bytes: ``sun_path`` of unix(7) without its NUL."""
 
 
 class CommandFailed(Exception):
-    """A command cannot do what it is to do; a sentence says why, and what to do."""
+    """A command failed; the message says why, and what to do."""
 
 
 class Missing(CommandFailed):
-    """What is asked for is not there."""
+    """The requested object does not exist."""
 
 
 class NoAnswer(CommandFailed):
-    """A process runs, and is silent."""
+    """The process runs but does not respond."""
 
 
 class _UnixConnection(http.client.HTTPConnection):
-    """HTTP to the user of this process, or root, who listens on a Unix socket."""
+    """HTTP over a Unix socket whose listener must be the user of this process, or root."""
 
     def __init__(self, path: Path, seconds: float) -> None:
         super().__init__("localhost", timeout=seconds)
         self._path = path
 
     def connect(self) -> None:
-        """Connect; raises :class:`CommandFailed` when another user listens there."""
+        """Connect; raise :class:`CommandFailed` if another user listens there."""
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
         _connect(self.sock, self._path)
         user = user_id_behind(self.sock)
-        # Root may ask everybody: the directory has been looked at, or named.
+        # Root may connect to any: the directory was checked, or named by the caller.
         if os.geteuid() not in (0, user) and user != 0:
             raise CommandFailed(
                 f"{self._path} is served by another user (id {user}): run this as that user or root"
@@ -61,7 +61,7 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 class Process:
-    """A running process, asked by its socket at ``path``; each wait takes ``seconds`` at most."""
+    """A running process with its socket at ``path``; ``seconds`` is the timeout of each wait."""
 
     def __init__(self, path: Path, seconds: float = SECONDS) -> None:
         self.path = path
@@ -69,26 +69,26 @@ class Process:
         self._seconds = seconds
 
     def pid(self) -> int:
-        """Return its number in this namespace of processes, as the kernel says."""
+        """Return its process ID in this PID namespace, from the kernel."""
         with _in_sentences(self.path, self._seconds), socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(self._seconds)
             _connect(connection, self.path)
             return peer_credentials(connection)[0]
 
     def get(self, page: str) -> Any:
-        """Return what ``page`` has as JSON; raises :class:`CommandFailed`."""
+        """Return the JSON of ``page``; raise :class:`CommandFailed`."""
         return _decoded(page, self._ask("GET", page))
 
     def get_text(self, page: str) -> str:
-        """Return what ``page`` has as text; raises :class:`CommandFailed`."""
+        """Return the text of ``page``; raise :class:`CommandFailed`."""
         return self._ask("GET", page).decode("utf-8", "replace")
 
     def post(self, page: str, **parameters: str) -> Any:
-        """Have something changed, and return what is told of it as JSON."""
+        """Send a POST request, and return the JSON of the response."""
         return _decoded(page, self._ask("POST", _with_parameters(page, parameters)))
 
     def post_text(self, page: str, **parameters: str) -> str:
-        """Have something changed, and return what is told of it as text."""
+        """Send a POST request, and return the text of the response."""
         return self._ask("POST", _with_parameters(page, parameters)).decode("utf-8", "replace")
 
     def _ask(self, method: str, target: str) -> bytes:
@@ -116,7 +116,7 @@ class Process:
 
 @contextlib.contextmanager
 def _in_sentences(path: Path, seconds: float) -> Iterator[None]:
-    """Say by :class:`CommandFailed` why the process at ``path`` cannot be asked."""
+    """Turn errors of a request to the process at ``path`` into :class:`CommandFailed`."""
     if len(os.fsencode(path)) > _LONGEST_PATH:
         raise CommandFailed(f"{path} is longer than {_LONGEST_PATH} bytes")
     try:
@@ -141,7 +141,7 @@ def _in_sentences(path: Path, seconds: float) -> Iterator[None]:
 
 
 def _connect(connection: socket.socket, path: Path) -> None:
-    """Connect it, which has a timeout: without one it waits as long as the queue there is full."""
+    """Connect a socket with a timeout; without one it would block while the backlog is full."""
     try:
         connection.connect(str(path))
     except BlockingIOError:
@@ -149,7 +149,7 @@ def _connect(connection: socket.socket, path: Path) -> None:
 
 
 def _with_parameters(page: str, parameters: Mapping[str, str]) -> str:
-    """Return the target of a request; words of a command line may be any bytes."""
+    """Return the target of a request; command-line arguments may be any bytes."""
     return f"{page}?{urlencode(parameters, errors='surrogateescape')}"
 
 

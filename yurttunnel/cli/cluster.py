@@ -1,8 +1,8 @@
-"""The servers of a cluster, asked through its API with the rights of whoever asks.
+"""The servers of a cluster, reached through its API with the user's own rights.
 
-``kubectl`` does it: it has the kubeconfig, its contexts, and every way to sign in. A server's meta
-port is reached by the API's proxy of pods, and where it listens on the loopback address of its pod,
-as in ``deploy/base``, by ``kubectl port-forward``.
+This uses ``kubectl``, which has the kubeconfig, its contexts, and all authentication methods. A
+server's meta port is reached through the API's pod proxy, or, if it listens on the loopback address
+of its pod, as in ``deploy/base``, through ``kubectl port-forward``.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ SELECTOR = "k8s-app=yurt-tunnel-server"
 _FORWARDING = re.compile(rb"Forwarding from 127\.0\.0\.1:(\d+) ")
 
 _LONGEST_LINE = 4096
-"""Bytes of what kubectl says when it forwards."""
+"""The maximum output of ``kubectl port-forward`` in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kubectl:
-    """``kubectl`` with the flags ``given`` that say which cluster is meant, and as whom."""
+    """``kubectl`` with the ``given`` flags that select the cluster and the user."""
 
     given: tuple[str, ...] = ()
 
     def run(self, *arguments: str) -> bytes:
-        """Return what it prints; raises :class:`CommandFailed` with what it says is wrong."""
+        """Return its output; raise :class:`CommandFailed` with its error message."""
         command = self.command("--request-timeout=15s", *arguments)
         try:
             ended = subprocess.run(
@@ -51,7 +51,7 @@ class Kubectl:
         return ended.stdout
 
     def command(self, *arguments: str) -> list[str]:
-        """Return a command line; raises :class:`CommandFailed` where there is no kubectl."""
+        """Return a command line; raise :class:`CommandFailed` if kubectl is not installed."""
         path = shutil.which("kubectl")
         if path is None:
             raise CommandFailed("kubectl is not installed: a cluster is asked by it")
@@ -59,7 +59,7 @@ class Kubectl:
 
 
 class Server:
-    """A server's pod, ``name``, whose pages are those of its meta port, ``port``."""
+    """A server's pod, ``name``, with the pages of its meta port, ``port``."""
 
     def __init__(self, kubectl: Kubectl, namespace: str, name: str, port: int) -> None:
         self.name = name
@@ -68,7 +68,7 @@ class Server:
         self._namespace = namespace
 
     def get(self, page: str) -> Any:
-        """Return what ``page`` has as JSON; raises :class:`CommandFailed`."""
+        """Return the JSON of ``page``; raise :class:`CommandFailed`."""
         try:
             return json.loads(self.get_text(page))
         except ValueError:
@@ -77,14 +77,14 @@ class Server:
             ) from None
 
     def get_text(self, page: str) -> str:
-        """Return what ``page`` has as text, also when it says that the server is not ready."""
+        """Return the text of ``page``, also if it reports that the server is not ready."""
         path = (
             f"/api/v1/namespaces/{self._namespace}/pods/{self.name}:{self._meta_port}/proxy{page}"
         )
         try:
             body = self._kubectl.run("get", "--raw", path)
         except CommandFailed:
-            # The meta port is not there, or answers with an error, which the proxy keeps to itself.
+            # The meta port is unreachable, or responds with an error, whose body the proxy hides.
             body = self._forwarded(page)
         return body.decode("utf-8", "replace")
 
@@ -107,7 +107,7 @@ class Server:
 
     @contextlib.contextmanager
     def _port(self) -> Iterator[int]:
-        """Have kubectl forward a port of this machine, and end that."""
+        """Forward a local port with kubectl, until the context ends."""
         command = self._kubectl.command(
             *("port-forward", "--namespace", self._namespace, f"pod/{self.name}"),
             *("--address", "127.0.0.1", f":{self._meta_port}"),
@@ -118,7 +118,7 @@ class Server:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         ) as process:
-            # Reading has no deadline of its own.
+            # Reading from the pipe has no timeout.
             timer = threading.Timer(SECONDS, process.kill)
             timer.start()
             try:
@@ -129,7 +129,7 @@ class Server:
 
 
 def _port_of(pod: str, process: subprocess.Popen[bytes]) -> int:
-    """Return the port once kubectl says it; warnings of it, and of what signs in, come before."""
+    """Return the port once kubectl prints it; its warnings, or those of plugins, come before."""
     why = ""
     while process.stdout is not None and (line := process.stdout.readline(_LONGEST_LINE)):
         match = _FORWARDING.match(line)
@@ -140,19 +140,19 @@ def _port_of(pod: str, process: subprocess.Popen[bytes]) -> int:
 
 
 def servers(kubectl: Kubectl, namespace: str, port: int) -> list[Server]:
-    """Return the servers of a cluster that run; raises :class:`CommandFailed` for none.
+    """Return the running servers of a cluster; raise :class:`CommandFailed` if there are none.
 
     ``port`` is their meta port.
     """
     path = f"/api/v1/namespaces/{namespace}/pods?labelSelector={quote(SELECTOR)}"
     told = kubectl.run("get", "--raw", path)
     try:
-        # Go writes an empty list as null.
+        # Go encodes an empty list as null.
         pods = json.loads(told)["items"] or ()
         running = [pod for pod in pods if pod.get("status", {}).get("phase") == "Running"]
         names = sorted(pod["metadata"]["name"] for pod in running)
     except (ValueError, LookupError, TypeError, AttributeError):
-        # Something between, such as a page to sign in.
+        # The response is from an intermediary, such as a login page.
         raise CommandFailed(f"kubectl: what the API gives for {path} is no list of pods") from None
     if not names:
         raise CommandFailed(

@@ -1,4 +1,4 @@
-"""The commands behind a name, found by their words."""
+"""A set of commands, found by their words."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from yurttunnel.ops.command_line import did_you_mean
 
 
 class UnknownCommand(Exception):
-    """There is no such command; a sentence says which was meant."""
+    """The command does not exist; the message has a suggestion."""
 
 
 @dataclass(frozen=True, slots=True)
 class Commands:
-    """The commands behind ``program``, by what they are about."""
+    """The commands of ``program``, by subject."""
 
     program: str
     groups: Mapping[str, Sequence[Command]]
 
     def each(self) -> list[Command]:
-        """Return all of them."""
+        """Return all commands."""
         return [command for group in self.groups.values() for command in group]
 
     def family(self, word: str) -> list[Command]:
-        """Return the commands of two words that begin with ``word``."""
+        """Return the two-word commands whose first word is ``word``."""
         return [command for command in self.each() if command.name.startswith(f"{word} ")]
 
     def find(self, arguments: Sequence[str]) -> tuple[Command, Sequence[str]]:
-        """Return the command that ``arguments`` begin with, and the others.
+        """Return the command that ``arguments`` begin with, and the remaining arguments.
 
         Raises :class:`UnknownCommand`.
         """

@@ -1,6 +1,6 @@
-"""``yurttunnel completion``: scripts by which shells complete commands, flags and their values.
+"""``yurttunnel completion``: scripts for shells to complete commands, flags and their values.
 
-They are made from the tables of flags, and ask nobody when a key is pressed.
+They are generated from the tables of flags; completing a word runs no command.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from yurttunnel.ops.flags import OneOf
 
 
 class Described(NamedTuple):
-    """What there is to know of a command; ``choices`` are those of its first word."""
+    """The description of a command; ``choices`` are the values of its first argument."""
 
     text: str
     table: Sequence[Entry]
@@ -21,19 +21,19 @@ class Described(NamedTuple):
 
 
 Tables = Mapping[str, Described]
-"""Commands by their names."""
+"""Commands by name."""
 
 _HELP = "help"
 
 _BEFORE_NAMES = (_HELP, "man")
-"""What the name of a command can stand behind."""
+"""The words that can precede the name of a command."""
 
 _OF_ALL = {"--help": "Show help with examples", "--version": "Show the installed version"}
-"""What can stand in the place of a command; the first is a flag of each as well."""
+"""What can replace a command; the first is also a flag of each command."""
 
 
 def bash(commands: Tables) -> str:
-    """Return the script for bash; ``complete -o default`` goes on with names of files."""
+    """Return the script for bash; ``complete -o default`` falls back to file names."""
     seconds = _second_words(commands)
     cases = "".join(_case(name, each) for name, each in commands.items())
     of_two = "".join(f'        {word}) offered="{others}" ;;\n' for word, others in seconds.items())
@@ -80,7 +80,7 @@ complete -o default -F _yurttunnel yurttunnel
 
 
 def _case(name: str, command: Described) -> str:
-    """Return what bash offers behind a command: its words and flags, or values of the last one."""
+    """Return the completions after a command: its arguments and flags, or a flag's values."""
     flags = " ".join([*(f"--{entry.name}" for entry in command.table), "--help"])
     by_values: dict[str, list[str]] = {}
     for entry in command.table:
@@ -100,10 +100,10 @@ def _case(name: str, command: Described) -> str:
 
 
 def zsh(commands: Tables) -> str:
-    """Return the script for zsh, which takes those of bash.
+    """Return the script for zsh, which uses those of bash.
 
-    It serves as a file named ``_yurttunnel`` in ``fpath`` as well: that is run as the function
-    the first time, and completes then, too.
+    It also works as a file ``_yurttunnel`` in ``fpath``: zsh runs that as the function the first
+    time, and it must complete then, too.
     """
     return (
         "#compdef yurttunnel\n"
@@ -145,20 +145,20 @@ def fish(commands: Tables) -> str:
         lines.append(_fish(condition, f"-a {other or first} -d {_single(text)}"))
         if choices:
             lines.append(_fish(_between(first, choices), f"-a {_single(' '.join(choices))}"))
-        # A value of a flag may be the name of a command, too.
+        # A flag's value may equal the name of a command.
         begins = _single(f"__yurttunnel_begins {name}")
         lines += (f"complete -c yurttunnel -n {begins} {_fish_flag(each)}" for each in table)
     return "\n".join(lines) + "\n"
 
 
 def _between(first: str, others: Sequence[str]) -> str:
-    """Return the condition of fish for what stands behind a word, and is not yet there."""
+    """Return the condition of fish for completing the second word after a first one."""
     missing = f"not __fish_seen_subcommand_from {' '.join(others)}"
     return f"__fish_seen_subcommand_from {first}; and {missing}"
 
 
 def _fish(condition: str, what: str) -> str:
-    """Return the line that offers a word, and no names of files."""
+    """Return the line that completes a word, without file names."""
     return f"complete -c yurttunnel -f -n {_single(condition)} {what}"
 
 
@@ -176,27 +176,27 @@ SHELLS: Mapping[str, Callable[[Tables], str]] = {"bash": bash, "zsh": zsh, "fish
 
 
 _NO_FILES = ":4"
-"""The last line for kubectl: names of files are none of what can follow
+"""The last line for kubectl, which disables file names
 (``ShellCompDirectiveNoFileComp`` of github.com/spf13/cobra)."""
 
 
 def for_kubectl(commands: Tables, words: Sequence[str]) -> str:
-    """Return what can be the last one of the words behind ``kubectl yurttunnel``, a line each.
+    """Return the completions of the last of the words after ``kubectl yurttunnel``, a line each.
 
-    It is what ``kubectl_complete-yurttunnel`` prints (KEP-2379, "Shell Completion Support").
+    They are the output of ``kubectl_complete-yurttunnel`` (KEP-2379, "Shell Completion Support").
     """
     *before, current = words or ("",)
     found = [
         f"{word}\t{text}"
         for word, text in _following(commands, before)
-        # A flag is offered, as by kubectl's own commands, once there is a dash.
+        # Flags are only offered after a dash, as by kubectl's own commands.
         if word.startswith(current) and (current or word[0] != "-")
     ]
     return "\n".join([*found, _NO_FILES, ""])
 
 
 def _following(commands: Tables, before: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield what can stand behind these words, each with what it is about."""
+    """Yield what can follow these words, each with a description."""
     seconds = _second_words(commands)
     if not before or tuple(before) == (_HELP,):
         yield from ((first, "") for first in (*seconds, _HELP))
@@ -212,7 +212,7 @@ def _following(commands: Tables, before: Sequence[str]) -> Iterator[tuple[str, s
 
 
 def _behind(command: Described, previous: str) -> Iterator[tuple[str, str]]:
-    """Yield the words and flags of a command, or the values of a flag that stands there."""
+    """Yield the arguments and flags of a command, or the values of the preceding flag."""
     for entry in command.table:
         values = _values(entry)
         if values is not None and previous in _spellings(entry):
@@ -228,7 +228,7 @@ def _first_words(commands: Iterable[str]) -> list[str]:
 
 
 def _second_words(commands: Iterable[str]) -> dict[str, str]:
-    """Return what can follow the first word of commands that have two, with spaces between."""
+    """Return the second words of two-word commands by first word, separated by spaces."""
     found: dict[str, str] = {}
     for name in commands:
         first, space, other = name.partition(" ")
@@ -238,9 +238,9 @@ def _second_words(commands: Iterable[str]) -> dict[str, str]:
 
 
 def _values(entry: Entry) -> Sequence[str] | None:
-    """Return what can stand behind a flag, or nothing where that is anything.
+    """Return the possible values of a flag; empty if any value is allowed.
 
-    ``None`` for one that has no value, or only one behind an equals sign.
+    Returns ``None`` for a flag without a value, or with one only after an equals sign.
     """
     if isinstance(entry, Switch) or (isinstance(entry, Flag) and entry.stands_alone):
         return None
@@ -248,13 +248,13 @@ def _values(entry: Entry) -> Sequence[str] | None:
 
 
 def _spellings(entry: Entry) -> list[str]:
-    """Return the flag and its letter, if it has one, as they are typed."""
+    """Return a flag, and its letter if it has one, as users type them."""
     short = getattr(entry, "short", None)
     return [f"--{entry.name}", *([f"-{short}"] if short else [])]
 
 
 def _sentence(text: str) -> str:
-    """Return the first sentence: there is one line."""
+    """Return the first sentence: there is room for one line."""
     return text.partition(". ")[0].partition(": ")[0].rstrip(".")
 
 

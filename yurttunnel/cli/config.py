@@ -1,4 +1,4 @@
-"""``yurttunnel config check``: whether a file is what ``--config`` of a program takes."""
+"""``yurttunnel config check``: validates a file for ``--config`` of a program."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class ConfigCheckOptions(ClientOptions):
 
 
 def config_check(options: ConfigCheckOptions) -> None:
-    """Check it, and say for which program it is in order."""
+    """Check the file, and print which program it is valid for."""
     path = Path(options.given[0])
     with suppress(OSError):
-        # Why it cannot be looked at is told below; the second time a pipe would be empty.
+        # The error is reported below; a pipe could not be read twice.
         if path.is_fifo():
             raise CommandFailed(
                 f"{path} is a pipe, which can be read only once: save its content to a file and"

@@ -1,4 +1,4 @@
-"""``yurttunnel diagnose``: what ``--diagnose`` does, for the process that runs."""
+"""``yurttunnel diagnose``: runs ``--diagnose`` for a running process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BUNDLE = Flag(
 
 
 _WITH_USUAL_DIRECTORY = ("server", "agent")
-"""Programs whose state directory may depend on their user; their socket is in it."""
+"""Programs whose default state directory, with their socket, depends on their user."""
 
 
 class DiagnoseOptions(ClientOptions):
@@ -50,27 +50,27 @@ class DiagnoseOptions(ClientOptions):
 
 
 def diagnose(options: DiagnoseOptions) -> int:
-    """Diagnose it by the command line that it was started with; give the exit status."""
+    """Diagnose the process by its own command line; return the exit status."""
     from yurttunnel.ops.diagnose.command import NotWritten
     from yurttunnel.ops.diagnose.command import diagnose as write_diagnosis
 
     program = options.value(PROGRAM)
     bundle = options.optional_value(BUNDLE, None)
     process = options.process(program)
-    # It may have been removed, and have no path any more.
+    # The working directory may have been removed, and have no path any more.
     here = os.open(".", os.O_PATH)
     directory = Path(f"/proc/{process.pid()}")
     try:
         arguments = (directory / "cmdline").read_text("utf-8", "surrogateescape").split("\0")[:-1]
         environment = _environment((directory / "environ").read_text("utf-8", "surrogateescape"))
-        # The paths in its flags are relative to where it was started.
+        # Relative paths in its flags start at the process's working directory.
         os.chdir(directory / "cwd")
         own = own_arguments(program, arguments)
         told = _told(process)
         try:
             subject = _subject(program, own, environment)
         except usage.UsageError as error:
-            # A file of --config was broken, or went away, since the process has read it.
+            # The file of --config was broken or removed since the process read it.
             sentence = f"the flags of the process are not understood: {error}"
             if told is None:
                 raise CommandFailed(sentence) from None
@@ -83,10 +83,10 @@ def diagnose(options: DiagnoseOptions) -> int:
         os.fchdir(here)
         os.close(here)
     if told is not None:
-        # What a file of --config says of it by now takes a restart.
+        # The file of --config may name another meta port by now, which takes effect at a restart.
         subject = replace(subject, meta_host=told.meta_host, meta_port=told.meta_port)
     if program in _WITH_USUAL_DIRECTORY:
-        # The one that is usual for the process is not for root, who may diagnose it, too.
+        # The default of the process's user differs from that of root, who may diagnose it, too.
         subject = replace(subject, directories=(process.path.parent,))
     try:
         return write_diagnosis(subject, bundle, sys.stdout)
@@ -95,7 +95,7 @@ def diagnose(options: DiagnoseOptions) -> int:
 
 
 def own_arguments(program: str, arguments: Sequence[str]) -> Sequence[str]:
-    """Return the flags of ``program`` on the command line ``arguments`` of its process."""
+    """Return the flags of ``program`` from the command line ``arguments`` of its process."""
     for position, word in enumerate(arguments):
         if position and word in (program, f"yurttunnel-{program}", f"yurt{program}"):
             return arguments[position + 1 :]
@@ -116,7 +116,7 @@ def _subject(program: str, arguments: Sequence[str], environment: Mapping[str, s
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What a process says of itself: its name, and where its meta port is."""
+    """A process's own information: its name, and the address of its meta port."""
 
     program: str
     meta_host: str
@@ -124,7 +124,7 @@ class _Told:
 
 
 def _told(process: Process) -> _Told | None:
-    """Ask the process; ``None`` where it does not answer, as one that hangs."""
+    """Query the process; return ``None`` if it does not respond."""
     try:
         told = Process(process.path, FOUND_SECONDS).get("/v1/process")
     except CommandFailed:
@@ -134,7 +134,7 @@ def _told(process: Process) -> _Told | None:
 
 
 def _without_flags(program: str, process: Process, told: _Told) -> Subject:
-    """Return what is known of a process without its flags."""
+    """Return what is known of a process whose flags are unknown."""
     table = _options_of(program).table
     secret = (each for each in table if isinstance(each, Flag) and each.secret)
     return Subject(
@@ -152,7 +152,7 @@ def _options_of(program: str) -> type[CommandOptions[Any]]:
 
 
 def _with_paths_below(directory: Path, subject: Subject) -> Subject:
-    """Return ``subject`` with its relative paths as they are from ``directory``."""
+    """Return ``subject`` with its relative paths resolved from ``directory``."""
     return replace(
         subject,
         directories=tuple(directory / each for each in subject.directories),

@@ -1,4 +1,4 @@
-"""Finds the process that a command is about: by its state directory, or because it runs here."""
+"""Finds the process for a command: by its state directory, or among those on this machine."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from yurttunnel.ops.admin.service import SOCKET
 from yurttunnel.ops.usual_directories import SERVICE_DIRECTORIES
 
 _UNIX_SOCKETS = Path("/proc/net/unix")
-"""proc(5): the Unix sockets of this network namespace, with their paths behind seven fields."""
+"""proc(5): the Unix sockets of this network namespace; the path follows seven fields."""
 
 
 def running(unix_sockets: Path = _UNIX_SOCKETS) -> list[Process]:
-    """Return the processes on this machine that this user, or root, has started, by their paths."""
+    """Return the processes of this user, or of root, on this machine, sorted by path."""
     paths = {Path(path) for path in _paths(unix_sockets) if path.endswith(f"/{SOCKET}")}
     return [Process(path, FOUND_SECONDS) for path in sorted(paths) if _may_ask(path)]
 
 
 def one(state_dir: Path | None, program: str, processes: Sequence[Process]) -> Process:
-    """Return the process in ``state_dir``, else the only one of ``program`` of ``processes``.
+    """Return the process in ``state_dir``, else the only one of ``program`` among ``processes``.
 
     Raises :class:`CommandFailed`.
     """
@@ -50,7 +50,7 @@ def one(state_dir: Path | None, program: str, processes: Sequence[Process]) -> P
 
 
 def in_directory(state_dir: Path) -> Process:
-    """Return the process whose state is there; raises :class:`CommandFailed`."""
+    """Return the process with that state directory; raise :class:`CommandFailed`."""
     try:
         return Process((state_dir / SOCKET).absolute())
     except FileNotFoundError:
@@ -60,7 +60,7 @@ def in_directory(state_dir: Path) -> Process:
 
 
 def program_of(process: Process) -> str:
-    """Return what a process is, such as ``server``; empty where none runs.
+    """Return the program of a process, such as ``server``; empty if it does not run.
 
     Raises :class:`NoAnswer`.
     """
@@ -76,7 +76,7 @@ def program_of(process: Process) -> str:
 def _told_apart(
     processes: Sequence[Process], program: str
 ) -> tuple[list[Process], dict[Process, NoAnswer]]:
-    """Return those of ``program``, and those that do not say what they are."""
+    """Return the processes of ``program``, and those that do not respond."""
     found: list[Process] = []
     silent: dict[Process, NoAnswer] = {}
     for each in processes:
@@ -104,11 +104,11 @@ def _paths(unix_sockets: Path) -> Iterator[str]:
 
 
 def _may_ask(path: Path) -> bool:
-    """Return whether it is of this user or root, or, for root, that of a service of systemd."""
+    """Return whether this user or root owns it, or, for root, whether it is a systemd service's."""
     try:
         status = os.lstat(path)
     except OSError:
-        return False  # Of another user, or in another container.
+        return False  # It belongs to another user, or is in another container.
     trusted = status.st_uid in (0, os.geteuid()) or (
         os.geteuid() == 0 and any(path.is_relative_to(each) for each in SERVICE_DIRECTORIES)
     )

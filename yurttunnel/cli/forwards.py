@@ -23,14 +23,14 @@ address. To keep it, add it to the configuration (--forward)."""
 
 
 def _forward(text: str) -> object:
-    """Parse a forward as the server does, whose parts no other command needs in its memory."""
+    """Parse a forward as the server does; imported here because no other command needs it."""
     from yurttunnel.server.frontends.forward import parse_forward
 
     return parse_forward(text)
 
 
 def _listen(text: str) -> object:
-    """Parse where one listens, likewise."""
+    """Parse the address that a forward listens on, likewise."""
     from yurttunnel.server.frontends.forward import parse_listen
 
     return parse_listen(text)
@@ -83,7 +83,7 @@ class ListOptions(ClientOptions):
 
 
 def add(options: AddOptions) -> None:
-    """Open one."""
+    """Open a forward."""
     replace = "true" if options[REPLACE.name] else "false"
     process = options.process("server")
     done = process.post("/v1/forwards", forward=options.given[0], replace=replace)
@@ -109,16 +109,16 @@ def add(options: AddOptions) -> None:
 
 
 def is_on_loopback(target: str) -> bool:
-    """Return whether ``target``, HOST:PORT, is one of loopback, and no port of a kubelet."""
+    """Return whether ``target``, HOST:PORT, is a loopback address, and not a port of a kubelet."""
     host, _, port = target.rpartition(":")
     try:
         return ip_address(host.strip("[]")).is_loopback and int(port) not in KUBELET_PORTS
     except ValueError:
-        return False  # It is a name.
+        return False  # The host is a name.
 
 
 def remove(options: RemoveOptions) -> None:
-    """Close one."""
+    """Close a forward."""
     done = options.process("server").post("/v1/forwards/remove", listen=options.given[0])
     if options.as_json:
         print(output.as_json(done), end="")
@@ -127,7 +127,7 @@ def remove(options: RemoveOptions) -> None:
 
 
 def list_forwards(options: ListOptions) -> None:
-    """List them."""
+    """List forwards."""
     told = options.process("server").get("/v1/forwards")
     if options.as_json:
         print(output.as_json(told), end="")

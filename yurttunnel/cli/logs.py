@@ -1,4 +1,4 @@
-"""``yurttunnel logs-level``: how much a process logs, for a while."""
+"""``yurttunnel logs-level``: shows or temporarily changes the log level of a process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAGE = "/debug/log-level"
 
 
 def _while(text: str) -> int:
-    """Parse for how long."""
+    """Parse the duration of the change."""
     seconds = round(flags.duration(text))
     if not 1 <= seconds <= MOST_SECONDS:
         raise ValueError(f"{text!r} is not from 1 s to {MOST_SECONDS // 3600} h")
@@ -53,15 +53,15 @@ class LogsLevelOptions(ClientOptions):
     table = (SET, FOR, PROGRAM, STATE_DIR)
 
     def make_settings(self) -> None:
-        """Refuse a time without a level: nothing would be changed."""
+        """Reject a duration without a level: it would change nothing."""
         super().make_settings()
         if self._says(FOR) and not self._says(SET):
             raise usage.UsageError("--for has no effect without --set LEVEL: add it")
 
     def process(self, program: str) -> Process:
-        """Return it; a directory that is another program's is refused, where one was named."""
+        """Return the process; reject a named directory that belongs to another program."""
         process = super().process(program)
-        # Each of them would answer.
+        # Every program would respond.
         if self._says(PROGRAM) and (found := program_of(process)) not in ("", program):
             raise CommandFailed(
                 f"the process in {process.path.parent} is the {found}, but --program names"
@@ -71,7 +71,7 @@ class LogsLevelOptions(ClientOptions):
 
 
 def logs_level(options: LogsLevelOptions) -> None:
-    """Change it if that is wanted, and say what it is."""
+    """Change the level if requested, and print the current one."""
     process = options.process(options.value(PROGRAM))
     level = options.optional_value(SET, None)
     if level is None:

@@ -1,4 +1,4 @@
-"""``yurttunnel``: finds the command that is meant and runs it."""
+"""``yurttunnel``: finds the command and runs it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ELSEWHERE = "\nRun the other commands of yurttunnel without kubectl: yurttunnel
 
 
 def main() -> None:
-    """Run the command that the arguments of the process name."""
+    """Run the command that the process's arguments name."""
     with as_long_as_it_is_read():
         _run(sys.argv[1:])
 
@@ -55,7 +55,7 @@ def _run(arguments: Sequence[str]) -> None:
 
 
 def complete() -> None:
-    """Print what kubectl offers behind ``kubectl yurttunnel``, as it asks for it."""
+    """Print the completions for ``kubectl yurttunnel``, as kubectl requests them."""
     print(for_kubectl(tables(ASKING.each()), sys.argv[1:]), end="")
 
 
@@ -71,7 +71,7 @@ def _help(commands: Commands, note: str) -> str:
 
 
 def _help_of(commands: Commands, word: str, members: Sequence[Command]) -> str:
-    """Return the help of the commands that begin with a word."""
+    """Return the help of the commands that share a first word."""
     beginning = f"{commands.program} {word}"
     return "\n".join((_usage(beginning), _lines(members), _end(beginning)))
 

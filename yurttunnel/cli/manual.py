@@ -1,4 +1,4 @@
-"""``yurttunnel man``: pages of the manual in roff (man(7)), made from the tables of flags."""
+"""``yurttunnel man``: manual pages in roff (man(7)), generated from the tables of flags."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def page(
     table: Sequence[Entry],
     examples: Sequence[Example] = (),
 ) -> str:
-    """Return the page of a command; ``words`` are its arguments that belong to no flag."""
+    """Return the page of a command; ``words`` are its positional arguments."""
     title = "-".join(("yurttunnel", *name.split()))
     synopsis = " ".join(("yurttunnel", name, *words, "[flags]"))
     parts = [_head(title), *_section("NAME", f"{title} - {text}")]
@@ -37,7 +37,7 @@ def page(
 
 
 def overview(commands: Sequence[tuple[str, str]]) -> str:
-    """Return the page of the command itself; ``commands`` are names and what each does."""
+    """Return the page of ``yurttunnel`` itself; ``commands`` are names and descriptions."""
     parts = [
         _head("yurttunnel"),
         *_section("NAME", "yurttunnel - a reverse tunnel for machines that nobody can dial"),
@@ -61,6 +61,6 @@ def _section(heading: str, text: str) -> tuple[str, str]:
 
 
 def _escaped(text: str) -> str:
-    """Return ``text`` as roff shows it: with its own hyphens, and no request at its beginning."""
+    """Escape ``text`` for roff: hyphens, and a control character at its beginning."""
     escaped = text.replace("\\", "\\e").replace("-", "\\-")
     return f"\\&{escaped}" if escaped.startswith((".", "'")) else escaped

@@ -1,4 +1,4 @@
-"""What is known of a node, as text for people."""
+"""The details of a node, as text for people."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _SESSION = (
     "resumptions",
     "address",
 )
-"""What is shown of a session; all of it is in JSON."""
+"""The fields of a session that are shown; JSON has all."""
 
 _IDENTIFIER = 8
-"""Characters of a session's identifier, as the log has it."""
+"""The number of characters of a session's ID, as in the log."""
 
 
 def described(node: Mapping[str, object]) -> str:
-    """Return an entry of ``/nodes/NAME``: a line for each value, a table for each list."""
+    """Format an entry of ``/nodes/NAME``: a line for each value, a table for each list."""
     return "".join(f"{line}\n" for line in _lines(node))
 
 
@@ -51,7 +51,7 @@ def _name(key: str) -> str:
 
 
 def _value(key: str, value: object) -> str:
-    """Return a value in a cell; what is not known is ``-``."""
+    """Return a value for a cell; ``-`` if it is unknown."""
     match value:
         case None | "":
             return "-"

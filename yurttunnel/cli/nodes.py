@@ -1,4 +1,4 @@
-"""``yurttunnel nodes`` and ``node``: who is connected, who was lost, and who never came."""
+"""``yurttunnel nodes`` and ``node``: nodes that are connected, lost, or never connected."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from yurttunnel.ops.flag_table import Group, Switch
 from yurttunnel.ops.help import Example
 
 WATCH_SECONDS = 2.0
-"""Between two looks with --watch."""
+"""The interval between two requests with --watch."""
 
 WATCH = Switch(
     "watch",
@@ -46,7 +46,7 @@ _NOBODY = (
 )
 
 _ORDER = ("absent", "lost", "waiting", "connected")
-"""Of states: of two servers' words the one that stands behind the other counts."""
+"""The order of states: if servers differ, the later one counts."""
 
 Node = dict[str, Any]
 
@@ -67,7 +67,7 @@ class NodesOptions(ClientOptions):
     table = (WATCH, STATE_DIR, OUTPUT, *CLUSTER_TABLE)
 
     def parseArgs(self, *arguments: str) -> None:
-        """Refuse the name of a node: another command tells of one."""
+        """Reject the name of a node, which another command shows."""
         if arguments:
             name = arguments[0]
             raise usage.UsageError(
@@ -87,7 +87,7 @@ class NodeOptions(ClientOptions):
 
 
 def nodes(options: NodesOptions) -> None:
-    """List them."""
+    """List the nodes."""
     servers = _Servers(options)
     known = servers.nodes()
     if options.as_json and options[WATCH.name]:
@@ -103,9 +103,9 @@ def nodes(options: NodesOptions) -> None:
 
 
 class _Servers:
-    """Asks the servers; of one that cannot be asked there is what it told last.
+    """Queries the servers; of one that does not respond the last response is used.
 
-    Others know its nodes, too, but less of them, by which each would seem to have changed.
+    Other servers know its nodes, too, but in less detail, so each node would seem to have changed.
     """
 
     def __init__(self, options: ClientOptions) -> None:
@@ -113,7 +113,7 @@ class _Servers:
         self._told: dict[str, list[Node]] = {}
 
     def nodes(self) -> list[Node]:
-        """Return each node once; raises :class:`CommandFailed` where no server can be asked."""
+        """Return each node once; raise :class:`CommandFailed` if no server responds."""
         told: dict[str, list[Node]] = {}
 
         def ask(server: Process | Server) -> None:
@@ -132,7 +132,7 @@ def _watch(before: list[Node], look: Callable[[], list[Node]], as_json: bool) ->
         try:
             known, problem = look(), ""
         except CommandFailed as error:
-            # It may be started again.
+            # The server may be restarting.
             if str(error) != problem:
                 problem = str(error)
                 print(f"{problem}; retrying", file=sys.stderr)
@@ -148,7 +148,7 @@ def _print_changed(some: Iterable[Node], as_json: bool) -> None:
 
 
 def changed(before: Sequence[Node], after: Sequence[Node]) -> Iterator[Node]:
-    """Yield the nodes whose state is another one than ``before``, or that are new."""
+    """Yield the nodes that are new, or whose state differs from ``before``."""
     states = {each["node"]: (each["state"], each["since"]) for each in before}
     for node in after:
         if states.get(node["node"]) != (node["state"], node["since"]):
@@ -156,7 +156,7 @@ def changed(before: Sequence[Node], after: Sequence[Node]) -> Iterator[Node]:
 
 
 def merged(told: Sequence[Sequence[Node]]) -> list[Node]:
-    """Return each node once, by its name, as the server tells that has the best of it."""
+    """Return each node once, sorted by name, from the server with its best state."""
     found: dict[str, Node] = {}
     for node in (node for each in told for node in each):
         present = found.get(node["node"])
@@ -167,7 +167,7 @@ def merged(told: Sequence[Sequence[Node]]) -> list[Node]:
 
 def _goodness(node: Node) -> tuple[int, bool, str]:
     state = node["state"]
-    # The server that has a session knows more than one that only knows the way.
+    # A server with a session knows more than one that only has a route.
     return (
         _ORDER.index(state) if state in _ORDER else -1,
         node.get("through") is None,
@@ -190,7 +190,7 @@ def _row(node: Node) -> tuple[str, ...]:
 
 
 def node(options: NodeOptions) -> None:
-    """Tell of one."""
+    """Show one node."""
     name = options.given[0]
     page = f"/nodes/{quote(name, safe='', errors='surrogateescape')}"
     told = [each for each in options.told(lambda server: _told(server, page)) if each is not None]

@@ -1,4 +1,4 @@
-"""What the command lines of all commands have in common that are no programs."""
+"""The command-line options that all commands share, except for the programs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from yurttunnel.ops.help import Help
 from yurttunnel.ops.options import CommandOptions
 
 PROGRAM_NAME, PLUGIN_NAME = "yurttunnel", "kubectl yurttunnel"
-"""What stands before the name of a command, and of one that kubectl runs."""
+"""The words before the name of a command, and of one that kubectl runs."""
 
 _Told = TypeVar("_Told")
 
@@ -47,7 +47,7 @@ OUTPUT = Flag(
 
 
 NAMES = ("server", "agent", "hub", "proxy")
-"""The programs that have a socket."""
+"""The programs that have an admin socket."""
 
 
 PROGRAM = Flag(
@@ -92,49 +92,49 @@ KUBECONFIG = Flag("kubeconfig", Group.CLUSTER, str, "Path of the kubeconfig, pas
 CONTEXT = Flag("context", Group.CLUSTER, str, "Context of the kubeconfig, passed to kubectl.")
 
 CLUSTER_TABLE: tuple[Entry, ...] = (IN_CLUSTER, NAMESPACE, META_PORT, KUBECONFIG, CONTEXT)
-"""The flags of commands that can ask a cluster."""
+"""The flags of commands that can query a cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """An argument that belongs to no flag; ``parse`` is as that of one."""
+    """A positional argument; ``parse`` is like that of a flag."""
 
     name: str
     parse: Callable[[str], object] = str
 
     @property
     def choices(self) -> Sequence[str]:
-        """What it can be, where that is known."""
+        """Its possible values, if they are known."""
         return self.parse.choices if isinstance(self.parse, flags.OneOf) else ()
 
     @property
     def wanted(self) -> str:
-        """What is to be given."""
+        """A description of the expected value."""
         *others, last = self.choices or ("it",)
         return f"{', '.join(others)} or {last}" if others else last
 
 
 class ClientOptions(CommandOptions[None]):
-    """Options of a command that ends by itself, and mostly asks a running process.
+    """Options of a command that is not a program, and usually queries a running process.
 
-    ``words`` names the arguments that belong to no flag, of which ``needed`` have to be given;
-    flags may stand behind them.
+    ``words`` are the positional arguments, of which the first ``needed`` are required; flags may
+    follow them.
     """
 
     is_program = False
 
     behind_kubectl = False
-    """Whether kubectl runs the command, which asks a cluster then in any case."""
+    """Whether kubectl runs the command, which then always queries a cluster."""
 
     words: Sequence[Word] = ()
 
     needed = 1
 
     _not_asked: Sequence[str] = ()
-    """What was told the last time of servers that could not be asked."""
+    """What was last reported of servers that did not respond."""
 
     def make_settings(self) -> None:
-        """Check all values, and that each has an effect; what asks for them converts them."""
+        """Check all values, and that each has an effect; the command itself converts them."""
         for entry in self.table:
             if isinstance(entry, Flag) and self[entry.name] is not None:
                 self.value(entry)
@@ -151,11 +151,11 @@ class ClientOptions(CommandOptions[None]):
                 )
 
     def _says(self, entry: Entry) -> bool:
-        """Return whether the command line has a flag, whatever its value is."""
+        """Return whether the command line has a flag, with whatever value."""
         return entry.name in self._command_line
 
     def help(self) -> Help:
-        """Return what there is to say of the command and its flags."""
+        """Return the help of the command and its flags."""
         names = [each.name for each in self.words]
         optional = [f"[{name}]" for name in names[self.needed :]]
         hidden = (IN_CLUSTER, STATE_DIR) if self.behind_kubectl else ()
@@ -166,12 +166,12 @@ class ClientOptions(CommandOptions[None]):
         )
 
     def parseOptions(self, options: Sequence[str] | None = None) -> None:
-        """Parse ``options``, wherever the words stand between the flags."""
+        """Parse ``options``, in which positional arguments may be between the flags."""
         given = list(sys.argv[1:] if options is None else options)
         try:
             found, words = getopt.gnu_getopt(given, str(self.shortOpt), list(self.longOpt))
         except getopt.GetoptError:
-            # It is told below what is wrong.
+            # The error is reported below.
             super().parseOptions(given)
             return
         flags = (each for pair in found for each in self._written(*pair))
@@ -184,7 +184,7 @@ class ClientOptions(CommandOptions[None]):
         return [flag, ""] if takes_one else [flag]
 
     def parseArgs(self, *arguments: str) -> None:
-        """Take the words."""
+        """Store the positional arguments."""
         if missing := self.words[len(arguments) : self.needed]:
             raise usage.UsageError(f"{missing[0].name} is missing: give {missing[0].wanted}")
         super().parseArgs(*arguments[len(self.words) :])
@@ -197,27 +197,27 @@ class ClientOptions(CommandOptions[None]):
 
     @property
     def as_json(self) -> bool:
-        """Whether JSON is wanted."""
+        """Whether JSON output is requested."""
         return self.value(OUTPUT) == "json"
 
     def process(self, program: str) -> Process:
-        """Return the process that is meant, such as a ``server``."""
+        """Return the selected process of ``program``, such as a ``server``."""
         return one(self.state_dir, program, running())
 
     @property
     def program_name(self) -> str:
-        """What stands before the name of the command."""
+        """The words before the name of the command."""
         return PLUGIN_NAME if self.behind_kubectl else PROGRAM_NAME
 
     @property
     def in_cluster(self) -> bool:
-        """Whether the servers of a cluster are to be asked."""
+        """Whether to query the servers of a cluster."""
         return self.behind_kubectl or any(
             self._says(each) for each in (IN_CLUSTER, KUBECONFIG, CONTEXT)
         )
 
     def servers(self) -> Sequence[Process | Server]:
-        """Return those that are to be asked: the one on this machine, or all of a cluster."""
+        """Return the servers to query: the one on this machine, or all of a cluster."""
         if not self.in_cluster:
             return [self.process("server")]
         given = [
@@ -226,10 +226,10 @@ class ClientOptions(CommandOptions[None]):
         return servers(Kubectl(tuple(given)), self.value(NAMESPACE), self.value(META_PORT))
 
     def told(self, ask: Callable[[Process | Server], _Told]) -> list[_Told]:
-        """Return what ``ask`` gives of all servers; of those that cannot be asked is told why.
+        """Return what ``ask`` returns for all servers; report those that do not respond.
 
-        One may have gone since it was found, as in each update. Raises :class:`CommandFailed`
-        where there is no other.
+        A server may have ended since it was found, as in every rollout. Raises
+        :class:`CommandFailed` if none responds.
         """
         told: list[_Told] = []
         failed: list[CommandFailed] = []
@@ -242,7 +242,7 @@ class ClientOptions(CommandOptions[None]):
             raise failed[-1]
         sentences = [str(each) for each in failed]
         for sentence in sentences:
-            # Who asks again and again is told when that is news.
+            # Repeated queries (--watch) report a failure only when it changes.
             if sentence not in self._not_asked:
                 print(f"not asked: {sentence}", file=sys.stderr)
         self._not_asked = sentences
@@ -250,32 +250,32 @@ class ClientOptions(CommandOptions[None]):
 
     @property
     def state_dir(self) -> Path | None:
-        """The state directory, if one is named."""
+        """The state directory, if it is given."""
         named = self[STATE_DIR.name] or self._environment.get(STATE_DIR.variable)
         return self.value(STATE_DIR) if named else None
 
 
 class Command(Protocol):
-    """``yurttunnel NAME``; ``text`` says in a line what it does."""
+    """``yurttunnel NAME``; ``text`` describes it in a line."""
 
     @property
     def name(self) -> str:
-        """One or two words."""
+        """The name: one or two words."""
 
     @property
     def text(self) -> str:
-        """What it does, in a line."""
+        """The description, in a line."""
 
     def options(self) -> CommandOptions[Any]:
-        """Make its options."""
+        """Return its options."""
 
     def run(self, arguments: Sequence[str]) -> None:
-        """Run it with what stands behind its name; how it ends is told by ``SystemExit``."""
+        """Run it with the arguments after its name; ``SystemExit`` has the exit status."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientCommand:
-    """``yurttunnel NAME``, which does ``act(options)`` and ends; that may give the exit status."""
+    """``yurttunnel NAME``, which calls ``act(options)``; that may return the exit status."""
 
     name: str
     text: str
@@ -284,11 +284,11 @@ class ClientCommand:
     behind_kubectl: bool = False
 
     def options(self) -> CommandOptions[Any]:
-        """Make its options."""
+        """Return its options."""
         return self._options()
 
     def run(self, arguments: Sequence[str]) -> None:
-        """Run it; what is wrong is one line on standard error."""
+        """Run it; an error is one line on standard error."""
         options = self._options()
         try:
             options.parseOptions(arguments)

@@ -1,4 +1,4 @@
-"""What is printed: tables and JSON, in which nothing moves the cursor of a terminal."""
+"""The output of commands: tables and JSON, without control characters for the terminal."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Iterable, Sequence
 
 
 def shown(text: object) -> str:
-    r"""Return ``text`` with ``\xNN`` for what is not printable: peers' words may be in it."""
+    r"""Return ``text`` with unprintable characters as ``\xNN``: it may contain peers' data."""
     return "".join(each if each.isprintable() else f"\\x{ord(each):02x}" for each in str(text))
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a table whose columns are as wide as what is in them."""
+    """Return a table with columns as wide as their contents."""
     cells = [list(headings), *([shown(cell) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = (
@@ -29,7 +29,7 @@ def as_json(value: object) -> str:
 
 
 def ago(moment: str | None, now: datetime.datetime) -> str:
-    """Return how long ago a time in RFC 3339 was, as ``kubectl`` has ages; ``-`` for none."""
+    """Return how long ago a time in RFC 3339 was, as ``kubectl`` shows ages; ``-`` for none."""
     if moment is None:
         return "-"
     seconds = (now - datetime.datetime.fromisoformat(moment)).total_seconds()
@@ -37,7 +37,7 @@ def ago(moment: str | None, now: datetime.datetime) -> str:
 
 
 def age(seconds: int) -> str:
-    """Return a time in its two largest units."""
+    """Format a duration in its two largest units."""
     for size, unit, part, smaller in (
         (86400, "d", 3600, "h"),
         (3600, "h", 60, "m"),

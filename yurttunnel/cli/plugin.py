@@ -1,4 +1,4 @@
-"""``kubectl yurttunnel``: what asks a cluster, and what there is in place of the rest."""
+"""``kubectl yurttunnel``: the commands for a cluster, and the alternatives to the others."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _INSTEAD = {
     "revoke": "{name}: in a cluster a node is cut off by kubectl delete node NODE; take its"
     " kubelet's credentials away, too, or it registers anew",
 }
-"""By the first words of commands; all others are for the machine on which they are run."""
+"""The alternatives by the first word of a command; all others run on the server's machine."""
 
 _HERE = "{name} asks no cluster: run it without kubectl, yurttunnel {name}"
 
 
 def is_plugin(path: str) -> bool:
-    """Return whether it is kubectl that runs this, which finds its plugins by their names."""
+    """Return whether kubectl runs this command, which finds plugins by their file names."""
     return os.path.basename(path).startswith("kubectl-")
 
 
@@ -48,13 +48,13 @@ ASKING = Commands(
     PLUGIN_NAME,
     {"Inspect a cluster": [replace(each, behind_kubectl=True) for each in (_STATUS, *NODES)]},
 )
-"""The commands that there are."""
+"""The commands of the plugin."""
 
 
 def instead(arguments: Sequence[str]) -> str:
-    """Return what to do in place of a command of ``yurttunnel``; empty for one that asks, or none.
+    """Return the alternative to a command of ``yurttunnel`` that the plugin lacks, or nothing.
 
-    It is the one with which ``arguments`` begin, or one of two words of which there is the first.
+    The command is the one that ``arguments`` begin with, or has their first word as its first.
     """
     first, second = (*arguments, "")[:2]
     others = {each.name for each in all_commands().each()} - {each.name for each in ASKING.each()}

@@ -1,7 +1,7 @@
-"""The programs, run as by ``twist`` but without its flags, and with the log on standard error.
+"""Runs the programs like ``twist``, but without its flags, and with the log on standard error.
 
-What is run is the same: the options and the services of the plugins in ``twisted/plugins``, started
-and stopped in the same order, with the same exit status.
+The options and services are those of the plugins in ``twisted/plugins``, started and stopped in the
+same order, with the same exit status.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from yurttunnel.tunnel.reactor import installed_reactor
 class Program:
     """``yurttunnel NAME``; its options and its service are those of ``plugin``.
 
-    ``level`` names from which level on its log is shown where ``--v`` is not given.
+    ``level`` is the lowest level that is logged if ``--v`` is not given.
     """
 
     name: str
@@ -35,11 +35,11 @@ class Program:
     level: str = "info"
 
     def options(self) -> CommandOptions[Any]:
-        """Make its options; only now is what it needs imported."""
+        """Return its options; the modules that they need are only imported here."""
         return cast(CommandOptions[Any], self._maker().options())
 
     def run(self, arguments: Sequence[str]) -> None:
-        """Run it to its end; what is wrong with ``arguments`` ends the process with a sentence."""
+        """Run it until it stops; an error in ``arguments`` ends the process with a message."""
         installed_reactor()
         surroundings = _Surroundings(f"yurttunnel {self.name}", self.level)
         options = self.options()
@@ -57,7 +57,7 @@ class Program:
 
 
 class _Surroundings(usage.Options):
-    """What a program finds in the place of twist's own options."""
+    """The parent options of a program, in place of twist's own."""
 
     subCommand = ""
 
@@ -70,7 +70,7 @@ class _Surroundings(usage.Options):
         self["fileLogObserverFactory"] = textFileLogObserver
 
     def getSynopsis(self) -> str:
-        """Return how the program is called."""
+        """Return the usage line of the program."""
         return f"Usage: {self._invocation}"
 
 
@@ -81,7 +81,7 @@ PROGRAMS = (
         "quickstart",
         "everything on one machine, for a first try",
         "yurttunnel_quickstart",
-        # Who wants to follow its tunnel asks for more.
+        # Users who want to follow the tunnel can raise the level.
         level="warn",
     ),
     Program("hub", "caching proxy to the Kubernetes API on a node", "yurthub"),

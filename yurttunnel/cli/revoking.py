@@ -1,4 +1,4 @@
-"""``yurttunnel revoke``: takes a node's access away."""
+"""``yurttunnel revoke``: revokes a node's access."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ class RevokeOptions(ClientOptions):
 
 
 def _known_nodes(process: Process) -> list[str]:
-    """Return their names, for a suggestion; nothing where they cannot be had."""
+    """Return the names of known nodes, for a suggestion; empty if they are not available."""
     try:
         return [each["node"] for each in process.get("/nodes")["nodes"]]
     except CommandFailed:
-        # To revoke is what matters, and may be urgent.
+        # Revoking must not fail for this, and may be urgent.
         return []
 
 
 def revoke(options: RevokeOptions) -> None:
-    """Revoke it, and say what was done."""
+    """Revoke the access, and print what was done."""
     process, name = options.process("server"), options.given[0]
-    # Afterwards it is not among them any more.
+    # Read first, because a revoked node is no longer listed.
     known = _known_nodes(process)
     done = process.post("/v1/revocations", node=name)
     print(output.as_json(done) if options.as_json else f"{output.shown(done['done'])}\n", end="")

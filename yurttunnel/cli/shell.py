@@ -1,4 +1,4 @@
-"""``yurttunnel completion`` and ``yurttunnel man``: what shells and manuals know of commands."""
+"""``yurttunnel completion`` and ``yurttunnel man``: completion scripts and manual pages."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ class ManOptions(ClientOptions):
     needed = 0
 
     def parseArgs(self, *arguments: str) -> None:
-        """Take the words of a command for one."""
+        """Take the two words of a command as one name."""
         super().parseArgs(*([" ".join(arguments)] if arguments else []))
 
 
 def tables(commands: Sequence[Command]) -> completion.Tables:
-    """Return what completion needs of the commands."""
+    """Return the descriptions of the commands for completion."""
     return {each.name: _described(each) for each in commands}
 
 
@@ -68,7 +68,7 @@ def _described(command: Command) -> completion.Described:
 
 
 def shell_commands(all_commands: Callable[[], Commands]) -> tuple[ClientCommand, ...]:
-    """Make both; ``all_commands()`` gives those that there are."""
+    """Return both commands; ``all_commands()`` returns those that they describe."""
 
     def complete(options: CompletionOptions) -> None:
         script = completion.SHELLS[options.given[0]]
@@ -88,24 +88,24 @@ def shell_commands(all_commands: Callable[[], Commands]) -> tuple[ClientCommand,
 
 
 def _show(page: str) -> None:
-    """Print a page; on a terminal the process becomes the man that shows it."""
+    """Print a page; on a terminal, replace the process by man(1), which shows it."""
     man = shutil.which("man")
-    # There is no standard output where the process was begun without (``>&-``).
+    # Standard output is None in a process that was started without it (``>&-``).
     if man is None or sys.stdout is None or not sys.stdout.isatty():
         print(page, end="")
         return
     with tempfile.TemporaryFile() as file:
         file.write(page.encode())
         file.seek(0)
-        # A pager has the terminal for its keys.
+        # A pager reads its keys from the terminal, so standard input is free for the page.
         os.dup2(file.fileno(), 0)
-        # Python ignores it; who leaves the pager early would be told of a broken pipe.
+        # Python ignores SIGPIPE, and leaving the pager early would then print an error.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         os.execv(man, [man, "-l", "-"])
 
 
 def _page(commands: Commands, name: str) -> str:
-    """Return the page of a command; raises ``UsageError`` where there is none."""
+    """Return the page of a command; raise ``UsageError`` if there is none."""
     try:
         command, others = commands.find(name.split() or [name])
     except UnknownCommand as error:

@@ -1,4 +1,4 @@
-"""``yurttunnel status``: the processes on this machine, and what is wrong with them."""
+"""``yurttunnel status``: the processes on this machine, and their problems."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from yurttunnel.cli.options import (
 from yurttunnel.ops.help import Example
 
 PEERS = {"yurttunnel-server": "nodes", "yurttunnel-agent": "servers"}
-"""What is at the other end of the sessions of a program that has some."""
+"""The peers of the programs that have sessions."""
 
 
 class StatusOptions(ClientOptions):
@@ -36,7 +36,7 @@ class StatusOptions(ClientOptions):
 
 
 def status(options: StatusOptions) -> int:
-    """Print it; give the exit status."""
+    """Print the status; return the exit status."""
     if options.in_cluster:
         return _of_cluster(options)
     named = options.state_dir
@@ -70,7 +70,7 @@ def _server(server: Server) -> dict[str, Any]:
         checks = server.get_text("/readyz").splitlines()
         connected = sum(bool(each["connected"]) for each in server.get("/agents"))
     except CommandFailed as error:
-        # It may have gone since it was found; the others are to be seen all the same.
+        # The pod may have ended since it was found; the others must still be shown.
         checks = [str(error)]
     return {"pod": server.name, "checks": checks, "sessions_connected": connected}
 
@@ -83,7 +83,7 @@ def _pod(told: dict[str, Any]) -> str:
 
 
 def _ask_all(processes: Iterable[Process]) -> tuple[list[dict[str, Any]], list[NoAnswer]]:
-    """Return what those tell that answer, and which do not, though they run."""
+    """Return the responses, and the processes that run but do not respond."""
     found: list[dict[str, Any]] = []
     silent: list[NoAnswer] = []
     for each in processes:
@@ -92,13 +92,13 @@ def _ask_all(processes: Iterable[Process]) -> tuple[list[dict[str, Any]], list[N
         except NoAnswer as error:
             silent.append(error)
         except CommandFailed:
-            continue  # It has just ended, or is no process of ours.
+            continue  # It has ended, or is not one of our programs.
     return found, silent
 
 
 def _ask(process: Process) -> dict[str, Any]:
     told: dict[str, Any] = process.get("/v1/process")
-    # The others have none.
+    # Other programs have no sessions.
     sessions = process.get("/agents") if told["program"] in PEERS else None
     told["directory"] = str(process.path.parent)
     if sessions is not None:

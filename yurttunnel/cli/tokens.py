@@ -59,7 +59,7 @@ class RevokeOptions(ClientOptions):
 
 
 def create(options: CreateOptions) -> None:
-    """Make one."""
+    """Create a token."""
     made = options.process("server").post("/v1/tokens", lifetime=options[LIFETIME.name])
     if options.as_json:
         print(output.as_json(made), end="")
@@ -72,7 +72,7 @@ def create(options: CreateOptions) -> None:
 
 
 def list_tokens(options: ListOptions) -> None:
-    """List those that are good."""
+    """List the valid tokens."""
     told = options.process("server").get("/v1/tokens")
     if options.as_json:
         print(output.as_json(told), end="")
@@ -90,8 +90,8 @@ def list_tokens(options: ListOptions) -> None:
 
 
 def revoke(options: RevokeOptions) -> None:
-    """End one."""
-    # Whoever pastes the whole token is understood, and its secret is not sent anywhere.
+    """Revoke a token."""
+    # A whole token is accepted as well; its secret is not sent.
     token_id = options.given[0].partition(".")[0]
     done = options.process("server").post("/v1/tokens/revoke", id=token_id)
     if options.as_json:
