@@ -1,4 +1,4 @@
-"""Who may do what with the quickstart's API: its user everything, the node what nodes need."""
+"""Authorization in the quickstart's API: everything for its user, what nodes need for the node."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ _WRITING = frozenset(
         *((method, LEASES, None) for method in ("POST", "PUT", "PATCH")),
     }
 )
-"""What the node writes, as method, kind and subresource: less than a cluster's node may."""
+"""What the node may write, as method, kind and subresource: less than a node of a cluster."""
 
 
 @implementer(IAuthorizer)
 class NodeAndMasters:
-    """Lets ``node`` read objects and tell of itself and its pods, beside what masters may do.
+    """Allows ``node`` to read objects, and to update its own and its pods' status; masters all.
 
-    The hub lends the identity of its node to every program of this machine. Pods are processes of
-    the user who has started the quickstart, so they are not for the node to make or to enter.
+    The hub lets every program of this machine use the node's identity. Pods are processes of the
+    user who started the quickstart, so the node must not create them or execute commands in them.
     """
 
     def __init__(self, node: str) -> None:
         self._user = f"system:node:{node}"
 
     def check(self, user: User, request: Request) -> None:
-        """Let a request pass, or raise Forbidden; see ``IAuthorizer``."""
+        """Return if the request is allowed, else raise Forbidden; see ``IAuthorizer``."""
         if user.name != self._user or not _is_for_nodes(request.method, request.target):
             _MASTERS_ONLY.check(user, request)
 

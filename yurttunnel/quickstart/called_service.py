@@ -1,4 +1,4 @@
-"""The Service of the check: made for a pod, called by way of the service proxy, and removed."""
+"""The Service of the check: created for a pod, called through the service proxy, and deleted."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from kubernetes import client
 from yurttunnel.quickstart.expecting import PATIENCE, CheckFailed, echoed, require, until
 
 CLUSTER_IP = "10.96.0.10"
-"""Where rules would lead to it: the proxy of the quickstart makes them with ``--firewall``."""
+"""The address of the Service if rules lead to it: the proxy installs them with ``--firewall``."""
 
 PORT = 80
 
 NOBODY = "127.0.0.2"
-"""An address of this machine at which no pod listens."""
+"""A local address on which no pod listens."""
 
 CALLS = 6
-"""Of which half would go to the endpoint that refuses."""
+"""The number of calls, half of which would go to the endpoint that refuses."""
 
 RULES_SECONDS = 1.0
-"""How long a connection is waited for until there are rules: a packet of before goes astray."""
+"""The timeout of a connection attempt while the rules are missing: such a packet is lost."""
 
 _BYTES = 4096
 
-# What is answered to a deletion is the object or a status, which the client cannot tell apart.
+# The response to a deletion is the object or a status; the client cannot tell them apart.
 _UNREAD: dict[str, Any] = {"_request_timeout": PATIENCE, "_preload_content": False}
 
 
 class CalledService:
-    """Makes Services in ``namespace`` by ``api``, with slices by ``discovery``.
+    """Creates Services in ``namespace`` through ``api``, with slices through ``discovery``.
 
-    ``proxy`` is where the pages of the service proxy are, as HOST:PORT; ``has_rules`` is whether
+    ``proxy`` is the address of the service proxy's pages, as HOST:PORT; ``has_rules`` is whether
     cluster IPs lead to it.
     """
 
@@ -54,7 +54,7 @@ class CalledService:
         self._has_rules = has_rules
 
     def call(self, name: str, address: str, port: int) -> str:
-        """Make one of what echoes at ``address`` and of an endpoint that refuses, and call it."""
+        """Create a Service with the echo at ``address`` and a refusing endpoint, and call it."""
         namespace = self._namespace
         self._api.create_namespaced_service(namespace, _service(name), _request_timeout=PATIENCE)
         try:
@@ -73,7 +73,7 @@ class CalledService:
         return f"{CALLS} calls of {CLUSTER_IP}:{PORT}{by}, past an endpoint that refuses"
 
     def _where(self, name: str) -> tuple[tuple[str, int], str]:
-        """Return where to call it, once it is served there, and in words what that is."""
+        """Return where to call it, once it is served, and a description of that."""
         port = until(lambda: self._proxy_port(name), "the proxy serves the Service")
         if not self._has_rules:
             return ("127.0.0.1", port), f" by port {port}"
@@ -82,7 +82,7 @@ class CalledService:
         return where, ""
 
     def _proxy_port(self, name: str) -> int | None:
-        """Return where the proxy listens for a Service, once it has both endpoints."""
+        """Return the proxy's port for a Service, once it has both endpoints."""
         for each in carried(self._proxy):
             if each["service"] == f"{self._namespace}/{name}" and len(each["endpoints"]) == 2:
                 port: int | None = each["proxy_port"]
@@ -91,7 +91,7 @@ class CalledService:
 
 
 def carried(proxy: str) -> list[dict[str, Any]]:
-    """Return what the proxy says of all Services (its page ``/services``)."""
+    """Return the proxy's state of all Services (its page ``/services``)."""
     connection = http.client.HTTPConnection(proxy, timeout=PATIENCE)
     try:
         connection.request("GET", "/services")
@@ -124,7 +124,7 @@ def _call(where: tuple[str, int]) -> None:
         require(echoed(connection, sent) == sent, True, "what was sent comes back")
 
 
-# The client takes what is written as the API has it, which its types do not say.
+# The client sends these in the API's form, which its types do not describe.
 def _service(name: str) -> Any:
     return {
         "metadata": {"name": name},

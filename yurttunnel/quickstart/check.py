@@ -1,8 +1,8 @@
-"""Everything that a cluster's users do to a node, tried once through the tunnel.
+"""The check: everything that a cluster's users do with a node, tried once through the tunnel.
 
 It is a program of its own, ``python -m yurttunnel.quickstart.check KUBECONFIG HUB PROXY SERVICES``,
-because the client of the ``kubernetes`` package blocks. The exit status is 0 only if all worked.
-What it has done to the API and the node it orders of the quickstart
+because the client of the ``kubernetes`` package blocks. The exit status is 0 only if all steps
+succeed. It requests changes to the API and the node from the quickstart
 (:mod:`yurttunnel.quickstart.orders`).
 """
 
@@ -33,7 +33,7 @@ NAMESPACE = "default"
 CP_BYTES = 8 * 1024 * 1024
 ECHO_BYTES = 256 * 1024
 
-# What runs in the pod: it echoes TCP connections and lines of its standard input.
+# The program of the pod: it echoes TCP connections and lines of its standard input.
 _PROGRAM = """
 import socket, sys, threading
 
@@ -69,11 +69,11 @@ with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as archive:
 
 
 class Check:
-    """The steps, each of which returns a few words on what it has seen.
+    """The steps, each of which returns a short description of its result.
 
-    ``api`` is the core API of a cluster with one node that is reached through the tunnel, ``hub``
-    the same as the node sees it, and ``service`` calls a Service on the node. ``order(*words)`` has
-    something done to them, and waits for it.
+    ``api`` is the core API of a cluster with one node behind the tunnel, ``hub`` the same as the
+    node sees it, and ``service`` calls a Service on the node. ``order(*words)`` requests a change
+    from the quickstart, and waits for it.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Check:
         self._port = 0
 
     def steps(self) -> list[tuple[str, Callable[[], str]]]:
-        """Return the steps by name, in their order: the first makes the pod that others use."""
+        """Return the steps by name, in order: the first creates the pod that others use."""
         return [
             ("run", self.run),
             ("logs", self.logs),
@@ -123,13 +123,13 @@ class Check:
         return f"pod {self._pod} on node {self._node}"
 
     def logs(self) -> str:
-        """Read what the pod's process has printed."""
+        """Read the output of the pod's process."""
         printed = until(self._first_line, "the pod has printed its port")
         self._port = int(printed[1])
         return repr(printed[0])
 
     def execute(self) -> str:
-        """Run a shell: input, both outputs and the exit code have to arrive."""
+        """Run a shell: input, both outputs and the exit code must arrive."""
         script = "read word; echo out $word; echo err $word >&2; exit 42"
         with self._execute("sh", "-c", script) as shell:
             shell.write_stdin(b"hello\n")
@@ -139,7 +139,7 @@ class Check:
         return "input, output, error output, exit code 42"
 
     def attach(self) -> str:
-        """Talk to the pod's own process."""
+        """Attach to the pod's own process."""
         with self._stream(self._api.connect_get_namespaced_pod_attach) as attached:
             attached.write_stdin(b"knock knock\n")
             answer = attached.readline_stdout(timeout=PATIENCE)
@@ -147,7 +147,7 @@ class Check:
         return repr(answer.decode())
 
     def forward_port(self) -> str:
-        """Send data to a port of the pod and get it back."""
+        """Send data to a port of the pod, and receive it back."""
         forwarded = portforward(
             self._api.connect_get_namespaced_pod_portforward,
             self._pod,
@@ -181,12 +181,12 @@ class Check:
         return f"{len(samples)} samples of {self._node}"
 
     def call_service(self) -> str:
-        """Call the pod by a Service: the node's proxy finds it among its endpoints."""
+        """Call the pod through a Service: the node's proxy selects it from the endpoints."""
         pod: Any = self._api.read_namespaced_pod(self._pod, NAMESPACE, _request_timeout=PATIENCE)
         return self._service.call(self._pod, pod.status.pod_ip, self._port)
 
     def outlive_the_api(self) -> str:
-        """Stop the API: the node reads on, also after a reboot, and its events come later."""
+        """Stop the API: the node still reads, even after a reboot, and its events arrive later."""
         if not self._node:
             raise CheckFailed("no pod runs that could go on")
         told = self._events()
@@ -264,7 +264,7 @@ class Check:
         finally:
             if streams.is_open():
                 streams.close()
-            # The server has ended it; close() would wait for that once more.
+            # The server has closed it; close() would wait for that again.
             streams.sock.shutdown()
 
     def _upload(self, name: str, content: bytes) -> None:
@@ -304,13 +304,13 @@ def _one_line(error: Exception) -> str:
 
 
 def main(kubeconfig: str, hub: str, proxy: str, services: str) -> int:
-    """Take all steps, print a line for each, and return the exit status.
+    """Run all steps, print a line for each, and return the exit status.
 
-    ``services`` is where those are called: at ``addresses`` or, without rules, at ``ports``.
+    ``services`` is where Services are called: ``addresses`` or, without rules, ``ports``.
     """
     config.load_kube_config(kubeconfig)
     with client.ApiClient() as connections, client.ApiClient(_without_credentials(hub)) as node:
-        # It is the node that reads.
+        # These requests are the node's.
         node.user_agent = "kubelet/check"
         api, discovery = client.CoreV1Api(connections), client.DiscoveryV1Api(connections)
         service = CalledService(api, discovery, proxy, NAMESPACE, services == "addresses")
@@ -334,7 +334,7 @@ def _try_all(steps: list[tuple[str, Callable[[], str]]]) -> int:
         try:
             seen = step()
         except Exception as error:
-            # Whatever goes wrong in one step is told, and the others are tried.
+            # Whatever the error, it is reported, and the other steps run.
             failed += 1
             print(f"FAIL  {name:<13} {time.monotonic() - begun:7.3f} s  {_one_line(error)}")
         else:
@@ -344,6 +344,6 @@ def _try_all(steps: list[tuple[str, Callable[[], str]]]) -> int:
 
 
 if __name__ == "__main__":
-    # Whoever reads no further, as head(1), ends this without a word.
+    # If the reader of the output ends, as head(1), SIGPIPE ends this process silently.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     sys.exit(main(*sys.argv[1:]))

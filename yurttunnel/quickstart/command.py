@@ -1,4 +1,4 @@
-"""``twist yurttunnel-quickstart``: what its command line starts."""
+"""The service of ``twist yurttunnel-quickstart``."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["Options", "makeService"]
 
 
 def makeService(options: Options) -> IService:
-    """Build everything from the command line; what is wrong ends the process with a sentence."""
+    """Build everything from the command line; an error ends the process with a message."""
     reactor = installed_reactor()
     try:
-        # It needs packages that servers and agents do without, and its check another one.
+        # It needs packages that servers and agents do not, and the check another one.
         from yurttunnel.quickstart.composition import build
 
         if options.settings.check and find_spec("kubernetes") is None:

@@ -1,4 +1,4 @@
-"""The parts list of everything on one machine."""
+"""The composition of the quickstart's parts."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ from yurttunnel.tunnel.reactor import IReactor
 
 SERVER_STATE = "server"
 HUB_STATE = "hub"
-"""Where in the state directory those of server and hub are."""
+"""The state directories of server and hub, below that of the quickstart."""
 
 HTTP_SETTINGS = ServerSettings(limits=HeadLimits(max_bytes=512 * 1024))
-"""As much as the tunnel lets through: commands to execute are in the target of a request."""
+"""The same limit as the tunnel's: the target of an exec request contains the command."""
 
 DRAIN_TIMEOUT = "1s"
-"""Whoever ends everything at once waits for nothing."""
+"""Short: all parts stop together, so streams cannot continue elsewhere."""
 
 
 def build(reactor: IReactor, settings: Settings) -> IService:
-    """Compose the parts: the two commands of the tunnel as they are, a node and an API."""
+    """Compose the parts: server, agent, hub and proxy unchanged, a node and an API."""
     ports, node_name = settings.ports, settings.node_name
     own_state = OwnState(settings.state_dir)
     state = own_state.directory.path
@@ -107,7 +107,7 @@ def build(reactor: IReactor, settings: Settings) -> IService:
     tunnel = MultiService()
     tunnel_server.setServiceParent(tunnel)
     agent.build(reactor, _agent_settings(settings, state)).setServiceParent(tunnel)
-    # Those that come first serve the others to their end.
+    # The first parts serve the others until these have stopped.
     parts = StoppedInTurn()
     for part in (
         own_state,
@@ -126,7 +126,7 @@ def build(reactor: IReactor, settings: Settings) -> IService:
 
 
 def _server_settings(settings: Settings, state: Path) -> TunnelServerSettings:
-    """Return the settings that the server would have of its command line."""
+    """Return the settings that the server would have from its command line."""
     ports = settings.ports
     options = ServerOptions({})
     options.parseOptions(
@@ -141,12 +141,12 @@ def _server_settings(settings: Settings, state: Path) -> TunnelServerSettings:
             *("--drain-timeout", DRAIN_TIMEOUT),
         ]
     )
-    # What to do next with a quickstart is something else, and it says so itself.
+    # The server's own hints do not apply; the quickstart prints its own.
     return replace(options.settings, greets=False)
 
 
 def _hub_settings(settings: Settings, state: Path) -> HubSettings:
-    """Return the settings that the hub would have of its command line."""
+    """Return the settings that the hub would have from its command line."""
     ports = settings.ports
     options = HubOptions({})
     options.parseOptions(
@@ -158,11 +158,11 @@ def _hub_settings(settings: Settings, state: Path) -> HubSettings:
             *("--proxy-port", str(ports.hub)),
             *("--proxy-secure-port", str(ports.hub_secure)),
             *("--serve-port", str(ports.hub_meta)),
-            # Pods are processes of this machine: they find the hub on loopback.
+            # Pods are processes of this machine: they reach the hub on loopback.
             "--enable-dummy-if=false",
-            # The node renews its Lease less often than a kubelet.
+            # The node renews its Lease less often than a kubelet does.
             *("--kubelet-health-grace-period", f"{LEASE_SECONDS}s"),
-            # Nobody who watches wants to wait for more.
+            # A user who watches should not wait longer.
             *("--heartbeat-interval-seconds", "1s"),
             *("--heartbeat-timeout-seconds", "1s"),
         ]
@@ -171,10 +171,10 @@ def _hub_settings(settings: Settings, state: Path) -> HubSettings:
 
 
 def _proxy_settings(settings: Settings, state: Path, hub_url: str) -> ProxySettings:
-    """Return the settings that the service proxy would have of its command line.
+    """Return the settings that the service proxy would have from its command line.
 
-    The firewall of this machine stays as it is, unless it is asked for: whoever calls a Service
-    speaks to the proxy's port.
+    The firewall of this machine stays unchanged unless rules are requested: Services are called
+    on the proxy's ports.
     """
     options = ProxyOptions({})
     options.parseOptions(
@@ -190,12 +190,12 @@ def _proxy_settings(settings: Settings, state: Path, hub_url: str) -> ProxySetti
             *("--drain-timeout", DRAIN_TIMEOUT),
         ]
     )
-    # Also with rules, which are for this machine alone then.
+    # Also with rules, which then apply to this machine alone.
     return replace(options.settings, bind_address=ADDRESS)
 
 
 def _agent_settings(settings: Settings, state: Path) -> AgentSettings:
-    """Return the settings that the agent would have of its command line."""
+    """Return the settings that the agent would have from its command line."""
     ports = settings.ports
     options = AgentOptions({})
     options.parseOptions(
@@ -207,7 +207,7 @@ def _agent_settings(settings: Settings, state: Path) -> AgentSettings:
             *("--tunnelserver-addr", settings.server_address or f"{ADDRESS}:{ports.agents}"),
             *("--join-token-file", str(state / SERVER_STATE / "join-token")),
             *("--meta-port", str(ports.agent_meta)),
-            # All else that listens on loopback is none of the tunnel's business.
+            # Other programs on loopback must not be reachable through the tunnel.
             *("--allow-destination", NO_DEFAULT),
             *("--allow-destination", f"{ADDRESS}:{ports.kubelet}"),
             *("--drain-timeout", DRAIN_TIMEOUT),
@@ -217,7 +217,7 @@ def _agent_settings(settings: Settings, state: Path) -> AgentSettings:
 
 
 def _introduction(settings: Settings, kubeconfig: Path) -> str:
-    """Return what there is and what to do with it."""
+    """Return the introduction: what runs, and how to use it."""
     ports, node = settings.ports, settings.node_name
     if settings.check:
         return f"node {node} is reached through the tunnel; trying everything once:"
@@ -241,14 +241,14 @@ Ctrl-C ends everything.
 
 
 SETTLED = 3.0
-"""Seconds from the return of the API until nobody speaks of its absence any more: what the hub has
-parked meanwhile ends within 2 s."""
+"""The seconds after the return of the API in which its absence may still be logged: requests that
+the hub holds meanwhile end within 2 s."""
 
 _log = Logger()
 
 
 class Outage:
-    """Takes ``api`` away and puts it back; till that has settled the log shows errors only."""
+    """Stops ``api`` and restarts it; until that has settled only errors are logged."""
 
     def __init__(self, clock: IReactorTime, api: Replaceable, levels: ShownLevels) -> None:
         self._clock = clock
@@ -256,12 +256,12 @@ class Outage:
         self._levels = levels
 
     async def begin(self) -> None:
-        """Stop the API; all that follow it would say so."""
+        """Stop the API; log only errors, as all its clients would log its absence."""
         _log.info("the API is away for some seconds, as the check wants it")
         self._levels.set_for_now(LogLevel.error, requests=False)
         await self._api.take_away()
 
     async def end(self) -> None:
-        """Start the API again, and show a little later what was shown before."""
+        """Start the API again, and restore the log level a little later."""
         await self._api.put_back()
         self._clock.callLater(SETTLED, self._levels.go_back)

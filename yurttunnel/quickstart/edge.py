@@ -1,4 +1,4 @@
-"""The edge node of the quickstart: a node whose only way to the API is a hub."""
+"""The edge node of the quickstart: a node that reaches the API only through a hub."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from yurttunnel.ops.services import ClosedAtTheEnd, StoppedInTurn
 from yurttunnel.tunnel.reactor import IReactor
 
 COMPONENT = "kubelet"
-"""Whose requests the node's are to the hub."""
+"""The user agent of the node's requests to the hub."""
 
 RUNS_AGAIN_SECONDS = 20.0
-"""How long a pod may take to run again after a reboot; mostly it is below 1."""
+"""The timeout for a pod to run again after a reboot; usually it takes less than 1 s."""
 
 _PAUSE = 0.05
 
 
 class _Run(StoppedInTurn):
-    """The node from one start of its machine to its end: it remembers nothing of the one before."""
+    """The node between two boots of its machine: it keeps no state from the run before."""
 
     def __init__(self, reactor: IReactor, hub: str, settings: NodeSettings) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class _Run(StoppedInTurn):
 class EdgeNode(Service):
     """The node of ``settings`` behind the hub at the URL ``hub``; a handler of its kubelet's port.
 
-    It can be started anew, as a machine that loses its power for a moment.
+    It can be rebooted, like a machine after a short power loss.
     """
 
     def __init__(self, reactor: IReactor, hub: str, settings: NodeSettings) -> None:
@@ -64,9 +64,9 @@ class EdgeNode(Service):
         self._run.node.handler.request_received(exchange)
 
     async def reboot(self) -> None:
-        """End everything, and start with nothing but what the hub says; fires when it has begun.
+        """Stop everything, and start again with only the hub's data; fires when it has started.
 
-        One that is stopped meanwhile stays down: nobody would stop what it starts.
+        A node that is stopped meanwhile is not started: nothing would stop it again.
         """
         await self._run.stopService()
         if self.running:
@@ -74,7 +74,7 @@ class EdgeNode(Service):
             self._run.startService()
 
     async def runs(self, namespace: str, name: str) -> None:
-        """Wait until a pod runs; raises ``TimeoutError`` after :data:`RUNS_AGAIN_SECONDS`."""
+        """Wait until a pod runs; raise ``TimeoutError`` after :data:`RUNS_AGAIN_SECONDS`."""
         deadline = self._reactor.seconds() + RUNS_AGAIN_SECONDS
         while not self._run.node.runs(namespace, name):
             if self._reactor.seconds() > deadline:

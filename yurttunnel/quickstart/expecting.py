@@ -1,4 +1,4 @@
-"""What steps of the check wait for, and what they require of answers."""
+"""Waiting for conditions, and assertions, in steps of the check."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Callable
 from typing import Any
 
 PATIENCE = 15.0
-"""Seconds for one step."""
+"""The timeout of a step, in seconds."""
 
 _PIECE = 32 * 1024
 
 
 class CheckFailed(Exception):
-    """A step gave another result than it has to; one line that says which."""
+    """A step had an unexpected result; the message has one line about it."""
 
 
 def until(condition: Callable[[], Any], what: str) -> Any:
-    """Ask ``condition`` until it is true, and give what it gave."""
+    """Poll ``condition`` until its result is true, and return the result."""
     deadline = time.monotonic() + PATIENCE
     while not (result := condition()):
         if time.monotonic() > deadline:
@@ -28,13 +28,13 @@ def until(condition: Callable[[], Any], what: str) -> Any:
 
 
 def require(seen: object, desired: object, what: str) -> None:
-    """Require that both are equal."""
+    """Raise :class:`CheckFailed` unless both are equal."""
     if seen != desired:
         raise CheckFailed(f"{what}: {desired!r} was expected, {seen!r} came")
 
 
 def echoed(connection: socket.socket, sent: bytes) -> bytes:
-    """Send in pieces, each of which has come back before the next: no buffer has to hold all."""
+    """Send in pieces, each after the echo of the last one: no buffer needs to hold all."""
     received = bytearray()
     for start in range(0, len(sent), _PIECE):
         connection.sendall(sent[start : start + _PIECE])

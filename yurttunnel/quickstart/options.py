@@ -18,7 +18,7 @@ from yurttunnel.ops.options import CommandOptions
 from yurttunnel.pki.names import check_node_name
 
 ADDRESS = "127.0.0.1"
-"""Where everything listens: whoever reaches the API runs programs as the user who started it."""
+"""The address of all ports: whoever reaches the API runs programs as the user who started it."""
 
 USUAL_PORT = 10260
 _BLOCK_STEP = 1000
@@ -26,12 +26,12 @@ _BLOCKS = 40
 
 
 class Ports(NamedTuple):
-    """The ports of the quickstart's parts, in a row.
+    """The consecutive ports of the quickstart's parts.
 
-    With the usual first port those of server, agent and hub are the ones they have everywhere.
-    ``agents`` is where the server takes in agents, ``secure`` and ``insecure`` are its interception
-    of HTTPS and HTTP. Those called ``meta`` are for health, metrics and pages. The API and the
-    kubelet are asked by HTTPS.
+    With the default first port, those of server, agent and hub are their defaults. ``agents`` is
+    where the server accepts agents; ``secure`` and ``insecure`` are its interception of HTTPS and
+    HTTP. Those called ``meta`` serve health, metrics and pages. The API and the kubelet serve
+    HTTPS.
     """
 
     api: int
@@ -48,11 +48,11 @@ class Ports(NamedTuple):
 
     @classmethod
     def from_first(cls, first: int) -> Ports:
-        """Return the row that begins with ``first``."""
+        """Return the ports that begin with ``first``."""
         return cls(*range(first, first + PORT_COUNT))
 
     def first_taken(self) -> int | None:
-        """Return the first of the ports on which another process listens, if any."""
+        """Return the first of the ports on which another process listens, or ``None``."""
         return next((port for port in self if _taken(port)), None)
 
 
@@ -61,11 +61,11 @@ PORT_COUNT = len(Ports._fields)
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the command line says.
+    """The settings of the command line.
 
-    ``state_dir`` is ``None`` for a directory that is made for this run and removed after it.
-    ``server_address`` is where the agent dials the server, ``None`` for the server's own port.
-    ``firewall`` is whether rules are made by which Services have their addresses.
+    ``state_dir`` is ``None`` for a temporary directory that is removed at the end.
+    ``server_address`` is the address that the agent dials, ``None`` for the server's own port.
+    ``firewall`` is whether rules are installed for the addresses of Services.
     """
 
     state_dir: Path | None
@@ -101,15 +101,15 @@ def _free_ports() -> Ports:
     raise usage.UsageError("--port: no row of free ports was found: give the first of one")
 
 
-# Held until the process ends.
+# Kept open until the process ends.
 _reservations: list[socket.socket] = []
 
 
 def _reserve(first: int) -> bool:
-    """Keep other quickstarts from choosing the same row before this one listens there.
+    """Keep other quickstarts from choosing the same ports before this one listens on them.
 
-    A name in Linux's abstract namespace of Unix sockets (unix(7)) belongs to one process and is
-    gone with it.
+    It binds a name in Linux's abstract namespace of Unix sockets (unix(7)), which only one process
+    can have, and which vanishes with it.
     """
     name = socket.socket(socket.AF_UNIX)
     try:
@@ -204,7 +204,7 @@ class Options(CommandOptions[Settings]):
     table = (CHECK, STATE_DIR, PORT, NODE_NAME, TUNNELSERVER_ADDR, FIREWALL)
 
     def make_settings(self) -> Settings:
-        """Check and convert everything; raises ``UsageError`` naming the flag and the fix."""
+        """Validate and convert everything; raise ``UsageError`` that names the flag and the fix."""
         if self.is_given(FIREWALL) and os.geteuid() != 0:
             raise usage.UsageError(
                 "--firewall: only root changes the firewall: leave it out, or run this by sudo"

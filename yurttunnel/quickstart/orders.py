@@ -1,7 +1,7 @@
-"""What the check has done to the parts of the quickstart, from a process of its own.
+"""Orders: changes to the quickstart's parts that the check requests from its own process.
 
-It writes a line to :data:`DESCRIPTOR`, a name with words behind it, and reads one from its
-standard input when that has been carried out: an empty one, or what went wrong.
+It writes a line to :data:`DESCRIPTOR`, a name and its arguments, and reads a line from its standard
+input when the order was carried out: an empty one, or an error message.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ import os
 import sys
 
 DESCRIPTOR = 3
-"""Where orders are written."""
+"""The file descriptor to which orders are written."""
 
 STOP_API = "stop-api"
 START_API = "start-api"
 REBOOT_NODE = "reboot-node"
-"""With the namespace and the name of a pod that is to run again."""
+"""Its arguments are the namespace and the name of a pod to wait for."""
 
 
 class NotDone(Exception):
-    """An order was not carried out; the text says which, and why."""
+    """An order failed; the message says which, and why."""
 
 
 def order(*words: str) -> None:
-    """Have something done, and wait for it; raises :class:`NotDone`."""
+    """Send an order, and wait until it is carried out; raise :class:`NotDone`."""
     line = " ".join(words)
     os.write(DESCRIPTOR, line.encode() + b"\n")
     problem = sys.stdin.readline()

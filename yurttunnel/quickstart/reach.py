@@ -1,7 +1,7 @@
-"""How the embedded API reaches its node: through the tunnel's HTTPS interception, and only so.
+"""The embedded API's connections to its node, which only use the tunnel's HTTPS interception.
 
-It is what kube-apiserver does where yurttunnel steers by DNS: the node's name leads to the
-server, which tells from the ``Host`` of the request which node and port are meant.
+kube-apiserver does the same where yurttunnel steers by DNS: the node's name resolves to the server,
+which determines the node and the port from the ``Host`` of the request.
 """
 
 from __future__ import annotations
@@ -27,28 +27,29 @@ from yurttunnel.tunnel.reactor import IReactor
 from yurttunnel.tunnel.sockets import TunedEndpoint, tune_api_socket
 
 CONNECT_TIMEOUT = 10.0
-"""Seconds for a connection to the server, its TLS handshake included."""
+"""The timeout of a connection to the server, including its TLS handshake."""
 
 MAX_CONNECTIONS = 512
-"""To one node: so many people may follow logs that have no line yet, each holding one."""
+"""The maximum number of connections to one node: each user who follows a log that has no line yet
+holds one."""
 
 PROBE_TIMEOUT = 5.0
-"""Seconds for one look whether the node is there."""
+"""The timeout of a check of the node."""
 
 
 class Contexts(Protocol):
-    """What makes the TLS toward servers, as ``ClientContexts`` do."""
+    """A source of TLS contexts for connections to servers, as ``ClientContexts`` is one."""
 
     def creator(self, server_name: str) -> IOpenSSLClientConnectionCreator:
-        """Return what makes the connections to a server of that name."""
+        """Return the creator of TLS connections to a server of that name."""
 
 
 class TunneledNodes:
     """Connections to nodes through the HTTPS interception of a server.
 
-    ``servers()`` gives host and port of each; the first that can be connected to is taken, as by
-    a client of a name with several addresses. ``contexts`` present a certificate that servers let
-    in, and have the ClientHello name the node. Connections are kept and shared.
+    ``servers()`` returns the host and port of each; the first one that accepts a connection is
+    used, like one of a name's several addresses. ``contexts`` present a client certificate that
+    servers accept, and send the node's name in the ClientHello. Connections are pooled.
     """
 
     def __init__(
@@ -65,9 +66,9 @@ class TunneledNodes:
         )
 
     def connections(self, node: str, port: int) -> Acquire:
-        """Return what gets connections to ``node``.
+        """Return the function that acquires connections to ``node``.
 
-        They are the same for all its ports: the ``Host`` of each request names the one meant.
+        All its ports share them: the ``Host`` of each request names the port.
         """
         return partial(self._pool.take, node)
 
@@ -76,7 +77,7 @@ class TunneledNodes:
         self._pool.close()
 
     async def problem(self, node: str, port: int) -> str | None:
-        """Ask the node whether it is well; say what is in the way, or ``None``."""
+        """Check the health of the node; return the problem, or ``None``."""
         host = join_authority(node, port).encode("ascii")
         try:
             connection = self._pool.take(node)
@@ -85,7 +86,7 @@ class TunneledNodes:
             asked = ask(connection, b"GET", b"/healthz", [(b"Host", host)], max_body=200)
             answer = await asked.addTimeout(PROBE_TIMEOUT, self._reactor)
         except Exception as error:
-            # Whatever it is, it is in the way, and it is tried again.
+            # Whatever the error, it is a problem to report, and the check is repeated.
             return f"{type(error).__name__}: {error}"
         if answer.status == 200:
             return None

@@ -1,4 +1,4 @@
-"""The quickstart as a service: what is told when it is ready, the check, and the end."""
+"""The quickstart as a service: its introduction when it is ready, the check, and the end."""
 
 from __future__ import annotations
 
@@ -25,37 +25,37 @@ from yurttunnel.quickstart import orders
 from yurttunnel.tunnel.reactor import IReactor
 
 Orders = Mapping[str, Callable[..., Awaitable[object]]]
-"""What the check can have done to the parts, by name, called with the words behind it."""
+"""The orders of the check by name; each is called with its arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckRun:
-    """The check's arguments, and what it may have done."""
+    """The check's arguments, and its orders."""
 
     arguments: tuple[str, ...]
     orders: Orders
 
 
 REACHED_SECONDS = 30.0
-"""How long the node may take until the API reaches it through the tunnel; mostly it is below 1."""
+"""The timeout until the API reaches the node through the tunnel; usually it takes less than 1 s."""
 
 CHECK_SECONDS = 90.0
-"""How long the whole check may take; mostly it is below 5."""
+"""The timeout of the whole check; usually it takes less than 5 s."""
 
 _PAUSE = 0.05
 
 
 class OwnState(Service):
-    """The state directory, which is this quickstart's own while it runs.
+    """The state directory, for the exclusive use of this quickstart while it runs.
 
-    Without ``path`` it is a new one that is removed in the end. Raises :class:`StateError`, also
-    when another quickstart uses it.
+    Without ``path`` it is a temporary one that is removed at the end. Raises :class:`StateError`,
+    also if another quickstart uses the directory.
     """
 
     def __init__(self, path: Path | None) -> None:
         self._held = ExitStack()
         if path is None:
-            # Also removed when the process ends before this service does.
+            # Also removed if the process ends before this service stops.
             made = tempfile.TemporaryDirectory(
                 prefix="yurttunnel-quickstart-", ignore_cleanup_errors=True
             )
@@ -69,7 +69,7 @@ class OwnState(Service):
 
 
 class Replaceable(Service):
-    """A service that can be taken away for a while; ``make`` makes it, each time anew."""
+    """A service that can be stopped for a while; ``make`` creates it at each start."""
 
     def __init__(self, make: Callable[[], Service]) -> None:
         self._make = make
@@ -85,22 +85,22 @@ class Replaceable(Service):
         return Deferred.fromCoroutine(self.take_away())
 
     async def take_away(self) -> None:
-        """Stop it and have it stay away."""
+        """Stop it until :meth:`put_back`."""
         part, self._part = self._part, None
         if part is not None:
             await maybeDeferred(part.stopService)
 
     async def put_back(self) -> None:
-        """Have it there again."""
+        """Start a new one."""
         if self._part is None and self.running:
             self.startService()
 
 
 class Guide(Service):
-    """Waits until the node is reached through the tunnel, and tells the user how to go on.
+    """Waits until the node is reachable through the tunnel, and then prints the introduction.
 
-    ``reached()`` tries it once and says what is in the way, or ``None``. ``introduction`` is
-    printed when nothing is. With a ``check`` that is run then, and its result ends the process.
+    ``reached()`` tries it once, and returns the problem, or ``None``. Then ``introduction`` is
+    printed. With a ``check``, that is run afterwards, and its result ends the process.
     """
 
     _log = Logger()
@@ -120,7 +120,7 @@ class Guide(Service):
         self._running: Deferred[None] | None = None
 
     def startService(self) -> None:
-        """Begin; from now on a terminal that closes ends the quickstart in an orderly way."""
+        """Start waiting; from now on a closing terminal shuts the quickstart down gracefully."""
         super().startService()
         stop_at_hangup(self._reactor, self._end_with_the_terminal)
         self._running = Deferred.fromCoroutine(self._run())
@@ -134,7 +134,7 @@ class Guide(Service):
         if self._check_is_over:
             self._reactor.stop()
         else:
-            # Status 0 would say that all has worked.
+            # Status 0 would mean that all steps have succeeded.
             sentence = "the check was not over when its terminal was closed"
             end_process(self._reactor, f"yurttunnel-quickstart: {sentence}")
 
@@ -154,7 +154,7 @@ class Guide(Service):
 
     def _introduce(self) -> None:
         try:
-            # Past the log, which captures what is printed.
+            # Not sys.stdout, which the log captures.
             print(self._introduction, file=sys.__stdout__, flush=True)
         except OSError as error:
             raise _Failed(f"standard output cannot be written: {error.strerror}") from None
@@ -179,17 +179,17 @@ class Guide(Service):
 
 
 class _Failed(Exception):
-    """What ends the quickstart; one line for the user."""
+    """An error that ends the quickstart; its message is one line for the user."""
 
 
 async def _run_check(reactor: IReactor, run: CheckRun) -> int | None:
-    """Run the check to its end and give its exit status; ``None`` when it took too long.
+    """Run the check, and return its exit status, or ``None`` if it timed out.
 
-    Of one that a signal has ended it is the signal's number, negative.
+    If a signal ended the check, the status is the signal's number, negative.
     """
     check = _CheckProcess(run.orders)
     command = [sys.executable, "-m", "yurttunnel.quickstart.check", *run.arguments]
-    # Without standard output (``>&-``) its number is that of some other file of this process.
+    # Without standard output (``>&-``) its number may belong to another file of this process.
     output = 2 if sys.__stdout__ is None else 1
     descriptors: dict[int, int | str] = {0: "w", 1: output, 2: 2, orders.DESCRIPTOR: "r"}
     reactor.spawnProcess(check, command[0], command, env=None, childFDs=descriptors)
@@ -204,9 +204,9 @@ async def _run_check(reactor: IReactor, run: CheckRun) -> int | None:
 
 
 class _CheckProcess(ProcessProtocol):
-    """The process of the check, which writes to the terminal by itself.
+    """The process of the check, which writes to the terminal itself.
 
-    Its orders (:mod:`yurttunnel.quickstart.orders`) are carried out as they come.
+    Its orders (:mod:`yurttunnel.quickstart.orders`) are carried out as they arrive.
     """
 
     transport: IProcessTransport
@@ -217,7 +217,7 @@ class _CheckProcess(ProcessProtocol):
         self._received = b""
 
     def childDataReceived(self, childFD: int, data: bytes) -> None:
-        """Carry out the orders that are complete."""
+        """Carry out the orders that have arrived completely."""
         self._received += data
         *lines, self._received = self._received.split(b"\n")
         for line in lines:
@@ -228,7 +228,7 @@ class _CheckProcess(ProcessProtocol):
         try:
             await self._orders[name](*arguments)
         except Exception as error:
-            # Whatever it is, it is what the check has to report.
+            # Whatever the error, the check must report it.
             answer = " ".join(str(error).split()) or repr(error)
         else:
             answer = ""
@@ -236,13 +236,13 @@ class _CheckProcess(ProcessProtocol):
             self.transport.writeToChild(0, answer.encode() + b"\n")
 
     def processEnded(self, reason: Failure) -> None:
-        """Notify the exit status, or what signal has ended it."""
+        """Fire with the exit status, or with the signal that ended it."""
         if not self.ended.called:
             ended: Any = reason.value
             self.ended.callback(-ended.signal if ended.exitCode is None else ended.exitCode)
 
     def kill(self) -> None:
-        """End the process if it still runs."""
+        """Kill the process if it still runs."""
         try:
             self.transport.signalProcess("KILL")
         except ProcessExitedAlready:

@@ -1,4 +1,4 @@
-"""Who is who on the one machine: certificates of the tunnel's own embedded authority."""
+"""The certificates of the quickstart, from the tunnel's own embedded CA."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ _ADMIN_GROUP = "system:masters"
 
 
 class QuickstartTrust:
-    """The certificates of API, node and user, and how each of them sees the others.
+    """The certificates of API, node and user, and the TLS contexts between them.
 
-    All come from the authority of the tunnel's server, in ``server_state``, and live as long as
-    the process.
+    All are issued by the CA of the tunnel's server, in ``server_state``, and live as long as the
+    process.
     """
 
     def __init__(self, clock: IReactorTime, server_state: Path, node: str) -> None:
@@ -54,11 +54,11 @@ class QuickstartTrust:
         self.api_to_tunnel = ClientContexts(self._caller(CALLER_NAME), HTTP_PROTOCOL)
 
     def kubeconfig(self, port: int) -> bytes:
-        """Make the file that kubectl needs to be the administrator of the API on ``port``."""
+        """Return the kubeconfig for the administrator of the API on ``port``."""
         credentials = self._caller(_ADMIN, _ADMIN_GROUP)
         authority = certificates_to_pem([self._authority.certificate])
         name = "yurttunnel-quickstart"
-        # JSON is YAML, too.
+        # JSON is valid YAML.
         content = {
             "apiVersion": "v1",
             "kind": "Config",
@@ -88,7 +88,7 @@ class QuickstartTrust:
         return json.dumps(content, indent=2).encode() + b"\n"
 
     def keep_for_hub(self, root: Path, node: str) -> None:
-        """Keep in the directory of a hub what signers of a cluster would give it."""
+        """Store in the hub's directory what the signers of a cluster would issue to it."""
         directory = StateDirectory.open(root / PKI_DIRECTORY)
         directory.write(CA_FILE, certificates_to_pem([self._authority.certificate]))
         for prefix, template in (
