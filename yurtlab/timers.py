@@ -1,4 +1,4 @@
-"""Timers that may have run already."""
+"""Cancellation of timers that may have fired already."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from twisted.internet.interfaces import IDelayedCall
 
 
 def cancel(timer: IDelayedCall | None) -> None:
-    """Cancel ``timer``, unless it has run, was cancelled before or was never set."""
+    """Cancel ``timer``, unless it has fired, was cancelled before or was never set."""
     if timer is not None and timer.active():
         timer.cancel()

@@ -1,7 +1,7 @@
-"""Who asks, and whether they may: what the API is given, and what it has by itself.
+"""Authentication and authorization: the interfaces, and the defaults of the API.
 
-By itself it knows certificates of the cluster's authority, which TLS has verified already, and lets
-the members of one group do everything.
+By default it accepts certificates of the cluster's CA, which TLS has verified already, and allows
+the members of one group everything.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from yurttunnel.http.interfaces import IExchange
 from yurttunnel.pki.contexts import peer_certificate
 
 AUTHENTICATED = "system:authenticated"
-"""The group of everybody who is known."""
+"""The group of all authenticated users."""
 
 MASTERS = "system:masters"
 """The group whose members may do everything."""
@@ -31,7 +31,7 @@ _CREDENTIAL = "authentication.kubernetes.io/credential-id"
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who asks (``user.Info`` of k8s.io/apiserver): a name, groups, and what else is known."""
+    """A user (``user.Info`` of k8s.io/apiserver): a name, groups, and extra attributes."""
 
     name: str
     groups: tuple[str, ...] = ()
@@ -41,7 +41,7 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked for: ``target`` is what the path names, if that is served here."""
+    """The attributes of a request; ``target`` is what the path names, if it is served here."""
 
     method: str
     path: str
@@ -50,33 +50,33 @@ class Request:
 
 
 class IAuthenticator(Interface):
-    """Finds out who asks."""
+    """Authenticates requests."""
 
     def authenticate(exchange: IExchange) -> User | None:
-        """Find who asks, ``None`` when the request does not say; raises ``ApiError``."""
+        """Return the user, or ``None`` for an anonymous request; raise ``ApiError``."""
 
 
 class IAuthorizer(Interface):
-    """Decides who may do what."""
+    """Authorizes requests."""
 
     def check(user: User, request: Request) -> None:
-        """Let a request of ``user`` pass, or raise Forbidden."""
+        """Return if the request of ``user`` is allowed, else raise Forbidden."""
 
 
 def is_public(path: str) -> bool:
-    """Return whether ``path`` is for anybody, as ClusterRole system:public-info-viewer has it."""
+    """Return whether ``path`` is public, as in ClusterRole system:public-info-viewer."""
     return path in _ANYBODY or path.startswith(("/livez/", "/readyz/"))
 
 
 @implementer(IAuthenticator)
 class Certificates:
-    """Knows those who show a client certificate."""
+    """Authenticates users by their client certificates."""
 
     def authenticate(self, exchange: IExchange) -> User | None:
-        """Find who asks, by the certificate of the connection; see ``IAuthenticator``."""
+        """Return the user in the connection's certificate; see ``IAuthenticator``."""
         if not exchange.secure:
             return None
-        # What the transport is an interface for is not said by the direct TLS of the tunnel.
+        # The direct TLS of the tunnel does not declare the interfaces of its transport.
         certificate = peer_certificate(exchange.transport)  # type: ignore[arg-type] # see above
         if certificate is None:
             return None
@@ -95,13 +95,13 @@ class Certificates:
 
 @implementer(IAuthorizer)
 class MastersOnly:
-    """Lets members of system:masters do everything, and others nothing.
+    """Allows members of system:masters everything, and others nothing.
 
-    Other certificates of the authority, as those of agents, are not for this API.
+    The CA also issues other certificates, such as those of agents, which are not for this API.
     """
 
     def check(self, user: User, request: Request) -> None:
-        """Let a request pass, or raise Forbidden; see ``IAuthorizer``."""
+        """Return if the request is allowed, else raise Forbidden; see ``IAuthorizer``."""
         if MASTERS not in user.groups:
             text = f'User "{user.name}" is not in the group {MASTERS}, which alone may use this API'
             raise errors.ApiError(403, "Forbidden", f"forbidden: {text}", {})

@@ -1,8 +1,7 @@
-"""What ``kubectl get`` shows: columns, and the cells of an object.
+"""The columns that ``kubectl get`` shows, and the cells of an object.
 
-Kubernetes has this in pkg/printers/internalversion/printers.go, which decides on names, order
-and words here. The status of a pod is what its containers are up to, and the phase only where they
-say nothing.
+Names, order and texts are those of pkg/printers/internalversion/printers.go of Kubernetes. The
+status of a pod is the state of its containers, or else its phase.
 """
 
 from __future__ import annotations
@@ -14,17 +13,17 @@ from typing import Any
 from yurttunnel.kube.durations import seconds_of, since
 
 Cell = Callable[[dict[str, Any], float], Any]
-"""Returns the cell of an object, at a time in seconds since 1970."""
+"""Returns an object's cell at a time, in seconds since 1970."""
 
 NONE = "<none>"
 
 _MANY = 3
-"""How many entries of a list of addresses or ports are shown."""
+"""The number of entries to show of a list of addresses or ports."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column. ``type`` and ``format`` are OpenAPI's; ``wide`` ones are seen with -o wide."""
+    """A column. ``type`` and ``format`` are OpenAPI's; ``wide`` ones are shown with -o wide."""
 
     name: str
     cell: Cell
@@ -41,14 +40,14 @@ def at(path: str, default: Any = "") -> Cell:
 
 
 def value_at(one: Any, keys: list[str], default: Any = "") -> Any:
-    """Find a value in objects in objects; what is missing or empty is ``default``."""
+    """Return a value in nested objects, or ``default`` if it is missing or empty."""
     for key in keys:
         one = one.get(key) if isinstance(one, dict) else None
     return default if one is None or one == "" else one
 
 
 def count_of(*paths: str) -> Cell:
-    """Show how many entries lists or objects have together."""
+    """Show the number of entries of several lists or objects together."""
     return lambda one, now: sum(len(value_at(one, path.split("."), ())) for path in paths)
 
 
@@ -148,7 +147,7 @@ def _service_selector(service: dict[str, Any], now: float) -> str:
 
 @dataclass(slots=True)
 class _Summary:
-    """What the columns say of one pod."""
+    """The values of a pod's columns."""
 
     reason: str
     ready: int = 0
@@ -260,7 +259,7 @@ def _slice_endpoints(one: dict[str, Any], now: float) -> str:
 
 
 def shortened(texts: list[str]) -> str:
-    """Write a list of which some entries are enough."""
+    """Format a list, shortened to its first entries."""
     shown = ",".join(texts[:_MANY])
     return shown if len(texts) <= _MANY else f"{shown} + {len(texts) - _MANY} more..."
 
@@ -285,4 +284,4 @@ CELLS: Mapping[str, Cell] = {
     "slice_endpoints": _slice_endpoints,
     "slice_ports": _slice_ports,
 }
-"""The cells that show more than a value, by the names that ``kinds.json`` has for them."""
+"""The cells that are computed from several values, by their names in ``kinds.json``."""

@@ -1,4 +1,4 @@
-"""Conditions, which tell in a status what is true of a pod or a node, and since when."""
+"""Conditions in the status of pods and nodes, with the times of their transitions."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from yurttunnel.ops.clocks import timestamp
 
 
 def condition(previous: Object, name: str, now: float, **fields: str) -> Object:
-    """Return the condition ``name`` with ``fields``, of which one is its ``status``.
+    """Return the condition ``name`` with ``fields``, one of which is its ``status``.
 
-    ``previous`` is the whole status before it, which has since when it is so; ``now`` is in seconds
-    since 1970.
+    ``previous`` is the whole previous status, from which the transition time is kept if the
+    condition's status is the same; ``now`` is in seconds since 1970.
     """
     known: Object = next(
         (one for one in previous.get("conditions") or () if one["type"] == name), {}

@@ -1,12 +1,12 @@
-"""What clients read before they ask for objects, and bodies checked against the schemas.
+"""Discovery and OpenAPI documents, and the validation of bodies against the schemas.
 
 Discovery, schemas and OpenAPI of the lab's kinds are in ``documents.json``.
-``python -m tests.apiserver.documents`` makes it of ``kinds.json`` and of the models of the official
-client, which are made from the OpenAPI specification of Kubernetes.
+``python -m tests.apiserver.documents`` generates it from ``kinds.json`` and the models of the
+official client, which are generated from the OpenAPI specification of Kubernetes.
 
-kube-apiserver reads bodies by decoding into Go types: fields of a wrong type are refused, null is
-the same as nothing, and fields that do not exist are dropped, told of or refused as the client
-wants (``fieldValidation``).
+kube-apiserver decodes bodies into Go types: fields of a wrong type are rejected, null is the same
+as a missing field, and unknown fields are dropped, warned about or rejected, as the client requests
+(``fieldValidation``).
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ Schema = dict[str, Any]
 Document = dict[str, Any]
 
 REFERENCE = "#/components/schemas/"
-"""What a reference to a schema begins with."""
+"""The prefix of a reference to a schema."""
 
 GNOSTIC_V2 = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
-"""The media type of the binary form of version 2; newer clients ask for it with an ``@`` before
-``v1.0``, which Go cannot read in an answer."""
+"""The media type of the binary form of version 2; newer clients request it with an ``@`` before
+``v1.0``, which Go cannot parse in a response."""
 
 _AGGREGATED_VERSIONS = ("v2", "v2beta1")
 _KUBERNETES_VERSION = ("1", "33", 0)
@@ -58,7 +58,7 @@ class Documents:
     @classmethod
     @functools.cache
     def of_lab(cls) -> Documents:
-        """Read those of the lab's own kinds."""
+        """Return the documents of the lab's own kinds."""
         return cls(json.loads(Path(__file__).with_name("documents.json").read_bytes()))
 
     def schema(self, kind: Resource) -> Schema:
@@ -66,14 +66,14 @@ class Documents:
         return self._by_kind[kind.group, kind.version, kind.kind]
 
     def resolve(self, schema: Schema) -> Schema:
-        """Follow a reference to a schema."""
+        """Return a schema, after following a reference."""
         reference = schema.get("$ref")
         return schema if reference is None else self.schemas[reference.removeprefix(REFERENCE)]
 
     def discovery(self, path: str, host: str) -> Document | None:
-        """Return the plain document at ``path``, ``None`` when there is none.
+        """Return the plain document at ``path``, or ``None``.
 
-        ``host`` is where the client has found the API, as HOST:PORT.
+        ``host`` is the address at which the client has reached the API, as HOST:PORT.
         """
         path = path.strip("/")
         found: Document | None = self._content["discovery"].get(path)
@@ -85,7 +85,7 @@ class Documents:
     def aggregated(self, path: str, version: str) -> Document | None:
         """Return all of discovery below ``path``, in a version of ``apidiscovery.k8s.io``.
 
-        kubectl asks for it since 1.26 (KEP-3352).
+        kubectl requests it since 1.26 (KEP-3352).
         """
         items = self._content["aggregated"].get(path.strip("/"))
         if items is None:
@@ -98,7 +98,7 @@ class Documents:
         }
 
     def openapi_index(self) -> Document:
-        """Return the list of OpenAPI 3; addresses of documents change with their content."""
+        """Return the index of OpenAPI 3; URLs of documents change with their content."""
         paths = {}
         for group in self._content["openapi"]:
             digest = hashlib.sha256(encode_json(self.openapi(group))).hexdigest()[:32]
@@ -106,10 +106,10 @@ class Documents:
         return {"paths": paths}
 
     def openapi(self, group: str) -> Document | None:
-        """Return the document of OpenAPI 3 by a path such as ``api/v1``.
+        """Return the OpenAPI 3 document for a path such as ``api/v1``.
 
-        kubectl looks there whether PATCH takes ``fieldValidation`` and ``dryRun``; if so, it leaves
-        validation to the server.
+        From it kubectl determines whether PATCH accepts ``fieldValidation`` and ``dryRun``; if so,
+        it leaves validation to the server.
         """
         found = self._content["openapi"].get(group)
         if found is None:
@@ -141,7 +141,7 @@ def aggregated_version(accepted: Iterable[MediaRange]) -> str | None:
 
 
 def version_document() -> dict[str, str]:
-    """Return the answer at ``/version``, which kubectl compares with its own."""
+    """Return the response for ``/version``, which kubectl compares with its own version."""
     major, minor, patch = _KUBERNETES_VERSION
     nothing = ("gitCommit", "gitTreeState", "buildDate", "goVersion", "compiler")
     return {
@@ -154,11 +154,11 @@ def version_document() -> dict[str, str]:
 
 
 def gnostic_v2() -> bytes:
-    """Return OpenAPI 2 without kinds, in the protocol buffers of gnostic, as kubectl 1.20 asks.
+    """Return OpenAPI 2 without kinds, as protocol buffers of gnostic, which kubectl 1.20 requests.
 
     See openapiv2/OpenAPIv2.proto of github.com/google/gnostic: Document has ``swagger`` (1),
-    ``info`` (2, with ``title`` 1 and ``version`` 2) and ``paths`` (8). Without any kind in it
-    such a kubectl does not validate by itself.
+    ``info`` (2, with ``title`` 1 and ``version`` 2) and ``paths`` (8). Without kinds in it, such a
+    kubectl does not validate itself.
     """
     info = bytes_form(1, _INFO["title"].encode()) + bytes_form(2, _INFO["version"].encode())
     return bytes_form(1, b"2.0") + bytes_form(2, info) + bytes_form(8, b"")
@@ -178,8 +178,8 @@ _JSON_TYPES: dict[type, str] = {
 }
 _EXPECTED: dict[str, type] = {"string": str, "boolean": bool, "array": list, "object": dict}
 
-# Quantities (k8s.io/apimachinery pkg/api/resource) may be written as numbers; the models know
-# them as texts only. These fields are one, or an object of them.
+# Quantities (k8s.io/apimachinery pkg/api/resource) may be written as numbers, but are strings in
+# the models. These fields are a quantity, or an object of quantities.
 _QUANTITIES = frozenset(
     {"limits", "requests", "capacity", "allocatable", "overhead", "hard", "used"}
     | {"sizeLimit", "divisor", "allocatedResources"}
@@ -187,11 +187,11 @@ _QUANTITIES = frozenset(
 
 
 class WrongType(Exception):
-    """A field has a value of another type than it can have; one line that says which."""
+    """A field has a value of the wrong type; the message names it in one line."""
 
 
 def read(documents: Documents, kind: Resource, body: Object) -> tuple[Object, list[str]]:
-    """Return ``body`` as it is stored, and the paths of fields that its kind does not have.
+    """Return ``body`` as it is stored, and the paths of unknown fields.
 
     Raises :class:`WrongType`.
     """

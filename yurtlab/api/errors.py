@@ -1,6 +1,6 @@
-"""Failures as the Kubernetes API tells them, in the words of kube-apiserver.
+"""Errors of the Kubernetes API, with the messages of kube-apiserver.
 
-``kubectl`` prints the messages and programs look at the reasons, so both are those of
+``kubectl`` prints the messages and programs check the reasons, so both are those of
 k8s.io/apimachinery (pkg/api/errors/errors.go).
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclass(eq=False)
 class ApiError(Exception):
-    """A request that failed: everything that the ``metav1.Status`` of the answer has."""
+    """A failed request, with all fields of the ``metav1.Status`` of the response."""
 
     status: int
     reason: str
@@ -44,7 +44,7 @@ class ApiError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What is wrong with one field, as a ``metav1.StatusCause`` has it.
+    """An error in one field, as in ``metav1.StatusCause``.
 
     ``reason`` is a ``CauseType`` such as FieldValueRequired.
     """
@@ -54,7 +54,7 @@ class Cause:
     field: str
 
     def __str__(self) -> str:
-        """Return the sentence."""
+        """Return the message."""
         return f"{self.field}: {self.message}"
 
 
@@ -69,24 +69,24 @@ def invalid_value(field: str, value: object, detail: str) -> Cause:
 
 
 def duplicate_value(field: str, value: object) -> Cause:
-    """Return the error that ``value`` is there twice."""
+    """Return the error that ``value`` is a duplicate."""
     return Cause("FieldValueDuplicate", f"Duplicate value: {_shown(value)}", field)
 
 
 def forbidden_field(field: str, detail: str) -> Cause:
-    """Return the error that ``field`` may not be set, or not be changed."""
+    """Return the error that ``field`` may not be set, or may not be changed."""
     return Cause("FieldValueForbidden", _joined("Forbidden", detail), field)
 
 
 def not_supported(field: str, value: object, supported: Sequence[str]) -> Cause:
-    """Return the error that ``value`` is none of those that ``field`` can have."""
+    """Return the error that ``value`` is not one of the supported values."""
     values = ", ".join(f'"{one}"' for one in supported)
     message = f"Unsupported value: {_shown(value)}: supported values: {values}"
     return Cause("FieldValueNotSupported", message, field)
 
 
 def not_found(group: str, plural: str, name: str) -> ApiError:
-    """Return the error that there is no such object."""
+    """Return the error that the object does not exist."""
     return _about(404, "NotFound", f"{_shown(name)} not found", group, plural, name)
 
 
@@ -96,13 +96,13 @@ def already_exists(group: str, plural: str, name: str) -> ApiError:
 
 
 def conflict(group: str, plural: str, name: str, text: str) -> ApiError:
-    """Return the error that the object is not as the request supposes."""
+    """Return the error that the object is in a state that conflicts with the request."""
     message = f"Operation cannot be fulfilled on {_qualified(group, plural)} {_shown(name)}: {text}"
     return ApiError(409, "Conflict", message, _details(group, plural, name))
 
 
 def modified(group: str, plural: str, name: str) -> ApiError:
-    """Return the error that somebody else has changed the object meanwhile."""
+    """Return the error that the object was modified since the client read it."""
     return conflict(
         group,
         plural,
@@ -113,13 +113,13 @@ def modified(group: str, plural: str, name: str) -> ApiError:
 
 
 def forbidden(group: str, plural: str, name: str, text: str) -> ApiError:
-    """Return the error that the request is understood and not allowed."""
+    """Return the error that the request is not allowed."""
     subject = f"{_shown(name)} is forbidden: {text}" if name else f"is forbidden: {text}"
     return _about(403, "Forbidden", subject, group, plural, name)
 
 
 def invalid(group: str, kind: str, name: str, causes: Sequence[Cause]) -> ApiError:
-    """Return which fields of an object are wrong; here alone the *kind* is named."""
+    """Return the error that fields of an object are invalid; only this one names the *kind*."""
     texts = [str(cause) for cause in causes]
     text = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
     details = _details(group, kind, name)
@@ -129,7 +129,7 @@ def invalid(group: str, kind: str, name: str, causes: Sequence[Cause]) -> ApiErr
 
 
 def unprocessable(group: str, plural: str, name: str, problem: str) -> ApiError:
-    """Return the error that the request does not fit what is there, as a JSON patch's test."""
+    """Return the error that the request does not apply to the object, as a failed patch test."""
     message = "the server rejected our request due to an error in our request"
     details = _details(group, plural, name)
     details["causes"] = [{"reason": "UnexpectedServerResponse", "message": problem}]
@@ -137,40 +137,40 @@ def unprocessable(group: str, plural: str, name: str, problem: str) -> ApiError:
 
 
 def bad_request(message: str) -> ApiError:
-    """Return the error that the request makes no sense."""
+    """Return the error that the request is malformed."""
     return ApiError(400, "BadRequest", message)
 
 
 def unauthorized() -> ApiError:
-    """Return the error that it is not known who asks."""
+    """Return the error that the user is not authenticated."""
     return ApiError(401, "Unauthorized", "Unauthorized")
 
 
 def expired(message: str) -> ApiError:
-    """Return the error that history does not reach back so far."""
+    """Return the error that the requested version is older than the history."""
     return ApiError(410, "Expired", message)
 
 
 def method_not_allowed() -> ApiError:
-    """Return the error that this cannot be done there."""
+    """Return the error that the method is not supported there."""
     message = "the server does not allow this method on the requested resource"
     return ApiError(405, "MethodNotAllowed", message, {})
 
 
 def not_in_demonstration(text: str) -> ApiError:
-    """Return the error that this is no whole cluster, what is missing, and what to do instead."""
+    """Return the error that the demonstration lacks a feature, and the alternative to it."""
     message = f"this is the demonstration API of yurttunnel: {text}"
     return ApiError(405, "MethodNotAllowed", message)
 
 
 def not_acceptable(supported: Sequence[str]) -> ApiError:
-    """Return the error that nothing of what the caller accepts can be had."""
+    """Return the error that no media type that the client accepts is supported."""
     message = f"only the following media types are accepted: {', '.join(supported)}"
     return ApiError(406, "NotAcceptable", message)
 
 
 def unsupported_media_type(supported: Sequence[str]) -> ApiError:
-    """Return the error that the body is of no kind that can be read."""
+    """Return the error that the media type of the body is not supported."""
     message = (
         "the body of the request was in an unknown format - accepted media types include:"
         f" {', '.join(supported)}"
@@ -185,7 +185,7 @@ def too_large(limit: int) -> ApiError:
 
 
 def no_such_path() -> ApiError:
-    """Return the error that nothing is served there."""
+    """Return the error that nothing is served at the path."""
     return ApiError(404, "NotFound", "the server could not find the requested resource", {})
 
 

@@ -1,6 +1,6 @@
-"""What names and labels may look like, and what kube-apiserver says when they do not.
+"""The syntax of names and labels, and kube-apiserver's messages for invalid ones.
 
-The rules and the words are those of k8s.io/apimachinery pkg/util/validation.
+The rules and the messages are those of k8s.io/apimachinery pkg/util/validation.
 """
 
 from __future__ import annotations
@@ -41,32 +41,32 @@ _LABEL_VALUE_RULE = (
 )
 
 NameRule = Callable[[str], list[str]]
-"""Returns what is wrong with a name, nothing when it is right."""
+"""Returns the errors in a name; empty if it is valid."""
 
 
 def dns_label(text: str) -> list[str]:
-    """Check a DNS label: containers, namespaces, volumes."""
+    """Validate a DNS label: containers, namespaces, volumes."""
     return _check(text, 63, _LABEL, _LABEL_RULE)
 
 
 def dns_subdomain(text: str) -> list[str]:
-    """Check a DNS subdomain: most objects."""
+    """Validate a DNS subdomain: most objects."""
     return _check(text, 253, _SUBDOMAIN, _SUBDOMAIN_RULE)
 
 
 def service_name(text: str) -> list[str]:
-    """Check the name of a service, which begins with a letter."""
+    """Validate the name of a service, which begins with a letter."""
     return _check(text, 63, _SERVICE_LABEL, _SERVICE_LABEL_RULE)
 
 
 def validate_metadata(metadata: dict[str, Any], rule: NameRule) -> list[Cause]:
-    """Check the metadata of a new object, whose name is to follow ``rule``."""
+    """Validate the metadata of a new object, whose name must follow ``rule``."""
     causes: list[Cause] = []
     name, base = metadata.get("name"), metadata.get("generateName")
     if name:
         causes += [invalid_value("metadata.name", name, problem) for problem in rule(name)]
     elif base:
-        # What is made of it ends with a letter or a digit.
+        # The generated name ends with a letter or a digit.
         problems = rule(base.rstrip("-.") or base)
         causes += [invalid_value("metadata.generateName", base, problem) for problem in problems]
     else:
@@ -75,7 +75,7 @@ def validate_metadata(metadata: dict[str, Any], rule: NameRule) -> list[Cause]:
 
 
 def validate_labels(metadata: dict[str, Any]) -> list[Cause]:
-    """Check labels and the names of annotations."""
+    """Validate labels and the names of annotations."""
     causes: list[Cause] = []
     for key, value in (metadata.get("labels") or {}).items():
         causes += [invalid_value("metadata.labels", key, one) for one in _qualified_name(key)]
@@ -87,7 +87,7 @@ def validate_labels(metadata: dict[str, Any]) -> list[Cause]:
 
 
 def _check(text: str, longest: int, pattern: str, problem: str) -> list[str]:
-    """Return what is wrong; ``problem`` ends with examples, behind which stands the pattern."""
+    """Return the errors; ``problem`` ends with examples, which the pattern follows."""
     problems = []
     if len(text) > longest:
         problems.append(f"must be no more than {longest} characters")

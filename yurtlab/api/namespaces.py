@@ -1,4 +1,4 @@
-"""Namespaces: those that are always there, and what happens to what is in one that is deleted."""
+"""Namespaces: the initial ones, and the deletion of a namespace with its contents."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from yurtlab.api.store import ADDED, DELETED, Event, Object, Store
 from yurtlab.api.strategy import Strategy
 
 INITIAL = ("default", "kube-node-lease", "kube-public", "kube-system")
-"""What every cluster has."""
+"""The namespaces of every cluster."""
 
 IMMORTAL = frozenset({"default", "kube-public", "kube-system"})
-"""What nobody can delete (the NamespaceLifecycle admission of Kubernetes)."""
+"""The namespaces that cannot be deleted (the NamespaceLifecycle admission of Kubernetes)."""
 
 _NAME_LABEL = "kubernetes.io/metadata.name"
 
@@ -25,7 +25,7 @@ class NamespaceStrategy(Strategy):
     name_rule = staticmethod(names.dns_label)
 
     def prepare_for_create(self, body: Object, user: User | None = None) -> None:
-        """Label the namespace with its name; it is active at once."""
+        """Label the namespace with its name; it is active immediately."""
         metadata = body["metadata"]
         if metadata.get("name"):
             metadata.setdefault("labels", {})[_NAME_LABEL] = metadata["name"]
@@ -40,9 +40,9 @@ class NamespaceStrategy(Strategy):
 
 
 class Namespaces:
-    """Creates the namespaces of every cluster, and keeps namespaces and their contents together.
+    """Creates the namespaces of every cluster, and deletes the contents of deleted namespaces.
 
-    ``kinds`` are all that there are.
+    ``kinds`` are all kinds of the API.
     """
 
     def __init__(self, store: Store, kinds: Iterable[Resource]) -> None:
@@ -56,7 +56,7 @@ class Namespaces:
             self._store.create(NAMESPACES, None, body)
 
     def check_open(self, kind: Resource, namespace: str, name: str) -> None:
-        """Refuse a new object where there is no namespace, or one that is about to end."""
+        """Reject a new object if its namespace does not exist or is being deleted."""
         found = self._store.get(NAMESPACES, None, namespace)
         if "deletionTimestamp" in found["metadata"]:
             text = (
@@ -68,9 +68,9 @@ class Namespaces:
     def delete(
         self, name: str, end: Callable[[Resource, str, str], object], dry_run: bool = False
     ) -> Object:
-        """End a namespace: all in it first, then itself. Gives it as it is then.
+        """Delete a namespace after all objects in it; return it in its resulting state.
 
-        ``end`` deletes one object in it the way a client would, with the time that it needs.
+        ``end`` deletes one object in it as a client would, with its grace period.
         """
         if name in IMMORTAL:
             text = "this namespace may not be deleted"
@@ -87,13 +87,13 @@ class Namespaces:
         return marked
 
     def stop(self) -> None:
-        """Look at nothing any more."""
+        """Stop watching."""
         for unsubscribe in self._unsubscribe:
             unsubscribe()
         self._unsubscribe.clear()
 
     def _namespace_changed(self, event: Event) -> None:
-        """Create in a new namespace the account of its pods, as kube-controller-manager does."""
+        """Create the service account of pods in a new namespace, as kube-controller-manager."""
         if event.type == ADDED:
             account = {"metadata": {"name": "default"}}
             self._store.create(SERVICE_ACCOUNTS, event.object["metadata"]["name"], account)

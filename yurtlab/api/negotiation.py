@@ -1,4 +1,4 @@
-"""Which form of an answer a client accepts (RFC 9110 section 12.5.1), and what its bodies say."""
+"""Content negotiation (RFC 9110 section 12.5.1), and the decoding of request bodies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ JSON = "application/json"
 YAML = "application/yaml"
 
 _TABLE_VERSIONS = ("v1", "v1beta1")
-"""The versions of ``meta.k8s.io`` in which there are tables."""
+"""The versions of ``meta.k8s.io`` that have tables."""
 
 _PARTIAL = frozenset({"PartialObjectMetadata", "PartialObjectMetadataList"})
 _ANY = frozenset({"*/*", "application/*", JSON})
@@ -28,11 +28,11 @@ _ANY = frozenset({"*/*", "application/*", JSON})
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The form of an answer.
+    """The representation of a response.
 
-    ``transform`` is empty for objects as they are, or ``Table``, ``PartialObjectMetadata`` or
-    ``PartialObjectMetadataList``, in the ``version`` of ``meta.k8s.io``. ``include`` is what comes
-    with each row of a table: ``None``, ``Metadata`` or ``Object``.
+    ``transform`` is empty for plain objects, or ``Table``, ``PartialObjectMetadata`` or
+    ``PartialObjectMetadataList``, in the ``version`` of ``meta.k8s.io``. ``include`` is what each
+    row of a table contains: ``None``, ``Metadata`` or ``Object``.
     """
 
     media_type: str = JSON
@@ -42,11 +42,11 @@ class Form:
 
     @property
     def partial(self) -> bool:
-        """Whether of each object only the metadata are wanted."""
+        """Whether only the metadata of each object are requested."""
         return self.transform in _PARTIAL
 
     def encode(self, content: Any) -> bytes:
-        """Write ``content`` in the media type."""
+        """Encode ``content`` in the media type."""
         if self.media_type == YAML:
             text: str = yaml.safe_dump(content, sort_keys=False)
             return text.encode()
@@ -54,19 +54,19 @@ class Form:
 
 
 def encode_json(content: Any) -> bytes:
-    """Write JSON on one line."""
+    """Encode JSON on one line."""
     return json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def accepted(values: Iterable[bytes]) -> list[MediaRange]:
-    """Return what Accept fields ask for, the best first; without any, everything is accepted."""
+    """Return the ranges of Accept fields, best first; without fields everything is accepted."""
     return media_ranges(b",".join(values)) or [MediaRange("*/*", {})]
 
 
 def choose_form(accept: Iterable[bytes], include: str = "") -> Form:
-    """Choose the form of objects and lists; NotAcceptable when there is none.
+    """Return the form of objects and lists; raise NotAcceptable if there is none.
 
-    ``include`` is what the client has said of tables, empty when it has said nothing.
+    ``include`` is the client's choice for tables, or empty.
     """
     for one in accepted(accept):
         media_type = JSON if one.type in _ANY else one.type
@@ -83,26 +83,26 @@ def choose_form(accept: Iterable[bytes], include: str = "") -> Form:
 
 
 def content_type(values: Iterable[bytes]) -> str:
-    """Return the media type of a body, without parameters; empty when it is not said."""
+    """Return the media type of a body without parameters; empty if the client sent none."""
     for value in values:
         return value.partition(b";")[0].strip().lower().decode("latin-1")
     return ""
 
 
 def type_field(media_type: str) -> Fields:
-    """Make the field that says what an answer is."""
+    """Return the Content-Type field of a response."""
     return [(b"Content-Type", media_type.encode("ascii"))]
 
 
 MAX_BODY_BYTES = 3 * 1024 * 1024
-"""As much as kube-apiserver takes (limitRangeRequestBodyBytes of k8s.io/apiserver)."""
+"""The limit of kube-apiserver (limitRangeRequestBodyBytes of k8s.io/apiserver)."""
 
 MAX_DEPTH = 100
-"""How deep objects and lists may be nested; the deepest fields of Kubernetes are at about 20."""
+"""The maximum depth of nested objects and lists; that of Kubernetes' fields is about 20."""
 
 
 def decode_body(media_type: str, data: bytes) -> Any:
-    """Read a body of ``media_type``, which is JSON when it is not said.
+    """Decode a body of ``media_type``, by default JSON.
 
     Raises UnsupportedMediaType or BadRequest.
     """
@@ -116,7 +116,7 @@ def decode_body(media_type: str, data: bytes) -> Any:
 
 
 def decode_json(data: bytes) -> Any:
-    """Read JSON in UTF-8; raises BadRequest. Halves of surrogate pairs become U+FFFD, as in Go."""
+    """Decode JSON in UTF-8; raise BadRequest. Lone surrogates become U+FFFD, as in Go."""
     try:
         text = data.decode("utf-8", "surrogatepass")
         value = json.loads(text, parse_constant=_no_number, parse_float=_number)
@@ -124,20 +124,20 @@ def decode_json(data: bytes) -> Any:
         raise errors.bad_request(f"error decoding the body: invalid JSON: {error}") from None
     _check_depth(value, 0)
     if b"\xed" in data or rb"\ud" in data.lower():
-        # No answer could have a half, nor any list with the object.
+        # A lone surrogate could not be encoded in any response or list with the object.
         pairs = json.dumps(value, ensure_ascii=False).encode("utf-16-le", "surrogatepass")
         value = json.loads(pairs.decode("utf-16-le", "replace"))
     return value
 
 
 def decode_yaml(data: bytes) -> Any:
-    """Read YAML without aliases, which can make much out of little; raises BadRequest."""
+    """Decode YAML without aliases, which can expand exponentially; raise BadRequest."""
     try:
         text = data.decode()
         for event in yaml.parse(text, Loader=Loader):
             if isinstance(event, yaml.AliasEvent):
                 raise errors.bad_request("error decoding the body: YAML aliases are not accepted")
-        # What JSON cannot say fails here, and keys become texts.
+        # What JSON cannot represent fails here, and keys become strings.
         return decode_json(json.dumps(yaml.load(text, Loader=Loader)).encode())
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
         line = " ".join(str(error).split())
@@ -145,7 +145,7 @@ def decode_yaml(data: bytes) -> Any:
 
 
 def decode_object(media_type: str, data: bytes) -> dict[str, Any]:
-    """Read a body that is an object; raises BadRequest."""
+    """Decode a body that is an object; raise BadRequest."""
     value = decode_body(media_type, data)
     if not isinstance(value, dict):
         raise errors.bad_request("error decoding the body: it is not an object")

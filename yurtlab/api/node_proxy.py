@@ -1,6 +1,6 @@
-"""Requests for what runs on nodes, sent on to them.
+"""Requests that are forwarded to nodes.
 
-Where a request for logs, exec, attach, port-forward or the node itself goes is by the rules of
+The locations for logs, exec, attach, port-forward and the node itself follow the rules of
 kube-apiserver: LogLocation, ExecLocation, AttachLocation and PortForwardLocation in
 pkg/registry/core/pod/strategy.go, and ResourceLocation in pkg/registry/core/node/strategy.go.
 """
@@ -30,7 +30,7 @@ from yurttunnel.http.interfaces import IBodySink, IBodySource, IExchange
 from yurttunnel.http.relay import Acquire, ForwardedRequest, Relay
 
 KUBELET_PORT = 10250
-"""The port of a kubelet that does not say another."""
+"""The default port of a kubelet."""
 
 _STREAMS = {"stdin": "input", "stdout": "output", "stderr": "error", "tty": "tty"}
 """Parameters of the API, and the kubelet's names for them."""
@@ -46,7 +46,7 @@ class Location:
 
 
 def log_location(store: Store, target: Target, query: Query) -> Location | None:
-    """Find the log of a container; ``None`` when the pod has no node yet."""
+    """Return the location of a container's log, or ``None`` if the pod has no node yet."""
     pod = _pod(store, target)
     container = _container(pod, first(query, "container"))
     if not pod["spec"].get("nodeName"):
@@ -65,7 +65,7 @@ def log_location(store: Store, target: Target, query: Query) -> Location | None:
 
 
 def exec_location(store: Store, target: Target, query: Query) -> Location:
-    """Find where to run a command in a container."""
+    """Return the location for running a command in a container."""
     commands = [("command", word) for word in query.get("command", ())]
     if not commands:
         cause = errors.required("command")
@@ -74,7 +74,7 @@ def exec_location(store: Store, target: Target, query: Query) -> Location:
 
 
 def port_forward_location(store: Store, target: Target, query: Query) -> Location:
-    """Find where to forward ports to a pod."""
+    """Return the location for forwarding ports to a pod."""
     pod = _pod(store, target)
     _check_has_node(pod)
     ports = ",".join(query.get("ports", ()))
@@ -91,7 +91,7 @@ LOCATIONS: dict[str, Callable[[Store, Target, Query], Location | None]] = {
 
 
 def node_location(store: Store, target: Target, query: str) -> Location:
-    """Find what ``nodes/NAME/proxy/...`` or ``nodes/https:NAME:PORT/proxy/...`` means."""
+    """Return the location for ``nodes/NAME/proxy/...`` or ``nodes/https:NAME:PORT/proxy/...``."""
     scheme, name, port = _split_node(target.name or "")
     node = store.get(NODES, None, name)
     kubelet_port = _kubelet_port(node)
@@ -139,7 +139,7 @@ def _pod(store: Store, target: Target) -> Object:
 
 
 def _container(pod: Object, name: str) -> str:
-    """Return the container that is meant; the only one when none is named."""
+    """Return the named container, or the only one if none is named."""
     pod_name, spec = pod["metadata"]["name"], pod["spec"]
     every = [str(container["name"]) for container in containers(spec)]
     if name:
@@ -192,19 +192,19 @@ def _port(text: str, port: str) -> int | None:
 
 
 NodeConnections = Callable[[str, int], Acquire]
-"""Returns what gets connections to a port of a node, by the node's name."""
+"""Returns the function that acquires connections to a node, by its name and port."""
 
 _MAX_ERROR_BYTES = 50_000
-"""How much of a node's error text is told (maxReadLength of kube-apiserver)."""
+"""The maximum length of a node's error text (maxReadLength of kube-apiserver)."""
 
 _UPGRADES = frozenset({"exec", "attach", "portforward"})
 
-# How the client proved who it is concerns this API only.
+# The client's credentials are for this API only.
 _NOT_SENT_ON = re.compile(rb"host|authorization|impersonate-.*", re.IGNORECASE)
 
 
 class NodeProxy:
-    """Answers requests by what nodes answer; ``connections`` gets at them."""
+    """Forwards requests to nodes; ``connections`` connects to them."""
 
     def __init__(self, store: Store, relay: Relay, connections: NodeConnections) -> None:
         self._store = store
@@ -212,7 +212,7 @@ class NodeProxy:
         self._connections = connections
 
     def answer(self, exchange: IExchange, target: Target, query: Query, raw_query: str) -> None:
-        """Answer a request for a subresource that is served by a node; raises ``ApiError``."""
+        """Answer a request for a subresource that a node serves; raise ``ApiError``."""
         if target.kind is not PODS:
             self._forward(exchange, node_location(self._store, target, raw_query))
             return
@@ -236,19 +236,19 @@ class NodeProxy:
             exchange,
             self._connections(location.node, location.port),
             ForwardedRequest(head.method, location.target.encode("ascii"), fields),
-            # As kube-apiserver says it.
+            # The message is kube-apiserver's.
             lambda failure: (500, f"error dialing backend: {authority}: {failure.value}"),
             origin=f"node {location.node}",
         )
 
 
 class _LogExchange(DelegatedExchange):
-    """An exchange whose errors are told as a ``Status``: kubelets tell those of logs in text."""
+    """An exchange that turns errors into a ``Status``: kubelets send those of logs as text."""
 
     def respond_from(
         self, status: int, fields: Fields, source: IBodySource, reason: bytes = b""
     ) -> None:
-        """Answer with what the node answers, or with its error."""
+        """Forward the node's response, or convert its error."""
         if 200 <= status <= 206:
             super().respond_from(status, fields, source, reason)
         else:
@@ -276,7 +276,7 @@ class _ErrorText:
 
 
 def _message(text: str) -> str:
-    """Return the message when ``text`` is a ``Status``, as the tunnel's server tells its errors."""
+    """Return the message if ``text`` is a ``Status``, as in errors of the tunnel's server."""
     try:
         told = json.loads(text)
     except (ValueError, RecursionError):
@@ -286,7 +286,7 @@ def _message(text: str) -> str:
 
 
 def _error(status: int, text: str) -> ApiError:
-    """Make the error of what a node says (GenericHttpResponseChecker of kube-apiserver)."""
+    """Return the error for a node's response (GenericHttpResponseChecker of kube-apiserver)."""
     if status == 400:
         return errors.bad_request(text)
     if status == 404:

@@ -1,4 +1,4 @@
-"""The verbs: what a request to create, change or delete objects does."""
+"""The verbs that create, change and delete objects."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 
 PATCH_TYPES = (JSON_PATCH, MERGE_PATCH, STRATEGIC_MERGE_PATCH, APPLY_PATCH)
-"""The kinds of patches, by the media type of their bodies."""
+"""The types of patches, by media type."""
 
 _PATCHES: Mapping[str, Callable[[Any, Any], Any]] = {
     JSON_PATCH: json_patch,
     MERGE_PATCH: merge_patch,
     STRATEGIC_MERGE_PATCH: strategic_merge,
-    # Server-side apply in a simple form: what is applied is merged, and nobody owns fields.
+    # A simple form of server-side apply: the configuration is merged, without field ownership.
     APPLY_PATCH: strategic_merge,
 }
 
 
 @dataclass(slots=True)
 class Written:
-    """An object as it was stored, whether it is new, and what the client is to be warned of."""
+    """An object as it was stored, whether it is new, and the warnings for the client."""
 
     object: Object
     created: bool = False
@@ -44,9 +44,9 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What clients ask by creating an object of ``kind``, which is not stored.
+    """A query that clients make by creating an object of ``kind``, which is not stored.
 
-    ``answer`` gets the target, the object and who asks, and returns the object with the answer.
+    ``answer`` gets the target, the object and the user, and returns the object with the result.
     """
 
     kind: Resource
@@ -54,9 +54,9 @@ class Question:
 
 
 class Objects:
-    """Changes the objects of ``store`` the way that clients are allowed to.
+    """Changes the objects of ``store`` for clients.
 
-    ``strategies`` has those of kinds with a particular one. All methods raise ``ApiError``.
+    ``strategies`` has the kinds with a strategy of their own. All methods raise ``ApiError``.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Objects:
     def answer(
         self, question: Question, target: Target, body: Object, options: WriteOptions, user: User
     ) -> Written:
-        """Answer ``user``, who asks by creating an object that is not stored."""
+        """Return the result for an object that ``user`` creates as a query."""
         asked, warnings = self._read(question.kind, body, options)
         answer = question.answer(target, asked, user)
         made = {"kind": question.kind.kind, "apiVersion": question.kind.api_version, **answer}
@@ -107,7 +107,7 @@ class Objects:
     def patch(
         self, target: Target, patch_type: str, patch: Any, options: WriteOptions, user: User
     ) -> Written:
-        """Change the target, or its status, by a patch of one of :data:`PATCH_TYPES`."""
+        """Change the target, or its status, with a patch of one of :data:`PATCH_TYPES`."""
         assert target.name is not None
         applied = patch_type == APPLY_PATCH
         if applied and not options.field_manager:
@@ -124,7 +124,7 @@ class Objects:
         return self._write(target, body, options, user, warnings)
 
     def delete(self, target: Target, options: DeleteOptions) -> Object:
-        """Delete the target; return it as it is then, marked as deleted if it is not gone."""
+        """Delete the target; return its state then, which is marked as deleted if it remains."""
         assert target.name is not None
         kind, namespace, name = target.kind, target.namespace, target.name
         current = self._store.get(kind, namespace, name)
@@ -142,7 +142,7 @@ class Objects:
     def delete_all(
         self, target: Target, selector: Selector, options: DeleteOptions
     ) -> list[Object]:
-        """Delete what the target has and ``selector`` selects; return it as :meth:`delete` does."""
+        """Delete what ``selector`` selects in the target; return it as :meth:`delete` does."""
         found = filter(selector, self._store.list(target.kind, target.namespace))
         places = [one["metadata"] for one in found]
         return [
@@ -176,7 +176,7 @@ class Objects:
     def _read(
         self, kind: Resource, body: Object, options: WriteOptions
     ) -> tuple[Object, list[str]]:
-        """Check the structure of a body; what it has too much is refused, told of or dropped."""
+        """Validate a body's structure; unknown fields are rejected, warned about or dropped."""
         claimed = f'{body.get("kind")} in version "{body.get("apiVersion")}"'
         prefix = f"{claimed} cannot be handled as a {kind.kind}"
         if body.get("kind", kind.kind) != kind.kind or (
@@ -220,7 +220,7 @@ def _as_object(value: Any) -> Object:
 
 
 def _check_identity(target: Target, metadata: Object) -> None:
-    """Compare name and namespace of a body with those of the path, and take them from there."""
+    """Check name and namespace of a body against the path, and set them from there."""
     if target.namespace is not None:
         if metadata.setdefault("namespace", target.namespace) != target.namespace:
             raise errors.bad_request(

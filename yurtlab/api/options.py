@@ -1,6 +1,6 @@
-"""What the query of a request asks for, as k8s.io/apimachinery pkg/apis/meta/v1 has it.
+"""The query parameters of requests, as in k8s.io/apimachinery pkg/apis/meta/v1.
 
-Selectors say which objects a list, a watch or a deletion is about.
+Selectors restrict a list, a watch or a deletion to some objects.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _VALIDATIONS = ("", "Ignore", "Warn", "Strict")
 
 
 def parse_query(text: str) -> Query:
-    """Read a query; raises BadRequest."""
+    """Parse a query; raise BadRequest."""
     try:
         return parse_qs(text, keep_blank_values=True, max_num_fields=1000)
     except ValueError:
@@ -31,17 +31,17 @@ def parse_query(text: str) -> Query:
 
 
 def first(query: Query, name: str) -> str:
-    """Return the first value of a parameter, empty when it is not there."""
+    """Return the first value of a parameter, or an empty string."""
     return query.get(name, ("",))[0]
 
 
 def flag(query: Query, name: str) -> bool:
-    """Return a parameter that is true or false."""
+    """Return the value of a boolean parameter."""
     return name in query and first(query, name) not in _FALSE
 
 
 def number(query: Query, name: str) -> int | None:
-    """Return a whole number of 64 bits, ``None`` when it is not there; raises BadRequest."""
+    """Return the value of a 64-bit integer parameter, or ``None``; raise BadRequest."""
     text = first(query, name)
     try:
         return int64(text) if text else None
@@ -50,7 +50,7 @@ def number(query: Query, name: str) -> int | None:
 
 
 def int64(text: str) -> int:
-    """Read a whole number as ``strconv.ParseInt`` of Go does; raises ValueError in its words."""
+    """Parse an integer like Go's ``strconv.ParseInt``; raise ValueError with its messages."""
     problem = "invalid syntax"
     with suppress(ValueError):
         if -(2**63) <= (value := int(text)) < 2**63:
@@ -60,11 +60,11 @@ def int64(text: str) -> int:
 
 
 Selector = Callable[[Object], bool]
-"""Returns whether an object is meant."""
+"""Returns whether an object is selected."""
 
 
 def label_selector(text: str) -> Selector:
-    """Read a label selector; an empty one means all. Raises BadRequest."""
+    """Parse a label selector; an empty one selects all. Raise BadRequest."""
     try:
         test = label_test(text)
     except BadSelector as error:
@@ -73,7 +73,7 @@ def label_selector(text: str) -> Selector:
 
 
 def field_selector(kind: Resource, text: str) -> Selector:
-    """Read a field selector for objects of ``kind``; an empty one means all. Raises BadRequest."""
+    """Parse a field selector for ``kind``; an empty one selects all. Raise BadRequest."""
     try:
         terms = field_terms(text)
     except BadSelector as error:
@@ -103,7 +103,7 @@ def _field(one: Object, path: tuple[str, ...], default: str) -> str:
 
 
 def selection(kind: Resource, query: Query) -> Selector:
-    """Return the objects that ``labelSelector`` and ``fieldSelector`` select; raises BadRequest."""
+    """Return the selector of ``labelSelector`` and ``fieldSelector``; raise BadRequest."""
     labels = label_selector(first(query, "labelSelector"))
     fields = field_selector(kind, first(query, "fieldSelector"))
     return lambda one: labels(one) and fields(one)
@@ -111,7 +111,7 @@ def selection(kind: Resource, query: Query) -> Selector:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """How an object is written; ``field_manager`` is for server-side apply."""
+    """The options of a write; ``field_manager`` is for server-side apply."""
 
     dry_run: bool = False
     field_validation: str = "Warn"
@@ -119,7 +119,7 @@ class WriteOptions:
 
 
 def write_options(query: Query) -> WriteOptions:
-    """Read how an object is to be written; raises BadRequest."""
+    """Return the options of a write; raise BadRequest."""
     validation = first(query, "fieldValidation")
     if validation not in _VALIDATIONS:
         raise errors.bad_request(
@@ -135,7 +135,7 @@ def write_options(query: Query) -> WriteOptions:
 
 @dataclass(frozen=True, slots=True)
 class DeleteOptions:
-    """How an object is deleted: see ``metav1.DeleteOptions``."""
+    """The options of a deletion: see ``metav1.DeleteOptions``."""
 
     grace: int | None = None
     uid: str = ""
@@ -144,7 +144,7 @@ class DeleteOptions:
 
 
 def delete_options(query: Query, body: Mapping[str, Any]) -> DeleteOptions:
-    """Read how an object is to be deleted, from the body or, without one, from the query."""
+    """Return the options of a deletion, from the body or else the query; raise BadRequest."""
     if not body:
         grace = number(query, "gracePeriodSeconds")
         return DeleteOptions(grace, dry_run=_dry_run(query.get("dryRun", ())))

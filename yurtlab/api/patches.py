@@ -1,9 +1,9 @@
 """Patches: JSON Patch (RFC 6902), JSON Merge Patch (RFC 7396), and strategic merge.
 
-In a strategic merge lists of named things are merged by name, not replaced. The rules are those of
-k8s.io/apimachinery pkg/util/strategicpatch. Which lists are merged, and by which field of their
-members, Kubernetes has as ``patchMergeKey`` beside each type of k8s.io/api; what is not in
-``merge_keys.json`` is replaced as a whole there, too.
+In a strategic merge, lists of objects with a merge key are merged by that key, not replaced. The
+rules are those of k8s.io/apimachinery pkg/util/strategicpatch. Kubernetes declares the merge keys
+as ``patchMergeKey`` in the types of k8s.io/api; lists that are not in ``merge_keys.json`` are
+replaced as a whole there, too.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from pathlib import Path
 from typing import Any
 
 MAX_OPERATIONS = 10_000
-"""How many operations a patch may have, as kube-apiserver has it."""
+"""The maximum number of operations in a patch, as in kube-apiserver."""
 
 MAX_COPIED = 3 * 1024 * 1024
-"""How many bytes ``copy`` may add in one patch: each could double what the one before it made."""
+"""The maximum number of bytes that ``copy`` may add in a patch: each copy could double the size."""
 
 
 class PatchFailed(Exception):
-    """The patch does not apply to this document; one line that says why."""
+    """The patch does not apply to this document; the message says why in one line."""
 
 
 class BadPatch(Exception):
-    """The patch applies to no document; one line that says why."""
+    """The patch is invalid for any document; the message says why in one line."""
 
 
 def merge_patch(document: Any, patch: Any) -> Any:
@@ -43,7 +43,7 @@ def merge_patch(document: Any, patch: Any) -> Any:
 
 
 def json_patch(document: Any, patch: Any) -> Any:
-    """Apply a JSON patch to a copy of ``document`` and return that.
+    """Return the result of a JSON patch on a copy of ``document``.
 
     Raises :class:`PatchFailed` or :class:`BadPatch`.
     """
@@ -56,13 +56,13 @@ def json_patch(document: Any, patch: Any) -> Any:
         for operation in patch:
             patching.apply(operation)
     except RecursionError:
-        # Each copy of the document into its deepest value makes it twice as deep.
+        # Copying the document into its deepest value doubles its depth.
         raise PatchFailed("the patch nests values too deep") from None
     return patching.root[0]
 
 
 class _Patching:
-    """One patch at work on a document, which is the only value in ``root``."""
+    """The application of a patch to a document, which is the only value in ``root``."""
 
     def __init__(self, document: Any) -> None:
         # The whole document is a value like any other (RFC 6901 section 5) inside this list.
@@ -70,7 +70,7 @@ class _Patching:
         self._copied = 0
 
     def apply(self, operation: Any) -> None:
-        """Do one operation. Raises :class:`PatchFailed` or :class:`BadPatch`."""
+        """Apply one operation. Raise :class:`PatchFailed` or :class:`BadPatch`."""
         if not isinstance(operation, dict):
             raise BadPatch("an operation of a JSON patch is an object")
         apply: dict[Any, Callable[[dict[str, Any], list[str]], None]] = {
@@ -162,7 +162,7 @@ def _value(operation: dict[str, Any]) -> Any:
 
 
 def _pointer(operation: dict[str, Any], field: str) -> list[str]:
-    """Read a JSON pointer (RFC 6901)."""
+    """Parse a JSON pointer (RFC 6901)."""
     text = operation.get(field)
     if not isinstance(text, str) or (text and not text.startswith("/")):
         raise BadPatch(f"{field!r} of a JSON patch is a JSON pointer, such as /metadata/labels")
@@ -186,7 +186,7 @@ def _text(path: list[str]) -> str:
 
 
 _MERGE_KEYS: dict[str, str] = json.loads(Path(__file__).with_name("merge_keys.json").read_bytes())
-"""The field by which a list is merged, by its name; with the field around it where that decides."""
+"""The merge keys of lists by name; qualified by the enclosing field where that is necessary."""
 
 _MERGED_PRIMITIVES = frozenset({"finalizers", "podCIDRs"})
 
@@ -208,7 +208,7 @@ def strategic_merge(document: dict[str, Any], patch: dict[str, Any]) -> dict[str
 def _merge_object(
     document: dict[str, Any], patch: dict[str, Any], field: str
 ) -> dict[str, Any] | None:
-    """Merge objects; ``None`` when the patch deletes this one."""
+    """Merge objects; return ``None`` if the patch deletes this one."""
     directive = patch.get(_DIRECTIVE, "merge")
     if directive == "delete":
         return None
@@ -262,7 +262,7 @@ def _merge_element(result: list[Any], element: Any, merge_key: str, field: str) 
 
 
 def _position(elements: list[Any], merge_key: str, value: Any) -> int:
-    """Find the element whose ``merge_key`` is ``value``; behind the last when there is none."""
+    """Return the index of the element whose ``merge_key`` is ``value``, or the list's length."""
     for position, one in enumerate(elements):
         if isinstance(one, dict) and one.get(merge_key) == value:
             return position
@@ -280,7 +280,7 @@ def _set_orders(result: dict[str, Any], patch: dict[str, Any], parent: str) -> N
 
 
 def _in_order(elements: list[Any], order: list[Any], merge_key: str | None) -> list[Any]:
-    """Sort the elements that ``order`` names so; the others keep their distance to the front."""
+    """Sort the elements that ``order`` names; the others keep their distance to the front."""
     ranks = {_identity(one, merge_key): rank for rank, one in enumerate(order)}
     named = [one for one in elements if _identity(one, merge_key) in ranks]
     result = sorted(named, key=lambda one: ranks[_identity(one, merge_key)])
@@ -300,7 +300,7 @@ def _delete_primitives(result: dict[str, Any], patch: dict[str, Any]) -> None:
 
 
 def _bare(value: Any) -> Any:
-    """Leave directives out of what is stored as it is."""
+    """Remove the directives from a value that is stored."""
     if isinstance(value, dict):
         return {key: _bare(one) for key, one in value.items() if not key.startswith("$")}
     return value

@@ -1,8 +1,7 @@
-"""Pods: their defaults, what is wrong with them, what may be changed, and how they end.
+"""Pods: defaults, validation, updates and deletion.
 
-The rules are those of Kubernetes (pkg/apis/core/v1/defaults.go, pkg/apis/core/validation), as
-far as they concern what a process on the node has: containers, their commands, environment,
-ports and volumes.
+The rules are those of Kubernetes (pkg/apis/core/v1/defaults.go, pkg/apis/core/validation) for what
+a process on the node has: containers, their commands, environment, ports and volumes.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ from yurtlab.api.strategy import Strategy
 from yurttunnel.ops.clocks import timestamp
 
 DEFAULT_GRACE = 30
-"""Seconds between the signal to end and the one that cannot be ignored."""
+"""The seconds between SIGTERM and SIGKILL."""
 
 CONTAINER_LISTS = ("initContainers", "containers", "ephemeralContainers")
-"""Where the containers of a pod are, in the order in which Kubernetes visits them."""
+"""The fields with the containers of a pod, in the order in which Kubernetes visits them."""
 
 _POD_DEFAULTS = {
     "restartPolicy": "Always",
@@ -57,23 +56,23 @@ class PodStrategy(Strategy):
         set_pod_defaults(body.setdefault("spec", {}))
 
     def prepare_for_create(self, body: Object, user: User | None = None) -> None:
-        """Fill in defaults and the first status."""
+        """Set defaults and the initial status."""
         super().prepare_for_create(body, user)
         body["status"] = {"phase": "Pending", "qosClass": _quality_of_service(body["spec"])}
 
     def validate(self, body: Object) -> list[Cause]:
-        """Return what is wrong with the specification of a new pod."""
+        """Return the errors in the specification of a new pod."""
         return super().validate(body) + validate_pod_spec(body["spec"])
 
     def validate_update(self, body: Object, current: Object) -> list[Cause]:
-        """Refuse to change what Kubernetes does not change in a pod, too."""
+        """Reject changes that Kubernetes does not allow in a pod."""
         causes = super().validate_update(body, current) + validate_pod_spec(body["spec"])
         if not causes and not _changes_allowed(body["spec"], current["spec"]):
             causes.append(forbidden_field("spec", _IMMUTABLE))
         return causes
 
     def grace_period(self, current: Object, requested: int | None) -> int:
-        """Return what was requested, else what the pod has; none for one that does not run."""
+        """Return the requested period, else the pod's own; zero for a pod that does not run."""
         spec, phase = current["spec"], current.get("status", {}).get("phase")
         if "nodeName" not in spec or phase in ("Succeeded", "Failed"):
             return 0
@@ -83,13 +82,13 @@ class PodStrategy(Strategy):
 
 
 def containers(spec: Object, *lists: str) -> Iterator[Object]:
-    """Yield the containers of a pod, in ``lists`` or in all, in Kubernetes' order."""
+    """Yield the containers of a pod, in ``lists`` or in all of them, in Kubernetes' order."""
     for each in lists or CONTAINER_LISTS:
         yield from spec.get(each) or ()
 
 
 def set_pod_defaults(spec: Object) -> None:
-    """Fill in what the specification of a pod does not say."""
+    """Set the defaults of a pod's specification."""
     _default(spec, _POD_DEFAULTS)
     spec.setdefault("securityContext", {})
     for container in containers(spec):
@@ -112,7 +111,7 @@ def _pull_policy(image: str) -> str:
 
 
 def _quality_of_service(spec: Object) -> str:
-    """Return the class by pkg/apis/core/helper/qos."""
+    """Return the QoS class by pkg/apis/core/helper/qos."""
     desired = [one.get("resources", {}) for one in containers(spec, "initContainers", "containers")]
     if not any(one.get("requests") or one.get("limits") for one in desired):
         return "BestEffort"
@@ -125,7 +124,7 @@ def _quality_of_service(spec: Object) -> str:
 
 
 def validate_pod_spec(spec: Object, path: str = "spec") -> list[Cause]:
-    """Return what is wrong with the specification of a pod at ``path``, whose defaults are set."""
+    """Return the errors in the specification of a pod at ``path``; its defaults must be set."""
     causes: list[Cause] = []
     volumes = {volume.get("name", "") for volume in spec.get("volumes", ())}
     seen: set[str] = set()
@@ -202,7 +201,7 @@ def _validate_mount(mount: Object, path: str, volumes: set[str]) -> list[Cause]:
 
 
 def _changes_allowed(updated: Object, current: Object) -> bool:
-    """Undo the changes that are allowed; nothing else may differ."""
+    """Revert the changes that are allowed; nothing else may differ."""
     undone = copy.deepcopy(updated)
     for each in ("containers", "initContainers"):
         for ours, theirs in zip(undone.get(each, ()), current.get(each, ()), strict=False):
@@ -229,11 +228,10 @@ def pod_event(
     host: str = "",
     field: str = "",
 ) -> Object:
-    """Make an event of ``pod``.
+    """Return an event about ``pod``.
 
-    ``kind`` is NORMAL or WARNING, ``reason`` a word in CamelCase; it happened at ``seconds``
-    since 1970. ``component`` on ``host`` tells it; ``field`` is the part of the pod that it is
-    about.
+    ``kind`` is NORMAL or WARNING, ``reason`` a word in CamelCase, and ``seconds`` the time since
+    1970. ``component`` on ``host`` reports it; ``field`` is the part of the pod that is concerned.
     """
     metadata = pod["metadata"]
     involved = {

@@ -1,9 +1,9 @@
-"""Request bodies in the binary form of Kubernetes, which kubectl sends since 1.32 at times.
+"""Request bodies in the binary form of Kubernetes, which kubectl since 1.32 sends in some cases.
 
 Where it has typed clients (``kubectl create namespace``, ``create configmap``, ``drain``...) it
-writes protocol buffers, and has no second way. The bodies that it writes so are few; their
-messages are in ``messages.json``, with the numbers of ``generated.proto`` in k8s.io/api and
-k8s.io/apimachinery. Answers are JSON, which all clients take.
+sends protocol buffers without a fallback. Few kinds are sent so; their messages are in
+``messages.json``, with the field numbers of ``generated.proto`` in k8s.io/api and
+k8s.io/apimachinery. Responses are JSON, which all clients accept.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ PROTOBUF = "application/vnd.kubernetes.protobuf"
 
 _MAGIC = b"k8s\x00"
 
-# A name and then, unless it is a text, a type; [] is repeated, ? is a pointer in Go.
+# A name and then, unless it is a string, a type; [] is repeated, ? is a pointer in Go.
 _FIELD = re.compile(r"(?P<name>\w+)(?:: (?P<type>\w+|map<\w+>))?(?P<repeated>\[\])?(?P<kept>\?)?")
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field: what it is called in JSON, and its type, which may be another message.
+    """A field: its name in JSON, and its type, which may be another message.
 
-    Go writes values that are not set as zeros, and JSON leaves them out; ``kept`` are pointers
-    in Go, which are written only when they are set. ``values`` is the type of those in a map.
+    Go encodes values that are not set as zeros, which JSON omits. ``kept`` fields are pointers in
+    Go, which are encoded only when set. ``values`` is the type of the values in a map.
     """
 
     name: str
@@ -56,11 +56,11 @@ MESSAGES: dict[str, dict[int, Field]] = {
     name: {int(number): _field(text) for number, text in fields.items()}
     for name, fields in json.loads(Path(__file__).with_name("messages.json").read_bytes()).items()
 }
-"""The messages that clients write, with their fields."""
+"""The messages that clients send, with their fields."""
 
 
 def decode_protobuf(data: bytes) -> dict[str, Any]:
-    """Read a body; raises BadRequest, and UnsupportedMediaType for kinds that are not known."""
+    """Decode a body; raise BadRequest, or UnsupportedMediaType for an unknown kind."""
     try:
         if not data.startswith(_MAGIC):
             raise BadBody("no body of Kubernetes")
@@ -97,7 +97,7 @@ def _message(name: str, data: bytes) -> dict[str, Any]:
 
 
 def _add_entry(entries: dict[str, Any], values: str, content: Any) -> None:
-    """Add one entry of a map, a message of key (1) and value (2)."""
+    """Add an entry of a map: a message of key (1) and value (2)."""
     if not isinstance(content, bytes):
         raise BadBody("a field of another type")
     entry = {number: (wire_type, one) for number, wire_type, one in _fields(content)}
@@ -123,7 +123,7 @@ def _value(type_: str, wire_type: int, content: Any) -> Any:
 
 
 def _from_message(type_: str, value: dict[str, Any]) -> Any:
-    """Return what JSON has for a message: some are no objects there."""
+    """Return the JSON value of a message, which is not always an object."""
     match type_:
         case "IntOrString":
             return value.get("text", "") if value.get("type") else value.get("number", 0)
@@ -142,7 +142,7 @@ def _time(seconds: int | None) -> str | None:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int, Any]]:
-    """Yield number, wire type and content of each field: bytes, or a number for a varint."""
+    """Yield number, wire type and content of each field: bytes, or an integer for a varint."""
     for tag, begin, end in fields(data, 0, len(data)):
         content: Any = data[begin:end]
         if tag & 7 == VARINT:

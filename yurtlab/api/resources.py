@@ -1,7 +1,7 @@
 """The kinds of objects that the API serves, which are in ``kinds.json``.
 
-What is in that file has discovery, all verbs, watches, patches and a table. What a kind does beyond
-that (admission, subresources of the node) is found by the constants.
+Each kind in that file has discovery, all verbs, watches, patches and a table. Code for special
+behavior (admission, subresources of nodes) refers to kinds by the constants.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from urllib.parse import unquote
 from yurtlab.api.columns import AGE, CELLS, NAME, Cell, Column, at, count_of
 
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
-"""What can be done with the objects of most kinds, as discovery names it."""
+"""The verbs of most kinds, as named in discovery."""
 
 _SHARED_COLUMNS = {"name": NAME, "age": AGE}
 
 
 @dataclass(frozen=True, slots=True)
 class Subresource:
-    """What is served below an object, and what can be done with it.
+    """A subresource of an object, and its verbs.
 
-    ``kind`` is the kind of what goes in or out; ``body`` is set when that is of another group.
+    ``kind`` is the kind of its bodies; ``body`` is set if that is of another group.
     """
 
     name: str
@@ -38,8 +38,8 @@ class Subresource:
 class SelectableField:
     """A field that a field selector may name.
 
-    ``path`` is where its value is when that is not its name, ``default`` what an object without
-    a value has.
+    ``path`` is where its value is, if that differs from its name; ``default`` is the value of an
+    object that has none.
     """
 
     name: str
@@ -49,13 +49,13 @@ class SelectableField:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Resource:
-    """One kind of objects.
+    """A kind of objects.
 
-    ``model`` is what the official client for Python has for it. ``group`` is empty for the core.
-    ``counts_generations``: a change of the specification raises
-    ``metadata.generation``. ``selectable_fields`` are those beside the name and the namespace.
-    ``keep_at_most`` bounds how many there are: the oldest are dropped,
-    as kube-apiserver drops events after an hour.
+    ``model`` is its class in the official client for Python. ``group`` is empty for the core group.
+    With ``counts_generations`` a change of the specification increments ``metadata.generation``.
+    ``selectable_fields`` are those besides the name and the namespace.
+    ``keep_at_most`` limits the number of objects: the oldest are deleted,
+    as kube-apiserver deletes events after an hour.
     """
 
     kind: str
@@ -76,26 +76,26 @@ class Resource:
 
     @property
     def api_version(self) -> str:
-        """The ``apiVersion`` of the objects."""
+        """The ``apiVersion`` of its objects."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
     def list_kind(self) -> str:
-        """The ``kind`` of their lists."""
+        """The ``kind`` of its lists."""
         return f"{self.kind}List"
 
     @property
     def has_status(self) -> bool:
-        """The status is written by ``/status`` only."""
+        """Whether the status is only written through ``/status``."""
         return self.subresource("status") is not None
 
     def subresource(self, name: str) -> Subresource | None:
-        """Find a subresource by name."""
+        """Return the subresource of that name, or ``None``."""
         return next((one for one in self.subresources if one.name == name), None)
 
 
 def load_kinds(path: Path, cells: Mapping[str, Cell]) -> Sequence[Resource]:
-    """Read a file of kinds; ``cells`` has those of columns that name one."""
+    """Load a file of kinds; ``cells`` are the cells that its columns may name."""
     return [_kind(entry, cells) for entry in json.loads(path.read_bytes())]
 
 
@@ -117,7 +117,7 @@ def _subresource(entry: dict[str, Any], cells: Mapping[str, Cell]) -> Subresourc
 
 
 def _column(entry: str | dict[str, Any], cells: Mapping[str, Cell]) -> Column:
-    """Return a column: ``name``, ``age``, or what shows a value, a number of entries or a cell."""
+    """Return a column: ``name``, ``age``, or one that shows a value, a number or a cell."""
     if isinstance(entry, str):
         return _SHARED_COLUMNS[entry]
     given = dict(entry)
@@ -147,14 +147,14 @@ SERVICES = _BY_NAME["services"]
 SERVICE_ACCOUNTS = _BY_NAME["serviceaccounts"]
 
 MAKE_PODS = frozenset(kind for kind in RESOURCES if kind.group in ("apps", "batch"))
-"""The kinds of which controllers make pods, of which there are none here."""
+"""The kinds whose controllers, which the lab does not have, create pods."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a path names: all objects of a kind, those of a namespace, or one of them.
+    """The target of a path: all objects of a kind, those of a namespace, or one of them.
 
-    ``rest`` is what follows a subresource, as it was sent, with its first slash.
+    ``rest`` is the path after a subresource, as it was sent, with its leading slash.
     """
 
     kind: Resource
@@ -165,13 +165,13 @@ class Target:
 
 
 class Routes:
-    """Finds targets among ``kinds``."""
+    """Parses paths into targets of ``kinds``."""
 
     def __init__(self, kinds: Iterable[Resource]) -> None:
         self._kinds = {(kind.group, kind.version, kind.plural): kind for kind in kinds}
 
     def find(self, path: str) -> Target | None:
-        """Find the target of a path, percent-encoded as it was sent; ``None`` when it has none."""
+        """Return the target of a path, percent-encoded as it was sent, or ``None``."""
         match path.split("/"):
             case ["", "api", version, *segments] if segments:
                 return self._find("", version, segments)
@@ -183,7 +183,7 @@ class Routes:
         namespace = None
         if segments[0] == "namespaces" and len(segments) > 2:
             inside = self._kinds.get((group, version, unquote(segments[2])))
-            # What else follows the name of a namespace are its own subresources.
+            # Other segments after the name of a namespace are its own subresources.
             if inside is not None and inside.namespaced:
                 namespace, segments = unquote(segments[1]), segments[2:]
         kind = self._kinds.get((group, version, unquote(segments[0])))

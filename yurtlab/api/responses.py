@@ -1,4 +1,4 @@
-"""Answers as kube-apiserver sends them, for ``kubectl get`` as ``metav1.Table``."""
+"""Responses in kube-apiserver's form; for ``kubectl get`` a ``metav1.Table``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def table(
     metadata: Object | None = None,
     headers: bool = True,
 ) -> Object:
-    """Make a table of ``objects`` at the time ``now``, in seconds since 1970."""
+    """Return a table of ``objects`` at the time ``now``, in seconds since 1970."""
     return {
         "kind": "Table",
         "apiVersion": f"meta.k8s.io/{form.version}",
@@ -75,7 +75,7 @@ def in_form(
     rows: Iterable[Object] | None = None,
     headers: bool = True,
 ) -> Object:
-    """Return an object in the form that a client accepts; ``rows`` are others for its table."""
+    """Return an object in the form that a client accepts; ``rows`` replace it in a table."""
     if form.transform == "Table":
         shown = [one] if rows is None else rows
         metadata = {"resourceVersion": one["metadata"].get("resourceVersion", "")}
@@ -85,7 +85,7 @@ def in_form(
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Objects, which are to be read only, and the ``ListMeta`` of the list that they are of."""
+    """Read-only objects, and the ``ListMeta`` of their list."""
 
     objects: list[Object]
     metadata: Mapping[str, object]
@@ -108,7 +108,7 @@ class Page:
 
 
 class Responder:
-    """Sends answers; ``clock`` tells the date."""
+    """Sends responses; ``clock`` is for their dates."""
 
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
@@ -121,7 +121,7 @@ class Responder:
         status: int = 200,
         warnings: Sequence[str] = (),
     ) -> None:
-        """Send a whole answer."""
+        """Send a complete response."""
         fields: list[tuple[bytes, bytes]] = [
             *type_field(media_type),
             (b"Cache-Control", b"no-cache, private"),
@@ -131,7 +131,7 @@ class Responder:
         exchange.respond(status, fields, body)
 
     def send_text(self, exchange: IExchange, text: str) -> None:
-        """Send a text for people and probes."""
+        """Send plain text, for people and probes."""
         self.send(exchange, text.encode(), "text/plain; charset=utf-8")
 
     def send_content(self, exchange: IExchange, content: object) -> None:
@@ -139,7 +139,7 @@ class Responder:
         self.send(exchange, encode_json(content) + b"\n")
 
     def send_error(self, exchange: IExchange, error: ApiError) -> None:
-        """Send an error as a ``Status``; after the response has begun it is broken off instead."""
+        """Send an error as a ``Status``; if the response has begun, abort it instead."""
         if exchange.head_sent:
             exchange.abort()
         else:
@@ -165,7 +165,7 @@ class Responder:
 
 
 def deleted_status(kind: Resource, one: Object) -> Object:
-    """Make the ``Status`` that answers a deletion after which the object is gone."""
+    """Return the ``Status`` in response to a deletion that removed the object."""
     metadata = one["metadata"]
     details = {"name": metadata["name"], "group": kind.group, "kind": kind.plural}
     details["uid"] = metadata["uid"]
@@ -179,7 +179,7 @@ def deleted_status(kind: Resource, one: Object) -> Object:
 
 
 def _warning(text: str) -> bytes:
-    """Write a Warning field (RFC 7234 section 5.5) with the code 299, as KEP-1693 has it."""
+    """Return a Warning field (RFC 7234 section 5.5) with the code 299, as in KEP-1693."""
     printable = "".join(one if one.isprintable() else " " for one in text)
     quoted = printable.replace("\\", "\\\\").replace('"', '\\"')
     return f'299 - "{quoted}"'.encode("ascii", "backslashreplace")

@@ -1,4 +1,4 @@
-"""Requests for objects: what method, path and query mean, done and answered."""
+"""Requests for objects: dispatches by method, path and query, and responds."""
 
 from __future__ import annotations
 
@@ -46,22 +46,22 @@ from yurttunnel.http.interfaces import IExchange
 from yurttunnel.http.request_body import BodyTooLarge, read_body
 
 WATCH_SECONDS = 1800.0
-"""How long a watch lasts at least that says nothing itself; at most twice as long
+"""The minimum duration of a watch without a timeout of its own; the maximum is twice as long
 (``--min-request-timeout`` of kube-apiserver)."""
 
 _OF_ONE = {"GET": "get", "HEAD": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _OF_ALL = {"GET": "list", "HEAD": "list", "POST": "create", "DELETE": "deletecollection"}
 _OF_A_SUBRESOURCE = {**_OF_ONE, "POST": "create"}
 
-# What is written as part of the object; other subresources are served elsewhere.
+# The subresources that are stored with the object; others are served elsewhere.
 _STORED = (None, "status", "approval")
 
-# Kinds whose deletion is answered with the object (ReturnDeletedObject in pkg/registry).
+# Kinds whose deletion responds with the object (ReturnDeletedObject in pkg/registry).
 _TOLD_WHEN_DELETED = (PODS, NAMESPACES)
 
 _WRITES = ("create", "update", "patch")
 
-# What clients may ask for, and what they are told to do instead.
+# Requests that are not supported, and the alternatives in the error message.
 _NOT_SERVED: dict[tuple[Resource, str | None], str] = {
     (PODS, "ephemeralcontainers"): "a node of it has no images to debug with; use kubectl exec",
     (PODS, "proxy"): "it has no way of its own to the ports of pods; use kubectl port-forward",
@@ -71,25 +71,25 @@ _NOT_SERVED: dict[tuple[Resource, str | None], str] = {
 
 
 Write = Callable[[Target, Object, WriteOptions, User], Written]
-"""Writes what the body of a request has; raises ``ApiError``."""
+"""Writes the object in the body of a request; raises ``ApiError``."""
 
 ListPage = Callable[[Store, Target, Query], Page]
-"""Returns what a list asks for; raises ``ApiError``."""
+"""Returns the page of objects that a list request selects; raises ``ApiError``."""
 
 
 def whole_list(store: Store, target: Target, query: Query) -> Page:
-    """Return all that is selected as it is now, however little of it a client wants at once."""
+    """Return all selected objects, whatever ``limit`` the client requests."""
     selector = selection(target.kind, query)
     selected = [one for one in store.view(target.kind, target.namespace) if selector(one)]
     return Page(selected, {"resourceVersion": str(store.version)})
 
 
 class Rest:
-    """Answers requests for objects in ``store``.
+    """Responds to requests for objects in ``store``.
 
-    Nobody may write objects of the kinds ``without_controllers``: nothing would come of them.
-    ``questions`` are asked by creating objects of a kind, or of a subresource, that is not stored.
-    ``list_page`` decides how much of a list is given.
+    Objects of the kinds ``without_controllers`` cannot be written: nothing would act on them.
+    ``questions`` are queries made by creating an object, of a kind or subresource, which is not
+    stored. ``list_page`` selects the objects for a list request.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Rest:
     async def answer(
         self, exchange: IExchange, target: Target, query: Query, raw_query: str, user: User
     ) -> None:
-        """Answer a request of ``user`` for ``target``; raises ``ApiError``."""
+        """Respond to a request of ``user`` for ``target``; raise ``ApiError``."""
         verb = _verb(exchange.head.method.decode("ascii"), target)
         if target.kind in self._without_controllers and verb in _WRITES:
             raise errors.not_in_demonstration(
@@ -235,7 +235,7 @@ class Rest:
 
 
 def _verb(method: str, target: Target) -> str:
-    """Return what a method means for a target; MethodNotAllowed when it means nothing."""
+    """Return the verb of a method for a target; raise MethodNotAllowed if there is none."""
     kind = target.kind
     if target.subresource is not None:
         subresource = kind.subresource(target.subresource)
@@ -260,7 +260,7 @@ async def _delete_options(exchange: IExchange, query: Query) -> DeleteOptions:
 
 
 async def _body(exchange: IExchange) -> tuple[str, bytes]:
-    """Read the whole body, with its media type; raises RequestEntityTooLarge."""
+    """Read the whole body, with its media type; raise RequestEntityTooLarge."""
     try:
         data = await read_body(exchange, MAX_BODY_BYTES)
     except BodyTooLarge:

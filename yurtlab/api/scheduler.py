@@ -1,4 +1,4 @@
-"""Binds pods to nodes: to the one that may run them and has the fewest."""
+"""Binds pods to nodes: each to the suitable node with the fewest pods."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _COMPONENT = "default-scheduler"
 
 
 class Scheduler:
-    """Binds every pod of ``store`` without a node as soon as there is a node for it.
+    """Binds every pod of ``store`` without a node as soon as there is a suitable node.
 
-    A node is for a pod when it is not cordoned, has the labels of the pod's ``nodeSelector``, and
-    has no taint, NoSchedule or NoExecute, that the pod does not tolerate. Taints that come later
-    evict nobody. A pod without a node says why in its condition PodScheduled and, whenever that
-    changes, by an event.
+    A node is suitable if it is not cordoned, has the labels of the pod's ``nodeSelector``, and has
+    no taint, NoSchedule or NoExecute, that the pod does not tolerate. Later taints evict no pods.
+    An unschedulable pod has the reason in its condition PodScheduled, and in an event whenever it
+    changes.
     """
 
     def __init__(self, clock: IReactorTime, store: Store) -> None:
@@ -33,13 +33,13 @@ class Scheduler:
         ]
 
     def stop(self) -> None:
-        """Bind nothing any more."""
+        """Stop binding pods."""
         for unsubscribe in self._unsubscribe:
             unsubscribe()
 
     def _pod_changed(self, event: Event) -> None:
         if event.type != DELETED and _waits(event.object):
-            # It may have changed again since.
+            # The pod may have changed again since.
             metadata = event.object["metadata"]
             pods = self._store.list(PODS, metadata["namespace"])
             self._bind([one for one in pods if one["metadata"]["uid"] == metadata["uid"]])
@@ -69,7 +69,7 @@ class Scheduler:
         self._set_scheduled(bound, {"status": "True"})
 
     def _leave(self, pod: Object, message: str) -> None:
-        """Report why ``pod`` has no node, unless that is known."""
+        """Report why ``pod`` has no node, unless that was reported."""
         fields = {"status": "False", "reason": "Unschedulable", "message": message}
         conditions = (pod.get("status") or {}).get("conditions") or ()
         if any(fields.items() <= one.items() for one in conditions):
@@ -93,7 +93,7 @@ def _waits(pod: Object) -> bool:
 
 
 def _problem(node: Object, pod: Object) -> str:
-    """Return why ``node`` is not for ``pod``, as kube-scheduler's plugins put it; "" if it is.
+    """Return why ``node`` does not fit ``pod``, in kube-scheduler's words; empty if it fits.
 
     They are in pkg/scheduler/framework/plugins: nodeunschedulable, tainttoleration, nodeaffinity.
     """
@@ -114,7 +114,7 @@ def _problem(node: Object, pod: Object) -> str:
 
 
 def _tolerates(toleration: Object, taint: Object) -> bool:
-    """Match as ``Toleration.ToleratesTaint`` of k8s.io/api core/v1: what is not said is for all."""
+    """Match like ``Toleration.ToleratesTaint`` of k8s.io/api core/v1: unset fields match all."""
     if toleration.get("effect") not in (None, "", taint["effect"]):
         return False
     if toleration.get("key") not in (None, "", taint.get("key")):
@@ -125,7 +125,7 @@ def _tolerates(toleration: Object, taint: Object) -> bool:
 
 
 def _no_node(problems: Iterable[str]) -> str:
-    """Write what is wrong with all nodes as kube-scheduler's ``FitError`` does."""
+    """Format the problems of all nodes as kube-scheduler's ``FitError`` does."""
     counted = Counter(problems)
     if not counted:
         return "no nodes available to schedule pods"

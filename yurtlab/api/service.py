@@ -1,6 +1,6 @@
-"""The API as an HTTP application, put together from its parts: every request finds its answer here.
+"""The API as an HTTP application: it dispatches every request to its parts.
 
-To clients it is what kube-apiserver is.
+To clients it behaves like kube-apiserver.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ _CERTIFICATES, _MASTERS_ONLY = Certificates(), MastersOnly()
 class KubernetesAPI:
     """A Kubernetes API with its objects in ``store``.
 
-    It answers the requests that an ``HTTPFactory`` receives: documents by itself, others by its
-    parts. ``connections`` gets connections to nodes. ``documents`` are those of the ``kinds``.
+    It handles the requests of an ``HTTPFactory``. ``connections`` connects to nodes. ``documents``
+    are those of the ``kinds``.
 
-    Who asks, and whether they may, is for ``authenticator`` and ``authorizer`` to say. Objects of
-    the kinds ``without_controllers`` are not for anybody to write. ``strategies`` are those of
-    kinds that are more than stored, and ``questions`` are asked by creating an object: of a kind,
-    or of one of its subresources. ``list_page`` decides how much of a list is given.
+    ``authenticator`` and ``authorizer`` authenticate and authorize requests. Objects of the kinds
+    ``without_controllers`` cannot be written. ``strategies`` are those of kinds with special rules.
+    ``questions`` are queries made by creating an object, of a kind or of one of its subresources.
+    ``list_page`` selects the objects for a list request.
     """
 
     _log = Logger()
@@ -124,7 +124,7 @@ class KubernetesAPI:
         _ = answering.addErrback(self._failed, exchange)
 
     async def _answer(self, exchange: IExchange, path: str, query: str) -> None:
-        # Some clients write a slash behind the names of documents.
+        # Some clients append a slash to the names of documents.
         document = path.rstrip("/")
         user = self._authenticator.authenticate(exchange)
         if user is None and not is_public(document):
@@ -187,7 +187,7 @@ class KubernetesAPI:
             self._responder.send_error(exchange, errors.ApiError(500, "InternalError", text))
 
     def stop(self) -> None:
-        """End what goes on, watches and timers; all else ends with its connection."""
+        """Stop watches and timers; all else ends with its connection."""
         self._rest.stop()
         self._scheduler.stop()
         self._namespaces.stop()

@@ -1,10 +1,10 @@
-"""The objects of the API, in memory, with their versions and the history that watches read.
+"""The objects of the API, in memory, with their versions and the history for watches.
 
-The store knows what all kinds have in common: names, versions, the metadata that only a server
-may set, conflicts. What is allowed for one kind is decided before it is called.
+The store handles what all kinds have in common: names, versions, the metadata that only a server
+may set, conflicts. The rules of a single kind are applied before it is called.
 
-Everything runs in the reactor's thread and no method waits, so that a caller which reads an
-object and writes it back at once has not been overtaken.
+Everything runs in the reactor's thread and no method waits, so a caller that reads an object and
+writes it back immediately cannot conflict with another.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from yurtlab.api.resources import Resource
 from yurttunnel.ops.clocks import timestamp
 
 Object = dict[str, Any]
-"""An object of the API as JSON has it."""
+"""An object of the API, as decoded from JSON."""
 
 ADDED = "ADDED"
 MODIFIED = "MODIFIED"
 DELETED = "DELETED"
 
 MAX_OBJECTS = 50_000
-"""How many objects of one kind there can be: enough for what large clusters are tried with."""
+"""The maximum number of objects of a kind: enough for tests with large clusters."""
 
 _Key = tuple[str, str]
 _Objects = list[Object]
@@ -73,7 +73,7 @@ class Event:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Watcher:
-    """Whom to tell of changes after the version ``known``."""
+    """A callback for changes after the version ``known``."""
 
     callback: Callable[[Event], object]
     known: int
@@ -82,19 +82,19 @@ class _Watcher:
 class Store:
     """All objects.
 
-    Bodies are copied as they go in and as they come out: what callers do with theirs changes
-    nothing here. ``namespace`` is ``None`` (or empty) for kinds that are not in one, and for a
-    list of all namespaces. All methods raise :class:`ApiError`.
+    Bodies are copied on the way in and out: later changes by a caller do not affect the store.
+    ``namespace`` is ``None`` (or empty) for kinds that are not namespaced, and for a list of all
+    namespaces. All methods raise :class:`ApiError`.
 
-    ``history`` is how many changes are kept for watches that begin in the past.
+    ``history`` is the number of changes to keep for watches that begin in the past.
     """
 
     _log = Logger()
 
     def __init__(self, clock: IReactorTime, history: int = 1000) -> None:
         self._clock = clock
-        # Versions of an earlier run are lower, so that a client which comes back with one is told
-        # that it has expired, instead of missing changes.
+        # Higher than the versions of an earlier run, so that a client which resumes from one gets
+        # Expired, instead of missing changes.
         self._version = int(clock.seconds() * 1000)
         self._objects: dict[Resource, dict[_Key, Object]] = {}
         self._history: deque[Event] = deque(maxlen=history)
@@ -105,31 +105,31 @@ class Store:
 
     @property
     def version(self) -> int:
-        """The ``resourceVersion`` of the last change of anything."""
+        """The ``resourceVersion`` of the last change of any object."""
         return self._version
 
     def get(self, kind: Resource, namespace: str | None, name: str) -> Object:
-        """Return an object; NotFound when there is none."""
+        """Return an object; raise NotFound if it does not exist."""
         return copy.deepcopy(self._stored(kind, namespace, name))
 
     def find(self, kind: Resource, namespace: str | None, name: str) -> Object | None:
-        """Return an object; ``None`` when there is none."""
+        """Return an object, or ``None`` if it does not exist."""
         return copy.deepcopy(self._objects.get(kind, {}).get((namespace or "", name)))
 
     def list(self, kind: Resource, namespace: str | None = None) -> _Objects:
-        """Return the objects of a namespace, or all, in the order of namespaces and names."""
+        """Return the objects of a namespace, or all, sorted by namespace and name."""
         return [copy.deepcopy(one) for one in self._in_order(kind, namespace)]
 
     def view(self, kind: Resource, namespace: str | None = None) -> _Objects:
-        """Return the objects of a namespace, or all, which are to be read only."""
+        """Return the objects of a namespace, or all, without copying: they are read-only."""
         return list(self._in_order(kind, namespace))
 
     def create(
         self, kind: Resource, namespace: str | None, body: Object, dry_run: bool = False
     ) -> Object:
-        """Add an object and return it as stored; AlreadyExists when the name is taken.
+        """Add an object and return it as stored; raise AlreadyExists if the name is taken.
 
-        Without a name, one is made from ``generateName``. A ``dry_run`` does everything but
+        Without a name, one is generated from ``generateName``. A ``dry_run`` does everything but
         store it.
         """
         created = _copy_as(kind, body)
@@ -164,11 +164,11 @@ class Store:
         subresource: str | None = None,
         dry_run: bool = False,
     ) -> Object:
-        """Write an object that is there and return it as stored.
+        """Replace an existing object and return it as stored.
 
-        With a ``resourceVersion`` in ``body`` it is a Conflict when the stored one is another.
-        Where the kind has a status, only a ``subresource`` changes it, and that changes nothing
-        else. Writing what is there already is no change.
+        A ``resourceVersion`` in ``body`` that differs from the stored one is a Conflict.
+        If the kind has a status, only a ``subresource`` changes it, and that changes nothing
+        else. Writing identical content is no change.
         """
         current = self._stored(kind, namespace, name)
         self._check_preconditions(kind, current, body)
@@ -187,13 +187,13 @@ class Store:
     def update_status(
         self, kind: Resource, namespace: str | None, name: str, status: Object
     ) -> Object:
-        """Write the whole status of an object, whatever its version, and return it as stored."""
+        """Replace the status of an object, whatever its version, and return it as stored."""
         return self.replace(kind, namespace, name, {"status": status}, "status")
 
     def mark_deleted(
         self, kind: Resource, namespace: str | None, name: str, grace: int, dry_run: bool = False
     ) -> Object:
-        """Ask for an object's end in ``grace`` seconds; whoever runs it removes it.
+        """Mark an object for deletion in ``grace`` seconds; the component that runs it removes it.
 
         A later request can only shorten the time.
         """
@@ -206,9 +206,9 @@ class Store:
         return self._update(kind, current, updated, dry_run)
 
     def adopt(self, kind: Resource, body: Object) -> None:
-        """Take an object as another API has it, with its metadata but the version, or replace it.
+        """Add or replace an object from another API, with its metadata except for the version.
 
-        What is there already in the same way is no change.
+        Writing identical content is no change.
         """
         adopted = _copy_as(kind, body)
         metadata = adopted["metadata"]
@@ -223,7 +223,7 @@ class Store:
     def remove(
         self, kind: Resource, namespace: str | None, name: str, dry_run: bool = False
     ) -> Object:
-        """Remove an object for good and give what it was; NotFound when there is none."""
+        """Remove an object and return it; raise NotFound if it does not exist."""
         current = self._stored(kind, namespace, name)
         removed = copy.deepcopy(current)
         if not dry_run:
@@ -233,10 +233,10 @@ class Store:
     def watch(
         self, kind: Resource, callback: Callable[[str, Object], object]
     ) -> Callable[[], None]:
-        """Have ``callback(type, object)`` called for each change; the result ends that.
+        """Call ``callback(type, object)`` for each change; the returned function stops that.
 
-        It begins with ADDED for all that is there, before this returns. Changes that a callback
-        makes are told after the one that it is called for. What a callback raises is logged.
+        First, before this returns, it is called with ADDED for each existing object. Changes that a
+        callback makes are delivered after the current one. Exceptions of a callback are logged.
         """
         version = self._version
         for one in self.list(kind):
@@ -248,9 +248,9 @@ class Store:
     def follow(
         self, kind: Resource, callback: Callable[[Event], object], since: int | None = None
     ) -> Callable[[], None]:
-        """Have ``callback`` called for each change of ``kind`` from now on, or ``since`` a version.
+        """Call ``callback`` for each change of ``kind`` from now on, or ``since`` a version.
 
-        Past changes are told before this returns. Expired when they are no longer known.
+        Past changes are delivered before this returns. Raises Expired if they are not kept.
         """
         for event in self._events_since(kind, since):
             callback(event)
@@ -288,7 +288,7 @@ class Store:
     def _make_room(self, kind: Resource, name: str) -> None:
         objects = self._objects[kind]
         if kind.keep_at_most is not None and len(objects) >= kind.keep_at_most:
-            # Objects are replaced in place: the first is the oldest.
+            # Objects are replaced in place, so the first is the oldest.
             namespace, oldest = next(iter(objects))
             self.remove(kind, namespace, oldest)
         elif len(objects) >= MAX_OBJECTS:
@@ -332,7 +332,7 @@ class Store:
         self._deliver()
 
     def _deliver(self) -> None:
-        """Notify everybody each change before the next one, also when they make changes."""
+        """Deliver each change to all watchers before the next one, also if callbacks make some."""
         if self._delivering:
             return
         self._delivering = True
@@ -345,13 +345,13 @@ class Store:
     def _tell(self, event: Event) -> None:
         watchers = self._watchers.get(event.kind, [])
         for watcher in tuple(watchers):
-            # One before it may have ended it, and it may have begun after the change.
+            # An earlier callback may have stopped it, and it may have begun after the change.
             if watcher not in watchers or event.version <= watcher.known:
                 continue
             try:
                 watcher.callback(event)
             except Exception:
-                # The other watchers are told all the same.
+                # The other watchers still get the change.
                 self._log.failure("a watcher of {plural} failed", plural=event.kind.plural)
 
     def _events_since(self, kind: Resource, since: int | None) -> _Events:
@@ -363,7 +363,7 @@ class Store:
 
 
 def _copy_as(kind: Resource, body: Object) -> Object:
-    """Copy ``body`` with the fields in the usual order, without what is not kept."""
+    """Copy ``body`` with the fields in the usual order, without those that are not stored."""
     rest = {key: value for key, value in body.items() if key not in ("kind", "apiVersion")}
     metadata = rest.pop("metadata", None) or {}
     ours = {key: value for key, value in metadata.items() if key != "managedFields"}

@@ -1,7 +1,7 @@
-"""What the API does with the objects of a kind before it stores them.
+"""Strategies: how the API prepares and validates the objects of a kind before storing them.
 
-Kubernetes calls this a strategy (pkg/registry): defaults, validation, and how objects end. Here
-is what applies to most kinds.
+As in Kubernetes (pkg/registry), a strategy has defaults, validation, and the rules of deletion.
+This one applies to most kinds.
 """
 
 from __future__ import annotations
@@ -15,58 +15,58 @@ from yurtlab.api.store import Object
 
 
 class Strategy:
-    """The strategy of kinds without a particular one.
+    """The strategy of kinds without their own.
 
-    Bodies have the structure of their kind, ``metadata`` included. They belong to the strategy,
-    which fills them in place; what is ``current`` is to be read only.
+    Bodies have the structure of their kind, including ``metadata``. The strategy owns them and
+    changes them in place; ``current`` is read-only.
     """
 
     name_rule: names.NameRule = staticmethod(names.dns_subdomain)
 
     def set_defaults(self, body: Object) -> None:
-        """Fill in what a new or a changed object does not say."""
+        """Set the defaults of a new or changed object."""
 
     def prepare_for_create(self, body: Object, user: User | None = None) -> None:
-        """Set what a client cannot decide, and defaults; ``user`` asks, or the API itself."""
+        """Set defaults and the fields that clients cannot; ``user`` is ``None`` for the API."""
         self.set_defaults(body)
 
     def admit(self, body: Object, user: User) -> None:
-        """Refuse a new object, which is valid, that ``user`` may not create."""
+        """Reject a new object, which is valid, that ``user`` may not create."""
 
     def validate(self, body: Object) -> list[Cause]:
-        """Return what is wrong with a new object."""
+        """Return the errors in a new object."""
         return names.validate_metadata(body["metadata"], self.name_rule)
 
     def prepare_for_update(self, body: Object, current: Object) -> None:
-        """Set what a client cannot decide, and defaults."""
+        """Set defaults and the fields that clients cannot."""
         self.set_defaults(body)
 
     def validate_update(self, body: Object, current: Object) -> list[Cause]:
-        """Return what is wrong with a change."""
+        """Return the errors in a change."""
         return names.validate_labels(body["metadata"])
 
     def prepare_subresource(self, subresource: str, body: Object, current: Object) -> None:
-        """Set what a client cannot decide when it writes the status or the like."""
+        """Set the fields that clients cannot, when they write a subresource."""
 
     def validate_subresource(self, subresource: str, body: Object, current: Object) -> list[Cause]:
-        """Return what is wrong with a change of the status or the like."""
+        """Return the errors in a change of a subresource."""
         return []
 
     def admit_subresource(
         self, subresource: str, body: Object, current: Object, user: User
     ) -> None:
-        """Refuse a change of the status or the like that ``user`` may not make."""
+        """Reject a change of a subresource that ``user`` may not make."""
 
     def grace_period(self, current: Object, requested: int | None) -> int:
-        """Return the seconds that an object has for its end; 0 removes it at once.
+        """Return the grace period of a deletion in seconds; 0 removes the object at once.
 
-        With more, it is marked, and whoever runs it removes it.
+        Otherwise it is marked as deleted, and the component that runs it removes it.
         """
         return 0
 
 
 class SecretStrategy(Strategy):
-    """Secrets: ``stringData`` is a way to write ``data``."""
+    """The strategy of secrets: ``stringData`` is a convenient form of ``data``."""
 
     def set_defaults(self, body: Object) -> None:
         """Move ``stringData`` into ``data``."""
@@ -81,25 +81,25 @@ WITH_NODE_PORTS = ("NodePort", "LoadBalancer")
 
 
 class ServiceStrategy(Strategy):
-    """Services: nothing routes to them, so they get neither addresses nor ports on nodes.
+    """The strategy of services: nothing routes to them, so they get no addresses or node ports.
 
-    They are good for ``kubectl port-forward service/NAME``, which finds a pod and its port.
+    They are useful for ``kubectl port-forward service/NAME``, which finds a pod and its port.
     """
 
     name_rule = staticmethod(names.service_name)
 
     def set_defaults(self, body: Object) -> None:
-        """Fill in defaults (pkg/apis/core/v1/defaults.go of Kubernetes)."""
+        """Set defaults (pkg/apis/core/v1/defaults.go of Kubernetes)."""
         set_service_defaults(body.setdefault("spec", {}))
 
     def prepare_for_create(self, body: Object, user: User | None = None) -> None:
-        """Fill in defaults and the first status."""
+        """Set defaults and the initial status."""
         super().prepare_for_create(body, user)
         body["status"] = {"loadBalancer": {}}
 
 
 def set_service_defaults(spec: Object) -> None:
-    """Fill in what the specification of a service does not say."""
+    """Set the defaults of a service's specification."""
     spec.setdefault("type", "ClusterIP")
     spec.setdefault("sessionAffinity", "None")
     if spec["type"] != "ExternalName":

@@ -1,7 +1,7 @@
-"""Watches: a response that goes on and on, with a line for each change.
+"""Watches: a streaming response with a line for each change.
 
-A client that does not read is not buffered for without end: after :data:`MAX_QUEUED_BYTES` its
-watch is broken off, and it comes back for a new list.
+The buffer for a client that does not read is limited: beyond :data:`MAX_QUEUED_BYTES` its watch is
+aborted, and the client lists again.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from yurtlab.timers import cancel
 from yurttunnel.http.interfaces import ExchangeFailed, IExchange
 
 MAX_QUEUED_BYTES = 8 * 1024 * 1024
-"""How much of changes waits for a client to read, beside what was there at the beginning."""
+"""The limit of buffered changes for a client, besides the initial objects."""
 
 BOOKMARK_SECONDS = 60.0
-"""How often a client that asks for bookmarks gets one, as kube-apiserver does it."""
+"""The interval of bookmarks for a client that requests them, as in kube-apiserver."""
 
 _BOOKMARK = "BOOKMARK"
 _ERROR = "ERROR"
@@ -36,10 +36,10 @@ _INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
 @dataclass(frozen=True, slots=True)
 class WatchRequest:
-    """What is watched, and how it is told.
+    """The objects to watch, and the form of the events.
 
-    ``since`` is the version after which changes are told; with ``None`` all that is there comes
-    first as ADDED, and with ``initial_bookmark`` a bookmark behind it. ``timeout`` is in seconds.
+    ``since`` is the version after which changes are sent. With ``None`` all existing objects are
+    sent first as ADDED, and with ``initial_bookmark`` then a bookmark. ``timeout`` is in seconds.
     """
 
     kind: Resource
@@ -54,7 +54,7 @@ class WatchRequest:
 
 @implementer(IPushProducer)
 class Watch:
-    """One watch, which ends when its time is over, its client leaves or :meth:`stop` is called."""
+    """A watch, which ends after its timeout, when its client disconnects, or by :meth:`stop`."""
 
     def __init__(
         self, clock: IReactorTime, store: Store, exchange: IExchange, request: WatchRequest
@@ -74,7 +74,7 @@ class Watch:
         self._bookmark: IDelayedCall | None = None
 
     def start(self) -> None:
-        """Begin the response; when changes since the version are not known, it says so and ends."""
+        """Begin the response; if changes since the version are lost, send that error and end."""
         request, store = self._request, self._store
         initial = [] if request.since is not None else store.view(request.kind, request.namespace)
         self._exchange.send_head(200, type_field(JSON))
@@ -84,7 +84,7 @@ class Watch:
         try:
             self._unsubscribe = store.follow(request.kind, past.append, request.since)
         except ApiError as error:
-            # As kube-apiserver does it: once a watch is authorized, all errors are events.
+            # As in kube-apiserver: once a watch is authorized, all errors are events.
             self._send_line({"type": _ERROR, "object": error.as_status()})
             self.stop()
             return
@@ -104,7 +104,7 @@ class Watch:
     # -- changes -------------------------------------------------------------------------------
 
     def _changed(self, event: Event) -> None:
-        """Send what a change is among the objects that are watched: some begin to be selected."""
+        """Send a change as the selector sees it: an object may begin or cease to be selected."""
         was = event.previous is not None and self._selects(event.previous)
         is_now = event.type != DELETED and self._selects(event.object)
         if is_now:
@@ -149,7 +149,7 @@ class Watch:
     # -- the client ----------------------------------------------------------------------------
 
     def pauseProducing(self) -> None:
-        """Keep changes back: the client has enough to read."""
+        """Hold changes back: the client does not keep up."""
         self._paused = True
 
     def resumeProducing(self) -> None:
@@ -173,7 +173,7 @@ class Watch:
         self._plan_bookmark()
 
     def stop(self) -> None:
-        """End the watch now; the client sees a response that is complete."""
+        """End the watch now, with a complete response."""
         if self._ended:
             return
         self._end()

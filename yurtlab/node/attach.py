@@ -1,4 +1,4 @@
-"""Attach: clients at the standard input and output of a container's own process."""
+"""Attach: clients of the standard input and output of a container's own process."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from yurtlab.node.processes import Process
 from yurtlab.timers import cancel
 
 STALL_SECONDS = 30.0
-"""How long a client may take nothing and so hold the process up, before it is sent no more."""
+"""The time for which a client that does not read may pause the process, before it is dropped."""
 
 
 @implementer(IPushProducer)
 class Attachments:
     """All clients that are attached to a container, over all its runs.
 
-    The process waits while one of its clients does not keep up, so that nothing is lost; how long
-    one may hold up process and others is bounded. ``once``: the input ends with the first client
-    that gave some (``stdinOnce``); else it stays open. In a ``terminal`` it ends only when the
-    client says so, since the next may go on in it.
+    The process is paused while one of its clients does not keep up, so that nothing is lost; the
+    time for which one client may pause it is limited. With ``once`` the input ends with the first
+    client that sent some (``stdinOnce``); otherwise it stays open. In a ``terminal`` it ends only
+    when the client ends it, since the next client may continue.
     """
 
     def __init__(self, clock: IReactorTime, once: bool, terminal: bool) -> None:
@@ -34,38 +34,38 @@ class Attachments:
         self._process: Process | None = None
 
     def process_started(self, process: Process) -> None:
-        """A new run has begun."""
+        """Start a new run."""
         self._process = process
         process.register_input(self)
 
     def process_ended(self) -> None:
-        """The run has ended: so does everything that was attached to it."""
+        """End the run, and all clients that are attached to it."""
         self._process = None
         for attachment in tuple(self._attached):
             attachment.finish(success())
 
     def output(self, stream: str, data: bytes) -> None:
-        """Send output of the process to all."""
+        """Send output of the process to all clients."""
         for attachment in tuple(self._attached):
             attachment.output(stream, data)
 
     # What clients do
 
     def add(self, attachment: Attachment) -> bool:
-        """Take in a client; false when there is no process to be attached to any more."""
+        """Add a client; return false if there is no process to attach to."""
         if self._process is None:
             return False
         self._attached.append(attachment)
         return True
 
     def remove(self, attachment: Attachment) -> None:
-        """Forget a client, for which the process may have waited."""
+        """Remove a client, for which the process may have been paused."""
         if attachment in self._attached:
             self._attached.remove(attachment)
             self.balance()
 
     def balance(self) -> None:
-        """Let the process write, or wait, as the clients are."""
+        """Pause or resume the process's output according to its clients."""
         if self._process is None:
             return
         if any(one.paused for one in self._attached):
@@ -79,7 +79,7 @@ class Attachments:
             self._process.write(data)
 
     def input_ended(self, lost: bool) -> None:
-        """A client that gave input has ended it, or, with ``lost``, has gone."""
+        """Handle the end of a client's input; with ``lost`` the client has disconnected."""
         if self._process is not None and self._once and not (lost and self._terminal):
             self._process.end_input()
 
@@ -99,15 +99,15 @@ class Attachments:
             attachment.resume_input()
 
     def stopProducing(self) -> None:
-        """Take what comes and drop it: the process has closed its input."""
+        """Discard the input: the process has closed its end."""
         self.resumeProducing()
 
 
 @implementer(ICommandSession, IPushProducer)
 class Attachment:
-    """One client of attach; ``stdin``: it gives input.
+    """A client of attach; with ``stdin`` it sends input.
 
-    As a producer it is the process's output as far as this client goes.
+    As a producer it stands for the process's output to this client.
     """
 
     def __init__(self, attachments: Attachments, stdin: bool) -> None:
@@ -118,7 +118,7 @@ class Attachment:
         self.paused = False
 
     def client_ready(self, client: ICommandClient) -> None:
-        """Begin to send what the process writes from now on."""
+        """Start sending what the process writes from now on."""
         self._client = client
         if self._attachments.add(self):
             client.register_output(self)
@@ -136,7 +136,7 @@ class Attachment:
         self._attachments.resize(width, height)
 
     def client_lost(self) -> None:
-        """Leave the process to itself and the others."""
+        """Detach from the process, which goes on with the other clients."""
         self._client = None
         self._leave()
         self._end_input(lost=True)
@@ -154,17 +154,17 @@ class Attachment:
             client.finish(status)
 
     def pause_input(self) -> None:
-        """Have the client wait with its input."""
+        """Pause the client's input."""
         if self._client is not None and self._stdin:
             self._client.pauseProducing()
 
     def resume_input(self) -> None:
-        """Have it go on."""
+        """Resume the client's input."""
         if self._client is not None and self._stdin:
             self._client.resumeProducing()
 
     def pauseProducing(self) -> None:
-        """Have the process wait for this client, for some time."""
+        """Pause the process for this client, for a limited time."""
         if not self.paused and self._client is not None:
             self.paused = True
             self._stall = self._attachments.clock.callLater(STALL_SECONDS, self._stalled)

@@ -1,4 +1,4 @@
-"""Exec: a command beside a container's own process, for one client."""
+"""Exec: a command in a container for one client."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from yurtlab.node.processes import Exit, Process, Program, StartFailed
 
 
 def success() -> dict[str, Any]:
-    """Return the status that all is well."""
+    """Return the status of success."""
     return {"metadata": {}, "status": "Success"}
 
 
 def exit_code(code: int) -> dict[str, Any]:
-    """Return the status that a command has ended with ``code``."""
+    """Return the status of a command that exited with ``code``."""
     if code == 0:
         return success()
     return {
@@ -32,7 +32,7 @@ def exit_code(code: int) -> dict[str, Any]:
 
 
 def internal_error(text: str) -> dict[str, Any]:
-    """Return the status that something could not be done."""
+    """Return the status of an internal error."""
     return {
         "metadata": {},
         "status": "Failure",
@@ -44,15 +44,15 @@ def internal_error(text: str) -> dict[str, Any]:
 
 
 LEAVE_SECONDS = 2.0
-"""How long a command may take to end after its client has gone, before it is killed."""
+"""The time for a command to end after its client has disconnected, before it is killed."""
 
 
 @implementer(ICommandSession)
 class Command:
-    """Runs ``program`` for its client, and ends when either does.
+    """Runs ``program`` for its client, until either ends.
 
-    ``over()`` is called once: after the process has ended, or when it could not be started, or
-    when the client left before.
+    ``over()`` is called once: when the process has ended, or could not be started, or when the
+    client disconnected before that.
     """
 
     def __init__(self, reactor: Any, program: Program, over: Callable[[], object]) -> None:
@@ -83,7 +83,7 @@ class Command:
             self._process.end_input()
 
     def resized(self, width: int, height: int) -> None:
-        """Pass the size on; one that comes before the process is that with which it begins."""
+        """Set the terminal's size; before the process has started, set its initial size."""
         if self._process is None:
             self._program = replace(self._program, size=(width, height))
         else:
@@ -101,7 +101,7 @@ class Command:
             self._client.write(stream, data)
 
     def _exited(self, pid: int) -> None:
-        """Kill what a command has left behind whose client has gone; else it may stay."""
+        """Kill the command's leftovers if its client is gone; otherwise they may stay."""
         if self._client is None:
             leftovers.kill_session(pid)
 

@@ -1,7 +1,7 @@
-"""One container of a pod: its process, run after run, and what is to be said of it.
+"""A container of a pod: its process, run after run, and its state.
 
-What a process of this machine cannot have is refused, with what to do about it. Requests and
-limits of resources are the exception: they count for the pod's class, and nothing enforces them.
+What a process of this machine cannot have is rejected, with an alternative. Resource requests and
+limits are an exception: they determine the pod's QoS class, but are not enforced.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from yurtlab.node.logs import ContainerLog
 from yurtlab.node.processes import Exit, Process, Program, StartFailed
 from yurtlab.timers import cancel
 
-# Of the kubelet: MaxContainerBackOff, its first step, and after how long a run it starts anew.
+# The kubelet's MaxContainerBackOff, its first step, and the run time that resets the backoff.
 _FIRST_BACKOFF_SECONDS = 10.0
 _LONGEST_BACKOFF_SECONDS = 300.0
 _BACKOFF_RESET_SECONDS = 600.0
 
-# A ConfigMap that was missing may be there then.
+# A missing ConfigMap may exist at the next attempt.
 _CONFIG_RETRY_SECONDS = 10.0
 
-# What container runtimes say of a program that could not be run.
+# The exit code of container runtimes for a program that could not be started.
 _NOT_STARTED_CODE = 128
 
 _UNSUPPORTED = ("livenessProbe", "readinessProbe", "startupProbe", "lifecycle")
@@ -49,7 +49,7 @@ NO_COMMAND = (
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """It does not run, for now."""
+    """The container does not run at present."""
 
     reason: str
     message: str = ""
@@ -60,7 +60,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """It runs since ``started``, in seconds since 1970."""
+    """The container has run since ``started``, in seconds since 1970."""
 
     started: float
     container_id: str
@@ -68,7 +68,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Terminated:
-    """It has run; times are in seconds since 1970."""
+    """The container has terminated; times are in seconds since 1970."""
 
     exit: Exit
     reason: str
@@ -83,10 +83,10 @@ State = Waiting | Running | Terminated
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a container gets from its pod and the node.
+    """The context of a container from its pod and the node.
 
-    ``pod`` is the pod's object, ``directory`` its own; ``mark`` names node run and pod (see
-    :mod:`yurtlab.node.leftovers`); ``record`` takes events.
+    ``pod`` is the pod's object, ``directory`` its own; ``mark`` identifies the node's run and the
+    pod (see :mod:`yurtlab.node.leftovers`); ``record`` records events.
     """
 
     pod: Object
@@ -99,7 +99,7 @@ class Surroundings:
 class Container:
     """A container by its specification; ``changed()`` is called when its state has changed.
 
-    ``reactor`` is that of its processes. ``first`` is the reason why it does not run at first.
+    ``reactor`` is that of its processes. ``first`` is the initial reason why it does not run.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Container:
 
     @property
     def mark(self) -> str:
-        """What all its processes are marked with, in all runs."""
+        """The mark of all its processes, in all runs."""
         return f"{self._surroundings.mark}/{self.name}/"
 
     def processes(self, found: list[leftovers.Found]) -> list[leftovers.Found]:
@@ -141,23 +141,23 @@ class Container:
 
     @property
     def running(self) -> bool:
-        """Its process runs."""
+        """Whether its process runs."""
         return isinstance(self.state, Running)
 
     @property
     def untried(self) -> bool:
-        """It has not been started yet, nor is it about to be tried again."""
+        """Whether it has not been started yet, and is not waiting for a retry."""
         return self._instance == 0 and self._timer is None
 
     @property
     def ended(self) -> Terminated | None:
-        """How its last run has ended; ``None`` while it runs and before it has."""
+        """The result of its last run; ``None`` while it runs and before the first."""
         return self.state if isinstance(self.state, Terminated) else None
 
     # Runs
 
     def start(self) -> None:
-        """Run it; what goes wrong is in its state."""
+        """Start it; an error is recorded in its state."""
         try:
             program = self._make_program()
             logs = self._surroundings.directory / "logs" / self.name
@@ -181,7 +181,7 @@ class Container:
         self._changed()
 
     def restart(self) -> None:
-        """Run it again: at once after its first end, later after the next ones."""
+        """Restart it: at once after the first exit, then with backoff."""
         ended = self.ended
         if ended is None:
             return
@@ -205,13 +205,13 @@ class Container:
         self._changed()
 
     def stop(self, grace: float) -> None:
-        """End it for good, by force after ``grace`` seconds, and start it no more."""
+        """Terminate it for good, and kill it after ``grace`` seconds."""
         cancel(self._timer)
         if self._process is not None:
             self._record(NORMAL, "Killing", f"Stopping container {self.name}")
             self._process.stop(grace)
         elif self.last is not None and isinstance(self.state, Waiting):
-            # It was to be started again.
+            # It was waiting for a restart.
             self.state = self.last
 
     def remove(self) -> None:
@@ -221,7 +221,7 @@ class Container:
                 log.remove()
 
     def command(self, arguments: Sequence[str], stdin: bool, terminal: bool) -> Program | None:
-        """Make a program that runs beside the container's own; ``None`` when that does not run."""
+        """Return a program to run in the container, or ``None`` if that does not run."""
         own = self._program
         if own is None or not self.running:
             return None
@@ -251,7 +251,7 @@ class Container:
         self.attachments.output(stream, data)
 
     def _exited(self, pid: int) -> None:
-        """Kill what the process has left behind: a container ends with its own process."""
+        """Kill leftovers of the process: a container ends with its own process."""
         leftovers.kill_all(self.mark, pid)
 
     def _ended(self, end: Exit) -> None:
@@ -270,7 +270,7 @@ class Container:
     # What it runs
 
     def _make_program(self) -> Program:
-        """Make its program. Raises :class:`ConfigError`."""
+        """Return its program. Raises :class:`ConfigError`."""
         self._refuse_unsupported()
         surroundings = self._surroundings
         directory = surroundings.directory / "work" / self.name
@@ -313,7 +313,7 @@ class Container:
         self._refuse_another_user()
 
     def _refuse_another_user(self) -> None:
-        """Refuse to run as somebody else than was asked for, above all as root."""
+        """Reject another user than the specified one, above all root."""
         own = os.getuid()
         pod_context = self._surroundings.pod["spec"].get("securityContext") or {}
         context = {**pod_context, **(self.spec.get("securityContext") or {})}
@@ -334,6 +334,6 @@ def _container_id(process: Process) -> str:
 
 
 def _duration(seconds: float) -> str:
-    """Write a whole number of seconds as Go does."""
+    """Format an integer number of seconds as Go does."""
     minutes, rest = divmod(int(seconds), 60)
     return f"{minutes}m{rest}s" if minutes else f"{rest}s"

@@ -1,4 +1,4 @@
-"""The near ends of a process's pipes and of its terminal, as the reactor reads and writes them."""
+"""The node's ends of a process's pipes and terminal, for the reactor."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from twisted.internet.interfaces import IReactorFDSet
 from twisted.internet.main import CONNECTION_DONE, CONNECTION_LOST
 from twisted.python.failure import Failure
 
-# What a pipe of Linux holds: one read empties it.
+# The capacity of a pipe in Linux: one read empties it.
 _READ_BYTES = 64 * 1024
 
 
 class Descriptor(FileDescriptor):
-    """A pipe or a terminal; it owns ``number`` and closes it.
+    """A pipe or a terminal; it owns the descriptor ``number`` and closes it.
 
-    ``received(data)`` gets what is read, ``ended()`` is called once, when the far end has closed
-    it or after ``loseConnection``. Writing never fails: what nobody takes any more is dropped. It
+    ``received(data)`` gets what is read; ``ended()`` is called once, when the other end is closed
+    or after ``loseConnection``. Writing never fails: data without a reader is dropped. It
     buffers what is written, and pauses a registered producer above 64 KiB.
     """
 
@@ -42,7 +42,7 @@ class Descriptor(FileDescriptor):
         self._ended = ended
 
     def fileno(self) -> int:
-        """Return the number for the reactor; -1 after the end."""
+        """Return the number for the reactor; -1 once it is closed."""
         return self._number
 
     def doRead(self) -> Exception | None:
@@ -51,7 +51,7 @@ class Descriptor(FileDescriptor):
         except BlockingIOError:
             return None
         except OSError:
-            # EIO is how a terminal says that no process has it open any longer.
+            # A terminal returns EIO when no process has it open any longer.
             return CONNECTION_LOST
         if not data:
             return CONNECTION_DONE
@@ -69,14 +69,14 @@ class Descriptor(FileDescriptor):
     def connectionLost(self, reason: Failure) -> None:
         if self._number < 0:
             return
-        # The reactor forgets a descriptor by its number: first this, then closing it.
+        # The reactor removes a descriptor by its number: first that, then close it.
         super().connectionLost(reason)
         number, self._number = self._number, -1
         os.close(number)
         self._ended()
 
     def close(self) -> None:
-        """Close it at once, dropping what has not been read or written."""
+        """Close it at once, and drop unread and unwritten data."""
         self.connectionLost(Failure(CONNECTION_DONE))
 
 
@@ -84,31 +84,31 @@ _LARGEST = 0xFFFF
 
 
 class Terminal:
-    """A terminal of which the process has the ``far`` end and the node the ``near`` one.
+    """A terminal: the process has its ``far`` end, and the node the ``near`` one.
 
-    The near end is owned by whoever reads it, until then by this.
+    The near end is owned by its reader, and until then by this object.
     """
 
     def __init__(self) -> None:
         self.near, self.far = pty.openpty()
 
     def take(self) -> None:
-        """Make it the terminal of the session: runs in the new process, which leads one.
+        """Make it the session's controlling terminal; runs in the new process, a session leader.
 
         From then on Ctrl-C and changes of the size reach the foreground process group.
         """
         fcntl.ioctl(self.far, termios.TIOCSCTTY, 0)
 
     def resize(self, width: int, height: int) -> None:
-        """Set the size in characters; the kernel tells the foreground group by SIGWINCH.
+        """Set the size in characters; the kernel notifies the foreground group by SIGWINCH.
 
-        Sizes that no terminal can have are cut to those that it can.
+        Sizes beyond what a terminal supports are clamped.
         """
         columns, rows = (max(0, min(one, _LARGEST)) for one in (width, height))
         fcntl.ioctl(self.near, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def close_far(self) -> None:
-        """Close the node's copy of the far end, so that the end of the process shows."""
+        """Close the node's copy of the far end, so that the end of the process is noticed."""
         os.close(self.far)
 
     def close(self) -> None:

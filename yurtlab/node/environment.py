@@ -1,4 +1,4 @@
-"""The environment and the command line of a container, from what its specification says."""
+"""The environment and the command line of a container, by its specification."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _SUBSCRIPT = re.compile(r"metadata\.(labels|annotations)\['([^']*)'\]")
 
 
 class ConfigError(Exception):
-    """A container that cannot be made; the line says why, as the kubelet does."""
+    """The container's configuration is invalid; the message is the kubelet's."""
 
 
 def expand(text: str, variables: Mapping[str, str]) -> str:
-    """Replace ``$(NAME)`` by its value; names that are not known stay as they are."""
+    """Expand ``$(NAME)``; references to unknown names stay as they are."""
     return _REFERENCE.sub(
         lambda match: "$" if match[1] is None else variables.get(match[1], match[0]), text
     )
 
 
 class Sources:
-    """Where values come from that are not written in the container itself.
+    """The sources of values that are references.
 
-    ``configuration(kind, name)`` gives the "ConfigMap" or "Secret" with that name in the pod's
+    ``configuration(kind, name)`` returns the "ConfigMap" or "Secret" with that name in the pod's
     namespace, or ``None``. ``address`` is that of pod and node.
     """
 
@@ -43,7 +43,7 @@ class Sources:
         self._configuration = configuration
 
     def field(self, path: str) -> str:
-        """Return a ``fieldRef``. Raises :class:`ConfigError`."""
+        """Return the value of a ``fieldRef``. Raises :class:`ConfigError`."""
         metadata, spec = self._pod["metadata"], self._pod["spec"]
         subscript = _SUBSCRIPT.fullmatch(path)
         if subscript is not None:
@@ -64,12 +64,12 @@ class Sources:
         return str(values[path])
 
     def all_of(self, kind: str, source: Object) -> dict[str, str]:
-        """Return everything in a ConfigMap or Secret. Raises :class:`ConfigError`."""
+        """Return all values of a ConfigMap or Secret. Raises :class:`ConfigError`."""
         found = self._find(kind, source)
         return {} if found is None else _contents(kind, found)
 
     def one_of(self, kind: str, source: Object) -> str | None:
-        """Return one value of it; ``None`` when it is optional and not there."""
+        """Return one of its values, or ``None`` if it is optional and missing."""
         found = self._find(kind, source)
         if found is None:
             return None
@@ -90,7 +90,7 @@ class Sources:
 def container_environment(
     container: Object, base: Mapping[str, str], sources: Sources
 ) -> dict[str, str]:
-    """Return all variables: those of ``base`` and of the container. Raises :class:`ConfigError`."""
+    """Return the variables of ``base`` and of the container. Raises :class:`ConfigError`."""
     variables = dict(base)
     for source in container.get("envFrom") or ():
         prefix = source.get("prefix") or ""
@@ -106,7 +106,7 @@ def container_environment(
 
 
 def container_arguments(container: Object, variables: Mapping[str, str]) -> list[str]:
-    """Return command and arguments with their references replaced."""
+    """Return command and arguments with their references expanded."""
     parts = [*(container.get("command") or ()), *(container.get("args") or ())]
     return [expand(part, variables) for part in parts]
 

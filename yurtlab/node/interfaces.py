@@ -1,7 +1,7 @@
-"""The seam between what runs on the node and the ways in which clients stream to it.
+"""The interfaces between what runs on the node and the streaming protocols of clients.
 
 Exec, attach and port-forward reach a kubelet by SPDY/3.1 or by WebSocket, in several versions of
-each. What a process or a local connection has to do with that is these interfaces.
+each. Processes and local connections only depend on these interfaces.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from yurttunnel.tunnel.interfaces import IStream
 
 
 class ICommandClient(IPushProducer):
-    """Whoever runs exec or attach, as seen by the process, whose input it produces.
+    """The client of exec or attach, as the process sees it, whose input it produces.
 
-    What it gives behind ``stopProducing`` is taken and dropped: the process has closed its input,
-    and others wait behind.
+    Input after ``stopProducing`` is read and dropped: the process has closed its input, and other
+    streams must not wait behind it.
     """
 
     def write(stream: str, data: bytes) -> None:
-        """Send output, ``stream`` being "stdout" or "stderr"; dropped if it was not asked for."""
+        """Send output on ``stream``, "stdout" or "stderr"; drop it if it was not requested."""
 
     def register_output(producer: IPushProducer) -> None:
-        """Have the source of the output paused while the client does not keep up."""
+        """Register the source of the output, which is paused while the client does not keep up."""
 
     def finish(status: Mapping[str, Any]) -> None:
         """Send ``status``, a ``metav1.Status``, after all output, and close.
@@ -40,19 +40,19 @@ class ICommandSession(Interface):
     """A process, as seen by a client of exec or attach."""
 
     def client_ready(client: ICommandClient) -> None:
-        """All streams that the client asked for are there: begin."""
+        """Start: all streams that the client requested are open."""
 
     def stdin_received(data: bytes) -> None:
-        """Take input."""
+        """Receive input."""
 
     def stdin_ended() -> None:
-        """The client has closed its input."""
+        """Handle that the client has closed its input."""
 
     def resized(width: int, height: int) -> None:
-        """The client's terminal has this size, in characters; told before ``client_ready``, too."""
+        """Set the size of the client's terminal, in characters; also before ``client_ready``."""
 
     def client_lost() -> None:
-        """The client has gone, before ``finish``."""
+        """Handle that the client has disconnected, before ``finish``."""
 
 
 class IPortForwarder(Interface):
@@ -69,4 +69,4 @@ class IForwardedConnection(Interface):
         """Return the client's side, which is used as a stream of the tunnel."""
 
     def refuse(text: str) -> None:
-        """Notify the client by the error stream why there is no connection, and end it."""
+        """Send the error on the client's error stream, and end the connection."""

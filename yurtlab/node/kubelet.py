@@ -1,6 +1,6 @@
-"""What the node answers: the part of the kubelet's API that kube-apiserver and scrapers use.
+"""The kubelet's API: the part that kube-apiserver and scrapers use.
 
-The paths are those of k8s.io/kubernetes pkg/kubelet/server/server.go. Who may ask is decided where
+The paths are those of k8s.io/kubernetes pkg/kubelet/server/server.go. Authorization happens where
 connections are accepted.
 """
 
@@ -29,7 +29,7 @@ from yurttunnel.http.interfaces import IExchange, IRequestHandler
 from yurttunnel.ops.exposition import CONTENT_TYPE, exposition
 
 MAX_COMMANDS = 250
-"""How many commands (exec) may run at a time."""
+"""The maximum number of concurrent commands (exec)."""
 
 _Answer = Callable[[IExchange, Sequence[str], Query], None]
 
@@ -39,9 +39,9 @@ _JSON = [(b"Content-Type", b"application/json")]
 
 @implementer(IRequestHandler)
 class Kubelet:
-    """Answers requests to the node.
+    """Responds to requests to the node.
 
-    ``find_pod(namespace, name)`` gives a pod of this node, ``list_pods()`` the objects of all.
+    ``find_pod(namespace, name)`` returns a pod of this node, ``list_pods()`` the objects of all.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Kubelet:
     def request_received(self, exchange: IExchange) -> None:
         path, _, text = exchange.head.target.decode("ascii", "replace").partition("?")
         kind, *parts = [unquote(part) for part in path.strip("/").split("/")]
-        # Arguments of commands can be any bytes: those that are no text survive like this.
+        # Arguments of commands can be any bytes: those that are not valid text are preserved.
         query = parse_qs(text, keep_blank_values=True, errors="surrogateescape")
         answer = self._answers.get(kind)
         self._metrics.requests[kind if answer else "other"] += 1
@@ -89,7 +89,7 @@ class Kubelet:
         exchange.respond(200, _TEXT, b"ok")
 
     def _configuration(self, exchange: IExchange, parts: Sequence[str], query: Query) -> None:
-        """Answer with what of a kubelet's configuration is true of this node."""
+        """Respond with the part of a kubelet's configuration that applies to this node."""
         _only_reading(exchange, parts)
         configuration = {
             "kind": "KubeletConfiguration",
@@ -172,7 +172,7 @@ class Kubelet:
         return pod
 
     def _container(self, parts: Sequence[str]) -> tuple[Pod, Container]:
-        """Find what ``NAMESPACE/POD/[UID/]CONTAINER`` means."""
+        """Return the container for ``NAMESPACE/POD/[UID/]CONTAINER``."""
         if len(parts) not in (3, 4):
             raise RequestFailed(404, "the path ends in NAMESPACE/POD/CONTAINER")
         pod = self._pod(parts[0], parts[1], parts[2] if len(parts) == 4 else "")
@@ -190,7 +190,7 @@ def _only_reading(exchange: IExchange, more_parts: Sequence[str] = ()) -> None:
 
 
 def _command_options(query: Query) -> CommandOptions:
-    """Read which streams are wanted, as the API server writes it to a kubelet."""
+    """Return the requested streams, from the API server's parameters for a kubelet."""
     stdin, stdout, stderr, terminal = (
         flag(query, name) for name in ("input", "output", "error", "tty")
     )
@@ -200,7 +200,7 @@ def _command_options(query: Query) -> CommandOptions:
 
 
 def _log_of(pod: Pod, container: Container, previous: bool) -> ContainerLog:
-    """Find a log, or say in the kubelet's words that there is none yet."""
+    """Return a log, or raise the kubelet's error that it does not exist yet."""
     if previous:
         if container.previous_log is None:
             raise RequestFailed(

@@ -1,13 +1,13 @@
-"""What the processes of containers leave behind, found and killed.
+"""Finds and kills the processes that containers leave behind.
 
-Everything that a container starts inherits a variable of its environment, which names the node's
-run and the container. That finds also what has left its process group and lost its parents. What
-has cleared its environment (``env -i``) is found as long as something with the mark is in its
-session or among its ancestors. Beyond that it is not found: it goes on when the node is killed and,
-unless it is in the session of a container's own process, when its container ends.
+Every process of a container inherits an environment variable that names the node's run and the
+container. This also finds processes that left the process group and lost their parents. A process
+with a cleared environment (``env -i``) is found as long as a marked process is in its session or
+among its ancestors. Otherwise it is not found: it survives the killing of the node and, unless it
+is in the session of a container's own process, the end of its container.
 
-As a program, ``python leftovers.py MARK``, it waits for the end of its standard input before.
-Nothing but the standard library is imported: see :mod:`yurtlab.node.node`.
+As a program, ``python leftovers.py MARK``, it first waits for the end of its standard input.
+It imports only the standard library: see :mod:`yurtlab.node.node`.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _KERNEL_THREAD = 0x00200000
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A process that runs: its number, its parent's, its session's, and its mark ("" for none).
+    """A running process: its ID, its parent's, its session's, and its mark (empty for none).
 
-    ``unsettled``: its environment cannot be seen, most likely because it is just becoming another
-    program. ``ticks`` is the processor time that it has used, with those of its children that have
-    ended, ``pages`` what is resident of its memory.
+    ``unsettled``: its environment is not visible, most likely because it is in the middle of an
+    exec. ``ticks`` is the processor time that it has used, including that of its ended
+    children; ``pages`` is its resident memory.
     """
 
     pid: int
@@ -47,9 +47,9 @@ class Found:
 
 
 def of_mark(processes: list[Found], mark: str, session: int | None = None) -> list[Found]:
-    """Return those whose mark begins with ``mark``, and those in their sessions.
+    """Return the processes whose mark begins with ``mark``, and those in their sessions.
 
-    The processes of ``session`` are added, and what descends from any of them.
+    The processes of ``session`` are added, and the descendants of all these.
     """
     sessions = {one.session for one in processes if one.mark.startswith(mark)} | {session}
     sessions.discard(os.getsid(0))
@@ -66,7 +66,7 @@ def of_mark(processes: list[Found], mark: str, session: int | None = None) -> li
 
 
 def kill_all(mark: str, session: int | None = None) -> None:
-    """Kill them (see :func:`of_mark`), and what they may have started meanwhile."""
+    """Kill the processes of :func:`of_mark`, and what they may have started meanwhile."""
     _kill(lambda found: of_mark(found, mark, session))
 
 
@@ -80,7 +80,7 @@ def _kill(choose: Callable[[list[Found]], list[Found]]) -> None:
     for _ in range(_ROUNDS):
         found = running()
         chosen = choose(found)
-        # Most programs are there a moment later; one that has no environment never changes.
+        # Most programs are running a moment later; some have no environment for good.
         unsettled = {one.pid for one in found if one.unsettled}
         if not chosen and unsettled <= known:
             return
@@ -93,7 +93,7 @@ def _kill(choose: Callable[[list[Found]], list[Found]]) -> None:
 
 
 def running() -> list[Found]:
-    """Find all processes that run and whose environment may be seen, without this one."""
+    """Return all running processes whose environment is readable, without this one."""
     found = []
     own = os.getpid()
     for name in os.listdir("/proc"):
@@ -101,7 +101,7 @@ def running() -> list[Found]:
             continue
         try:
             with open(f"/proc/{name}/stat", "rb") as file:
-                # The name of the program, in parentheses, may have parentheses and spaces.
+                # The name of the program, in parentheses, may contain parentheses and spaces.
                 fields = file.read().rpartition(b")")[2].split()
             state, parent, _, session, _, _, flags = fields[:7]
             if state in (b"Z", b"X") or int(flags) & _KERNEL_THREAD:
@@ -109,7 +109,7 @@ def running() -> list[Found]:
             with open(f"/proc/{name}/environ", "rb") as file:
                 environment = file.read()
         except OSError:
-            # It has ended, or is another user's.
+            # It has ended, or belongs to another user.
             continue
         mark = _mark(environment)
         # The times are utime, stime, cutime and cstime of proc(5), the pages are rss.

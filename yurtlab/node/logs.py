@@ -1,12 +1,12 @@
-"""What a container has printed, in files of bounded size, and who reads it: ``kubectl logs``.
+"""The output of a container, in files of limited size, and its readers: ``kubectl logs``.
 
 The format is that of the container runtimes, kubernetes/design-proposals-archive
-node/kubelet-cri-logging.md: lines ``TIME STREAM TAG TEXT``, the tag being F for a line that is
-complete and P for a piece of one. Here the time always has nine digits, so that what precedes the
-text is always as long.
+node/kubelet-cri-logging.md: lines ``TIME STREAM TAG TEXT``, where the tag is F for a complete line
+and P for a piece of one. Here the time always has nine digits, so the prefix of a line has a fixed
+length.
 
 As there, a line is written when it is complete, when it is long or when the process has ended:
-programs write a line in pieces, and who asks for the last lines wants whole ones.
+programs write a line in pieces, and readers of the last lines want whole ones.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.interfaces import IExchange
 
 MAX_BYTES = 10 * 1024 * 1024
-"""From this size on a file is put aside: ``containerLogMaxSize`` of the kubelet."""
+"""The size from which on a file is rotated: ``containerLogMaxSize`` of the kubelet."""
 
 MAX_PIECE_BYTES = 16 * 1024
-"""How much of a line waits for its end: ``bufSize`` of containerd's internal/cri/io/logger.go."""
+"""The buffer for an incomplete line: ``bufSize`` of containerd's internal/cri/io/logger.go."""
 
 _KEPT = 2
 
 TIME = slice(0, 30)
-"""Where a line has its time."""
+"""The position of the time in a line."""
 
 TAG = slice(38, 39)
-"""Where it has its tag."""
+"""The position of the tag."""
 
 TEXT = slice(40, None)
-"""Where it has its text."""
+"""The position of the text."""
 
 FULL = b"F"
 """The tag of a complete line."""
 
 
 def stamp(nanoseconds: int) -> bytes:
-    """Write a time since 1970 as ``RFC3339NanoFixed`` of the kubelet, in UTC."""
+    """Format a time since 1970 as ``RFC3339NanoFixed`` of the kubelet, in UTC."""
     seconds, rest = divmod(nanoseconds, 1_000_000_000)
     moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
     return b"%s.%09dZ" % (moment.strftime("%Y-%m-%dT%H:%M:%S").encode(), rest)
@@ -59,7 +59,7 @@ def stamp(nanoseconds: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One of the files, and its place in the order of all that there have been."""
+    """One of the files, and its number in their order."""
 
     number: int
     path: Path
@@ -68,7 +68,7 @@ class Segment:
 class ContainerLog:
     """The log of one run of a container; ``path`` is its newest file.
 
-    ``now()`` gives nanoseconds since 1970.
+    ``now()`` returns nanoseconds since 1970.
     """
 
     _log = Logger()
@@ -88,10 +88,10 @@ class ContainerLog:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file: BinaryIO = path.open("wb", buffering=0)
         self.segments = [Segment(0, path)]
-        """The files that are there, the oldest first."""
+        """The existing files, oldest first."""
 
     def write(self, stream: str, data: bytes) -> None:
-        """Add what the process has written to ``stream``, "stdout" or "stderr"."""
+        """Append output of the process on ``stream``, "stdout" or "stderr"."""
         if self.ended:
             return
         lines, newline, rest = (self._unfinished.pop(stream, b"") + data).rpartition(b"\n")
@@ -109,7 +109,7 @@ class ContainerLog:
             self._tell()
 
     def close(self) -> None:
-        """Report that nothing more comes."""
+        """Mark the log as complete."""
         if not self.ended:
             for stream, rest in self._unfinished.items():
                 self._append(self._begin(stream) + b"P " + rest + b"\n")
@@ -118,14 +118,14 @@ class ContainerLog:
             self._tell()
 
     def remove(self) -> None:
-        """Delete the files; who reads one can go on to its end."""
+        """Delete the files; open readers can read to the end."""
         self.close()
         self.removed = True
         for segment in self.segments:
             segment.path.unlink(missing_ok=True)
 
     def on_change(self, callback: Callable[[], object]) -> Callable[[], None]:
-        """Have ``callback()`` called after each addition, and at the end; the result ends that."""
+        """Call ``callback()`` after each addition and at the end; return a function to stop it."""
         self._readers.append(callback)
 
         def stop() -> None:
@@ -145,7 +145,7 @@ class ContainerLog:
                 self._rotate()
             self._file.write(data)
         except OSError as error:
-            # A full disk must not stop the process, nor fill the node's own log.
+            # A full disk must neither stop the process nor fill the node's own log.
             self._broken = True
             self._log.error(
                 "{path}: {error}: this log goes no further", path=self._path, error=error.strerror
@@ -171,7 +171,7 @@ class ContainerLog:
 
 _BLOCK_BYTES = 64 * 1024
 
-# RFC 3339 as Go reads it: any number of digits behind the second, and a zone.
+# RFC 3339 as parsed by Go: any number of digits after the second, and a zone.
 _TIME = re.compile(
     r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.(\d{1,9})\d*)?(Z|[+-]\d\d:\d\d)", re.ASCII
 )
@@ -179,9 +179,9 @@ _TIME = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """``PodLogOptions`` of k8s.io/api core/v1: what of a log is wanted.
+    """``PodLogOptions`` of k8s.io/api core/v1: the requested part of a log.
 
-    ``since`` is a time in the form of the log, before which nothing is given.
+    ``since`` is a time in the form of the log; earlier lines are skipped.
     """
 
     follow: bool = False
@@ -193,9 +193,9 @@ class LogOptions:
 
     @classmethod
     def from_query(cls, query: Query, now: float) -> LogOptions:
-        """Read the parameters of the request; ``now`` is in seconds since 1970.
+        """Parse the parameters of the request; ``now`` is in seconds since 1970.
 
-        Raises :class:`RequestFailed` when they make no sense.
+        Raises :class:`RequestFailed` if they are invalid.
         """
         seconds = _number(query, "sinceSeconds", 1)
         moment = first(query, "sinceTime")
@@ -217,7 +217,7 @@ class LogOptions:
 
 
 class LogCursor:
-    """A place in a log, which goes on from file to file."""
+    """A reader's position in a log, which continues from file to file."""
 
     def __init__(self, log: ContainerLog) -> None:
         self._log = log
@@ -226,7 +226,7 @@ class LogCursor:
         self._unfinished = b""
 
     def go_to_tail(self, lines: int) -> None:
-        """Go to where the last ``lines`` lines begin; called before anything is read."""
+        """Seek to the beginning of the last ``lines`` lines; called before anything is read."""
         for segment in reversed(self._log.segments):
             file = self._open(segment.number)
             offset, lines = _tail(file, lines)
@@ -235,7 +235,7 @@ class LogCursor:
                 return
 
     def read(self) -> list[bytes]:
-        """Return the next lines of the file, without their ends; none when there are none yet."""
+        """Return the next lines of the file, without their ends; empty if there are none yet."""
         while True:
             if self._file is not None:
                 block = self._file.read(_BLOCK_BYTES)
@@ -254,7 +254,7 @@ class LogCursor:
             self._file = None
 
     def _go_on(self) -> bool:
-        """Open the file behind the one that is at its end, if there is one."""
+        """Open the file after one that was read to its end, if there is one."""
         later = [one.number for one in self._log.segments if one.number > self._number]
         if not later or self._log.removed:
             return False
@@ -264,7 +264,7 @@ class LogCursor:
     def _open(self, number: int) -> BinaryIO:
         self.close()
         path = next(one.path for one in self._log.segments if one.number == number)
-        # Read without a buffer of its own: what is added later must be seen.
+        # Unbuffered, so that later additions are seen.
         self._file = file = path.open("rb", buffering=0)
         self._number = number
         self._unfinished = b""
@@ -273,9 +273,9 @@ class LogCursor:
 
 @implementer(IPushProducer)
 class LogStream:
-    """Sends a log as the body of a response, and goes on while it is followed.
+    """Sends a log as the body of a response, and continues while it is followed.
 
-    It ends when the process has ended and all is sent, or when the client leaves.
+    It ends when the process has ended and all is sent, or when the client disconnects.
     """
 
     def __init__(self, log: ContainerLog, options: LogOptions, exchange: IExchange) -> None:
@@ -292,7 +292,7 @@ class LogStream:
         self._unsubscribe = log.on_change(self._send)
 
     def start(self) -> None:
-        """Begin."""
+        """Start sending."""
         if self._options.tail_lines is not None:
             self._cursor.go_to_tail(self._options.tail_lines)
         self._exchange.on_end(lambda _: self._stop())
@@ -311,7 +311,7 @@ class LogStream:
         self._stop()
 
     def _send(self) -> None:
-        """Send what there is, as far as the client takes it."""
+        """Send available lines, as far as the client keeps up."""
         if self._sending:
             return
         self._sending = True
@@ -365,7 +365,7 @@ class LogStream:
 
 
 def _tail(file: BinaryIO, lines: int) -> tuple[int, int]:
-    """Find where the last ``lines`` lines of ``file`` begin, and how many of them it lacks."""
+    """Return where the last ``lines`` lines of ``file`` begin, and how many of them it lacks."""
     size = file.seek(0, 2)
     if lines == 0 or size == 0:
         return size, lines
@@ -373,7 +373,7 @@ def _tail(file: BinaryIO, lines: int) -> tuple[int, int]:
         end = size
         while end > 0:
             begin = content.rfind(b"\n", 0, end - 1) + 1
-            # A line of the file that is a piece belongs to what follows it.
+            # A line of the file with tag P belongs to the line after it.
             if content[begin + TAG.start : begin + TAG.stop] == FULL or end == size:
                 if lines == 0:
                     return end, 0

@@ -1,6 +1,6 @@
-"""The node's figures: for Prometheus, for metrics-server, and as the kubelet's summary.
+"""The node's metrics: for Prometheus, for metrics-server, and as the kubelet's summary.
 
-What processes and the machine use is what the kernel tells (proc(5)).
+The usage of processes and of the machine comes from the kernel (proc(5)).
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from yurttunnel.ops.clocks import timestamp
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
-# The fields of the first line of /proc/stat in which somebody does something: user, nice, system,
+# The fields of the first line of /proc/stat with busy time: user, nice, system,
 # irq, softirq, steal.
 _BUSY = (1, 2, 3, 6, 7, 8)
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the machine has and uses: bytes, seconds of all processors, seconds since 1970."""
+    """The machine's usage: bytes, seconds of all processors, seconds since 1970."""
 
     cpu_seconds: float
     memory_total: int
@@ -48,7 +48,7 @@ class Machine:
 
     @classmethod
     def look(cls) -> Machine:
-        """Find out."""
+        """Read the current values."""
         with open("/proc/stat") as file:
             lines = file.read().splitlines()
         cpu = lines[0].split()
@@ -65,16 +65,16 @@ class Machine:
 
     @property
     def memory_used(self) -> int:
-        """Bytes that could not be given to others."""
+        """The working set: bytes that cannot be reclaimed for others."""
         return self.memory_total - self.memory_available
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerUsage:
-    """What one container that runs uses; ``started`` is in seconds since 1970.
+    """The usage of a running container; ``started`` is in seconds since 1970.
 
-    ``cpu_seconds`` is what its processes have used so far, with those of their children that have
-    ended. ``memory_bytes`` is what is resident; what several share is counted several times.
+    ``cpu_seconds`` is the time used by its processes, including that of their ended children.
+    ``memory_bytes`` is the resident memory; shared memory is counted several times.
     """
 
     pod: Pod
@@ -86,7 +86,7 @@ class ContainerUsage:
 
 
 class NodeMetrics:
-    """Measures what the containers of ``pods()`` use, whenever it is asked.
+    """Measures the usage of the containers of ``pods()`` at each scrape.
 
     ``node`` is the node's name.
     """
@@ -97,10 +97,10 @@ class NodeMetrics:
         self.pods = pods
         self.commands_started = 0
         self.requests: Counter[str] = Counter()
-        """Requests by what they asked for: the first part of a known path, or "other"."""
+        """The number of requests by the first part of a known path, or "other"."""
         self._cpu: dict[str, float] = {}
         self.resource_metrics = MetricRegistry()
-        """What metrics-server asks for, for ``/metrics/resource`` (KEP-1206)."""
+        """The metrics for metrics-server at ``/metrics/resource`` (KEP-1206)."""
         self.resource_metrics.add(_MACHINE, Machine.look)
         self.resource_metrics.add((*_CONTAINERS, *_PODS), self._measure)
         self._own = MetricRegistry()
@@ -108,7 +108,7 @@ class NodeMetrics:
         self._own.add(process_stats.METRICS, process_stats.ProcessStats)
 
     def all_metrics(self) -> Iterable[MetricFamily]:
-        """Return everything, for ``/metrics``."""
+        """Return all metrics, for ``/metrics``."""
         return chain(self._own, self.resource_metrics)
 
     def summary(self) -> dict[str, Any]:
@@ -137,8 +137,8 @@ class NodeMetrics:
                     continue
                 its = container.processes(found)
                 cpu_seconds = sum(one.ticks for one in its) / _TICKS
-                # What a process that has ended had used is lost when nobody waited for it; a
-                # counter must not go back for that.
+                # The usage of an ended process that was not waited for is lost; a counter must not
+                # decrease for that.
                 key = f"{container.mark}{state.started}"
                 known[key] = max(cpu_seconds, self._cpu.get(key, 0.0))
                 memory = sum(one.pages for one in its) * _PAGE_BYTES
@@ -149,7 +149,7 @@ class NodeMetrics:
         return measured
 
     def states(self) -> Counter[str]:
-        """Count the containers of the node by their state."""
+        """Count the containers of the node by state."""
         return Counter(
             type(one.state).__name__.lower() for pod in self.pods() for one in pod.all_containers
         )

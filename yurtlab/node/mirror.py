@@ -1,8 +1,8 @@
-"""A node's store as the mirror of an API over the network, which is how kubelets have theirs.
+"""Mirrors an API over the network in the node's store, as a kubelet does.
 
-What the API has of the node, its pods and what they read comes into the store; what the node
-writes there, the API is told. The node works on its store alone, so it goes on when the API does
-not answer, and what it has written meanwhile is told later.
+The node's object, its pods and what they refer to are copied from the API into the store; what the
+node writes there is sent to the API. The node uses only its store, so it goes on when the API is
+unavailable, and its writes are sent later.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _REMOTE = {
 }
 
 _TOLD = {kind.plural: kind for kind in (local.NODES, local.PODS, local.EVENTS, local.LEASES)}
-"""What the node writes, by the name in a key of the queue."""
+"""The kinds that the node writes, by the name in a key of the queue."""
 
 _OF_THE_NODE = (local.NODES, local.PODS)
-"""Whose status is the node's to say."""
+"""The kinds whose status the node writes."""
 
 
 class Mirror(MultiService):
-    """Keeps ``store`` like what the API of ``client`` shows a node, and tells it of changes."""
+    """Mirrors in ``store`` what a node sees in the API of ``client``, and sends changes to it."""
 
     def __init__(self, clock: IReactorTime, client: IKubeClient, store: Store, node: str) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class Mirror(MultiService):
         metadata = new["metadata"]
         own = self._store.find(kind, metadata.get("namespace"), metadata["name"])
         if own is not None and kind is local.PODS and own["metadata"]["uid"] != metadata["uid"]:
-            # Another pod of the same name: the one before has ended.
+            # A new pod of the same name: the old one has ended.
             self._forget(kind, own)
             own = None
         if own is not None and kind in _OF_THE_NODE and own.get("status"):
@@ -122,7 +122,7 @@ class Mirror(MultiService):
             await self._register(own)
 
     async def _put(self, kind: Resource, own: Object) -> None:
-        """Create an object of the node's own, or replace it whatever its version is."""
+        """Create an object of the node's own, or replace it, whatever its version is."""
         resource = _REMOTE[kind]
         metadata = {k: v for k, v in own["metadata"].items() if k not in ("uid", "resourceVersion")}
         own = {**own, "metadata": metadata}
@@ -133,7 +133,7 @@ class Mirror(MultiService):
 
     async def _register(self, own: Object) -> None:
         metadata = {"name": own["metadata"]["name"], "labels": own["metadata"].get("labels") or {}}
-        # Where it exists it has not been seen yet; once it is, its status follows.
+        # An existing object has not been seen yet; once it is, its status follows.
         with suppress(AlreadyExists):
             await self._client.create(remote.NODES, {**own, "metadata": metadata})
 

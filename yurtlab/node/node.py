@@ -1,8 +1,8 @@
-"""The edge node: registers itself with the API and runs the pods that it is given.
+"""The edge node: registers itself with the API, and runs its pods.
 
-It takes part in the tunnel like any other node. Its agent is another process, and what comes
-through the tunnel reaches it by TLS on its own port; only to the API it has a shorter way, as both
-are in one process here.
+It is behind the tunnel like any other node. Its agent is another process, and traffic of the tunnel
+reaches it over TLS on its own port. Only its access to the API is more direct, as both are in one
+process here.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from yurtlab.node.processes import Exit, Process, Program
 
 
 class Guardian(Service):
-    """A small process with nothing but a pipe from the node.
+    """A small process that is connected to the node by a pipe.
 
-    The pipe closes when the node ends, in whatever way; then the process kills everything that is
-    found by a mark of ``run``. So it does when this service stops, which waits for it.
+    The pipe closes when the node ends, in whatever way; then the process kills everything that has
+    a mark of ``run``. It also does so when this service stops, which waits for it.
     """
 
     _log = Logger()
@@ -48,15 +48,15 @@ class Guardian(Service):
     def startService(self) -> None:
         """Start the process. Raises ``StartFailed``."""
         super().startService()
-        # By its path and without site-packages: it starts sooner and takes 10 MB less.
+        # By its path and without site-packages: it starts faster and takes 10 MB less.
         arguments = [sys.executable, "-I", "-S", leftovers.__file__, f"{self._run}/"]
-        # Whoever looks for leftovers looks again at a process that shows no environment.
+        # The search for leftovers checks again a process that has no environment yet.
         environment = {"LC_ALL": "C"}
         program = Program(arguments, environment, "/", stdin=True)
         self._process = Process(self._reactor, program, self._said, self._ended)
 
     def stopService(self) -> Deferred[None]:
-        """Have everything killed; fires when that is done."""
+        """Have all marked processes killed; fires when that is done."""
         super().stopService()
         if self._process is None:
             return succeed(None)
@@ -80,21 +80,21 @@ class Guardian(Service):
 
 
 HEARTBEAT_SECONDS = 60.0
-"""How often the node tells how it is."""
+"""The interval at which the node reports its status."""
 
 LEASE_SECONDS = int(4 * HEARTBEAT_SECONDS)
-"""How long its lease lasts: as with the kubelet, three renewals may be missing."""
+"""The duration of its lease: as in the kubelet, three renewals may be missed."""
 
 LEASE_NAMESPACE = "kube-node-lease"
-"""Where the leases of nodes are (``v1.NamespaceNodeLease``)."""
+"""The namespace of the leases of nodes (``v1.NamespaceNodeLease``)."""
 
 STOP_SECONDS = 2.0
-"""How long processes may take to end when the node stops."""
+"""The time for processes to end when the node stops."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
-    """What the node is called and where it is reached; ``directory`` is for its pods."""
+    """The name and the address of the node; ``directory`` is for its pods."""
 
     name: str
     address: str
@@ -103,7 +103,7 @@ class NodeSettings:
 
 
 class Node(Service):
-    """A node of ``store``; ``handler`` answers what the kubelet of a node is asked."""
+    """A node of ``store``; ``handler`` responds to the requests to its kubelet."""
 
     _log = Logger()
 
@@ -123,7 +123,7 @@ class Node(Service):
         self.handler = Kubelet(reactor, metrics, self._find_pod, self._list_pods)
 
     def startService(self) -> None:
-        """Register the node and begin to run its pods."""
+        """Register the node, and start its pods."""
         super().startService()
         self._pod_settings.directory.mkdir(parents=True, exist_ok=True)
         self._guardian.startService()
@@ -135,7 +135,7 @@ class Node(Service):
         ]
 
     def stopService(self) -> Deferred[None]:
-        """End all processes of pods; fires when none is left."""
+        """Stop all processes of pods; fires when none is left."""
         super().stopService()
         for unwatch in self._unwatch:
             unwatch()
@@ -145,11 +145,11 @@ class Node(Service):
 
     async def _stop(self) -> None:
         await gatherResults([pod.stop(STOP_SECONDS) for pod in tuple(self._pods.values())])
-        # What has escaped its pod ends with this.
+        # This kills processes that have escaped from their pod.
         await self._guardian.stopService()
 
     def runs(self, namespace: str, name: str) -> bool:
-        """Return whether all containers of a pod are running, its first ones having ended."""
+        """Return whether all main containers of a pod run, after its init containers ended."""
         pod = self._find_pod(namespace, name)
         return pod is not None and all(one.running for one in pod.containers)
 
@@ -164,12 +164,12 @@ class Node(Service):
 
     def _node_changed(self, change: str, body: Object) -> None:
         if change == DELETED and body["metadata"]["name"] == self._settings.name:
-            # The kubelet registers itself anew as well.
+            # The kubelet registers itself again as well.
             self._register()
             self._beat()
 
     def _beat(self) -> None:
-        """Report that it is alive, and how it is."""
+        """Renew the lease, and report the status."""
         settings = self._settings
         node = self._store.get(NODES, None, settings.name)
         self._renew_lease(node)
@@ -218,7 +218,7 @@ class Node(Service):
         del self._pods[pod.uid]
 
     def _find_pod(self, namespace: str, name: str) -> Pod | None:
-        """Find a pod; of those with one name the youngest is meant, others are ending."""
+        """Return a pod; of several with one name the youngest, as the others are terminating."""
         found = [
             pod for pod in self._pods.values() if (pod.namespace, pod.name) == (namespace, name)
         ]

@@ -1,4 +1,4 @@
-"""The node as an object of the API: what it is, what it has, and how it is."""
+"""The node's object in the API: its properties, capacity and conditions."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from yurttunnel import __version__
 from yurttunnel.ops.clocks import micro_time, timestamp
 
 MAX_PODS = 110
-"""How many pods a node takes: the kubelet's default."""
+"""The maximum number of pods: the kubelet's default."""
 
 # The kubelet's default eviction thresholds.
 _LEAST_MEMORY = 100 * 1024 * 1024
 _LEAST_DISK = 0.10
 _LEAST_PROCESSES = 1000
 
-# Names of machines as Go has them.
+# Names of architectures in Go.
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
 
 
 def node_object(name: str) -> dict[str, Any]:
-    """Make the object, without its status."""
+    """Return the object, without its status."""
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -43,10 +43,10 @@ def node_object(name: str) -> dict[str, Any]:
 
 
 def node_lease(node: dict[str, Any], duration: int, now: float) -> dict[str, Any]:
-    """Make the lease by which ``node`` says that it is alive (Lease of coordination.k8s.io/v1).
+    """Return the lease that ``node`` renews (Lease of coordination.k8s.io/v1).
 
-    Whoever reads it may think the node dead ``duration`` seconds after ``now``, which is in
-    seconds since 1970.
+    The node may be considered dead ``duration`` seconds after ``now``, which is in seconds since
+    1970.
     """
     name = node["metadata"]["name"]
     owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": node["metadata"]["uid"]}
@@ -63,9 +63,9 @@ def node_lease(node: dict[str, Any], duration: int, now: float) -> dict[str, Any
 def node_status(
     previous: dict[str, Any], name: str, address: str, port: int, directory: Path, now: float
 ) -> dict[str, Any]:
-    """Make its status: ``port`` is where it serves, ``directory`` where its pods have theirs.
+    """Return its status: ``port`` is where it serves, ``directory`` the one of its pods.
 
-    ``previous`` tells since when conditions are as they are; ``now`` is in seconds since 1970.
+    ``previous`` has the transition times of conditions; ``now`` is in seconds since 1970.
     """
     machine = Machine.look()
     disk = os.statvfs(directory)
@@ -89,7 +89,7 @@ def node_status(
 
 
 def _information() -> dict[str, str]:
-    """Make the ``NodeSystemInfo``."""
+    """Return the ``NodeSystemInfo``."""
     return {
         "machineID": _line("/etc/machine-id"),
         "systemUUID": _line("/etc/machine-id"),

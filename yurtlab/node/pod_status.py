@@ -34,7 +34,7 @@ def phase(policy: str, first: Sequence[Container], main: Sequence[Container]) ->
 
 
 def initialized(first: Sequence[Container]) -> bool:
-    """Return whether all init containers have done their work."""
+    """Return whether all init containers have succeeded."""
     return all(one.ended is not None and not _failed(one) for one in first)
 
 
@@ -47,7 +47,7 @@ def pod_status(
     started: float,
     now: float,
 ) -> Status:
-    """Write the whole status; of ``previous`` remains what the node does not decide.
+    """Return the whole status; what the node does not decide is kept from ``previous``.
 
     ``address`` is that of the node, which its pods share. Times are in seconds since 1970.
     """
@@ -162,5 +162,5 @@ def _failed(container: Container) -> bool:
 
 
 def _last_end(container: Container) -> Terminated | None:
-    """Return how it has ended, also when it waits for another run."""
+    """Return its last result, also while it waits for a restart."""
     return container.ended or (container.last if isinstance(container.state, Waiting) else None)

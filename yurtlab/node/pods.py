@@ -1,4 +1,4 @@
-"""One pod on the node: starts its containers in their order, restarts them, and ends them."""
+"""A pod on the node: starts its containers in order, restarts them, and terminates them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from yurttunnel.ops.clocks import timestamp
 
 
 class PodEvents:
-    """Writes the events of one pod, given by its object, to ``store``.
+    """Writes the events of a pod, given by its object, to ``store``.
 
-    An event that is the same as one before is counted instead of written again.
+    A repeated event increments the count of the first instead of being written again.
     """
 
     def __init__(self, clock: IReactorTime, store: Store, pod: Object) -> None:
@@ -35,13 +35,13 @@ class PodEvents:
         self._known: dict[tuple[str, str, str], str] = {}
 
     def record(self, container: str, kind: str, reason: str, message: str) -> None:
-        """Write that something has happened to the container with that name.
+        """Record an event about the container with that name.
 
-        ``kind`` and ``reason`` are as in :func:`pod_event`.
+        ``kind`` and ``reason`` are those of :func:`pod_event`.
         """
         key = (container, reason, message)
         name = self._known.get(key, "")
-        # It may have been dropped meanwhile.
+        # It may have been deleted meanwhile.
         event = self._store.find(EVENTS, self._namespace, name)
         if event is None:
             event = self._event(container, kind, reason, message)
@@ -73,10 +73,10 @@ _KINDS = {"ConfigMap": CONFIG_MAPS, "Secret": SECRETS}
 
 @dataclass(frozen=True, slots=True)
 class PodSettings:
-    """What all pods of a node have in common.
+    """What all pods of a node share.
 
-    ``address`` is the node's, ``directory`` where pods have theirs, ``run`` a name that no other
-    run of a node has.
+    ``address`` is the node's, ``directory`` the parent of the pods' directories, ``run`` a unique
+    name of this run of the node.
     """
 
     address: str
@@ -87,7 +87,7 @@ class PodSettings:
 class Pod:
     """A pod of ``store`` that this node runs, by its object.
 
-    ``removed(pod)`` is called once everything of it has ended and it is gone from the store.
+    ``removed(pod)`` is called once all its processes have ended and it is gone from the store.
     """
 
     _log = Logger()
@@ -132,21 +132,21 @@ class Pod:
 
     @property
     def all_containers(self) -> list[Container]:
-        """Its containers, those that come first first."""
+        """Its containers, init containers first."""
         return self.init_containers + self.containers
 
     def find(self, name: str) -> Container | None:
-        """Find a container by name; without one, the first."""
+        """Return a container by name, or the first one without a name."""
         if not name:
             return self.containers[0]
         return next((one for one in self.all_containers if one.name == name), None)
 
     def start(self) -> None:
-        """Begin to run it."""
+        """Start it."""
         self._changed()
 
     def delete(self, grace: float) -> None:
-        """End it within ``grace`` seconds and remove it; a later call can shorten that."""
+        """Terminate it within ``grace`` seconds and remove it; a later call can shorten that."""
         if self._grace is not None and grace >= self._grace:
             return
         self._grace = grace
@@ -155,12 +155,12 @@ class Pod:
         self._changed()
 
     def forget(self) -> None:
-        """End it at once: it has been removed from the store."""
+        """Kill it at once: it has been removed from the store."""
         self._in_store = False
         self.delete(0)
 
     def stop(self, grace: float) -> Deferred[None]:
-        """End its processes and leave it in the store; fires when they have ended."""
+        """Stop its processes and keep it in the store; fires when they have ended."""
         ended: Deferred[None] = Deferred()
         self._in_store = False
         self._ended.append(ended)
@@ -170,7 +170,7 @@ class Pod:
     # Steps
 
     def _changed(self) -> None:
-        """Take the next step soon; changes in between are taken together."""
+        """Schedule the next step; changes until then are handled together."""
         if self._step is None and not self._gone:
             self._step = self._reactor.callLater(0, self._take_step)
 
@@ -186,7 +186,7 @@ class Pod:
             self._log.failure("pod {namespace}/{name}", namespace=self.namespace, name=self.name)
 
     def _run(self) -> None:
-        """Start what may run now."""
+        """Start the containers whose turn it is."""
         for container in self.init_containers:
             end = container.ended
             if end is not None and end.exit.code == 0:
@@ -207,7 +207,7 @@ class Pod:
         return self.policy == "Always" or (self.policy == "OnFailure" and code != 0)
 
     def _publish(self) -> None:
-        """Write the status, if the pod is still there."""
+        """Write the status, if the pod still exists."""
         current = self._stored()
         if current is None:
             return
@@ -223,7 +223,7 @@ class Pod:
         self._store.update_status(PODS, self.namespace, self.name, status)
 
     def _stored(self) -> Object | None:
-        """Return the object; ``None`` when it is not there, or is not to be written any more."""
+        """Return the object, or ``None`` if it is gone or must not be written any more."""
         found = self._store.find(PODS, self.namespace, self.name) if self._in_store else None
         return found if found is not None and found["metadata"]["uid"] == self.uid else None
 
@@ -234,7 +234,7 @@ class Pod:
         return self._grace is not None
 
     def _finish(self) -> None:
-        """Everything has ended: leave nothing."""
+        """Clean up after everything has ended."""
         self._gone = True
         for container in self.all_containers:
             container.remove()

@@ -1,4 +1,4 @@
-"""Port-forward: connections from the node to what a pod's processes listen on."""
+"""Port-forward: connections from the node to ports of a pod's processes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from yurttunnel.tunnel.interfaces import IStream
 from yurttunnel.tunnel.relay import LocalConnection
 
 CONNECT_SECONDS = 10.0
-"""How long a connection may take; on the same machine it is there at once or never."""
+"""The timeout of a connection; on the same machine it succeeds immediately or never."""
 
 MAX_CONNECTIONS = 1000
-"""How many there can be to one pod at a time."""
+"""The maximum number of concurrent connections to a pod."""
 
 _ADDRESS = "127.0.0.1"
 
@@ -29,7 +29,7 @@ _ADDRESS = "127.0.0.1"
 class PortForwarder:
     """Connects to ports of this machine: pods have no network of their own here.
 
-    ``pod`` names the pod in what users read: ``NAME_NAMESPACE, uid UID``.
+    ``pod`` identifies the pod in messages: ``NAME_NAMESPACE, uid UID``.
     """
 
     def __init__(self, reactor: IReactorTCP, pod: str) -> None:
@@ -64,12 +64,12 @@ class PortForwarder:
         self._refuse(connection, port, text)
 
     def _refuse(self, connection: IForwardedConnection, port: int, reason: str) -> None:
-        """Notify the client why there is no connection, as the kubelet says it."""
+        """Send the client the kubelet's error for a failed connection."""
         connection.refuse(f"error forwarding port {port} to pod {self._pod}: {reason}")
 
 
 class _PodSide(LocalConnection):
-    """The socket to what listens in the pod; ``accept()`` gives the client's side."""
+    """The socket to the process in the pod; ``accept()`` returns the client's side."""
 
     def __init__(self, accept: Callable[[], IStream], ended: Callable[[], object]) -> None:
         self._accept = accept
@@ -80,6 +80,6 @@ class _PodSide(LocalConnection):
         self.join(self._accept())
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Make room, and end the client's side."""
+        """Free its place, and end the client's side."""
         self._ended()
         super().connectionLost(reason)

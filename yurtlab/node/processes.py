@@ -1,9 +1,9 @@
 """Programs of this machine, run as processes of the node.
 
-Each has a session of its own, so that all that it starts can be told apart from the node. It is
+Each has its own session, which separates its processes from the node's. It is
 started by the C code of ``subprocess`` (vfork, then exec) and not by ``reactor.spawnProcess``,
 which forks the whole interpreter (20 times slower) and makes a session only for terminals. The
-end of the process is found by Twisted's own reaper.
+end of the process is detected by Twisted's own reaper.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ STDOUT = "stdout"
 STDERR = "stderr"
 
 LINGER_SECONDS = 0.5
-"""How long the output of a process that has ended stays open for what it has left behind.
+"""The time for which the output of an ended process stays open for its leftovers.
 
-Without such a bound ``sh -c 'server &'`` would never seem to end."""
+Without this limit ``sh -c 'server &'`` would never seem to end."""
 
 # Python ignores them for itself, and ``subprocess`` restores them.
 _RESTORED_SIGNALS = {signal.SIGPIPE, signal.SIGXFSZ}
@@ -43,10 +43,10 @@ _END_OF_TRANSMISSION = b"\x04"
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What to run: arguments, of which the first is looked up in PATH of ``environment``.
+    """The program to run: arguments, of which the first is looked up in PATH of ``environment``.
 
-    ``directory`` is where it begins. Without ``stdin`` its input is empty. With ``terminal`` it
-    has one, of ``size`` (width and height in characters), and all output comes as standard output.
+    ``directory`` is its working directory. Without ``stdin`` its input is empty. With ``terminal``
+    it has one, of ``size`` (width and height in characters), and all output is standard output.
     """
 
     arguments: Sequence[str]
@@ -59,26 +59,26 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a process has ended: ``code`` as a shell tells it (128 + n for the signal n)."""
+    """The result of a process: ``code`` as in a shell (128 + n for the signal n)."""
 
     code: int
     signal: int = 0
 
 
 class StartFailed(Exception):
-    """A program that cannot be run; the line says it as container runtimes do."""
+    """A program could not be started; the message is that of container runtimes."""
 
 
 @implementer(IPushProducer)
 class Process:
-    """A process and what connects it with the node. It runs once this is made.
+    """A process and its pipes or terminal. It runs once this object is created.
 
-    ``output(stream, data)`` gets what it writes, ``stream`` being STDOUT or STDERR. ``ended(exit)``
+    ``output(stream, data)`` gets its output; ``stream`` is STDOUT or STDERR. ``ended(exit)``
     is called once, after all output, with an :class:`Exit`. ``exited(pid)`` is called before that,
-    when the process has ended and what it has left behind may still hold its output.
+    when the process has ended and its leftovers may still hold its output open.
 
-    As a producer it is the source of the output: while it is paused nothing is read and the
-    process has to wait.
+    As a producer it is the source of the output: while it is paused nothing is read, and the
+    process blocks.
 
     ``reactor`` provides ``IReactorFDSet`` and ``IReactorTime``. Raises :class:`StartFailed`.
     """
@@ -119,12 +119,12 @@ class Process:
     # Input
 
     def write(self, data: bytes) -> None:
-        """Send ``data`` to its standard input; dropped when it takes none."""
+        """Send ``data`` to its standard input, if that is open."""
         if self._input is not None:
             self._input.write(data)
 
     def end_input(self) -> None:
-        """Close its standard input; in a terminal, say that nothing more is typed."""
+        """Close its standard input; in a terminal, send the end-of-file character."""
         if self._terminal is not None:
             self.write(_END_OF_TRANSMISSION)
         elif self._input is not None:
@@ -132,7 +132,7 @@ class Process:
             self._input.loseConnection()
 
     def register_input(self, producer: IPushProducer) -> None:
-        """Have ``producer`` paused while the process does not read what it is sent."""
+        """Register ``producer``, which is paused while the process does not read its input."""
         if self._input is not None and self._input.connected:
             self._input.registerProducer(producer, True)
 
@@ -154,26 +154,26 @@ class Process:
             descriptor.resumeProducing()
 
     def stopProducing(self) -> None:
-        """Do nothing: that a consumer has gone says nothing of what is to become of the process."""
+        """Do nothing: a consumer that is gone does not decide about the process."""
 
     # The end
 
     def stop(self, grace: float) -> None:
-        """Ask it to end, and make it when it has not ended ``grace`` seconds later.
+        """Send SIGTERM, and SIGKILL if it has not ended ``grace`` seconds later.
 
-        What it has started in its process group is asked as well. A terminal is hung up too.
+        Its process group gets the signals as well. A terminal is also hung up.
         """
         if self.exit is not None:
             return
         self.signal(signal.SIGTERM)
         if self._terminal is not None:
-            # Interactive shells ignore SIGTERM, and pass this on to their jobs.
+            # Interactive shells ignore SIGTERM, and pass SIGHUP on to their jobs.
             self.signal(signal.SIGHUP)
         cancel(self._kill)
         self._kill = self._reactor.callLater(grace, self.signal, signal.SIGKILL)
 
     def abandon(self, grace: float) -> None:
-        """Stop it, and take nothing from it any longer: nobody is left who wants it."""
+        """Kill it and drop its output: no consumer is left."""
         self.close_output()
         if self._input is not None:
             self._input.close()
@@ -184,7 +184,7 @@ class Process:
         if self.exit is not None:
             return
         try:
-            # It has not been waited for: the number is its own.
+            # It was not waited for, so its process ID is still its own.
             os.killpg(self.pid, number)
         except PermissionError:
             self._log.warn(
@@ -192,24 +192,24 @@ class Process:
             )
 
     def reapProcess(self) -> None:
-        """Find out whether it has ended: called by Twisted's reaper."""
+        """Check whether it has ended: called by Twisted's reaper."""
         pid, status = os.waitpid(self.pid, os.WNOHANG)
         if pid:
             unregisterReapProcessHandler(self.pid, self)
             self.processEnded(status)
 
     def processEnded(self, status: int) -> None:
-        """Take what ``waitpid`` gave: called by Twisted's reaper."""
+        """Handle the result of ``waitpid``: called by Twisted's reaper."""
         code = os.waitstatus_to_exitcode(status)
         self.exit = Exit(code) if code >= 0 else Exit(128 - code, -code)
-        # Otherwise subprocess would wait for that number, which may be another's by then.
+        # Otherwise subprocess would wait for that process ID, which may be reused by then.
         self._popen.returncode = code
         cancel(self._kill)
         self._exited(self.pid)
         self._wait_for_output()
 
     def _wait_for_output(self) -> None:
-        """Wait some time for what it has left behind to write; a paused output is not hurried."""
+        """Wait a limited time for output of its leftovers; longer while output is paused."""
         if not self._outputs:
             self._finish()
             return
@@ -221,12 +221,12 @@ class Process:
             self._wait_for_output()
             return
         for descriptor in tuple(self._outputs):
-            # A reactor that was kept busy may not have looked yet.
+            # A reactor that was busy may not have read the output yet.
             descriptor.doRead()
         self.close_output()
 
     def close_output(self) -> None:
-        """Read no more of its output; what is still to come is lost."""
+        """Stop reading its output; the rest is lost."""
         for descriptor in tuple(self._outputs):
             descriptor.close()
 
@@ -255,7 +255,7 @@ class Process:
                 near.append(reading)
                 far.append(writing)
             if program.stdin:
-                # The third goes the other way.
+                # The third is for the other direction.
                 near[2], far[2] = far[2], near[2]
             stdin = far[2] if program.stdin else subprocess.DEVNULL
             self._popen = _start(program, stdin, far[0], far[1])
@@ -283,7 +283,7 @@ class Process:
         self._terminal = terminal
         self._read(terminal.near, STDOUT, output)
         if program.stdin:
-            # Another number for the same terminal: reading and writing end separately.
+            # Another descriptor of the same terminal: reading and writing end separately.
             self._input = Descriptor(self._reactor, os.dup(terminal.near))
 
     def _read(self, number: int, stream: str, output: Callable[[str, bytes], object]) -> None:
@@ -295,7 +295,7 @@ class Process:
 def _start(
     program: Program, stdin: int, stdout: int, stderr: int, **given: Any
 ) -> subprocess.Popen[bytes]:
-    """Run it. Raises :class:`StartFailed`."""
+    """Start it. Raises :class:`StartFailed`."""
     name = program.arguments[0]
     _inherit_no_ignored_signals()
     try:
@@ -316,16 +316,16 @@ def _start(
             raise StartFailed(text) from None
         raise StartFailed(f'exec: "{name}": {_reason(error)}') from None
     except (ValueError, UnicodeError, subprocess.SubprocessError) as error:
-        # A NUL in an argument, or half of a surrogate pair.
+        # A NUL or a lone surrogate in an argument.
         raise StartFailed(f'exec: "{name}": {error}') from None
 
 
 def _inherit_no_ignored_signals() -> None:
-    """Ignore by a function what the node ignores.
+    """Handle the signals that the node ignores with a function that does nothing.
 
-    A new program gets such signals as usual, but would go on to ignore those that are ignored.
-    Under nohup or in the background of a script the node ignores some, and then Ctrl-C would not
-    work in its terminals.
+    A new program resets handled signals to the default, but inherits ignored ones. Under nohup or
+    in the background of a script the node ignores some, and then Ctrl-C would not work in its
+    terminals.
     """
     for number in signal.valid_signals() - _RESTORED_SIGNALS:
         if signal.getsignal(number) is signal.SIG_IGN:
@@ -337,7 +337,7 @@ def _ignore(number: int, frame: FrameType | None) -> None:
 
 
 def _executable(name: str, program: Program) -> str:
-    """Find what ``name`` means to the process, in the words of Go's ``exec.LookPath``."""
+    """Return the path of ``name`` for the process; errors are those of Go's ``exec.LookPath``."""
     if "/" in name:
         return name
     for directory in program.environment.get("PATH", os.defpath).split(os.pathsep):

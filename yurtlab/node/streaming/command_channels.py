@@ -1,4 +1,4 @@
-"""The streams of exec and attach: over SPDY a client opens one for each, named by a header; in a
+"""The streams of exec and attach: over SPDY the client opens each, named by a header; in a
 WebSocket each is a channel, and all exist at once.
 """
 
@@ -44,7 +44,7 @@ class SPDYCommand(SPDYConnection):
         self._creation = clock.callLater(CREATION_TIMEOUT, self._too_late)
 
     def stream_opened(self, stream: SPDYStream) -> None:
-        """Accept each stream that is expected once; begin when all are there."""
+        """Accept each expected stream once; start when all are open."""
         channel = _STREAM_TYPES.get(stream.headers.get(b"streamtype", b""))
         if channel not in self._missing:
             self.refuse(stream)
@@ -66,8 +66,8 @@ class SPDYCommand(SPDYConnection):
 
 
 HEAD_START: Final = 0.1
-"""Seconds that a client gets before its session begins. kubectl before 1.34 reads messages before
-it has made the streams for them and drops those that come too soon (kubernetes/kubernetes issue
+"""The delay in seconds before the session begins. kubectl before 1.34 reads messages before it has
+made the streams for them, and drops those that arrive too soon (kubernetes/kubernetes issue
 131189); with containers, which take longer to start a command, it is rarely seen."""
 
 
@@ -96,7 +96,7 @@ class WebSocketCommand(ChannelConnection):
         super().end(reason)
 
     def _begin(self) -> None:
-        """Begin; an empty message tells the client so, as kubelet's does."""
+        """Start, and send an empty message as the kubelet does."""
         if not self.closing:
             self.channels[self._first_output].write(b"")
             self._client.ready()
@@ -105,7 +105,7 @@ class WebSocketCommand(ChannelConnection):
         self._client.lost()
 
     def channel_received(self, channel: int, data: bytes) -> None:
-        """Hand on what is for a stream, or take note that the client has ended one."""
+        """Deliver the data of a stream, or handle that the client has ended one."""
         if channel == CLOSE_CHANNEL and self._closes_channels:
             if Channel.STDIN in data:
                 self._client.stdin.finish()

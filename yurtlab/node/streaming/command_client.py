@@ -1,7 +1,7 @@
-"""The client of exec and attach, whatever it streams by.
+"""The client of exec and attach, independent of the streaming protocol.
 
-At the end it gets all output, then the status on its error stream, then the end of every stream.
-It then closes the connection, within a deadline.
+At the end all output is sent, then the status on its error stream, then the end of every stream.
+The client must then close the connection, within a deadline.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from yurtlab.node.interfaces import ICommandClient, ICommandSession
 from yurtlab.node.streaming.connection import InputGate, Stream, StreamingConnection
 
 MAX_SIZE_TEXT: Final = 256
-"""Characters that one size of a terminal may have; ``{"Width":80,"Height":24}`` is usual."""
+"""The maximum length of a terminal's size; ``{"Width":80,"Height":24}`` is usual."""
 
 _MAX_CELLS: Final = 0xFFFF
 
 
 def error_stream_content(protocol: str, status: Mapping[str, Any]) -> bytes:
-    """Return what the error stream says of ``status``, a ``metav1.Status``.
+    """Return the message on the error stream for ``status``, a ``metav1.Status``.
 
-    v4 and later send it as JSON, earlier ones the message of a failure as text.
+    From v4 on it is JSON, before that the message of a failure as text.
     """
     if protocol.startswith(("v4.", "v5.")):
         return json.dumps(status).encode()
@@ -37,14 +37,14 @@ def error_stream_content(protocol: str, status: Mapping[str, Any]) -> bytes:
 
 
 def resizes(protocol: str) -> bool:
-    """Return whether a terminal may change its size in this version of SPDY's protocols."""
+    """Return whether this version of the SPDY protocol supports resizing a terminal."""
     return protocol.startswith(("v3.", "v4.", "v5."))
 
 
 class SizeReader:
-    """Reads sizes of a terminal: JSON objects one behind the other, cut in any way.
+    """Parses sizes of a terminal: concatenated JSON objects, in any chunks.
 
-    Like kubelet it takes note of nothing any more behind what is no size.
+    Like the kubelet it ignores everything after an invalid size.
     """
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class SizeReader:
 
 
 def _size(value: Any) -> tuple[int, int]:
-    """Read a ``TerminalSize``, whose names Go reads in any case."""
+    """Parse a ``TerminalSize``, whose field names are case-insensitive in Go."""
     if not isinstance(value, dict):
         raise ValueError("no object")
     members = {str(name).lower(): member for name, member in value.items()}
@@ -85,7 +85,7 @@ def _size(value: Any) -> tuple[int, int]:
 
 
 class Channel(enum.IntEnum):
-    """The streams of a command, with their numbers in a WebSocket."""
+    """The streams of a command, with their channel numbers in a WebSocket."""
 
     STDIN = 0
     STDOUT = 1
@@ -96,7 +96,7 @@ class Channel(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class CommandOptions:
-    """What a client of exec or attach wants to stream."""
+    """The streams that a client of exec or attach requests."""
 
     stdin: bool
     stdout: bool
@@ -105,21 +105,21 @@ class CommandOptions:
 
     @property
     def outputs(self) -> frozenset[Channel]:
-        """The streams of output that the client gets; a terminal has no error output."""
+        """The output streams for the client; a terminal has no error output."""
         desired = {Channel.STDOUT: self.stdout, Channel.STDERR: self.stderr and not self.tty}
         return frozenset(channel for channel, is_wanted in desired.items() if is_wanted)
 
     @property
     def channels(self) -> set[Channel]:
-        """All streams, except that for sizes of the terminal."""
+        """All streams, except the one for sizes of the terminal."""
         return {Channel.ERROR, *self.outputs, *([Channel.STDIN] if self.stdin else ())}
 
 
 @implementer(ICommandClient)
 class CommandClient:
-    """Between the streams of a client, all on one ``connection``, and its session.
+    """Connects the streams of a client, all on one ``connection``, to its session.
 
-    Nothing comes in before the session is ready, nor after the client has gone.
+    No input is delivered before the session is ready, nor after the client has disconnected.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class CommandClient:
         self._ready = False
         self._finished = False
         self.stdin = InputGate(connection.budget)
-        """Takes what the client gives."""
+        """The receiver of the client's input."""
 
     # -- ICommandClient, for the session -------------------------------------------------------
 
@@ -149,7 +149,7 @@ class CommandClient:
             self._streams[channel].write(data)
 
     def register_output(self, producer: IPushProducer) -> None:
-        """Have ``producer``, one of perhaps several, paused while the client is slow."""
+        """Register ``producer``, one of possibly several, to be paused while the client is slow."""
         self._connection.sources.add(producer)
 
     def pauseProducing(self) -> None:
@@ -182,13 +182,13 @@ class CommandClient:
         self._streams[channel] = stream
         if channel is Channel.STDIN:
             stream.receive, stream.ended = self.stdin.receive, self.stdin.finish
-            # A reset is an end, too.
+            # A reset also ends the input.
             stream.was_reset = self.stdin.finish
         elif channel is Channel.RESIZE:
             stream.receive = self._resize_received
 
     def ready(self) -> None:
-        """All streams are there: let the session begin."""
+        """Start the session: all streams are open."""
         session = self._session
         self._ready = True
         if self._early_size is not None:
@@ -198,14 +198,14 @@ class CommandClient:
         self.stdin.begin(session.stdin_received, session.stdin_ended)
 
     def lost(self) -> None:
-        """The client has gone, or was given up."""
+        """Handle that the client has disconnected, or was aborted."""
         if not self._finished:
             self._finished = True
             self.stdin.discard()
             self._session.client_lost()
 
     def _resize_received(self, data: bytes) -> None:
-        """Take what says how large the terminal is; before the session is ready the last counts."""
+        """Parse the terminal's size; before the session is ready the last one counts."""
         for size in self._sizes.feed(data):
             if not self._ready:
                 self._early_size = size

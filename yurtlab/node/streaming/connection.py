@@ -1,9 +1,9 @@
-"""What the connections of SPDY and WebSocket have in common: who writes, who reads, and the end.
+"""The common parts of SPDY and WebSocket connections: flow control in both directions, and closing.
 
-Neither SPDY as Kubernetes speaks it nor WebSocket lets a receiver stop one stream. What comes in
-for a stream that is not wanted now is kept, up to a limit for the connection; beyond that the
-connection is not read, which stops its other streams too. What goes out fills one transport: when
-it is full all that write to it are paused, and when it has room they go on in turn.
+Neither SPDY as Kubernetes uses it nor WebSocket lets a receiver pause one stream. Input for a
+paused stream is buffered, up to a limit for the connection; beyond that the connection is not read,
+which also pauses its other streams. Output shares one transport: when it is full all its producers
+are paused, and when it has room they are resumed in turn.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ from yurtlab.timers import cancel
 from yurttunnel.tunnel.transports import IHalfCloseableTransport
 
 MAX_KEPT: Final = 256 * 1024
-"""Bytes of input that a connection keeps for streams which do not want them now; one more read of
-its transport may come on top."""
+"""The maximum size in bytes of a connection's buffered input for paused streams; one more read of
+its transport may exceed it."""
 
 
 @implementer(IPushProducer)
 class Sources:
-    """All that write to one transport, registered with it as a single push producer."""
+    """All producers for one transport, registered with it as a single push producer."""
 
     def __init__(self) -> None:
-        # Each with whether it is paused; those that were resumed last come last.
+        # Whether each producer is paused; those that were resumed last come last.
         self._producers: dict[IPushProducer, bool] = {}
         self.paused = False
 
     def add(self, producer: IPushProducer) -> None:
-        """Have ``producer`` paused while the transport is full, perhaps at once."""
+        """Register ``producer``, which is paused while the transport is full, perhaps at once."""
         self._producers[producer] = self.paused
         if self.paused:
             producer.pauseProducing()
 
     def discard(self, producer: IPushProducer) -> None:
-        """Forget ``producer``."""
+        """Unregister ``producer``."""
         self._producers.pop(producer, None)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Unregister all."""
         self._producers.clear()
 
     def pauseProducing(self) -> None:
@@ -62,7 +62,7 @@ class Sources:
                 producer.pauseProducing()
 
     def resumeProducing(self) -> None:
-        """Resume one after the other until the transport is full again."""
+        """Resume producers one by one until the transport is full again."""
         self.paused = False
         for producer, is_paused in list(self._producers.items()):
             if self.paused:
@@ -73,12 +73,12 @@ class Sources:
                 producer.resumeProducing()
 
     def stopProducing(self) -> None:
-        """Forget all: the transport is gone, which its protocol is told."""
+        """Unregister all: the transport is gone, of which its protocol is notified."""
         self.clear()
 
 
 class InputBudget:
-    """Counts what a connection keeps, and pauses its reading beyond ``limit`` bytes."""
+    """Counts the buffered input of a connection, and pauses its reading beyond ``limit`` bytes."""
 
     def __init__(
         self, pause: Callable[[], object], resume: Callable[[], object], limit: int = MAX_KEPT
@@ -105,13 +105,13 @@ class InputBudget:
 
 
 def ignore(*_: object) -> None:
-    """Drop what comes: nobody waits for it."""
+    """Discard input that has no receiver."""
 
 
 class InputGate:
-    """The input of one stream: passed on while the gate is open, else kept within the budget.
+    """The input of one stream: delivered while the gate is open, else buffered within the budget.
 
-    It is kept, too, until :meth:`begin`. Nothing is delivered after :meth:`shut`, not even from
+    It is also buffered until :meth:`begin`. Nothing is delivered after :meth:`shut`, not even from
     the same read.
     """
 
@@ -127,13 +127,13 @@ class InputGate:
         self.complete = False
 
     def begin(self, deliver: Callable[[bytes], object], ended: Callable[[], object]) -> None:
-        """Have ``deliver`` get the data, and ``ended`` called once the input is complete."""
+        """Deliver the data to ``deliver``, and call ``ended`` once the input is complete."""
         self._deliver, self._on_end = deliver, ended
         self._begun = True
         self._flush()
 
     def receive(self, data: bytes) -> None:
-        """Take the next piece of the input."""
+        """Receive the next piece of the input."""
         if self._discarding or not data:
             return
         if self._begun and self._is_open and not self._kept and not self._flushing:
@@ -143,28 +143,28 @@ class InputGate:
             self._budget.take(len(data))
 
     def finish(self) -> None:
-        """Take note that the input is complete."""
+        """Mark the input as complete."""
         self.complete = True
         self._flush()
 
     def open(self) -> None:
-        """Deliver what was kept, and from now on what comes."""
+        """Deliver what was buffered, and later input directly."""
         self._is_open = True
         self._flush()
 
     def shut(self) -> None:
-        """Deliver no more for now."""
+        """Pause the delivery."""
         self._is_open = False
 
     def discard(self) -> None:
-        """Drop what was kept and what comes: nobody wants it any more."""
+        """Discard buffered and later input."""
         self._discarding = True
         kept, self._kept = self._kept, deque()
         self._budget.give_back(sum(map(len, kept)))
 
     def _flush(self) -> None:
         if self._flushing or not self._begun:
-            # Called by who is being given data: the loop that does so goes on.
+            # Called from within a delivery, whose loop goes on.
             return
         self._flushing = True
         try:
@@ -180,11 +180,11 @@ class InputGate:
 
 
 class Stream:
-    """One stream of a connection, as ``httpstream.Stream`` of k8s.io/apimachinery.
+    """A stream of a connection, like ``httpstream.Stream`` of k8s.io/apimachinery.
 
-    ``receive(data)`` gets what comes, ``ended()`` is called when the client sends no more, and
-    ``was_reset()`` when it has ended both directions. On one without these clients only listen.
-    SPDY and WebSocket each implement what is sent; channels of a command are never reset.
+    ``receive(data)`` gets the input, ``ended()`` is called when the client ends its direction, and
+    ``was_reset()`` when it resets both. A stream without these is only for output.
+    SPDY and WebSocket each implement sending; channels of a command are never reset.
     """
 
     def __init__(self) -> None:
@@ -203,24 +203,24 @@ class Stream:
         raise NotImplementedError
 
     def reset(self) -> None:
-        """End both directions, so that it does not look complete."""
+        """Reset both directions, so that the stream does not look complete."""
         raise NotImplementedError
 
 
 CREATION_TIMEOUT: Final = 30.0
-"""Seconds in which a client has to open the streams that belong together; kubelet's
+"""The timeout in seconds for a client to open the streams that belong together; kubelet's
 DefaultStreamCreationTimeout."""
 
 LINGER: Final = 30.0
-"""Seconds of silence after which a client that has been sent everything is cut off. It is the
-client that closes: kubectl loses what it has not read yet when a SPDY connection is closed under
-it. While it reads slowly it goes on to send pings, each 5 seconds."""
+"""The seconds without input after which a client that was sent everything is aborted. The client
+must close first: kubectl loses unread data when a SPDY connection is closed by the server. While it
+reads slowly it still sends pings, every 5 seconds."""
 
 CLOSE_TIMEOUT: Final = 5.0
-"""Seconds that closing may take."""
+"""The timeout in seconds of closing."""
 
 MAX_UNREAD_ANSWERS: Final = 64 * 1024
-"""Bytes of answers to pings and refused streams that may wait for a client which reads nothing."""
+"""The limit in bytes of buffered pongs and resets for a client that does not read."""
 
 
 @implementer(IHalfCloseableProtocol)
@@ -248,29 +248,29 @@ class StreamingConnection(Protocol):
     # -- IProtocol -----------------------------------------------------------------------------
 
     def connectionMade(self) -> None:
-        """Have those that write paused while the transport is full."""
+        """Register the producers, which are paused while the transport is full."""
         self.transport.registerProducer(self.sources, True)
 
     def readConnectionLost(self) -> None:
-        """Close, too: clients end their directions by frames, and this one has gone."""
+        """Close as well: clients end their directions by frames, so this one is gone."""
         self._input_ended = True
         self.close()
 
     def writeConnectionLost(self) -> None:
-        """Do nothing: nobody here ends only this direction of the connection."""
+        """Do nothing: only this direction of the connection is never closed here."""
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Stop the timers, and tell whoever streams."""
+        """Stop the timers, and notify the session."""
         self.end(reason)
 
     # -- for subclasses and their users --------------------------------------------------------
 
     def lost(self, reason: Failure) -> None:
-        """The connection is gone; called once. For subclasses."""
+        """Handle that the connection is gone; called once. For subclasses."""
         raise NotImplementedError
 
     def end(self, reason: Failure) -> None:
-        """Be lost, also when the connection has never come: its request had ended before."""
+        """Call ``lost``, also if there was no connection: its request had ended before."""
         if self.is_lost:
             return
         self.is_lost = True
@@ -280,17 +280,17 @@ class StreamingConnection(Protocol):
         self.lost(reason)
 
     def pause_input(self) -> None:
-        """Read no more for now."""
+        """Pause reading."""
         if not self.closing:
             self.transport.pauseProducing()
 
     def resume_input(self) -> None:
-        """Read again."""
+        """Resume reading."""
         if not self.closing:
             self.transport.resumeProducing()
 
     def answer(self, data: bytes) -> None:
-        """Write what the client has provoked; cut it off when it reads none of that."""
+        """Write a reply that the client has caused; abort if it reads none of these."""
         if self.sources.paused:
             self._unread_answers += len(data)
             if self._unread_answers > MAX_UNREAD_ANSWERS:
@@ -302,7 +302,7 @@ class StreamingConnection(Protocol):
         self.transport.write(data)
 
     def heard(self) -> None:
-        """Note that the client is there."""
+        """Record that the client is alive."""
         if self._lingering and self._deadline is not None and self._deadline.active():
             self._deadline.reset(LINGER)
 
@@ -322,9 +322,9 @@ class StreamingConnection(Protocol):
         self._lingering = False
         cancel(self._deadline)
         self._deadline = self.clock.callLater(CLOSE_TIMEOUT, self.transport.abortConnection)
-        # Closing waits for producers; and TLS, which ends both directions, for the client's end.
+        # Closing waits for producers, and with TLS, which ends both directions, for the peer.
         self.transport.unregisterProducer()
         if not self._input_ended:
-            # A socket that is read again after its end says again that it has ended.
+            # A socket that is read again after its end reports its end again.
             self.transport.resumeProducing()
         self.transport.loseConnection()

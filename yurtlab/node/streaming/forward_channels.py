@@ -1,15 +1,15 @@
 """The streams of a port-forward, by SPDY and in a WebSocket.
 
 Over SPDY each connection is a pair of streams, for data and for errors. The headers of a stream
-say of which kind it is (``streamtype``), to which port of the pod it leads (``port``), and which
-other stream belongs to it (``requestid``). As there are no windows, a connection whose local side
-stalls has its input kept, and once the budget is used up the input of all others waits, too.
+have its kind (``streamtype``), the port of the pod (``port``), and the ID that it shares with its
+partner (``requestid``). As there are no windows, the input of a connection whose local side stalls
+is buffered, and once the budget is used up the input of all others waits, too.
 
-In a WebSocket there is either SPDY (KEP-4006), or there are channels (v4.channel.k8s.io). Of these
-each port has two, which make one connection. Channel 2n carries the data of the nth port, channel
-2n + 1 its errors; the first message on either is the port, as a little-endian number of 16 bits.
-There is no end of one channel: the client learns of an end by that of the WebSocket, when all of
-its connections have ended, and itself ends all of them so.
+A WebSocket carries either SPDY (KEP-4006) or channels (v4.channel.k8s.io). In the latter case each
+port has two channels, which make one connection: channel 2n carries the data of the nth port,
+channel 2n + 1 its errors. The first message on either is the port, as a little-endian number of 16
+bits. A single channel cannot be ended: both sides end all connections by closing the WebSocket,
+this side when all have ended.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class SPDYForward(SPDYConnection):
         self._incomplete = Deadlines(clock, CREATION_TIMEOUT, self._too_late)
 
     def stream_opened(self, stream: SPDYStream) -> None:
-        """Pair the stream with the one that belongs to it; have the node connect whole pairs."""
+        """Pair the stream with its partner, and connect complete pairs."""
         kind = stream.headers.get(b"streamtype")
         port = _port(stream)
         request_id = stream.headers.get(b"requestid") or _derived_request_id(stream)
@@ -78,7 +78,7 @@ class SPDYForward(SPDYConnection):
             connection.client_lost()
 
     def _forget(self, request_id: bytes, connection: ForwardedConnection) -> None:
-        """Forget a connection that is over, so that its identifier is free."""
+        """Forget a connection that has ended, so that its ID is free."""
         self._incomplete.discard(connection)
         if self._connections.get(request_id) is connection:
             del self._connections[request_id]
@@ -95,7 +95,7 @@ def _port(stream: SPDYStream) -> int | None:
 
 
 def _derived_request_id(stream: SPDYStream) -> bytes:
-    """Pair the streams of clients that number no requests, as kubelet does.
+    """Pair the streams of clients that send no request IDs, as the kubelet does.
 
     They open the error stream first, and the data stream next.
     """
@@ -107,7 +107,7 @@ def _derived_request_id(stream: SPDYStream) -> bytes:
 class WebSocketTunnel(WebSocketConnection):
     """The protocol of a WebSocket whose payload is the connection of another protocol.
 
-    To that one it is the transport.
+    It is the transport of that protocol.
     """
 
     disconnecting = False
@@ -124,7 +124,7 @@ class WebSocketTunnel(WebSocketConnection):
         self._inner.connectionLost(reason)
 
     def payload_received(self, data: bytes, finished: bool) -> None:
-        """Hand on the bytes; where messages end means nothing."""
+        """Deliver the bytes; the boundaries of messages have no meaning."""
         if data:
             self._inner.dataReceived(data)
 
@@ -160,7 +160,7 @@ class WebSocketTunnel(WebSocketConnection):
         self.resume_input()
 
     def registerProducer(self, producer: IProducer, streaming: bool) -> None:
-        """Pause ``producer``, which pushes, while the client does not keep up."""
+        """Register ``producer``, which pushes, to be paused while the client does not keep up."""
         if not streaming:
             raise ValueError("only producers that push are paused")
         # Cast, not adapted: sockets do not ask producers to declare what they are either.
@@ -190,7 +190,7 @@ class WebSocketForward(ChannelConnection):
     # -- IProtocol -----------------------------------------------------------------------------
 
     def connectionMade(self) -> None:
-        """Name the ports, then have the node connect them."""
+        """Send the ports, and then connect to them."""
         super().connectionMade()
         for index, port in enumerate(self._ports):
             connection = ForwardedConnection(self, port)
@@ -208,19 +208,19 @@ class WebSocketForward(ChannelConnection):
             connection.client_lost()
 
     def client_closed(self) -> None:
-        """End every connection as a socket that is closed."""
+        """End every connection as if its socket were closed."""
         for connection in self._connections:
             connection.client_closed()
 
 
 class _DataStream(ChannelStream):
-    """The channel of a port's data, beside that of its errors."""
+    """The channel of a port's data, besides that of its errors."""
 
     def __init__(self, connection: ChannelConnection, number: int, error: ChannelStream) -> None:
         super().__init__(connection, number)
         self._error = error
 
     def reset(self) -> None:
-        """Report that it broke off: the end of the WebSocket alone would look like success."""
+        """Send an error for an abort: the end of the WebSocket alone would look like success."""
         self._error.write(b"the connection in the pod broke off")
         self.finish()

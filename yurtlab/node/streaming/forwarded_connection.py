@@ -1,4 +1,4 @@
-"""One connection of a port-forward: as it is offered to the node, and as a transport."""
+"""A connection of a port-forward: the offer to the node, and the transport."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ ERROR: Final = b"error"
 class ForwardedConnection:
     """A connection that a client forwards to ``port``, before and after the node has accepted it.
 
-    As a socket would, it never calls ``connectionLost`` from within a method that its user calls.
-    What the client sends is kept until a protocol is attached. Its ``streams`` are added as they
-    come, and all others of the client's are on the same ``connection``. ``over(self)`` is called,
-    perhaps more than once, when nothing more comes or goes on the stream of the data.
+    Like a socket, it never calls ``connectionLost`` from within a method that its user calls.
+    Input is buffered until a protocol is attached. Its ``streams`` are added as they are opened,
+    and all streams of the client are on the same ``connection``. ``over(self)`` is called,
+    perhaps more than once, when the data stream has ended in both directions.
     """
 
-    # Twisted's convention: a transport that is being closed says so.
+    # Twisted's convention for a transport that is being closed.
     disconnecting = False
 
     def __init__(
@@ -66,7 +66,7 @@ class ForwardedConnection:
         return self  # type: ignore[return-value] # see above
 
     def refuse(self, text: str) -> None:
-        """Notify the client by the error stream why there is no connection, and end both."""
+        """Send the error on the client's error stream, and end both streams."""
         if self._sending:
             self._input.discard()
             if ERROR in self.streams:
@@ -75,7 +75,7 @@ class ForwardedConnection:
             self._finish_sending()
 
     def attach(self, protocol: IProtocol) -> None:
-        """Connect ``protocol``, which then gets what the client has sent; called once."""
+        """Connect ``protocol``, and deliver the buffered input to it; called once."""
         self._protocol = protocol
         protocol.makeConnection(self)
         if self._end is not None:
@@ -88,18 +88,18 @@ class ForwardedConnection:
     def add(self, kind: bytes, stream: Stream) -> None:
         """Use ``stream`` for :data:`DATA` or :data:`ERROR`."""
         self.streams[kind] = stream
-        # On the other one clients end their direction at once, and listen.
+        # On the error stream clients end their direction at once, and only read.
         if kind == DATA:
             stream.receive, stream.ended = self._input.receive, self._data_ended
             stream.was_reset = self._data_reset
 
     def client_closed(self) -> None:
-        """Take note that the client sends no more and reads no more."""
+        """Handle a reset: the client neither sends nor reads any more."""
         self._sending = False
         self._input.finish()
 
     def client_lost(self) -> None:
-        """Take note that the client has gone, perhaps after both directions had ended."""
+        """Handle that the client is gone, perhaps after both directions had ended."""
         if self._sending or not self._input.complete:
             self._lose(Failure(ConnectionLost("the client of the port-forward has gone")))
 
@@ -129,7 +129,7 @@ class ForwardedConnection:
             self._clock.callLater(0, self._sending_ended)
 
     def loseConnection(self) -> None:
-        """End this direction, and want nothing from the other."""
+        """End this direction, and discard input."""
         if self.disconnecting or self._end is not None:
             return
         self.disconnecting = True
@@ -139,25 +139,25 @@ class ForwardedConnection:
         self._set_end(Failure(ConnectionDone()))
 
     def abortConnection(self) -> None:
-        """Break off, so that what was sent does not look complete."""
+        """Abort, so that the output does not look complete."""
         if self._end is None:
             self._sending = False
             self._input.discard()
-            # No error: with one kubectl gives up all of the port-forward.
+            # No error message: with one kubectl ends the whole port-forward.
             self.streams[ERROR].finish()
             self.streams[DATA].reset()
             self._settle_data()
             self._set_end(Failure(ConnectionAborted()))
 
     def abort(self, code: object, text: str) -> None:
-        """Break off; what the error of another connection is does not concern this client's."""
+        """Abort; errors of other connections do not concern this client."""
         self.abortConnection()
 
     def getPeer(self) -> IAddress:
         return self._address
 
     def getHost(self) -> IAddress:
-        """Name the client, too: this end has no address of its own."""
+        """Return the client's name as well: this end has no address of its own."""
         return self._address
 
     # -- IPushProducer: what comes from the client ---------------------------------------------
@@ -175,9 +175,9 @@ class ForwardedConnection:
     # -- IConsumer: what goes to the client ----------------------------------------------------
 
     def registerProducer(self, producer: IProducer, streaming: bool) -> None:
-        """Pause ``producer`` while the client does not keep up.
+        """Register ``producer``, which is paused while the client does not keep up.
 
-        Raises ``ValueError`` for a producer that is to be pulled: nobody here has one.
+        Raises ``ValueError`` for a pull producer, which is not supported.
         """
         if self._producer is not None:
             raise RuntimeError(f"{self!r} already has a producer")
@@ -198,7 +198,7 @@ class ForwardedConnection:
     # -- helpers -------------------------------------------------------------------------------
 
     def _deliver(self, data: bytes) -> None:
-        # Looked up each time, because protocols may replace their dataReceived.
+        # Looked up at each call, because protocols may replace their dataReceived.
         self._protocol.dataReceived(data)  # type: ignore[union-attr] # the gate is shut before
 
     def _input_ended(self) -> None:

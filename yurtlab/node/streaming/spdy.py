@@ -23,11 +23,11 @@ DICTIONARY: Final = Path(__file__).with_name("spdy_dictionary.bin").read_bytes()
 """The dictionary of section 2.6.10.1: 1423 bytes, Adler-32 0xE3C6A7C2."""
 
 MAX_BLOCK: Final = 16 * 1024
-"""The longest decompressed block that is taken in, in bytes. kubectl needs about 100; draft 3.1
-asks for at least 8192."""
+"""The maximum size of a decompressed block, in bytes. kubectl needs about 100; draft 3.1
+requires at least 8192."""
 
 MAX_HEADERS: Final = 64
-"""The most names in a block."""
+"""The maximum number of names in a block."""
 
 _WORD: Final = struct.Struct("!I")
 
@@ -35,7 +35,7 @@ Headers = Mapping[bytes, bytes]
 
 
 class SPDYError(Exception):
-    """What ends a connection: the peer does not keep to the protocol, or to the limits."""
+    """The peer violates the protocol or the limits, which ends the connection."""
 
 
 def _parse(plain: bytes) -> dict[bytes, bytes]:
@@ -70,11 +70,11 @@ def _parse_text(plain: bytes, offset: int) -> tuple[bytes, int]:
 VERSION: Final = 3
 
 MAX_CONTROL: Final = 16 * 1024
-"""The longest control frame that is taken in, in bytes without its head; draft 3.1 section 2.2.1
-asks for at least 8192."""
+"""The maximum size of a control frame in bytes, without its head; draft 3.1 section 2.2.1
+requires at least 8192."""
 
 MAX_DATA: Final = 2**24 - 1
-"""The longest payload that a frame can have: its length has 24 bits."""
+"""The maximum payload of a frame: its length has 24 bits."""
 
 MAX_STREAM_ID: Final = 2**31 - 1
 
@@ -95,7 +95,7 @@ _TWO_WORDS: Final = struct.Struct("!II")
 
 
 class ResetStatus(enum.IntEnum):
-    """Why this side resets a stream (draft 3.1 section 2.6.3)."""
+    """The reasons of resets (draft 3.1 section 2.6.3)."""
 
     REFUSED_STREAM = 3
     CANCEL = 5
@@ -103,7 +103,7 @@ class ResetStatus(enum.IntEnum):
 
 
 PROTOCOL_ERROR: Final = 1
-"""Why this side gives a connection up (draft 3.1 section 2.6.6)."""
+"""The reasons of closing a connection (draft 3.1 section 2.6.6)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class RstStream:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """To be sent back, if the peer's: a client's have odd numbers."""
+    """A ping, which must be echoed if it is the peer's: those of clients have odd numbers."""
 
     ping_id: int
 
@@ -151,7 +151,7 @@ class GoAway:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """A piece of a stream, perhaps empty; ``fin`` means that it is the last."""
+    """A piece of a stream, possibly empty; ``fin`` marks the last one."""
 
     stream_id: int
     payload: bytes
@@ -162,12 +162,12 @@ Frame = SynStream | StreamHeaders | RstStream | Ping | GoAway | Data
 
 
 class FrameReader:
-    """Finds the frames in what a peer sends, cut in any way."""
+    """Parses frames from a peer's bytes, in any chunks."""
 
     def __init__(self) -> None:
         self._zlib = zlib.decompressobj(zdict=DICTIONARY)
         self._kept = b""
-        # Of a DATA frame whose payload has not come in whole.
+        # The rest of a DATA frame whose payload is incomplete.
         self._stream_id = 0
         self._missing = 0
         self._fin = False
@@ -175,8 +175,8 @@ class FrameReader:
     def feed(self, data: bytes) -> Iterator[Frame]:
         """Yield the frames that ``data`` completes, and the pieces of DATA in it.
 
-        To be exhausted before the next call. Raises :class:`SPDYError` at the first frame that is
-        not allowed; the reader is of no use then.
+        It must be exhausted before the next call. Raises :class:`SPDYError` at the first invalid
+        frame, after which the parser cannot be used.
         """
         if self._kept:
             data = self._kept + data
@@ -223,7 +223,7 @@ class FrameReader:
         self._fin = bool(flags & FIN)
 
     def _control_frame(self, first: int, flags: int, body: bytes) -> Frame | None:
-        """Return a frame; ``None`` for SETTINGS and WINDOW_UPDATE, which mean nothing here."""
+        """Return a frame; ``None`` for SETTINGS and WINDOW_UPDATE, which are ignored."""
         version, kind = first >> 16 & 0x7FFF, first & 0xFFFF
         if version != VERSION:
             raise SPDYError(f"a frame of SPDY version {version}, not {VERSION}")
@@ -267,7 +267,7 @@ class FrameReader:
         return StreamHeaders(_checked(stream_id), headers, bool(flags & FIN), kind == _SYN_REPLY)
 
     def _decompress(self, block: bytes) -> Headers:
-        """Decode a block of headers; several values of one name stay joined by NUL."""
+        """Decode a block of headers; several values of a name stay joined by NUL."""
         try:
             plain = self._zlib.decompress(block, MAX_BLOCK + 1)
         except zlib.error as error:
@@ -280,7 +280,7 @@ class FrameReader:
 
 
 class FrameWriter:
-    """Makes the frames that a server sends; those with headers must be sent in the order made."""
+    """Encodes a server's frames; those with headers must be sent in the order of encoding."""
 
     def __init__(self) -> None:
         self._zlib = zlib.compressobj(zdict=DICTIONARY)
@@ -301,12 +301,12 @@ class FrameWriter:
 
     @staticmethod
     def ping(ping_id: int) -> bytes:
-        """Send back a ping."""
+        """Echo a ping."""
         return _control(_PING, _WORD.pack(ping_id))
 
     @staticmethod
     def go_away(last_stream_id: int, status: int) -> bytes:
-        """Give up the connection."""
+        """Close the connection (GOAWAY)."""
         return _control(_GOAWAY, _TWO_WORDS.pack(last_stream_id, status))
 
     @staticmethod

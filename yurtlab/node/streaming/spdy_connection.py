@@ -1,8 +1,8 @@
-"""A SPDY connection on a transport, on the side that serves: the streams that a client opens.
+"""A SPDY connection on a transport, on the server's side: the streams that a client opens.
 
-A stream lives until both directions have ended (FIN), or one side has reset it. What comes for a
-stream that is no more is dropped, since the client may not have learned of its end. What breaks
-the protocol ends the connection.
+A stream lives until both directions have ended (FIN), or one side has reset it. Input for a closed
+stream is dropped, since the client may not have received its end yet. A violation of the protocol
+ends the connection.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from yurtlab.node.streaming.connection import Stream, StreamingConnection
 from yurtlab.node.streaming.spdy import Headers
 
 MAX_STREAMS: Final = 1024
-"""Streams that a client may have at a time; a forwarded connection takes two."""
+"""The maximum number of a client's concurrent streams; a forwarded connection takes two."""
 
 
 class SPDYStream(Stream):
@@ -60,7 +60,7 @@ class SPDYConnection(StreamingConnection):
     # -- IProtocol -----------------------------------------------------------------------------
 
     def dataReceived(self, data: bytes) -> None:
-        """Hand what is in ``data`` to the streams."""
+        """Deliver the contents of ``data`` to the streams."""
         self.heard()
         try:
             for frame in self._reader.feed(data):
@@ -77,16 +77,16 @@ class SPDYConnection(StreamingConnection):
         raise NotImplementedError
 
     def accept(self, stream: SPDYStream) -> None:
-        """Answer that ``stream`` is wanted, and keep it."""
+        """Accept ``stream``, and keep it."""
         self._streams[stream.stream_id] = stream
         self.answer(self._writer.syn_reply(stream.stream_id, {}))
 
     def refuse(self, stream: SPDYStream) -> None:
-        """Answer that ``stream`` is not wanted."""
+        """Reset a ``stream`` that is not wanted."""
         self.answer(self._writer.rst_stream(stream.stream_id, spdy.ResetStatus.REFUSED_STREAM))
 
     def fail(self, text: str) -> None:
-        """Give the connection up; ``text``, for the log, says what the client did."""
+        """Close the connection; ``text``, for the log, describes the client's violation."""
         if self.closing:
             return
         self.log.warn("SPDY connection given up: {text}", text=text)

@@ -1,8 +1,8 @@
-"""The requests by which clients begin to stream to a pod, and what they are answered.
+"""The upgrade requests with which clients begin to stream to a pod, and the responses.
 
-Two kinds of upgrades are known: ``SPDY/3.1``, whose version of the streaming protocol is in
-``X-Stream-Protocol-Version``, and ``websocket`` (RFC 6455), where it is the subprotocol. The texts
-of the refusals are kubelet's. :func:`command_upgrade` serves exec and attach,
+Two kinds of upgrades are supported: ``SPDY/3.1``, whose version of the streaming protocol is in
+``X-Stream-Protocol-Version``, and ``websocket`` (RFC 6455), where it is the subprotocol. The error
+messages are the kubelet's. :func:`command_upgrade` serves exec and attach,
 :func:`forward_upgrade` serves port-forward.
 """
 
@@ -51,11 +51,11 @@ WEBSOCKET_PROTOCOLS: Final = ("v5.channel.k8s.io", "v4.channel.k8s.io", "channel
 def command_upgrade(
     clock: IReactorTime, exchange: IExchange, options: CommandOptions, session: ICommandSession
 ) -> None:
-    """Answer a request for exec or attach, and stream between its client and ``session``.
+    """Respond to a request for exec or attach, and stream between its client and ``session``.
 
-    ``session`` is told ``client_ready`` and then gets input, until it calls ``finish``. When the
-    client goes before that, or was refused, or does not open its streams within 30 seconds, it is
-    told ``client_lost``, which so may come without ``client_ready``.
+    ``session.client_ready`` is called, then input is delivered until it calls ``finish``. If the
+    client disconnects before that, is rejected, or does not open its streams within 30 seconds,
+    ``client_lost`` is called, possibly without ``client_ready``.
     """
     try:
         connection, fields = _command_connection(clock, exchange, options, session)
@@ -83,10 +83,10 @@ CHANNEL_PROTOCOL: Final = "v4.channel.k8s.io"
 
 
 def forward_upgrade(clock: IReactorTime, exchange: IExchange, forwarder: IPortForwarder) -> None:
-    """Answer a request for port-forward, and have ``forwarder`` connect what the client forwards.
+    """Respond to a request for port-forward; ``forwarder`` makes the connections.
 
-    A WebSocket without SPDY in it needs the ports in the query: ``port``, as kubelet is asked, or
-    ``ports``, as the API is.
+    A WebSocket without SPDY in it needs the ports in the query: ``port``, as in the kubelet's API,
+    or ``ports``, as in the Kubernetes API.
     """
     try:
         connection, fields = _forward_connection(clock, exchange.head, forwarder)
@@ -128,14 +128,14 @@ def _port(text: str) -> int:
 
 
 class _Refused(RequestFailed):
-    """A request that cannot be upgraded, with more ``fields`` of the answer."""
+    """A request that cannot be upgraded, with further ``fields`` for the response."""
 
     def __init__(self, status: int, text: str, fields: Fields = ()) -> None:
         super().__init__(status, text)
         self.fields = fields
 
     def answer(self, exchange: IExchange) -> None:
-        """Answer with a ``metav1.Status``, which kubectl looks for in the body."""
+        """Respond with a ``metav1.Status``, which kubectl expects in the body."""
         fields, body = status_content(self)
         exchange.respond(self.status, [*self.fields, *fields], body)
 
@@ -207,11 +207,11 @@ def _choose_websocket(head: RequestHead, supported: Sequence[str]) -> tuple[str,
 
 
 def _switch(exchange: IExchange, fields: Fields, connection: StreamingConnection) -> None:
-    """Answer 101 and hand over to ``connection``, which is lost if the client has left already."""
+    """Respond with 101, and hand over to ``connection``, which is lost if the client is gone."""
     try:
         exchange.switch(101, b"Switching Protocols", fields, connection)
     except ValueError as error:
-        # The request has a body, which has not been read.
+        # The request has a body, which was not read.
         _Refused(400, f"unable to upgrade: {error}").answer(exchange)
         connection.end(Failure(error))
         return

@@ -1,7 +1,7 @@
-"""WebSocket connections (RFC 6455) on the side that serves, and the channels of Kubernetes in them.
+"""WebSocket connections (RFC 6455) on the server's side, and the channels of Kubernetes in them.
 
-The frames are wsproto's. Messages are passed on in the pieces in which they come, so that neither
-they nor their frames need a bound.
+The frames are wsproto's. Messages are delivered in the pieces in which they arrive, so neither
+messages nor frames need a size limit.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _CLEAN: Final = (
 )
 
 HEARTBEAT: Final = 15.0
-"""Seconds between the pongs that a client gets while its input is paused: then its pings are not
-read, and kubectl gives up after 61 seconds without a pong. RFC 6455 section 5.5.3 allows them. A
-kubectl that cannot write for 60 seconds gives up all the same."""
+"""The seconds between the pongs to a client whose input is paused: its pings are not read then, and
+kubectl gives up after 61 seconds without a pong. RFC 6455 section 5.5.3 allows them. A
+kubectl that cannot write for 60 seconds gives up in any case."""
 
 CLOSE_CHANNEL: Final = 255
-"""On this channel of v5.channel.k8s.io comes the number of a channel that has ended (KEP-4006)."""
+"""The channel of v5.channel.k8s.io that carries the number of an ended channel (KEP-4006)."""
 
 
 class WebSocketConnection(StreamingConnection):
@@ -47,7 +47,7 @@ class WebSocketConnection(StreamingConnection):
     # -- IProtocol -----------------------------------------------------------------------------
 
     def dataReceived(self, data: bytes) -> None:
-        """Take the frames, or pieces of them, that are in ``data``."""
+        """Parse the frames, or pieces of them, in ``data``."""
         self.heard()
         if self.closing:
             return
@@ -64,11 +64,11 @@ class WebSocketConnection(StreamingConnection):
     # -- for subclasses ------------------------------------------------------------------------
 
     def payload_received(self, data: bytes, finished: bool) -> None:
-        """Take the next piece of a message; ``finished`` is true with the last. For subclasses."""
+        """Receive the next piece of a message; ``finished`` marks the last. For subclasses."""
         raise NotImplementedError
 
     def client_closed(self) -> None:
-        """The client has closed cleanly; it may have sent all that it wanted. For subclasses."""
+        """Handle a clean close by the client, which may have sent everything. For subclasses."""
 
     def send_message(self, data: bytes) -> None:
         """Send one message."""
@@ -76,7 +76,7 @@ class WebSocketConnection(StreamingConnection):
             self.transport.write(self._websocket.send(BytesMessage(data=data)))
 
     def begin_close(self) -> None:
-        """Send no more: begin to close as RFC 6455 section 7 has it, and wait for the client."""
+        """Start the closing handshake of RFC 6455 section 7, and wait for the client."""
         if not self.closing and self._websocket.state is ConnectionState.OPEN:
             closed = CloseConnection(code=CloseReason.NORMAL_CLOSURE)
             self.transport.write(self._websocket.send(closed))
@@ -84,7 +84,7 @@ class WebSocketConnection(StreamingConnection):
             self.linger()
 
     def pause_input(self) -> None:
-        """Read no more for now, and keep the client from giving up."""
+        """Pause reading, and send pongs so that the client does not give up."""
         super().pause_input()
         if not self._heartbeat.running and not self.closing:
             _ = self._heartbeat.start(HEARTBEAT, now=False)
@@ -100,7 +100,7 @@ class WebSocketConnection(StreamingConnection):
             case BytesMessage():
                 self.payload_received(bytes(event.data), event.message_finished)
             case TextMessage():
-                # The Python client sends text as such; it means the bytes.
+                # The Python client sends text as such, but means the bytes.
                 self.payload_received(event.data.encode(), event.message_finished)
             case Ping():
                 if self._websocket.state is ConnectionState.OPEN:
@@ -109,9 +109,9 @@ class WebSocketConnection(StreamingConnection):
                 self._close_received(event)
 
     def _close_received(self, event: CloseConnection) -> None:
-        """Close, after the answer if one is due.
+        """Close, after the reply if one is due.
 
-        A client that breaks the protocol is such an event, too, with the code to tell it.
+        A protocol violation by the client is such an event, too, with the close code to send.
         """
         state = self._websocket.state
         if state is not ConnectionState.OPEN and event.code in _CLEAN:
@@ -154,7 +154,7 @@ class ChannelConnection(WebSocketConnection):
             self._channel = None
 
     def channel_received(self, channel: int, data: bytes) -> None:
-        """Hand on the next data of ``channel``; others than are used are ignored, as kubelet does.
+        """Deliver the next data of ``channel``; unused channels are ignored, as in the kubelet.
 
         ``data`` is never empty.
         """
@@ -163,7 +163,7 @@ class ChannelConnection(WebSocketConnection):
 
 
 class ChannelStream(Stream):
-    """One channel of ``connection``. It has no end of its own, nor can it be reset."""
+    """A channel of ``connection``. It cannot be ended separately or reset."""
 
     def __init__(self, connection: ChannelConnection, number: int) -> None:
         super().__init__()
@@ -176,7 +176,7 @@ class ChannelStream(Stream):
         self._connection.send_message(bytes((self._number,)) + data)
 
     def finish(self) -> None:
-        """Send no more; the last of a connection closes it."""
+        """End the output; the last channel of a connection closes it."""
         self.sending = False
         if not any(one.sending for one in self._connection.channels.values()):
             self._connection.begin_close()
