@@ -12,7 +12,7 @@ from twisted.internet.task import Clock
 from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.hub.cache.caches import InlineJobs
+from tests.hub.cache.caches import HeldJobs
 from tests.kube.fakes import FakeKubeClient
 from tests.proxy.objects import shown
 from yurttunnel.kube.informer import Informers
@@ -46,7 +46,7 @@ class WorldCase(SynchronousTestCase):
         """Start the sources, and what they need."""
         informers = self.informers if api else None
         self.node = ThisNode(self.clock, self.run_at_once, "here", 30.0, informers)
-        self.sources = Sources(self.clock, InlineJobs(), self.node, informers, manifests)
+        self.sources = Sources(self.clock, HeldJobs(), self.node, informers, manifests)
         self.sources.on_changed.append(self.count)
         for service in (self.informers, self.node, self.sources):
             service.startService()
