@@ -84,7 +84,7 @@ class FileTests(WorldCase):
         self.assertEqual({"default/web TCP IPv4", "default/c TCP IPv4"}, self.shown().keys())
         (problem,) = self.sources.state().problems
         self.assertEqual(f"file {self.directory}/a.yaml", problem.what)
-        self.assertIn("what was in it before stays in use", problem.text)
+        self.assertIn("its previous content stays in use", problem.text)
         self.assertIn("a.yaml", self.sources.problem())
         self.assertEqual(1, len(self.warnings()))
         for _ in range(3):
@@ -124,7 +124,7 @@ class FileTests(WorldCase):
             self.write("b.yaml", service("c", "10.96.0.3"))
             self.look()
             self.assertEqual({"default/web TCP IPv4", "default/c TCP IPv4"}, self.shown().keys())
-            self.assertIn("a.yaml: it cannot be read, and what", self.sources.problem())
+            self.assertIn("a.yaml: it cannot be read, and its previous", self.sources.problem())
 
     def test_link_that_leads_nowhere(self):
         """At the start it is an unreadable file; the content of an existing one stays, and a

@@ -23,8 +23,8 @@ SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 """The suffixes of files in a directory that are read, as for the kubelet's static pods."""
 
 _EMPTY = (
-    "it is empty, as a file is that is just being written; for no Services at all leave a comment"
-    " in it"
+    "it is empty, perhaps because it is being written; for no Services at all put a comment"
+    " into it"
 )
 
 _Signature = tuple[int, int, int]
@@ -88,7 +88,7 @@ def _current(path: Path, known: Mapping[Path, Manifests]) -> Manifests:
 
 def _unread(path: Path, before: Manifests | None, signature: _Signature, why: object) -> Manifests:
     kept = before or Manifests()
-    stays = ", and what was in it before stays in use" if kept.parsed else ""
+    stays = ", and its previous content stays in use" if kept.parsed else ""
     reason = " ".join(str(why).split())
     problem = Problem(f"file {path}", f"it cannot be read{stays}: {reason}")
     return replace(kept, signature=signature, problems=(problem,))
