@@ -23,8 +23,7 @@ SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 """The suffixes of files in a directory that are read, as for the kubelet's static pods."""
 
 _EMPTY = (
-    "it is empty, perhaps because it is being written; for no Services at all put a comment"
-    " into it"
+    "it is empty, perhaps because it is being written; for no Services at all put a comment into it"
 )
 
 _Signature = tuple[int, int, int]
