@@ -138,7 +138,9 @@ class EntryTests(PathTestCase):
         """An audit log is not written where everybody could replace it."""
         settings = AuditSettings(self.path, 1000, 1)
         self.directory.chmod(0o777)
-        self.refused(lambda: open_sink(settings), "everybody can replace", "(mode 0777)")
+        self.refused(
+            lambda: open_sink(settings), "everybody can replace the contents", "(mode 0777)"
+        )
         self.assertFalse(self.path.exists())
         self.directory.chmod(0o1777)
         open_sink(settings).close()
@@ -146,7 +148,7 @@ class EntryTests(PathTestCase):
     def test_diagnosis(self):
         """Nor is a bundle."""
         self.directory.chmod(0o777)
-        self.refused(lambda: write_bundle(self.path, [], []), "everybody can replace")
+        self.refused(lambda: write_bundle(self.path, [], []), "everybody can replace the contents")
         self.assertFalse(self.path.exists())
         self.directory.chmod(0o1777)
         write_bundle(self.path, [], [])
