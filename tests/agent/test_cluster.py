@@ -53,7 +53,7 @@ class ClusterTests(SynchronousTestCase):
         self.patch(cluster, "KubeClient", lambda reactor, configuration: self.api)
         self.patch(cluster, "load_configuration", self.load_configuration)
         self.patch(command, "forward_standard_logging", lambda: None)
-        self.patch(agent_service, "end_process", lambda reactor, sentence: self.fail(sentence))
+        self.patch(agent_service, "exit_with_error", lambda reactor, sentence: self.fail(sentence))
         self.addCleanup(self.check_nothing_is_left)
 
     def close_api(self):

@@ -59,7 +59,7 @@ class CommandTests(SynchronousTestCase):
         # The real functions change the logging of the whole process, or end it.
         for module in (command, server_command):
             self.patch(module, "forward_standard_logging", lambda: None)
-        self.patch(service, "end_process", lambda reactor, sentence: self.fail(sentence))
+        self.patch(service, "exit_with_error", lambda reactor, sentence: self.fail(sentence))
         self.addCleanup(self.check_nothing_is_left)
 
     def start_server(self, *arguments):

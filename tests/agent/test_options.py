@@ -76,7 +76,7 @@ class FoundTests(SynchronousTestCase):
 
     def test_no_address(self) -> None:
         """Without a route the only address is used; none, or several, are reported."""
-        self.patch(options_module, "outgoing_address", lambda towards=None: None)
+        self.patch(options_module, "source_address", lambda towards=None: None)
         own = {ip_address("127.0.0.1"), ip_address("::1")}
         self.patch(options_module, "own_addresses", lambda: own)
         with self.assertRaisesRegex(

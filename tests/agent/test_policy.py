@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from yurttunnel.agent.policy import (
     DestinationPolicy,
     dialed_host,
-    is_of_this_machine,
+    names_this_machine,
     parse_pattern,
 )
 
@@ -262,9 +262,9 @@ class MetaPortTests(SynchronousTestCase):
 
     def test_only_addresses_of_this_machine_are(self) -> None:
         """The kernel decides; documentation addresses (RFC 5737, RFC 3849) belong to no machine."""
-        self.assertTrue(is_of_this_machine(ip_address("127.0.0.1")))
+        self.assertTrue(names_this_machine(ip_address("127.0.0.1")))
         for text in ("192.0.2.1", "2001:db8::1"):
-            self.assertFalse(is_of_this_machine(ip_address(text)))
+            self.assertFalse(names_this_machine(ip_address(text)))
 
 
 class NameTests(SynchronousTestCase):

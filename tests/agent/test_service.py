@@ -54,7 +54,7 @@ class ServiceTests(TestCase):
             self.clock, tls.server_side(self.clock, trust.contexts, self.listener)
         )
         self.sentences = []
-        self.patch(service, "end_process", lambda reactor, text: self.sentences.append(text))
+        self.patch(service, "exit_with_error", lambda reactor, text: self.sentences.append(text))
         self.acceptor = Acceptor()
         self.stopped_dialers = 0
         self.token = None

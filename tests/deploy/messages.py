@@ -4,7 +4,7 @@ What counts:
 
 - what is logged as a warning or worse: the first argument of ``warn``, ``error``, ``critical`` and
   ``failure``;
-- what ends a start: the text of each exception in :data:`START_ERRORS`, and of ``end_process``;
+- what ends a start: the text of each exception in :data:`START_ERRORS`, and of ``exit_with_error``;
 - what is told as the reason of one of these: the text of each exception in :data:`REASONS`, and of
   the calls and attributes in :data:`HANDED_ON`, which make the sentences that a message without
   words of its own passes on.
@@ -149,9 +149,9 @@ class Messages(ast.NodeVisitor):
         name = _name(node.func)
         if name in LOG_METHODS and isinstance(node.func, ast.Attribute) and node.args:
             self._take(node.args[0], name)
-        elif name == "end_process" or name in self._handed_on:
+        elif name == "exit_with_error" or name in self._handed_on:
             for argument in node.args:
-                self._take(argument, "start" if name == "end_process" else "reason")
+                self._take(argument, "start" if name == "exit_with_error" else "reason")
         self.generic_visit(node)
 
     def _take(self, node: ast.expr, use: str = "reason") -> None:

@@ -42,7 +42,7 @@ log.info("all is well")
         source = """
 raise usage.UsageError(f"--{flag} is missing")
 raise CannotListen(flag, "the port is " + "taken")
-end_process(reactor, "internal error")
+exit_with_error(reactor, "internal error")
 raise ValueError("not told like this")
 """
         found, _ = found_in(source)

@@ -26,7 +26,7 @@ from tests.deploy.reference import (
 )
 from tests.deploy.rendering import REPOSITORY
 from tests.deploy.test_documents import LIMITS
-from yurttunnel.ops import http_site, log_file, log_floods
+from yurttunnel.ops import http_site, log_file, log_flood_limit
 from yurttunnel.ops.debug import log_level, memory
 from yurttunnel.ops.debug import sessions as debug_sessions
 from yurttunnel.ops.debug.service import Debug
@@ -238,7 +238,7 @@ class NumberTests(unittest.SynchronousTestCase):
             f"at {100 * first:.0f} to {100 * last:.0f} % of their life",
             f"a node's is valid for {days:.0f} days",
             f"before `--join-token-lifetime` ({DEFAULT_TOKEN_LIFETIME / 3600:.0f} h) is over",
-            f"{log_floods.MOST_SHOWN} a minute from one place",
+            f"{log_flood_limit.MOST_SHOWN} a minute from one place",
             f"traces allocations for {memory.TRACED_SECONDS / 60:.0f} minutes",
         ):
             self.assertIn(phrase, text)
@@ -267,7 +267,7 @@ class NumberTests(unittest.SynchronousTestCase):
             "| time of another log level by `/debug/log-level` |"
             f" {log_level.DEFAULT_SECONDS} s, {log_level.MOST_SECONDS} s at most |",
             "| warnings and errors from one place of the program |"
-            f" {log_floods.MOST_SHOWN} in {log_floods.PERIOD:.0f} s |",
+            f" {log_flood_limit.MOST_SHOWN} in {log_flood_limit.PERIOD:.0f} s |",
             f"| line of the audit log | {(audit.MAX_LINE + 1) // 1024} KiB |",
             "| lines of the audit log that wait for the disk |"
             f" {audit.MAX_WAITING // 1024**2} MiB, beside",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from yurttunnel.ops.configuration.following import LOOK_SECONDS
+from yurttunnel.ops.configuration.reloading import LOOK_SECONDS
 
 PATIENCE = 20 * LOOK_SECONDS
 """Seconds in which a changed file is in use on a busy machine; on an idle one it is three looks."""

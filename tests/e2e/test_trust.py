@@ -22,7 +22,7 @@ from tests.e2e.clients import Echo, EchoClient, HttpTarget, Question, Sink
 from tests.e2e.crowds import Crowd
 from tests.e2e.programs import Program, Server, Tunnel
 from tests.e2e.support import EndToEndTestCase, copy_state, which
-from yurttunnel.ops.ending import STATUS as FATAL
+from yurttunnel.ops.shutdown import STATUS as FATAL
 
 
 class CertificateTests(EndToEndTestCase):

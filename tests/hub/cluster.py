@@ -16,7 +16,7 @@ from yurttunnel.kube.client import KubeClient
 from yurttunnel.kube.events import EventRecorder
 from yurttunnel.kube.informer import Informers
 from yurttunnel.kube.loading import load_configuration
-from yurttunnel.ops.services import ClosedAtTheEnd, StoppedInTurn
+from yurttunnel.ops.services import CloseOnStop, StoppedInReverse
 from yurttunnel.pki.callers import OptionalCallerContexts
 from yurttunnel.pki.credentials import certificates_to_pem, pin_of
 from yurttunnel.quickstart.composition import HTTP_SETTINGS
@@ -36,7 +36,7 @@ class Cluster:
 
     def __init__(self, reactor, directory: str) -> None:
         self._reactor = reactor
-        self._controllers = StoppedInTurn()
+        self._controllers = StoppedInReverse()
         self.identities = Identities(reactor, Path(directory).absolute())
         self.authority = self.identities.authority.certificate
         self.pin = pin_of(self.authority)
@@ -73,7 +73,7 @@ class Cluster:
         approver = Approver(self._reactor, client, informers, events, "kube-system", self.counters)
         authority = self.identities.signing_authority()
         signer = CertificateSigner(self._reactor, client, informers, authority, SIGNED_SECONDS)
-        for part in (ClosedAtTheEnd(client.close), informers, events, signer, approver):
+        for part in (CloseOnStop(client.close), informers, events, signer, approver):
             part.setServiceParent(self._controllers)
         self._controllers.startService()
 

@@ -19,10 +19,10 @@ class AnnouncementTests(SynchronousTestCase):
         readiness = Readiness()
         readiness.add("listeners", lambda: self.problem)
         readiness.add("disk", lambda: "it is full", required=False)
-        self.announcement = Announcement(self.clock, readiness, self.say)
+        self.announcement = Announcement(self.clock, readiness, self.announce)
         self.announcement.startService()
 
-    def say(self) -> None:
+    def announce(self) -> None:
         """Count."""
         self.said += 1
 

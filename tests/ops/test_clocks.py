@@ -10,7 +10,7 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.ops.clocks import make_steady, time_of_day, utc_now
-from yurttunnel.ops.status import words
+from yurttunnel.ops.status import formatting
 from yurttunnel.tunnel.direct.reactor import with_transports
 
 HOUR = 3600.0
@@ -67,4 +67,4 @@ class OneClockTests(SynchronousTestCase):
         clock = Clock()
         clock.advance(HOUR)
         self.assertEqual(time_of_day(clock), HOUR)
-        self.assertEqual(utc_now(clock), words.at(HOUR))
+        self.assertEqual(utc_now(clock), formatting.at(HOUR))

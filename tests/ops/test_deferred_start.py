@@ -33,7 +33,7 @@ class DeferredStartTests(TestCase):
         self.problem = None
         self.said = []
         self.patch(
-            deferred_start, "end_process", lambda reactor, sentence: self.said.append(sentence)
+            deferred_start, "exit_with_error", lambda reactor, sentence: self.said.append(sentence)
         )
         self.service = DeferredStart(
             object(), "yurttunnel-server", "no certificates yet", self.wait, self.make

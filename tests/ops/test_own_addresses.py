@@ -6,7 +6,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.ops.own_addresses import every_address, loopback_address, own_addresses
+from yurttunnel.ops.own_addresses import loopback_address, own_addresses, unspecified_address
 
 _LOOPBACK = "     +-- 127.0.0.0/8 2 0 2\n        |-- 127.0.0.1\n           /32 host LOCAL\n"
 _LOOPBACK_6 = "00000000000000000000000000000001 01 80 10 80       lo\n"
@@ -42,7 +42,9 @@ class OwnAddressTests(SynchronousTestCase):
         """A system without these files has no addresses to tell, and is taken to have IPv4."""
         proc = Path(self.mktemp())
         self.assertEqual(own_addresses(proc), set())
-        self.assertEqual(("0.0.0.0", "127.0.0.1"), (every_address(proc), loopback_address(proc)))
+        self.assertEqual(
+            ("0.0.0.0", "127.0.0.1"), (unspecified_address(proc), loopback_address(proc))
+        )
 
     def test_where_to_listen(self) -> None:
         """By IPv6 where there is nothing else; loopback is of IPv4 as long as there is one."""
@@ -54,4 +56,4 @@ class OwnAddressTests(SynchronousTestCase):
             ("", _LOOPBACK_6 + _OWN_6, "::", "::1"),
         ):
             proc = self.proc(trie, if_inet6)
-            self.assertEqual((every, loopback), (every_address(proc), loopback_address(proc)))
+            self.assertEqual((every, loopback), (unspecified_address(proc), loopback_address(proc)))

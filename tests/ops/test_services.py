@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred, fail
 from twisted.trial.unittest import TestCase
 
 from yurttunnel.ops.listen import CannotListen
-from yurttunnel.ops.services import ClosedAtTheEnd, PortService, StoppedInTurn
+from yurttunnel.ops.services import CloseOnStop, PortService, StoppedInReverse
 
 
 class StoppedInTurnTests(TestCase):
@@ -17,7 +17,7 @@ class StoppedInTurnTests(TestCase):
 
     def test_order(self):
         """The last one stops first; those before it run until it has stopped."""
-        parts, ended = StoppedInTurn(), Deferred()
+        parts, ended = StoppedInReverse(), Deferred()
         first, last = Service(), Service()
         last.stopService = lambda: ended
         for part in (first, last):
@@ -33,7 +33,7 @@ class StoppedInTurnTests(TestCase):
     def test_a_part_that_fails(self):
         """The parts before it are stopped all the same, and whoever stops them is told."""
         for failing in (lambda: fail(ZeroDivisionError()), lambda: 1 / 0):
-            parts = StoppedInTurn()
+            parts = StoppedInReverse()
             first, last = Service(), Service()
             last.stopService = failing
             for part in (first, last):
@@ -44,7 +44,7 @@ class StoppedInTurnTests(TestCase):
 
     def test_parts_that_fail(self):
         """Of the first one whoever stops them is told, and of the others the log."""
-        parts = StoppedInTurn()
+        parts = StoppedInReverse()
         for error in (ValueError("the last one"), ZeroDivisionError("the first one")):
             part = Service()
             part.stopService = lambda error=error: fail(error)
@@ -98,7 +98,7 @@ class ClosedAtTheEndTests(TestCase):
     def test_end(self):
         """It is closed when the service stops, and the stop waits for that."""
         closed = Deferred()
-        service = ClosedAtTheEnd(lambda: closed)
+        service = CloseOnStop(lambda: closed)
         service.startService()
         self.assertIs(closed, service.stopService())
         self.assertFalse(service.running)

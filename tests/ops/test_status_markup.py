@@ -6,7 +6,7 @@ import datetime
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.ops.status import words
+from yurttunnel.ops.status import formatting
 from yurttunnel.ops.status.markup import Column, Markup, element, joined, pairs, table
 from yurttunnel.ops.status.sparklines import Scale, captioned, sparkline
 from yurttunnel.ops.status.throughput import KEPT
@@ -94,7 +94,7 @@ class WordsTests(SynchronousTestCase):
             (-1, "0 s"), (0.9, "0 s"), (59, "59 s"), (61, "1 min 1 s"), (3600, "1 h"),
             (3601, "1 h"), (90_000, "1 d 1 h"), (86_400 * 400, "400 d"),
         ):  # fmt: skip
-            self.assertEqual(text, words.duration(seconds), seconds)
+            self.assertEqual(text, formatting.duration(seconds), seconds)
 
     def test_sizes(self) -> None:
         """Three digits, in units of 1024."""
@@ -102,25 +102,25 @@ class WordsTests(SynchronousTestCase):
             (0, "0 B"), (999, "999 B"), (1000, "1.0 KiB"), (1024 * 100, "100 KiB"),
             (1_500_000, "1.4 MiB"), (2**50 * 5000, "5000 PiB"),
         ):  # fmt: skip
-            self.assertEqual(text, words.size(amount), amount)
-        self.assertEqual("1.4 MiB/s", words.rate(1_500_000))
+            self.assertEqual(text, formatting.size(amount), amount)
+        self.assertEqual("1.4 MiB/s", formatting.rate(1_500_000))
 
     def test_round_trips(self) -> None:
         """Short ones in milliseconds; before the first measurement there is none."""
         for seconds, text in (
             (None, "not measured yet"), (0.00042, "0.42 ms"), (0.0614, "61 ms"), (1.26, "1.3 s"),
         ):  # fmt: skip
-            self.assertEqual(text, words.round_trip(seconds))
+            self.assertEqual(text, formatting.round_trip(seconds))
 
     def test_numbers_of_things(self) -> None:
         """One is not several."""
-        self.assertEqual("1 day", words.counted(1, "day"))
-        self.assertEqual("2,000 days", words.counted(2000, "day"))
+        self.assertEqual("1 day", formatting.counted(1, "day"))
+        self.assertEqual("2,000 days", formatting.counted(2000, "day"))
 
     def test_moments(self) -> None:
         """What is said for people is there for programs, too, in UTC."""
         zone = datetime.timezone(datetime.timedelta(hours=2))
         when = datetime.datetime(2026, 11, 22, 3, 4, 5, tzinfo=zone)
         exact = "2026-11-22T01:04:05Z"
-        made = words.ago(when, when + datetime.timedelta(seconds=61))
+        made = formatting.ago(when, when + datetime.timedelta(seconds=61))
         self.assertEqual(f'<time datetime="{exact}" title="{exact}">1 min 1 s ago</time>', made)

@@ -12,7 +12,7 @@ from tests.ops.snapshots import snapshot
 from tests.ops.status_pages import NOW, Carrying, PageUnderTest
 from yurttunnel.agent.process import SERVERS, destination_section
 from yurttunnel.ops.failures import KEPT as MOST_KEPT
-from yurttunnel.ops.status.failed import MOST_SHOWN as MOST_FAILED
+from yurttunnel.ops.status.failures import MOST_SHOWN as MOST_FAILED
 from yurttunnel.ops.status.page import POLICY, STYLE
 from yurttunnel.ops.status.sessions import MOST_SHOWN
 from yurttunnel.ops.status.throughput import INTERVAL

@@ -86,7 +86,7 @@ class GuideTests(SynchronousTestCase):
         self.ends = []
         self.orders = {}
         self.patch(signal, "signal", lambda number, handler: None)
-        self.patch(service, "end_process", lambda reactor, text: self.ends.append(text))
+        self.patch(service, "exit_with_error", lambda reactor, text: self.ends.append(text))
 
     def start(self, check=None):
         """Start it; it is stopped with the test."""

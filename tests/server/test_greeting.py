@@ -38,7 +38,7 @@ class GreetingTests(SynchronousTestCase):
 
     def find(self, address: str, *flags: str) -> None:
         """Set the outgoing address of this machine, and the server's flags."""
-        self.patch(joining, "outgoing_address", lambda: ip_address(address))
+        self.patch(joining, "source_address", lambda: ip_address(address))
         options = Options({})
         options.parseOptions(["--standalone", "--state-dir=S", *flags])
         self.settings = options.settings

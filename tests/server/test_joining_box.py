@@ -39,7 +39,7 @@ class JoiningBoxTests(SynchronousTestCase):
 
     def test_private_address(self) -> None:
         """The box also mentions that nodes elsewhere may need another address."""
-        self.patch(joining, "outgoing_address", lambda: ip_address("10.0.0.5"))
+        self.patch(joining, "source_address", lambda: ip_address("10.0.0.5"))
         options = Options({})
         options.parseOptions(["--standalone", "--state-dir", "S"])
         self.assertIn(

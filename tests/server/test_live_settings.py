@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.server.expectations import nothing_expected
 from tests.server.test_process import settings
-from yurttunnel.ops.configuration.following import ChangeRefused
+from yurttunnel.ops.configuration.reloading import ChangeRefused
 from yurttunnel.server.cloud_end import Trust, agent_listener
 from yurttunnel.server.frontends.admission import parse_permission
 from yurttunnel.server.live_settings import LiveSettings

@@ -14,10 +14,10 @@ from yurttunnel.cluster.services import server_name
 from yurttunnel.kube.client import KubeClient
 from yurttunnel.kube.informer import Informers
 from yurttunnel.kube.loading import load_configuration
-from yurttunnel.ops.configuration.following import Following
-from yurttunnel.ops.notify import Supervised
+from yurttunnel.ops.configuration.reloading import Following
 from yurttunnel.ops.reconciler import Reconciler
-from yurttunnel.ops.services import ClosedAtTheEnd
+from yurttunnel.ops.services import CloseOnStop
+from yurttunnel.ops.systemd import NotifyingService
 from yurttunnel.pki.metrics import cluster_trust_metrics
 from yurttunnel.tunnel.reactor import IReactor
 
@@ -63,9 +63,9 @@ def build(
         following=following,
     )
     process.metrics.add(cluster_trust_metrics("yurttunnel_agent_"), trust.stats)
-    parts = Supervised(reactor, process.readiness)
+    parts = NotifyingService(reactor, process.readiness)
     # The port comes first: if it is in use, nothing else has started. It is closed last.
-    for part in (process.meta, ClosedAtTheEnd(client.close), informers, trust, process.lag):
+    for part in (process.meta, CloseOnStop(client.close), informers, trust, process.lag):
         part.setServiceParent(parts)
     if not settings.servers:
         process.readiness.add("server addresses", discovered.problem, required=False)

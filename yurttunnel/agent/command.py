@@ -8,10 +8,10 @@ from yurttunnel.agent import standalone
 from yurttunnel.agent.options import Options
 from yurttunnel.agent.process import check_identifiers
 from yurttunnel.agent.settings import Settings, StandaloneSettings
-from yurttunnel.ops.beginning import begin
-from yurttunnel.ops.configuration.following import Following, follow_file
+from yurttunnel.ops.configuration.reloading import Following, follow_file
 from yurttunnel.ops.diagnose.subject import Subject
 from yurttunnel.ops.log import forward_standard_logging
+from yurttunnel.ops.startup import initialize
 from yurttunnel.pki.directory import StateError
 from yurttunnel.pki.names import BadIdentity
 from yurttunnel.pki.token import BadToken
@@ -23,7 +23,7 @@ __all__ = ["Options", "makeService"]
 
 def makeService(options: Options) -> IService:
     """Build the agent from its command line; errors end the process with a message."""
-    reactor, settings = begin(options, subject)
+    reactor, settings = initialize(options, subject)
     try:
         prepared = with_transports(reactor, settings.transport)
         return build(prepared, settings, follow_file(reactor, options))

@@ -15,13 +15,13 @@ from yurttunnel.agent.settings import ClusterSettings, Settings, StandaloneSetti
 from yurttunnel.http.authority import Address, address_in, join_authority
 from yurttunnel.kube.loading import SERVICE_ACCOUNT
 from yurttunnel.ops import flags
+from yurttunnel.ops.default_directories import state_directory
 from yurttunnel.ops.diagnose.flags import DIAGNOSE_TABLE, bundle_path
 from yurttunnel.ops.flag_table import Entry, Flag, Group, Repeated, Switch
 from yurttunnel.ops.help import Example
 from yurttunnel.ops.options import CONFIG, KLOG_FLAGS, KLOG_SWITCHES, CommandOptions, FlagMissing
-from yurttunnel.ops.own_addresses import listed, outgoing_address, own_addresses
+from yurttunnel.ops.own_addresses import formatted_addresses, own_addresses, source_address
 from yurttunnel.ops.tunnel_flags import DRAIN_TIMEOUT, TRANSPORT
-from yurttunnel.ops.usual_directories import state_directory
 from yurttunnel.pki.identity import (
     Identifiers,
     parse_identifiers,
@@ -399,13 +399,13 @@ class Options(CommandOptions[Settings]):
         if not self.is_given(STANDALONE) or self._is_named(NODE_IP):
             return self._required(NODE_IP)
         towards = [address_in(host) for host, _ in self._servers()]
-        found = outgoing_address(towards[0]) or outgoing_address()
+        found = source_address(towards[0]) or source_address()
         if found is not None:
             return found
         own = [address for address in own_addresses() if not address.is_loopback]
         if len(own) == 1:
             return own[0]
-        known = f", and several addresses: {listed(own)}" if own else ""
+        known = f", and several addresses: {formatted_addresses(own)}" if own else ""
         raise usage.UsageError(
             "--node-ip is missing: give it, or set NODE_IP; this machine has no route to the"
             f" server now, so its address is not known{known}"

@@ -53,7 +53,7 @@ def dialed_host(text: str) -> Address | str:
     return host if isinstance(host, str) else _connected_address(host)
 
 
-def is_of_this_machine(address: Address) -> bool:
+def names_this_machine(address: Address) -> bool:
     """Return whether ``address`` belongs to this machine: only then can it be bound."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     try:
@@ -218,7 +218,7 @@ class DestinationPolicy:
         keep_default: bool = True,
         *,
         meta_port: int = 0,
-        is_here: Callable[[Address], bool] = is_of_this_machine,
+        is_here: Callable[[Address], bool] = names_this_machine,
     ) -> None:
         self._node = node
         self._node_addresses = frozenset(map(_connected_address, own_addresses))

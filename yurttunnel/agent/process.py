@@ -26,7 +26,7 @@ from yurttunnel.http.authority import join_authority
 from yurttunnel.metrics import Metric, MetricRegistry, histogram
 from yurttunnel.ops import tunnel_flags
 from yurttunnel.ops.admin.service import AdminSocket, admin_socket
-from yurttunnel.ops.configuration.following import Following
+from yurttunnel.ops.configuration.reloading import Following
 from yurttunnel.ops.debug.service import Debug
 from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.ops.listen import listen_tcp
@@ -34,12 +34,12 @@ from yurttunnel.ops.log_levels import shown_levels
 from yurttunnel.ops.meta import meta_pages, meta_service
 from yurttunnel.ops.process_stats import add_process_metrics
 from yurttunnel.ops.readiness import Readiness
+from yurttunnel.ops.status.formatting import PeerWords
 from yurttunnel.ops.status.markup import element
 from yurttunnel.ops.status.page import StatusPage
 from yurttunnel.ops.status.peers import Peers
 from yurttunnel.ops.status.sections import Section
 from yurttunnel.ops.status.view import StatusSources
-from yurttunnel.ops.status.words import PeerWords
 from yurttunnel.pki.identity import Identifiers, format_identifiers
 from yurttunnel.steering.page import steering_page
 from yurttunnel.tunnel import tls

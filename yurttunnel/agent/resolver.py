@@ -12,11 +12,11 @@ from twisted.internet.defer import Deferred, fail
 from twisted.python.failure import Failure
 
 from yurttunnel.http.authority import Address
-from yurttunnel.ops.lookups import THREAD
+from yurttunnel.ops.threaded_resolver import THREAD
 from yurttunnel.ops.threads import in_own_thread
 from yurttunnel.tunnel.reactor import IReactor
 
-MOST_LOOKUPS = 64
+MAX_LOOKUPS = 64
 """The maximum number of lookups in flight. The system's resolver runs in threads that cannot be
 interrupted, so a lookup counts until it ends, even if nobody waits for it any longer."""
 
@@ -34,7 +34,7 @@ _NO_ADDRESS = frozenset(
 
 
 class TooManyLookups(Exception):
-    """No lookup was started, because :data:`MOST_LOOKUPS` others are in flight."""
+    """No lookup was started, because :data:`MAX_LOOKUPS` others are in flight."""
 
 
 def system_lookups(reactor: IReactor) -> LookUp:
@@ -89,7 +89,7 @@ class NodeResolver:
         self,
         look_up: LookUp,
         own_names: Mapping[str, Sequence[Address]],
-        most_lookups: int = MOST_LOOKUPS,
+        most_lookups: int = MAX_LOOKUPS,
     ) -> None:
         self._look_up = look_up
         self._own_names = dict(own_names)

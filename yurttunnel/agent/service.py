@@ -10,8 +10,8 @@ from yurttunnel.agent.dialer import Dialer
 from yurttunnel.agent.server_addresses import IServerAddresses
 from yurttunnel.agent.servers import ServerSet, ServerStats
 from yurttunnel.agent.trust import AgentTrust
-from yurttunnel.ops.ending import end_process
-from yurttunnel.ops.waiting import within
+from yurttunnel.ops.shutdown import exit_with_error
+from yurttunnel.ops.timeouts import all_fired_within
 from yurttunnel.pki.contexts import ServerNotTrusted
 from yurttunnel.pki.directory import StateError
 from yurttunnel.pki.enrolment_messages import EnrolmentRefused
@@ -86,10 +86,10 @@ class AgentService(Service):
             return
         except (EnrolmentRefused, ServerNotTrusted, BadToken, StateError, ValueError) as error:
             # A retry would not help; whoever started the agent should see the error.
-            end_process(self._reactor, f"yurttunnel-agent: {error}")
+            exit_with_error(self._reactor, f"yurttunnel-agent: {error}")
         except Exception as error:
             self._log.failure("the agent could not begin because of a defect")
-            end_process(self._reactor, f"yurttunnel-agent: internal error: {error!r}")
+            exit_with_error(self._reactor, f"yurttunnel-agent: internal error: {error!r}")
 
     def stopService(self) -> Deferred[None]:
         """Accept nothing new, let streams end within the drain timeout, then abort the rest."""
@@ -102,7 +102,7 @@ class AgentService(Service):
             self._beginning.cancel()
         ended = [session.ended() for session in self.servers.sessions()]
         self.servers.drain("the agent is about to stop")
-        if not await within(self._reactor, self.drain_timeout, ended):
+        if not await all_fired_within(self._reactor, self.drain_timeout, ended):
             self._log.warn("streams were still open after --drain-timeout; they are ended")
         self._dialer.stop()
         self.servers.close(Code.GOING_AWAY, "the agent has stopped")

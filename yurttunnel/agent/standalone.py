@@ -16,8 +16,8 @@ from yurttunnel.agent.server_endpoint import server_endpoint
 from yurttunnel.agent.settings import Settings, StandaloneSettings
 from yurttunnel.agent.trust import AgentTrust
 from yurttunnel.ops.announcement import terminal
-from yurttunnel.ops.configuration.following import Following
-from yurttunnel.ops.notify import Supervised
+from yurttunnel.ops.configuration.reloading import Following
+from yurttunnel.ops.systemd import NotifyingService
 from yurttunnel.pki.directory import HeldDirectory, StateDirectory
 from yurttunnel.pki.enrolment_client import ServerAddress
 from yurttunnel.pki.enrolment_issuer import (
@@ -66,7 +66,7 @@ def build(
         lambda: settings.identifiers,
         following=following,
     )
-    parts = Supervised(reactor, process.readiness)
+    parts = NotifyingService(reactor, process.readiness)
     admin = process.admin_socket(mode.state_dir)
     greets = greeting(reactor, process.readiness, settings, terminal())
     # The port comes first: if it is in use, nothing else has started. It is closed last. The

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from yurttunnel.cli.client import FOUND_SECONDS, CommandFailed, NoAnswer, Process
 from yurttunnel.ops.admin.service import SOCKET
-from yurttunnel.ops.usual_directories import SERVICE_DIRECTORIES
+from yurttunnel.ops.default_directories import SERVICE_DIRECTORIES
 
 _UNIX_SOCKETS = Path("/proc/net/unix")
 """proc(5): the Unix sockets of this network namespace; the path follows seven fields."""

@@ -11,11 +11,11 @@ from twisted.application.service import IService
 from yurttunnel.hub.filters.chain import BadFilter
 from yurttunnel.hub.options import Options
 from yurttunnel.hub.settings import Settings
-from yurttunnel.ops.beginning import begin
 from yurttunnel.ops.command_line import as_long_as_it_is_read
-from yurttunnel.ops.configuration.following import follow_file
+from yurttunnel.ops.configuration.reloading import follow_file
 from yurttunnel.ops.diagnose.subject import Subject
 from yurttunnel.ops.log import forward_standard_logging
+from yurttunnel.ops.startup import initialize
 from yurttunnel.pki.directory import StateError
 from yurttunnel.tunnel.direct.reactor import with_transports
 
@@ -24,7 +24,7 @@ __all__ = ["Options", "makeService"]
 
 def makeService(options: Options) -> IService:
     """Build the hub from its command line; exit with a one-line message on errors."""
-    reactor, settings = begin(options, subject)
+    reactor, settings = initialize(options, subject)
     if options.dump is not None:
         _dump(settings.cache_dir, options.dump)
     from yurttunnel.hub.process import build

@@ -19,7 +19,7 @@ from yurttunnel.hub.settings import ListenerSettings
 from yurttunnel.ops.listen import CannotListen, listen_tcp
 from yurttunnel.ops.reconciler import Reconciler
 from yurttunnel.ops.services import PortService
-from yurttunnel.ops.waiting import within
+from yurttunnel.ops.timeouts import all_fired_within
 from yurttunnel.tunnel import tls
 from yurttunnel.tunnel.reactor import IReactor
 
@@ -162,7 +162,7 @@ class HubListeners(MultiService):
         await closed
         drained = DeferredList([factory.drain() for factory in self._factories])
         end_watches()
-        await within(self._reactor, DRAIN_SECONDS, [drained])
+        await all_fired_within(self._reactor, DRAIN_SECONDS, [drained])
 
     def stopService(self) -> Deferred[None]:
         """Close the ports, and abort the remaining connections."""

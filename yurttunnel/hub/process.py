@@ -53,19 +53,19 @@ from yurttunnel.kube.resources import PODS, SERVICES, Object
 from yurttunnel.metrics import MetricRegistry
 from yurttunnel.ops.admin.service import AdminSocket, admin_socket
 from yurttunnel.ops.clocks import time_of_day
-from yurttunnel.ops.configuration.following import Following
+from yurttunnel.ops.configuration.reloading import Following
 from yurttunnel.ops.debug.service import Debug
 from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.ops.log_levels import shown_levels
 from yurttunnel.ops.meta import meta_service
-from yurttunnel.ops.notify import Supervised
 from yurttunnel.ops.process_stats import add_process_metrics
 from yurttunnel.ops.readiness import Readiness
-from yurttunnel.ops.services import ClosedAtTheEnd
+from yurttunnel.ops.services import CloseOnStop
 from yurttunnel.ops.status.page import StatusPage
 from yurttunnel.ops.status.sections import MakeSection
 from yurttunnel.ops.status.view import StatusSources
+from yurttunnel.ops.systemd import NotifyingService
 from yurttunnel.ops.threads import JobThread
 from yurttunnel.pki.desired_template import TemplateUnknown
 from yurttunnel.pki.directory import HeldDirectory, StateDirectory, StateError
@@ -227,14 +227,14 @@ def build(
         following.follow(LIVE_FLAGS, use)
         following.tell(readiness)
     # Without a certificate the hub serves from the cache, and approval may take long.
-    parts = Supervised(reactor, readiness, serves_unready=True)
+    parts = NotifyingService(reactor, readiness, serves_unready=True)
     # The ports are opened first, so nothing has started if one is in use. Services stop in reverse.
     for part in (
         meta,
         following,
-        ClosedAtTheEnd(hub.close),
-        ClosedAtTheEnd(forwarder.close),
-        ClosedAtTheEnd(answers.close),
+        CloseOnStop(hub.close),
+        CloseOnStop(forwarder.close),
+        CloseOnStop(answers.close),
         cache,
         lag,
         ports,
@@ -246,9 +246,9 @@ def build(
         kept_watches,
         offline,
         # Responses get time to end before the services that produce them stop.
-        ClosedAtTheEnd(partial(ports.drain, hub.end_watches)),
-        ClosedAtTheEnd(own.close),
-        ClosedAtTheEnd(for_pages.close),
+        CloseOnStop(partial(ports.drain, hub.end_watches)),
+        CloseOnStop(own.close),
+        CloseOnStop(for_pages.close),
         informers,
         held,
         admin,

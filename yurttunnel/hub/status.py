@@ -9,7 +9,7 @@ from yurttunnel.hub.cache.metrics import CacheStats
 from yurttunnel.hub.limits import Limits
 from yurttunnel.hub.offline.service import Offline
 from yurttunnel.hub.upstream.health import Health, ServerHealth, State
-from yurttunnel.ops.status import words
+from yurttunnel.ops.status import formatting
 from yurttunnel.ops.status.markup import Column, Markup, element, mark, pairs, table
 from yurttunnel.ops.status.sections import NO_MATCH, MakeSection, Moment, Section, listing
 
@@ -64,8 +64,8 @@ def _requests(limits: Limits, offline: Offline, moment: Moment) -> Section:
 
 def _cache(stats: CacheStats) -> Section:
     rows = [
-        ("On disk", f"{words.size(stats.size)} of {words.size(stats.most)}"),
-        ("Waits for the disk", words.size(stats.waiting)),
+        ("On disk", f"{formatting.size(stats.size)} of {formatting.size(stats.most)}"),
+        ("Waits for the disk", formatting.size(stats.waiting)),
         ("Clients", f"{stats.clients:,}"),
         ("Events to be sent when the cloud is back", f"{stats.events:,}"),
         (

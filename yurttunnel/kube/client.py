@@ -32,7 +32,7 @@ from yurttunnel.kube.interfaces import IKubeClient
 from yurttunnel.kube.pages import PageLimits
 from yurttunnel.kube.resources import Object, Resource
 from yurttunnel.kube.responses import Body, Events, answered_error, described
-from yurttunnel.ops.waiting import within
+from yurttunnel.ops.timeouts import all_fired_within
 from yurttunnel.tunnel.reactor import IReactor
 
 CALL_SECONDS = 30.0
@@ -122,7 +122,9 @@ class KubeClient:
 
     async def _close(self) -> None:
         self._pool.close()
-        await within(self._reactor, CLOSE_SECONDS, [each.ended for each in self._connections])
+        await all_fired_within(
+            self._reactor, CLOSE_SECONDS, [each.ended for each in self._connections]
+        )
         for connection in list(self._connections):
             connection.abort()
 

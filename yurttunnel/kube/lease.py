@@ -22,7 +22,7 @@ from yurttunnel.kube.errors import ApiError, ApiUnreachable, NotAllowed
 from yurttunnel.kube.interfaces import IKubeClient
 from yurttunnel.kube.lease_lock import LEASE_SECONDS, LeaseLock
 from yurttunnel.ops.log import RateLimitedLog
-from yurttunnel.ops.waiting import ended_within
+from yurttunnel.ops.timeouts import fired_within
 
 RENEW_SECONDS = 10.0
 """How long the leader may fail to renew the lease before it stops the service."""
@@ -149,7 +149,7 @@ class LeaderElection(Service):
                 # A defect must not end the campaign, or there may be no leader.
                 self._error = "a defect, which is in the log, keeps it from being held"
                 self._log.failure("Defect: {lease}: trying again", lease=self._lease)
-                await ended_within(self._clock, RETRY_SECONDS, Deferred())
+                await fired_within(self._clock, RETRY_SECONDS, Deferred())
         await self._release()
 
     # -- while it is not held --------------------------------------------------------------------
@@ -227,7 +227,7 @@ class LeaderElection(Service):
         rest = self._lock.renewed_at + LEASE_SECONDS - self._clock.seconds()
         overtime = self._clock.callLater(max(0.0, rest), self._tell_overtime)
         stopping = maybeDeferred(self._led.stopService).addErrback(self._stop_failed)
-        self._led_stopped = await ended_within(self._clock, STOP_SECONDS, stopping)
+        self._led_stopped = await fired_within(self._clock, STOP_SECONDS, stopping)
         if overtime.active():
             overtime.cancel()
         if not self._led_stopped:

@@ -18,7 +18,7 @@ from twisted.logger import Logger
 from yurttunnel.kube.errors import ApiError, ApiUnreachable
 from yurttunnel.ops.backoff import doubled
 from yurttunnel.ops.log import RateLimitedLog
-from yurttunnel.ops.waiting import ended_within
+from yurttunnel.ops.timeouts import fired_within
 
 SHORTEST_PAUSE = 0.005
 LONGEST_PAUSE = 1000.0
@@ -135,7 +135,7 @@ class WorkQueue(Service):
             self._log.error("Defect: what is under way does not end though it is cancelled")
 
     def _has_ended(self, ending: list[Deferred[None]], seconds: float) -> Deferred[bool]:
-        return ended_within(self._clock, seconds, DeferredList(ending))
+        return fired_within(self._clock, seconds, DeferredList(ending))
 
     def _make_ready(self, key: str, state: _Key) -> None:
         state.pause = None

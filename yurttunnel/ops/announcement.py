@@ -25,33 +25,33 @@ def terminal() -> TextIO | None:
 
 
 class Announcement(Service):
-    """Calls ``say()`` once, when ``readiness`` first reports no problem."""
+    """Calls ``announce()`` once, when ``readiness`` first reports no problem."""
 
     _log = Logger()
 
     def __init__(
-        self, clock: IReactorTime, readiness: Readiness, say: Callable[[], object]
+        self, clock: IReactorTime, readiness: Readiness, announce: Callable[[], object]
     ) -> None:
         self._readiness = readiness
-        self._say = say
-        self._looks = LoopingCall(self._look)
-        self._looks.clock = clock
+        self._announce = announce
+        self._loop = LoopingCall(self._check)
+        self._loop.clock = clock
 
     def startService(self) -> None:
         """Begin to check once the reactor runs."""
         super().startService()
-        _ = self._looks.start(INTERVAL, now=False).addErrback(self._defect)
+        _ = self._loop.start(INTERVAL, now=False).addErrback(self._defect)
 
     def stopService(self) -> None:
         super().stopService()
-        if self._looks.running:
-            self._looks.stop()
+        if self._loop.running:
+            self._loop.stop()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         findings = self._readiness.findings()
         if all(each.problem is None for each in findings if each.required):
-            self._looks.stop()
-            self._say()
+            self._loop.stop()
+            self._announce()
 
     def _defect(self, failure: Failure) -> None:
         self._log.failure("Defect: it is not said what to do next", failure)

@@ -9,7 +9,7 @@ from twisted.application.service import IService, Service
 from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
 from twisted.logger import Logger
 
-from yurttunnel.ops.ending import end_process
+from yurttunnel.ops.shutdown import exit_with_error
 from yurttunnel.tunnel.reactor import IReactor
 
 
@@ -57,13 +57,13 @@ class DeferredStart(Service):
         except CancelledError:
             return
         except SystemExit as error:
-            end_process(self._reactor, str(error.code))
+            exit_with_error(self._reactor, str(error.code))
         except Exception as error:
             # A process that stayed up without listening would look healthy to its supervisor.
             self._log.failure(
                 "{program} could not begin because of a defect", program=self._program
             )
-            end_process(self._reactor, f"{self._program}: internal error: {error!r}")
+            exit_with_error(self._reactor, f"{self._program}: internal error: {error!r}")
 
     def stopService(self) -> Deferred[Any]:
         """Stop the service, or stop waiting."""

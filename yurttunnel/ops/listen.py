@@ -29,7 +29,7 @@ from twisted.internet.protocol import ServerFactory, connectionDone
 from twisted.python.failure import Failure
 
 from yurttunnel.http.authority import join_authority
-from yurttunnel.ops.own_addresses import listed, own_addresses
+from yurttunnel.ops.own_addresses import formatted_addresses, own_addresses
 from yurttunnel.tunnel.direct.reactor import DirectReactor
 from yurttunnel.tunnel.sockets import tune_local_socket
 
@@ -136,7 +136,8 @@ def _hint(error: CannotListenError) -> str:
         # other error is about its directory.
         return getattr(reason, "strerror", None) or str(reason)
     if number == errno.EADDRNOTAVAIL:
-        return f"this machine has no such address: choose one of its own, {listed(own_addresses())}"
+        own = formatted_addresses(own_addresses())
+        return f"this machine has no such address: choose one of its own, {own}"
     return _HINTS.get(number or 0) or getattr(reason, "strerror", None) or str(reason)
 
 

@@ -24,7 +24,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.ops.log_file import LogFile
-from yurttunnel.ops.log_floods import FloodLimit
+from yurttunnel.ops.log_flood_limit import FloodLimit
 from yurttunnel.ops.log_levels import WHOLE_LINE, ShownLevels
 
 _NO_FIELDS = frozenset(

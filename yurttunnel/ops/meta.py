@@ -22,7 +22,8 @@ from yurttunnel.ops.clocks import timestamp
 from yurttunnel.ops.debug.service import Debug
 from yurttunnel.ops.exposition import CONTENT_TYPE as METRICS_TYPE
 from yurttunnel.ops.exposition import exposition_pieces
-from yurttunnel.ops.freed_memory import FreedMemory
+from yurttunnel.ops.gc_freezing import GCFreezer
+from yurttunnel.ops.host_check import refusal
 from yurttunnel.ops.http_site import (
     Answer,
     AnyPage,
@@ -34,10 +35,9 @@ from yurttunnel.ops.http_site import (
     missing,
     text,
 )
-from yurttunnel.ops.long_lived import LongLived
+from yurttunnel.ops.memory_trimming import MemoryTrimmer
 from yurttunnel.ops.readiness import Readiness
-from yurttunnel.ops.rebinding import refusal
-from yurttunnel.ops.services import PortService, StoppedInTurn
+from yurttunnel.ops.services import PortService, StoppedInReverse
 from yurttunnel.ops.slices import gather, json_pieces
 from yurttunnel.ops.status.page import POLICY, StatusPage
 from yurttunnel.tunnel.reactor import IReactor
@@ -118,9 +118,9 @@ def meta_service(
     ``listen`` binds the port for a factory, or raises ``CannotListen``.
     """
     site = LimitedSite(pages, reactor)
-    service = StoppedInTurn()
+    service = StoppedInReverse()
     port = PortService(partial(listen, site), site.close)
-    for part in (status, port, debug, FreedMemory(reactor), LongLived()):
+    for part in (status, port, debug, MemoryTrimmer(reactor), GCFreezer()):
         part.setServiceParent(service)
     return service
 

@@ -13,10 +13,13 @@ from yurttunnel.http.authority import Address
 
 _PROC = Path("/proc/net")
 
-_ELSEWHERE: tuple[Address, ...] = (IPv4Address("192.0.2.1"), IPv6Address("2001:db8::1"))
+_DOCUMENTATION_ADDRESSES: tuple[Address, ...] = (
+    IPv4Address("192.0.2.1"),
+    IPv6Address("2001:db8::1"),
+)
 """Addresses for documentation, which no machine has: TEST-NET-1 of RFC 5737, and RFC 3849."""
 
-_MOST_LISTED = 6
+_MAX_LISTED = 6
 """The maximum number of addresses in a message."""
 
 _DISCARD = 9
@@ -35,14 +38,14 @@ def own_addresses(proc: Path = _PROC) -> set[Address]:
     return {address for address in found if not address.is_link_local}
 
 
-def listed(addresses: Iterable[Address]) -> str:
+def formatted_addresses(addresses: Iterable[Address]) -> str:
     """Format the first few addresses as a list for a message, loopback ones last."""
     own = sorted(addresses, key=lambda each: (each.is_loopback, each.version, int(each)))
-    text = ", ".join(map(str, own[:_MOST_LISTED]))
-    return f"{text} ..." if len(own) > _MOST_LISTED else text
+    text = ", ".join(map(str, own[:_MAX_LISTED]))
+    return f"{text} ..." if len(own) > _MAX_LISTED else text
 
 
-def every_address(proc: Path = _PROC) -> str:
+def unspecified_address(proc: Path = _PROC) -> str:
     """Return the unspecified address: IPv6 if all addresses but loopback ones are IPv6, else IPv4.
 
     That of IPv6 also accepts connections over IPv4, if the machine gets such addresses later.
@@ -57,12 +60,12 @@ def loopback_address(proc: Path = _PROC) -> str:
     return "::1" if loopback == {"::1"} else "127.0.0.1"
 
 
-def outgoing_address(towards: Address | None = None) -> Address | None:
+def source_address(destination: Address | None = None) -> Address | None:
     """Return the source address for connections to another machine, or ``None`` without a route.
 
-    The kernel is asked, and nothing is sent. Without ``towards`` the default route counts.
+    The kernel is asked, and nothing is sent. Without ``destination`` the default route counts.
     """
-    for other in _ELSEWHERE if towards is None else (towards,):
+    for other in _DOCUMENTATION_ADDRESSES if destination is None else (destination,):
         family = socket.AF_INET if other.version == 4 else socket.AF_INET6
         with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((str(other), _DISCARD))

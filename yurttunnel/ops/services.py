@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.interfaces import IListeningPort
 from twisted.python.failure import Failure
 
-from yurttunnel.ops.waiting import log_failure
+from yurttunnel.ops.timeouts import log_failure
 
 
 class PortService(Service):
@@ -38,7 +38,7 @@ class PortService(Service):
         return closed
 
 
-class ClosedAtTheEnd(Service):
+class CloseOnStop(Service):
     """Calls ``close()`` when it stops, and waits for the result."""
 
     def __init__(self, close: Callable[[], Deferred[Any] | None]) -> None:
@@ -49,7 +49,7 @@ class ClosedAtTheEnd(Service):
         return self._close()
 
 
-class StoppedInTurn(MultiService):
+class StoppedInReverse(MultiService):
     """Stops its parts one by one, in reverse order.
 
     The first parts thus serve the others until these have stopped: ``/readyz`` shows the drain.

@@ -10,7 +10,7 @@ from ipaddress import ip_address
 from twisted.application.service import IService
 from twisted.logger import Logger
 
-from yurttunnel.ops.services import ClosedAtTheEnd
+from yurttunnel.ops.services import CloseOnStop
 from yurttunnel.proxy.claims import Claims
 from yurttunnel.proxy.conntrack import Conntrack
 from yurttunnel.proxy.host_address import host_address, no_address
@@ -204,4 +204,4 @@ def proxy_sockets(
         after_reply=settings.udp.idle,
     )
     udp = UdpSockets(reactor, descriptors, ports, table)
-    return {Protocol.TCP: tcp, Protocol.UDP: udp}, table, ClosedAtTheEnd(tcp.close)
+    return {Protocol.TCP: tcp, Protocol.UDP: udp}, table, CloseOnStop(tcp.close)

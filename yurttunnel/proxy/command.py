@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from twisted.application.service import IService
 
-from yurttunnel.ops.beginning import begin
-from yurttunnel.ops.configuration.following import follow_file
+from yurttunnel.ops.configuration.reloading import follow_file
 from yurttunnel.ops.diagnose.subject import Subject
 from yurttunnel.ops.log import forward_standard_logging
+from yurttunnel.ops.startup import initialize
 from yurttunnel.proxy.options import Options
 from yurttunnel.proxy.settings import BackEnd, Settings
 from yurttunnel.tunnel.reactor import IReactor
@@ -17,7 +17,7 @@ __all__ = ["Options", "makeService"]
 
 def makeService(options: Options) -> IService:
     """Build the proxy from its command line; errors end the process with a message."""
-    reactor, settings = begin(options, subject)
+    reactor, settings = initialize(options, subject)
     if settings.cleanup:
         return _cleanup(reactor)
     from yurttunnel.kube.configuration import BadKubeConfiguration
@@ -39,7 +39,7 @@ def makeService(options: Options) -> IService:
 def _cleanup(reactor: IReactor) -> IService:
     """Remove what service proxies have left in this machine's firewall, and exit."""
     # The modules for the kernel take time and memory to import.
-    from yurttunnel.ops.errand import Errand
+    from yurttunnel.ops.cleanup_task import CleanupTask
     from yurttunnel.proxy.host_address import host_address
     from yurttunnel.proxy.rules.choice import remove_everything
     from yurttunnel.proxy.rules.iptables.rules import IptablesRules
@@ -49,7 +49,7 @@ def _cleanup(reactor: IReactor) -> IService:
 
     programs = Programs(reactor)
     rules = (IptablesRules(programs, host_address), Nftables(programs, lambda _: []))
-    return Errand(reactor, "--cleanup", lambda: remove_everything(rules), SteeringFailed)
+    return CleanupTask(reactor, "--cleanup", lambda: remove_everything(rules), SteeringFailed)
 
 
 def subject(settings: Settings) -> Subject:

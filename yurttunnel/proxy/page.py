@@ -9,7 +9,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.ops.meta import JsonPage
 from yurttunnel.ops.slices import gather
-from yurttunnel.ops.status import words
+from yurttunnel.ops.status import formatting
 from yurttunnel.ops.status.markup import (
     Column,
     Content,
@@ -79,10 +79,10 @@ def syncs_section(health: SyncHealth, proxier: Callable[[], Proxier | None]) -> 
         rows: list[tuple[str, Content]] = [
             (
                 "Last that went well",
-                "none yet" if last is None else words.ago(words.at(last), moment.now),
+                "none yet" if last is None else formatting.ago(formatting.at(last), moment.now),
             ),
-            ("It took", words.round_trip(what.last_took)),
-            ("Changes have been waiting for", words.duration(health.waits())),
+            ("It took", formatting.round_trip(what.last_took)),
+            ("Changes have been waiting for", formatting.duration(health.waits())),
             ("Since the start", ", ".join(f"{each:,} {how}" for how, each in what.syncs.items())),
         ]
         content = [element("h2", "Syncs of sockets and rules"), pairs("Syncs", rows)]
@@ -150,10 +150,10 @@ def _endpoints(each: Carried, now: float) -> Content:
 def _endpoint(endpoint: Endpoint, stats: EndpointStats | None, now: float) -> Content:
     if stats is None or not stats.failures:
         return str(endpoint)
-    told = f"{words.counted(stats.failures, 'failed dial')}, the last: {stats.last_failure}"
+    told = f"{formatting.counted(stats.failures, 'failed dial')}, the last: {stats.last_failure}"
     if stats.ejected_until is None:
         return joined(str(endpoint), element("small", told))
-    left = words.duration(stats.ejected_until - now)
+    left = formatting.duration(stats.ejected_until - now)
     return joined(str(endpoint), " ", mark("bad", f"left out for {left}"), element("small", told))
 
 
@@ -183,7 +183,7 @@ def _bytes(each: Carried) -> str:
     stats = each.stats
     if not isinstance(stats, SocketStats):
         return ""
-    return f"{words.size(stats.received)} in, {words.size(stats.sent)} out"
+    return f"{formatting.size(stats.received)} in, {formatting.size(stats.sent)} out"
 
 
 def _received(each: Carried) -> float:

@@ -14,7 +14,7 @@ from yurttunnel.kube.configuration import KubeConfiguration, without_credentials
 from yurttunnel.kube.informer import Informers
 from yurttunnel.kube.loading import load_configuration
 from yurttunnel.ops.admin.service import admin_socket
-from yurttunnel.ops.configuration.following import Following
+from yurttunnel.ops.configuration.reloading import Following
 from yurttunnel.ops.debug.service import Debug
 from yurttunnel.ops.deferred_start import DeferredStart
 from yurttunnel.ops.http_site import LimitedSite, Pages
@@ -22,12 +22,12 @@ from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.ops.log_levels import shown_levels
 from yurttunnel.ops.meta import JsonPage, meta_pages, meta_service
-from yurttunnel.ops.notify import Supervised
 from yurttunnel.ops.readiness import Readiness
-from yurttunnel.ops.services import ClosedAtTheEnd, PortService, StoppedInTurn
+from yurttunnel.ops.services import CloseOnStop, PortService, StoppedInReverse
 from yurttunnel.ops.slices import gather
 from yurttunnel.ops.status.page import StatusPage
 from yurttunnel.ops.status.view import StatusSources
+from yurttunnel.ops.systemd import NotifyingService
 from yurttunnel.ops.threads import JobThread
 from yurttunnel.pki.directory import HeldDirectory
 from yurttunnel.proxy import flag_table
@@ -130,7 +130,7 @@ class ProxyProcess:
 
     def service(self) -> IService:
         """Return all parts as one service."""
-        parts = Supervised(self._reactor, self._readiness)
+        parts = NotifyingService(self._reactor, self._readiness)
         # The ports come first: if one is in use, nothing else has been started. The last part is
         # stopped first.
         meta, admin = self._meta()
@@ -138,7 +138,7 @@ class ProxyProcess:
             meta,
             self._following,
             self._health_port(),
-            None if self._client is None else ClosedAtTheEnd(self._client.close),
+            None if self._client is None else CloseOnStop(self._client.close),
             self._lag,
             self._worker,
             self._informers,
@@ -185,7 +185,7 @@ class ProxyProcess:
         self._placement, self._proxier = placement, proxier
         self._serving.not_accepting = proxier.problem
         self._node.on_changed.append(proxier.node_changed)
-        parts = StoppedInTurn()
+        parts = StoppedInReverse()
         for part in (*carrier.services, proxier):
             part.setServiceParent(parts)
         return parts

@@ -13,7 +13,7 @@ from yurttunnel.metrics import Durations
 from yurttunnel.ops.backoff import Backoff
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.ops.reconciler import Reconciler
-from yurttunnel.ops.waiting import ended_within
+from yurttunnel.ops.timeouts import fired_within
 from yurttunnel.proxy.health import SyncHealth
 from yurttunnel.proxy.health_checks import HealthCheckServers
 from yurttunnel.proxy.interfaces import (
@@ -328,7 +328,7 @@ class Proxier(Service):
 
     async def _remove_rules(self) -> None:
         removing = Deferred.fromCoroutine(self._removed())
-        if not await ended_within(self._clock, REMOVAL_SECONDS, removing):
+        if not await fired_within(self._clock, REMOVAL_SECONDS, removing):
             removing.cancel()
             self._log.error(
                 "Rules of Services are left behind, since removing them took more than {seconds} s;"

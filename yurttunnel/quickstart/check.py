@@ -23,7 +23,7 @@ from typing import Any
 from kubernetes import client, config
 from kubernetes.stream import portforward, stream
 
-from yurttunnel.ops.status.words import counted
+from yurttunnel.ops.status.formatting import counted
 from yurttunnel.quickstart import orders
 from yurttunnel.quickstart.called_service import CalledService
 from yurttunnel.quickstart.expecting import PATIENCE, CheckFailed, echoed, require, until

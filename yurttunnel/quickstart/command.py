@@ -7,8 +7,8 @@ from importlib.util import find_spec
 
 from twisted.application.service import IService
 
-from yurttunnel.ops.beginning import raise_limit_of_files
-from yurttunnel.ops.ending import stop_once
+from yurttunnel.ops.shutdown import ignore_repeated_stops
+from yurttunnel.ops.startup import raise_open_files_limit
 from yurttunnel.pki.directory import StateError
 from yurttunnel.quickstart.options import Options
 from yurttunnel.tunnel.direct.reactor import with_transports
@@ -32,8 +32,8 @@ def makeService(options: Options) -> IService:
             " pip install 'yurttunnel[quickstart]', or '.[quickstart]' in a checkout"
         ) from None
 
-    stop_once(reactor)
-    raise_limit_of_files()
+    ignore_repeated_stops(reactor)
+    raise_open_files_limit()
     try:
         return build(with_transports(reactor, "direct"), options.settings)
     except StateError as error:

@@ -26,7 +26,7 @@ from yurttunnel.hub.options import Options as HubOptions
 from yurttunnel.hub.settings import Settings as HubSettings
 from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.ops.log_levels import ShownLevels, shown_levels
-from yurttunnel.ops.services import ClosedAtTheEnd, PortService, StoppedInTurn
+from yurttunnel.ops.services import CloseOnStop, PortService, StoppedInReverse
 from yurttunnel.proxy import process as proxy
 from yurttunnel.proxy.options import Options as ProxyOptions
 from yurttunnel.proxy.settings import Settings as ProxySettings
@@ -108,11 +108,11 @@ def build(reactor: IReactor, settings: Settings) -> IService:
     tunnel_server.setServiceParent(tunnel)
     agent.build(reactor, _agent_settings(settings, state)).setServiceParent(tunnel)
     # The first parts serve the others until these have stopped.
-    parts = StoppedInTurn()
+    parts = StoppedInReverse()
     for part in (
         own_state,
-        ClosedAtTheEnd(nodes.close),
-        ClosedAtTheEnd(api.stop),
+        CloseOnStop(nodes.close),
+        CloseOnStop(api.stop),
         api_port,
         hub.build(reactor, _hub_settings(settings, state)),
         proxy.build(reactor, _proxy_settings(settings, state, hub_url)),

@@ -13,7 +13,7 @@ from yurtlab.node.node import Node, NodeSettings
 from yurttunnel.http.interfaces import IExchange, IRequestHandler
 from yurttunnel.kube.client import KubeClient
 from yurttunnel.kube.configuration import without_credentials
-from yurttunnel.ops.services import ClosedAtTheEnd, StoppedInTurn
+from yurttunnel.ops.services import CloseOnStop, StoppedInReverse
 from yurttunnel.tunnel.reactor import IReactor
 
 COMPONENT = "kubelet"
@@ -25,7 +25,7 @@ RUNS_AGAIN_SECONDS = 20.0
 _PAUSE = 0.05
 
 
-class _Run(StoppedInTurn):
+class _Run(StoppedInReverse):
     """The node between two boots of its machine: it keeps no state from the run before."""
 
     def __init__(self, reactor: IReactor, hub: str, settings: NodeSettings) -> None:
@@ -34,7 +34,7 @@ class _Run(StoppedInTurn):
         store = Store(reactor)
         self.node = Node(reactor, store, settings)
         mirror = Mirror(reactor, client, store, settings.name)
-        for part in (ClosedAtTheEnd(client.close), mirror, self.node):
+        for part in (CloseOnStop(client.close), mirror, self.node):
             part.setServiceParent(self)
 
 

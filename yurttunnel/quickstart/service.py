@@ -19,7 +19,7 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from yurttunnel.ops.ending import end_process, stop_at_hangup
+from yurttunnel.ops.shutdown import exit_with_error, stop_on_sighup
 from yurttunnel.pki.directory import StateDirectory
 from yurttunnel.quickstart import orders
 from yurttunnel.tunnel.reactor import IReactor
@@ -122,7 +122,7 @@ class Guide(Service):
     def startService(self) -> None:
         """Start waiting; from now on a closing terminal shuts the quickstart down gracefully."""
         super().startService()
-        stop_at_hangup(self._reactor, self._end_with_the_terminal)
+        stop_on_sighup(self._reactor, self._end_with_the_terminal)
         self._running = Deferred.fromCoroutine(self._run())
 
     def stopService(self) -> None:
@@ -136,7 +136,7 @@ class Guide(Service):
         else:
             # Status 0 would mean that all steps have succeeded.
             sentence = "the check was not over when its terminal was closed"
-            end_process(self._reactor, f"yurttunnel-quickstart: {sentence}")
+            exit_with_error(self._reactor, f"yurttunnel-quickstart: {sentence}")
 
     async def _run(self) -> None:
         try:
@@ -147,10 +147,10 @@ class Guide(Service):
         except CancelledError:
             return
         except _Failed as failed:
-            end_process(self._reactor, f"yurttunnel-quickstart: {failed}")
+            exit_with_error(self._reactor, f"yurttunnel-quickstart: {failed}")
         except Exception as error:
             self._log.failure("the quickstart failed by a defect of its own")
-            end_process(self._reactor, f"yurttunnel-quickstart: internal error: {error!r}")
+            exit_with_error(self._reactor, f"yurttunnel-quickstart: internal error: {error!r}")
 
     def _introduce(self) -> None:
         try:

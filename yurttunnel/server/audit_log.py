@@ -20,7 +20,7 @@ from zope.interface import Interface
 
 from yurttunnel.metrics import Metric, counter
 from yurttunnel.ops.log import RateLimitedLog
-from yurttunnel.ops.waiting import within
+from yurttunnel.ops.timeouts import all_fired_within
 
 FLUSH_DELAY = 0.1
 """Seconds for which lines are collected, and the most that a killed process loses."""
@@ -159,7 +159,7 @@ class AuditLog(Service):
         super().stopService()
         # Streams that have just ended report it in the next iteration.
         await deferLater(self._clock, 0)
-        if self._task is None or await within(self._clock, CLOSE_TIMEOUT, [self._task]):
+        if self._task is None or await all_fired_within(self._clock, CLOSE_TIMEOUT, [self._task]):
             self._closed = True
             self._sink.close()
             return

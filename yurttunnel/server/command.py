@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from twisted.application.service import IService
 
-from yurttunnel.ops.beginning import begin
-from yurttunnel.ops.configuration.following import Following, follow_file
+from yurttunnel.ops.configuration.reloading import Following, follow_file
 from yurttunnel.ops.diagnose.subject import Subject
 from yurttunnel.ops.log import forward_standard_logging
+from yurttunnel.ops.startup import initialize
 from yurttunnel.pki.authorities import BadBundle
 from yurttunnel.pki.directory import StateError
 from yurttunnel.pki.revocation import RevocationFailed, revoke_node
@@ -23,7 +23,7 @@ __all__ = ["Options", "makeService"]
 
 def makeService(options: Options) -> IService:
     """Build the server from its command line; errors end the process with a message."""
-    reactor, settings = begin(options, subject)
+    reactor, settings = initialize(options, subject)
     mode = settings.mode
     try:
         if isinstance(mode, StandaloneSettings) and mode.revoke_node is not None:
@@ -46,7 +46,7 @@ def makeService(options: Options) -> IService:
 def _cleanup(reactor: IReactor) -> IService:
     """Remove the firewall rules that servers have left on this machine, and exit."""
     # Imported late, because these modules take time and memory.
-    from yurttunnel.ops.errand import Errand
+    from yurttunnel.ops.cleanup_task import CleanupTask
     from yurttunnel.steering.failures import SteeringFailed
     from yurttunnel.steering.firewall.tunnel import remove_everything
     from yurttunnel.steering.netlink.address_sets import AddressSets
@@ -54,7 +54,7 @@ def _cleanup(reactor: IReactor) -> IService:
     from yurttunnel.steering.programs import Programs
 
     sets = AddressSets(KernelWorker(reactor).run, reactor)
-    return Errand(
+    return CleanupTask(
         reactor,
         "--cleanup-iptables",
         lambda: remove_everything(Programs(reactor), sets),

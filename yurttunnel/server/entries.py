@@ -11,7 +11,7 @@ from twisted.internet.interfaces import IAddress
 
 from yurttunnel.http.authority import join_authority
 from yurttunnel.ops.slices import visit
-from yurttunnel.ops.status import words
+from yurttunnel.ops.status import formatting
 from yurttunnel.ops.status.markup import Column, Content, table
 from yurttunnel.ops.status.sections import NO_MATCH, Moment, Section, listing
 from yurttunnel.ops.status.streams import MOST_EXAMINED
@@ -132,13 +132,13 @@ _COLUMNS: list[Column[_Row]] = [
     ),
     Column(
         "To callers",
-        lambda row: _figure(row, words.size(row.carried.received)),
+        lambda row: _figure(row, formatting.size(row.carried.received)),
         "number",
         lambda row: row.carried.received,
     ),
     Column(
         "From callers",
-        lambda row: _figure(row, words.size(row.carried.sent)),
+        lambda row: _figure(row, formatting.size(row.carried.sent)),
         "number",
         lambda row: row.carried.sent,
     ),

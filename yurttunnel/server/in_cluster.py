@@ -24,11 +24,11 @@ from yurttunnel.kube.events import EventRecorder
 from yurttunnel.kube.informer import Informers, once_synced
 from yurttunnel.kube.lease import LeaderElection
 from yurttunnel.kube.loading import load_configuration
-from yurttunnel.ops.configuration.following import Following
+from yurttunnel.ops.configuration.reloading import Following
 from yurttunnel.ops.deferred_start import DeferredStart
-from yurttunnel.ops.notify import Supervised
-from yurttunnel.ops.services import ClosedAtTheEnd, StoppedInTurn
-from yurttunnel.ops.waiting import within
+from yurttunnel.ops.services import CloseOnStop, StoppedInReverse
+from yurttunnel.ops.systemd import NotifyingService
+from yurttunnel.ops.timeouts import all_fired_within
 from yurttunnel.pki.identity import NodeIdentity
 from yurttunnel.pki.metrics import cluster_trust_metrics
 from yurttunnel.server.admin import server_socket
@@ -169,10 +169,10 @@ class ClusterServer:
         readiness.add("reviews", self._reviews.problem, required=False)
         process.metrics.add(cluster_trust_metrics("yurttunnel_server_"), self._trust.stats)
         process.metrics.add(NODE_METRICS, lambda: self._nodes)
-        parts = Supervised(self._reactor, readiness)
+        parts = NotifyingService(self._reactor, readiness)
         for part in (
             process.meta,
-            ClosedAtTheEnd(self._client.close),
+            CloseOnStop(self._client.close),
             self._informers,
             self._events,
             self._trust,
@@ -275,7 +275,7 @@ class ClusterServer:
     async def _ready(self) -> None:
         await self._trust.ready()
         # The first message to agents contains the number of servers.
-        await within(self._reactor, REPLICAS_TIMEOUT, [self._replicas.when_synced()])
+        await all_fired_within(self._reactor, REPLICAS_TIMEOUT, [self._replicas.when_synced()])
 
     def _second_phase(self) -> IService:
         """Create the parts that need certificates."""
@@ -316,7 +316,7 @@ class ClusterServer:
         process.readiness.add("siblings", siblings.problem, required=False)
         process.metrics.add(SIBLING_METRICS, siblings.stats)
         self._tunnel.not_accepting = server.not_accepting
-        parts = StoppedInTurn()
+        parts = StoppedInReverse()
         for part in (siblings, server):
             part.setServiceParent(parts)
         return parts

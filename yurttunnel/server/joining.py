@@ -6,7 +6,7 @@ import shlex
 import socket
 
 from yurttunnel.http.authority import join_authority
-from yurttunnel.ops.own_addresses import outgoing_address
+from yurttunnel.ops.own_addresses import source_address
 from yurttunnel.server.options import Settings
 
 TOKEN_VARIABLE = "YURTTUNNEL_JOIN_TOKEN"
@@ -31,7 +31,7 @@ def address_doubt(settings: Settings) -> str:
 
     Machines in a cloud often have only a private address, which nodes elsewhere cannot reach.
     """
-    found = None if _given_address(settings) else outgoing_address()
+    found = None if _given_address(settings) else source_address()
     if found is None or found.is_global:
         return ""
     return (
@@ -47,7 +47,7 @@ def _agent(settings: Settings) -> list[str]:
 
 def _address(settings: Settings) -> str:
     """Return the address that agents dial: a configured one, or one of this machine."""
-    return _given_address(settings) or str(outgoing_address() or socket.gethostname())
+    return _given_address(settings) or str(source_address() or socket.gethostname())
 
 
 def _given_address(settings: Settings) -> str:

@@ -16,7 +16,7 @@ from twisted.logger import Logger
 
 from yurttunnel.ops.clocks import time_of_day
 from yurttunnel.ops.reconciler import Reconciler
-from yurttunnel.ops.waiting import ended_within
+from yurttunnel.ops.timeouts import fired_within
 from yurttunnel.pki.directory import StateDirectory, StateError
 from yurttunnel.server.node_history import (
     LONGEST_REASON,
@@ -86,7 +86,7 @@ class KeptHistory(Reconciler):
     async def _stop(self, stopped: Deferred[bool]) -> bool:
         ended = await stopped
         last = Deferred.fromCoroutine(self._write())
-        return await ended_within(self._clock, END_SECONDS, last) and ended
+        return await fired_within(self._clock, END_SECONDS, last) and ended
 
     def _read(self) -> None:
         try:

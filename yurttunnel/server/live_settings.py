@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from yurttunnel.ops import tunnel_flags
-from yurttunnel.ops.configuration.following import ChangeRefused
+from yurttunnel.ops.configuration.reloading import ChangeRefused
 from yurttunnel.server import flag_table
 from yurttunnel.server.options import Settings
 

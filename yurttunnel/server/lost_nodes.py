@@ -6,11 +6,11 @@ from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 
 from yurttunnel.ops.slices import AT_ONCE, gather
-from yurttunnel.ops.status import words
+from yurttunnel.ops.status import formatting
+from yurttunnel.ops.status.formatting import PeerWords
 from yurttunnel.ops.status.markup import Column, Content, mark, table
 from yurttunnel.ops.status.sections import NO_MATCH, Moment, Section, listing
 from yurttunnel.ops.status.sessions import peer_link
-from yurttunnel.ops.status.words import PeerWords
 from yurttunnel.server.expected_nodes import ExpectedNodes
 from yurttunnel.server.node_history import MOST_REMEMBERED, NodeHistory, NodePast
 from yurttunnel.server.registry import SessionRegistry
@@ -66,7 +66,7 @@ def _seen(lost: LostNode) -> float:
 def _last_seen(lost: LostNode, moment: Moment) -> Content:
     if lost.last_seen is None:
         return "never"
-    return words.ago(words.at(lost.last_seen), moment.now)
+    return formatting.ago(formatting.at(lost.last_seen), moment.now)
 
 
 class LostNodes:

@@ -6,15 +6,15 @@ import datetime
 from collections.abc import Sequence
 
 from yurttunnel.ops.failures import Failures
-from yurttunnel.ops.status import words
+from yurttunnel.ops.status import formatting
 from yurttunnel.ops.status.certificates import certificate_left
-from yurttunnel.ops.status.failed import failure_table
+from yurttunnel.ops.status.failures import failure_table
+from yurttunnel.ops.status.formatting import PeerWords
 from yurttunnel.ops.status.markup import Column, Content, element, mark, pairs, table
 from yurttunnel.ops.status.sections import Moment, nothing
 from yurttunnel.ops.status.session_rates import SessionRates
 from yurttunnel.ops.status.sessions import session_table
 from yurttunnel.ops.status.sparklines import Scale, captioned
-from yurttunnel.ops.status.words import PeerWords
 from yurttunnel.server.node_history import Disconnection, NodeHistory
 from yurttunnel.server.node_pages import NodePages
 from yurttunnel.server.registry import SessionRegistry
@@ -95,7 +95,7 @@ class NodeView:
             return [heading, nothing(mark("ok", "None is remembered."))]
         columns: list[Column[Disconnection]] = [
             Column("Why", lambda one: one.why, "name text"),
-            Column("When", lambda one: words.ago(words.at(one.at), moment.now)),
+            Column("When", lambda one: formatting.ago(formatting.at(one.at), moment.now)),
         ]
         return [heading, table("The last disconnections", columns, past.disconnections)]
 
@@ -111,7 +111,7 @@ _FIELDS = (
 
 def _since(timestamp: str, moment: Moment) -> str:
     since = datetime.datetime.fromisoformat(timestamp)
-    passed = words.duration((moment.now - since).total_seconds())
+    passed = formatting.duration((moment.now - since).total_seconds())
     return f"{since:%Y-%m-%d %H:%M:%S} UTC, {passed} ago"
 
 
@@ -122,7 +122,7 @@ def _round_trip(session: SessionSnapshot, rates: SessionRates) -> Content:
         element(
             "h2",
             "Round trip ",
-            element("span", words.round_trip(session.round_trip), class_="count"),
+            element("span", formatting.round_trip(session.round_trip), class_="count"),
         ),
         captioned(measured, scale, "round trip,"),
     ]

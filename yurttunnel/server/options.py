@@ -10,11 +10,11 @@ from twisted.python import usage
 
 from yurttunnel.http.authority import join_authority
 from yurttunnel.ops import tunnel_flags
+from yurttunnel.ops.default_directories import state_directory
 from yurttunnel.ops.diagnose.flags import bundle_path
 from yurttunnel.ops.help import Example
 from yurttunnel.ops.options import KLOG_FLAGS, KLOG_SWITCHES, CommandOptions
-from yurttunnel.ops.own_addresses import every_address, loopback_address
-from yurttunnel.ops.usual_directories import state_directory
+from yurttunnel.ops.own_addresses import loopback_address, unspecified_address
 from yurttunnel.pki.authority import DEFAULT_NODE_LIFETIME
 from yurttunnel.pki.kubelets import KubeletVerification
 from yurttunnel.pki.token import DEFAULT_TOKEN_LIFETIME
@@ -155,7 +155,7 @@ class Options(CommandOptions[Settings]):
     def make_settings(self) -> Settings:
         """Check and convert everything; raises ``UsageError`` that names the flag and the fix."""
         bundle_path(self)
-        bind_address = self.optional_value(flag_table.BIND_ADDRESS, every_address())
+        bind_address = self.optional_value(flag_table.BIND_ADDRESS, unspecified_address())
         resume_window = self.value(flag_table.RESUME_WINDOW)
         settings = Settings(
             mode=self._standalone() if self.is_given(flag_table.STANDALONE) else self._cluster(),

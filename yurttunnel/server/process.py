@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from yurttunnel.metrics import Metric, MetricRegistry, counter, gauge, histogram
-from yurttunnel.ops.configuration.following import Following
+from yurttunnel.ops.configuration.reloading import Following
 from yurttunnel.ops.debug.service import Debug
 from yurttunnel.ops.failures import Failures
 from yurttunnel.ops.lag import ReactorLag
@@ -16,11 +16,11 @@ from yurttunnel.ops.log_levels import shown_levels
 from yurttunnel.ops.meta import meta_pages, meta_service
 from yurttunnel.ops.process_stats import add_process_metrics
 from yurttunnel.ops.readiness import Readiness
+from yurttunnel.ops.status.formatting import PeerWords
 from yurttunnel.ops.status.page import StatusPage
 from yurttunnel.ops.status.peers import Peers
 from yurttunnel.ops.status.sections import Section
 from yurttunnel.ops.status.view import StatusSources
-from yurttunnel.ops.status.words import PeerWords
 from yurttunnel.ops.threads import in_own_thread
 from yurttunnel.server.agents import RefuseStreams
 from yurttunnel.server.audit import Audit

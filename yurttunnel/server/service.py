@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.interfaces import IAddress, IListeningPort, IReactorTime
 from twisted.logger import Logger
 
-from yurttunnel.ops.waiting import within
+from yurttunnel.ops.timeouts import all_fired_within
 from yurttunnel.tunnel.session import TunnelSession
 from yurttunnel.wire.codes import Code
 
@@ -124,10 +124,10 @@ class ServerService(Service):
         answered = [caller.drain() for caller in self._callers]
         for holder in self._holders:
             holder.drain("the server is about to stop")
-        if await within(self._clock, self.drain_timeout, ended):
+        if await all_fired_within(self._clock, self.drain_timeout, ended):
             # A stream ends before a caller that reads slowly has received the last of it.
             left = max(0.0, deadline - self._clock.seconds())
-            if not await within(self._clock, left, answered):
+            if not await all_fired_within(self._clock, left, answered):
                 self._log.warn(
                     "callers had not taken all of their answers, or had not closed, after"
                     " --drain-timeout; their connections are reset"
@@ -141,7 +141,7 @@ class ServerService(Service):
             holder.close_sessions(Code.GOING_AWAY, "the server has stopped")
         for caller in self._callers:
             caller.close()
-        await within(self._clock, PORT_CLOSE_TIMEOUT, closing)
+        await all_fired_within(self._clock, PORT_CLOSE_TIMEOUT, closing)
 
     def _sessions(self) -> list[TunnelSession]:
         return [session for holder in self._holders for session in holder.sessions()]

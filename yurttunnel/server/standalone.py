@@ -8,9 +8,9 @@ from functools import partial
 from twisted.application.service import IService
 
 from yurttunnel.ops.announcement import Announcement, terminal
-from yurttunnel.ops.configuration.following import Following
-from yurttunnel.ops.notify import Supervised
-from yurttunnel.ops.services import ClosedAtTheEnd
+from yurttunnel.ops.configuration.reloading import Following
+from yurttunnel.ops.services import CloseOnStop
+from yurttunnel.ops.systemd import NotifyingService
 from yurttunnel.ops.threads import in_own_thread
 from yurttunnel.pki.contexts import ENROLMENT_PROTOCOL
 from yurttunnel.pki.directory import HeldDirectory
@@ -78,7 +78,7 @@ def build(
     in_thread = partial(in_own_thread, reactor, "yurttunnel node history")
     history = KeptHistory(reactor, kept.directory, process.history, in_thread)
     readiness.add("node history", lambda: history.problem, required=False)
-    parts = Supervised(reactor, readiness)
+    parts = NotifyingService(reactor, readiness)
     pages = standalone_pages(reactor, settings, standalone.state_dir, kept)
     say = partial(
         greet, settings, standalone.state_dir, status_page(settings), kept.join_token, terminal()
@@ -88,7 +88,7 @@ def build(
     # The trust ends after the sessions: a node can be revoked during a drain. The directory, and
     # the socket in it, are released when the drain begins, once the history has been written: a
     # successor may start meanwhile.
-    let_go = ClosedAtTheEnd(kept.let_go)
+    let_go = CloseOnStop(kept.let_go)
     for part in (process.meta, process.lag, kept, server, held, let_go, history, admin, greeting):
         if part is not None:
             part.setServiceParent(parts)

@@ -14,7 +14,7 @@ from yurttunnel.cluster.services import ClusterAddresses
 from yurttunnel.kube.events import EventRecorder
 from yurttunnel.kube.interfaces import IInformers, IKubeClient
 from yurttunnel.kube.lease import LeaderElection
-from yurttunnel.ops.services import StoppedInTurn
+from yurttunnel.ops.services import StoppedInReverse
 from yurttunnel.server.frontends.passthrough.listener import PassthroughFactory
 from yurttunnel.server.frontends.passthrough.nodes import PassthroughNodes
 from yurttunnel.server.options import ClusterSettings, Settings
@@ -114,7 +114,7 @@ class ClusterSteering:
 
         worker = KernelWorker(self._reactor)
         ports = listening_ports(self._settings, self._flags)
-        parts = StoppedInTurn()
+        parts = StoppedInReverse()
         tracking = Tracking(worker.run, "--enable-iptables", lambda: ports)
         for part in (worker, tracking):
             part.setServiceParent(parts)
@@ -171,7 +171,7 @@ class ClusterSteering:
         )
         self._rules = manager.report
         self._process.readiness.add("steering", manager.problem, required=False)
-        parts = StoppedInTurn()
+        parts = StoppedInReverse()
         for part in (worker, manager):
             part.setServiceParent(parts)
         return parts

@@ -17,7 +17,7 @@ from yurttunnel.cluster.services import ClusterAddresses
 from yurttunnel.ops.backoff import Backoff
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.ops.reconciler import Phase, Reconciler
-from yurttunnel.ops.waiting import ended_within
+from yurttunnel.ops.timeouts import fired_within
 from yurttunnel.steering.desired_state import SteeringSettings, desired
 from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.families import Families
@@ -257,7 +257,7 @@ class SteeringManager(Service):
     async def _end(self) -> None:
         await self._reconciler.stopService()
         removing = Deferred.fromCoroutine(self._remove())
-        if not await ended_within(self._clock, REMOVAL_PATIENCE, removing):
+        if not await fired_within(self._clock, REMOVAL_PATIENCE, removing):
             removing.cancel()
             self._log.error(
                 "Firewall rules are left behind, since removing them took more than {seconds} s;"

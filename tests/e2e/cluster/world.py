@@ -43,7 +43,7 @@ from yurttunnel.kube.loading import load_configuration
 from yurttunnel.kube.resources import CONFIG_MAPS, ENDPOINT_SLICES, PODS, SERVICES
 from yurttunnel.ops.clocks import utc_now
 from yurttunnel.ops.listen import listen_tcp
-from yurttunnel.ops.services import ClosedAtTheEnd, PortService, StoppedInTurn
+from yurttunnel.ops.services import CloseOnStop, PortService, StoppedInReverse
 from yurttunnel.pki.callers import CallerContexts
 from yurttunnel.pki.cluster_issuer import ClusterIssuer
 from yurttunnel.pki.contexts import RotatingContexts
@@ -212,9 +212,9 @@ class World:
         factory = HTTPFactory(self._reactor, node.handler, HTTP_SETTINGS)
         secured = Visited(tls.server_side(self._reactor, contexts, factory), node.peers)
         self._run(
-            ClosedAtTheEnd(client.close),
+            CloseOnStop(client.close),
             *(PortService(partial(self._listen, each, port, secured)) for each in addresses),
-            ClosedAtTheEnd(partial(_close, factory)),
+            CloseOnStop(partial(_close, factory)),
             node,
         )
         self.nodes[name] = node
@@ -472,7 +472,7 @@ class World:
         return True
 
     def _run(self, *parts: Service) -> None:
-        together = StoppedInTurn()
+        together = StoppedInReverse()
         for part in parts:
             part.setServiceParent(together)
         together.startService()

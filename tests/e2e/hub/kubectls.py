@@ -21,7 +21,7 @@ from yurttunnel.http.server import HTTPFactory
 from yurttunnel.kube.client import KubeClient
 from yurttunnel.kube.loading import load_configuration
 from yurttunnel.ops.listen import listen_tcp
-from yurttunnel.ops.services import ClosedAtTheEnd, PortService, StoppedInTurn
+from yurttunnel.ops.services import CloseOnStop, PortService, StoppedInReverse
 from yurttunnel.pki.callers import CallerContexts
 from yurttunnel.pki.names import CALLER_NAME, KUBELET_CLIENT_NAME
 from yurttunnel.quickstart.composition import HTTP_SETTINGS
@@ -73,11 +73,11 @@ class KubectlTestCase(HubTestCase):
         factory = HTTPFactory(reactor, node.handler, HTTP_SETTINGS)
         secured = tls.server_side(reactor, contexts, factory)
         listen = partial(listen_tcp, reactor, "kubelet", "127.0.0.1", cloud.kubelet_port, secured)
-        together = StoppedInTurn()
+        together = StoppedInReverse()
         for part in (
-            ClosedAtTheEnd(client.close),
+            CloseOnStop(client.close),
             PortService(listen),
-            ClosedAtTheEnd(partial(_close, factory)),
+            CloseOnStop(partial(_close, factory)),
             node,
         ):
             part.setServiceParent(together)

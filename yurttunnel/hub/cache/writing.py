@@ -22,7 +22,7 @@ from yurttunnel.ops.backoff import Backoff
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.ops.reconciler import Reconciler
 from yurttunnel.ops.threads import Jobs
-from yurttunnel.ops.waiting import ended_within
+from yurttunnel.ops.timeouts import fired_within
 
 COLLECTED = 0.05
 """How long changes are collected, in seconds; a process that is killed may lose that much."""
@@ -125,8 +125,8 @@ class Writing:
                 seconds=FLUSH,
                 path=self._path,
             )
-        await ended_within(self._clock, _CLOSE, let_go())
-        await ended_within(self._clock, _CLOSE, self._thread.run(self._database.close))
+        await fired_within(self._clock, _CLOSE, let_go())
+        await fired_within(self._clock, _CLOSE, self._thread.run(self._database.close))
         self._thread.end()
         self._is_open = False
 
@@ -150,7 +150,7 @@ class Writing:
             return False
         self._loop.trigger(at_once=True)
         marks = DeferredList(map(self._mark, queues))
-        return await ended_within(self._clock, seconds, marks)
+        return await fired_within(self._clock, seconds, marks)
 
     def problem(self) -> str | None:
         """Return why nothing can be written, or why data of the node's own was dropped."""

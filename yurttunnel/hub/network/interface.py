@@ -19,7 +19,7 @@ from twisted.logger import Logger
 from yurttunnel.hub.network.links import Link, Links, add_tap
 from yurttunnel.hub.settings import InterfaceSettings
 from yurttunnel.ops.reconciler import Reconciler
-from yurttunnel.ops.waiting import ended_within
+from yurttunnel.ops.timeouts import fired_within
 from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.netlink.conversation import KernelRefused
 from yurttunnel.steering.netlink.worker import Run
@@ -75,7 +75,7 @@ class NodeInterface(Reconciler):
         ended = await stopped
         removal = self._in_thread(partial(remove, self._settings))
         _ = removal.addErrback(lambda failure: log.warn("{error}", error=failure.value))
-        return await ended_within(self._clock, REMOVAL_SECONDS, removal) and ended
+        return await fired_within(self._clock, REMOVAL_SECONDS, removal) and ended
 
     async def _look(self) -> None:
         settings = self._settings

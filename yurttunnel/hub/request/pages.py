@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.head import RequestHead
-from yurttunnel.ops.rebinding import is_of_another_page, is_of_this_machine
+from yurttunnel.ops.host_check import is_cross_origin, names_this_machine
 
 
 def check_not_of_a_page(head: RequestHead) -> None:
@@ -17,9 +17,9 @@ def check_not_of_a_page(head: RequestHead) -> None:
     by_name = head.by_name
     hosts = by_name.get(b"host", [])
     sites, origins = by_name.get(b"sec-fetch-site", ()), by_name.get(b"origin", ())
-    if (sites or origins) and is_of_another_page(b"".join(hosts), sites, origins):
+    if (sites or origins) and is_cross_origin(b"".join(hosts), sites, origins):
         raise RequestFailed(403, "this port rejects requests from web pages")
-    if not all(map(is_of_this_machine, hosts)):
+    if not all(map(names_this_machine, hosts)):
         raise RequestFailed(
             421,
             "Host is not a name of this machine, as in requests from web pages: use an IP"

@@ -19,8 +19,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IAddress
 
 from yurttunnel.http.authority import Address
+from yurttunnel.ops.host_check import is_cross_origin, is_loopback, requested_host
 from yurttunnel.ops.http_site import Answer, PageRequest, allowed_methods, text
-from yurttunnel.ops.rebinding import asked_host, is_loopback, is_of_another_page
 
 JSON = b"application/json"
 HTML = b"text/html; charset=utf-8"
@@ -103,11 +103,11 @@ def refusal(request: PageRequest, is_tunnelled: IsTunnelled) -> str | None:
         return "/debug wants a loopback address, or localhost, in the Host field"
     sites = request.head.values(b"sec-fetch-site")
     origins = request.head.values(b"origin")
-    if is_of_another_page(hosts[0], sites, origins):
+    if is_cross_origin(hosts[0], sites, origins):
         return "/debug answers no requests that pages of other sites make in a browser"
     return None
 
 
 def _names_loopback(field: bytes) -> bool:
-    host = asked_host(field)
+    host = requested_host(field)
     return host == "localhost" or (isinstance(host, Address) and host.is_loopback)

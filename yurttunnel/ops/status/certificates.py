@@ -5,10 +5,10 @@ from __future__ import annotations
 import datetime
 from collections.abc import Mapping
 
-from yurttunnel.ops.status import words
+from yurttunnel.ops.status import formatting
 from yurttunnel.ops.status.markup import Column, Content, Markup, joined, mark, table
 
-SOON = 3 * words.DAY
+SOON = 3 * formatting.DAY
 """The remaining validity, in seconds, below which a certificate should have been renewed: renewal
 happens when a third of the lifetime is left, by default ten days."""
 
@@ -24,7 +24,7 @@ def certificate_table(
             lambda one: certificate_left(one[1], now),
             order=lambda one: one[1].timestamp(),
         ),
-        Column("Until", lambda one: words.moment(one[1], f"{one[1]:%-d %B %Y, %H:%M} UTC")),
+        Column("Until", lambda one: formatting.moment(one[1], f"{one[1]:%-d %B %Y, %H:%M} UTC")),
     ]
     ordered = sorted(certificates.items(), key=lambda item: item[1])
     return table("Certificates of this process", columns, ordered)
@@ -34,9 +34,9 @@ def certificate_left(not_after: datetime.datetime, now: datetime.datetime) -> Ma
     """Return the remaining validity of a certificate."""
     left = (not_after - now).total_seconds()
     if left <= 0:
-        text = mark("bad", f"ended {words.duration(-left)} ago")
+        text = mark("bad", f"ended {formatting.duration(-left)} ago")
     elif left < SOON:
-        text = mark("warn", f"{words.duration(left)} left")
+        text = mark("warn", f"{formatting.duration(left)} left")
     else:
-        text = joined(words.counted(int(left // words.DAY), "day"), " left")
-    return words.moment(not_after, text)
+        text = joined(formatting.counted(int(left // formatting.DAY), "day"), " left")
+    return formatting.moment(not_after, text)

@@ -21,7 +21,7 @@ from zope.interface import implementer
 
 from yurttunnel.ops.diagnose.redaction import redact
 from yurttunnel.ops.log import SUPPRESSED
-from yurttunnel.ops.status import words
+from yurttunnel.ops.status import formatting
 from yurttunnel.ops.status.markup import Column, Content, element, joined, mark, table
 
 KEPT = 50
@@ -111,7 +111,7 @@ def event_table(events: Iterable[RecentEvent], now: datetime.datetime) -> Conten
         Column("Level", lambda one: mark("warn" if one.level == "warning" else "bad", one.level)),
         Column(
             "Last",
-            lambda one: words.ago(words.at(one.last), now),
+            lambda one: formatting.ago(formatting.at(one.last), now),
             order=lambda one: now.timestamp() - one.last,
         ),
         Column("Times", lambda one: f"{one.count:,}", "number", lambda one: one.count),

@@ -15,7 +15,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel import __version__
 from yurttunnel.ops.clocks import time_of_day
-from yurttunnel.ops.status import words
+from yurttunnel.ops.status import formatting
 from yurttunnel.ops.status.events import RecentEvents
 from yurttunnel.ops.status.markup import Markup, element
 from yurttunnel.ops.status.sections import LONGEST_FILTER
@@ -87,7 +87,7 @@ class StatusPage(MultiService):
             self._throughput,
             self._events,
             desired,
-            words.at(time_of_day(self._clock)),
+            formatting.at(time_of_day(self._clock)),
             self._clock.seconds() - self._started,
         )
         program = self._sources.program

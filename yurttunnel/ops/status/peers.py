@@ -7,7 +7,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.ops.slices import gather
-from yurttunnel.ops.status import words
+from yurttunnel.ops.status import formatting
+from yurttunnel.ops.status.formatting import PeerWords
 from yurttunnel.ops.status.markup import Content, Markup, element
 from yurttunnel.ops.status.sections import (
     LONGEST_FILTER,
@@ -22,7 +23,6 @@ from yurttunnel.ops.status.session_rates import SessionRates
 from yurttunnel.ops.status.sessions import session_table, worst_first
 from yurttunnel.ops.status.sparklines import Scale, sparkline
 from yurttunnel.ops.status.streams import StreamReport, oldest_streams, stream_table
-from yurttunnel.ops.status.words import PeerWords
 from yurttunnel.tunnel.session import TunnelSession
 from yurttunnel.tunnel.statistics import SessionSnapshot, TunnelCounters
 from yurttunnel.tunnel.stream import TunnelStream
@@ -94,8 +94,8 @@ class PeersView:
         name = self._words.peers
         return [
             tile("streams open", f"{streams:,}"),
-            tile(f"from {name}", words.rate(received), sparkline(rates.received, scale)),
-            tile(f"to {name}", words.rate(sent), sparkline(rates.sent, scale)),
+            tile(f"from {name}", formatting.rate(received), sparkline(rates.received, scale)),
+            tile(f"to {name}", formatting.rate(sent), sparkline(rates.sent, scale)),
         ]
 
     def session_pieces(self) -> Iterator[str]:

@@ -7,12 +7,12 @@ import heapq
 from collections.abc import Callable, Iterable, Sequence
 from urllib.parse import quote
 
-from yurttunnel.ops.status import words
+from yurttunnel.ops.status import formatting
 from yurttunnel.ops.status.certificates import SOON, certificate_left
+from yurttunnel.ops.status.formatting import PeerWords
 from yurttunnel.ops.status.markup import Column, Content, Markup, element, joined, mark, table
 from yurttunnel.ops.status.session_rates import Rates
 from yurttunnel.ops.status.sparklines import MINUTES, Scale, sparkline
-from yurttunnel.ops.status.words import PeerWords
 from yurttunnel.tunnel.statistics import SessionSnapshot
 
 MOST_SHOWN = 100
@@ -57,14 +57,14 @@ def session_table(
         Column("State", lambda session: _state(session, peers)),
         Column(
             "Connected for",
-            lambda session: words.moment(
-                session.since, words.duration((now - session.since).total_seconds())
+            lambda session: formatting.moment(
+                session.since, formatting.duration((now - session.since).total_seconds())
             ),
             order=lambda session: (now - session.since).total_seconds(),
         ),
         Column(
             "Round trip",
-            lambda session: words.round_trip(session.round_trip),
+            lambda session: formatting.round_trip(session.round_trip),
             "number",
             lambda session: session.round_trip or 0.0,
         ),
@@ -115,20 +115,23 @@ def _certificate(session: SessionSnapshot, now: datetime.datetime) -> Content:
 
 def _state(session: SessionSnapshot, peers: PeerWords) -> Markup:
     resumed = (
-        element("small", words.counted(session.resumptions, "resumption"))
+        element("small", formatting.counted(session.resumptions, "resumption"))
         if session.resumptions
         else ""
     )
     if session.waits_for is None:
         return joined(mark("ok", "connected"), resumed)
-    left = f"{words.duration(session.waits_for)} left, then its streams end"
+    left = f"{formatting.duration(session.waits_for)} left, then its streams end"
     return joined(mark("warn", peers.waiting), element("small", left), resumed)
 
 
 def _carried(session: SessionSnapshot, rates: Rates, scale: Scale) -> Markup:
     received, sent = rates.newest()
-    total = f"{words.size(session.bytes_received)} in, {words.size(session.bytes_sent)} out in all"
+    size = formatting.size
+    total = f"{size(session.bytes_received)} in, {size(session.bytes_sent)} out in all"
     return joined(
         sparkline(rates.both(), scale, "both directions,"),
-        element("small", f"in {words.rate(received)}, out {words.rate(sent)}", title=total),
+        element(
+            "small", f"in {formatting.rate(received)}, out {formatting.rate(sent)}", title=total
+        ),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from yurttunnel.ops.status import words
+from yurttunnel.ops.status import formatting
 from yurttunnel.ops.status.markup import Markup, element
 from yurttunnel.ops.status.throughput import INTERVAL, KEPT
 
@@ -13,9 +13,9 @@ HEIGHT = 24
 """The size of the drawing in units; a unit is one pixel high at the smallest size shown."""
 
 _WRITERS: Mapping[str, Callable[[float], str]] = {
-    "B/s": words.rate,
-    "/s": words.each_second,
-    "s": words.round_trip,
+    "B/s": formatting.rate,
+    "/s": formatting.each_second,
+    "s": formatting.round_trip,
 }
 
 MINUTES = round(INTERVAL * KEPT / 60)

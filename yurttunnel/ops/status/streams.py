@@ -14,10 +14,10 @@ from twisted.internet.interfaces import IProtocol
 
 from yurttunnel.http.authority import join_authority, known_host
 from yurttunnel.ops.slices import gather
-from yurttunnel.ops.status import words
+from yurttunnel.ops.status import formatting
+from yurttunnel.ops.status.formatting import PeerWords
 from yurttunnel.ops.status.markup import Column, Content, element, joined, table
 from yurttunnel.ops.status.sessions import peer_link
-from yurttunnel.ops.status.words import PeerWords
 from yurttunnel.tunnel.relay import StreamSide
 from yurttunnel.tunnel.session import TunnelSession
 from yurttunnel.tunnel.stream import TunnelStream
@@ -134,16 +134,16 @@ def stream_table(streams: Sequence[StreamReport], peers: PeerWords) -> Content:
         Column("Destination", lambda stream: stream.destination),
         Column("Asked by", _who, "who"),
         Column("State", lambda stream: stream.state),
-        Column("Age", lambda one: words.duration(one.age), "number", lambda one: one.age),
+        Column("Age", lambda one: formatting.duration(one.age), "number", lambda one: one.age),
         Column(
             f"From {peers.peer}",
-            lambda stream: words.size(stream.bytes_received),
+            lambda stream: formatting.size(stream.bytes_received),
             "number",
             lambda stream: stream.bytes_received,
         ),
         Column(
             f"To {peers.peer}",
-            lambda stream: words.size(stream.bytes_sent),
+            lambda stream: formatting.size(stream.bytes_sent),
             "number",
             lambda stream: stream.bytes_sent,
         ),

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from yurttunnel.metrics import Durations
 from yurttunnel.ops.failures import Failures
 from yurttunnel.ops.readiness import Finding, Readiness
-from yurttunnel.ops.status import words
+from yurttunnel.ops.status import formatting
 from yurttunnel.ops.status.certificates import certificate_table
 from yurttunnel.ops.status.events import RecentEvents, event_table
-from yurttunnel.ops.status.failed import failure_content
+from yurttunnel.ops.status.failures import failure_content
 from yurttunnel.ops.status.markup import Markup, element, mark
 from yurttunnel.ops.status.sections import MakeSection, Moment, Section, live, nothing, tile
 from yurttunnel.ops.status.sparklines import Scale, sparkline
@@ -158,8 +158,8 @@ class View:
         tiles += self._requests()
         tiles += [] if peers is None else peers.traffic()
         tiles += [
-            tile("up for", words.duration(self._age)),
-            tile("reactor lag", words.round_trip(self._sources.reactor_lag())),
+            tile("up for", formatting.duration(self._age)),
+            tile("reactor lag", formatting.round_trip(self._sources.reactor_lag())),
         ]
         return element("dl", tiles, class_="tiles")
 
@@ -169,7 +169,7 @@ class View:
         rates = self._throughput.often("requests")
         chart = sparkline(rates, Scale(max(rates, default=0.0), "/s"))
         return [
-            tile("requests", words.each_second(rates[-1] if rates else 0.0), chart),
+            tile("requests", formatting.each_second(rates[-1] if rates else 0.0), chart),
             *map(self._latency, self._sources.durations),
         ]
 
@@ -177,8 +177,8 @@ class View:
         half, most = (self._throughput.took(name, part) for part in (0.5, 0.95))
         if half is None or most is None:
             return tile(f"median {name}", "none")
-        slow = f"95 % within {words.round_trip(most)}"
-        return tile(f"median {name}", words.round_trip(half), slow)
+        slow = f"95 % within {formatting.round_trip(most)}"
+        return tile(f"median {name}", formatting.round_trip(half), slow)
 
     def _certificate_section(self, certificates: Mapping[str, datetime.datetime]) -> Iterator[str]:
         return live(

@@ -25,7 +25,7 @@ from twisted.internet.interfaces import IListeningPort
 from twisted.logger import Logger
 
 from yurttunnel.http.authority import join_authority
-from yurttunnel.ops.configuration.following import ChangeRefused
+from yurttunnel.ops.configuration.reloading import ChangeRefused
 from yurttunnel.ops.listen import CannotListen
 from yurttunnel.server.frontends.forward import Forward, ForwardFactory, Listen
 

@@ -10,7 +10,7 @@ from twisted.internet.defer import CancelledError, Deferred, DeferredLock
 from twisted.python.failure import Failure
 
 from yurttunnel.ops.threads import JobThread
-from yurttunnel.ops.waiting import ended_within
+from yurttunnel.ops.timeouts import fired_within
 from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.tunnel.reactor import IReactor
 
@@ -71,7 +71,7 @@ class KernelWorker(Service):
         """Wait for the jobs in progress, but no longer than :data:`DEADLINE`."""
         super().stopService()
         idle = self._turn.run(lambda: None)
-        return ended_within(self._reactor, DEADLINE, idle)
+        return fired_within(self._reactor, DEADLINE, idle)
 
 
 def _too_late(result: _Result | Failure, seconds: float) -> _Result | Failure:

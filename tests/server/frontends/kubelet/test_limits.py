@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.agent.connection_group import URGENT_DELAY
 from yurttunnel.agent.dialer import DialLimits
-from yurttunnel.agent.resolver import MOST_LOOKUPS
+from yurttunnel.agent.resolver import MAX_LOOKUPS
 from yurttunnel.http import head
 from yurttunnel.http.accept import LONGEST_ACCEPT
 from yurttunnel.http.body import BodyLimits
@@ -175,7 +175,7 @@ DIALS = DialLimits()
 CONNECT_VALUES = {
     "dials of an agent to one": [DIALS.most_at_once],
     "dials of an agent that": [DIALS.most_pending],
-    "different names": [MOST_LOOKUPS],
+    "different names": [MAX_LOOKUPS],
     "TLS handshakes at once": [MAX_HANDSHAKES],
     "connections without": [MAX_UNREAD_HEADS],
     "time for the TLS handshake and": [HEAD_TIMEOUT],

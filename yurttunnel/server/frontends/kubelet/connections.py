@@ -11,7 +11,7 @@ from twisted.internet.interfaces import ISystemHandle, ITransport
 
 from yurttunnel.http.authority import BadAuthority, canonical_host
 from yurttunnel.http.connection import is_secure
-from yurttunnel.ops.rebinding import is_loopback
+from yurttunnel.ops.host_check import is_loopback
 from yurttunnel.server.frontends.passthrough.original_destination import (
     SocketAddress,
     led_here_from,

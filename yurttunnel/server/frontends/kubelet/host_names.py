@@ -15,7 +15,7 @@ from zope.interface import implementer
 from yurttunnel.http.authority import BadAuthority, strip_port
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.head import HeadError, RequestHead
-from yurttunnel.ops.rebinding import is_of_another_page, is_of_this_machine
+from yurttunnel.ops.host_check import is_cross_origin, names_this_machine
 from yurttunnel.server.frontends.kubelet.destination import (
     destination_of,
     named_node,
@@ -66,11 +66,11 @@ class HostNames:
         head = request.exchange.head
         hosts = head.values(b"host")
         sites, origins = head.values(b"sec-fetch-site"), head.values(b"origin")
-        if is_of_another_page(b"".join(hosts), sites, origins):
+        if is_cross_origin(b"".join(hosts), sites, origins):
             raise RequestFailed(403, "this port rejects requests from web pages")
         reached = self._reached(request)
         for host in hosts:
-            if not is_of_this_machine(host):
+            if not names_this_machine(host):
                 self._check_name(host, head, reached)
         if reached is not None and self._is_for_this_port(request):
             raise RequestFailed(

@@ -12,69 +12,71 @@ from collections.abc import Callable, Mapping
 
 from twisted.application.service import Service
 
-LONGEST = 0.01
+MIN_COLLECTION_SECONDS = 0.01
 """The duration in seconds of a full collection after which the surviving objects are frozen: as
 long as some pieces of a page (:data:`yurttunnel.ops.slices.SLICE_SECONDS`)."""
 
-GROWTH = 2
+MAX_GROWTH = 2
 """The growth of the number of frozen objects after which all are collected again."""
 
-_FULL = 2
+_FULL_GENERATION = 2
 """The generation of a full collection."""
 
 
-class LongLived(Service):
+class GCFreezer(Service):
     """Freezes the objects that survive a long full collection, so that later ones are short.
 
     A frozen object is freed when it is no longer referenced; only reference cycles stay until all
     objects are unfrozen and collected. That happens when the number of frozen objects, counting
-    those freed since, is :data:`GROWTH` times what it was the last time. ``elapsed()`` is a clock
-    in seconds. If a process has several of these, as the quickstart does, only the first one works.
-    """
+    those freed since, is :data:`MAX_GROWTH` times what it was the last time. ``elapsed()`` is a
+    clock in seconds. If a process has several of these, as the quickstart does, only the first one
+    works."""
 
     def __init__(self, elapsed: Callable[[], float] = time.perf_counter) -> None:
         self._elapsed = elapsed
-        self._began: float | None = None
+        self._began_at: float | None = None
         # The number of frozen objects; 0 when the next full collection visits all.
-        self._aside = self._most = 0
+        self._frozen = self._max_frozen = 0
 
     def startService(self) -> None:
         super().startService()
-        gc.callbacks.append(self._told)
+        gc.callbacks.append(self._collected)
 
     def stopService(self) -> None:
         """Unfreeze all objects."""
         super().stopService()
-        if self._told in gc.callbacks:
-            gc.callbacks.remove(self._told)
-        self._began = None
-        self._look_at_all()
+        if self._collected in gc.callbacks:
+            gc.callbacks.remove(self._collected)
+        self._began_at = None
+        self._unfreeze()
 
-    def _told(self, phase: str, about: Mapping[str, int]) -> None:
+    def _collected(self, phase: str, info: Mapping[str, int]) -> None:
         """Handle a callback of the garbage collector, which may run in any thread."""
-        if about["generation"] != _FULL or not self._is_first:
+        if info["generation"] != _FULL_GENERATION or not self._is_first:
             return
         if phase == "start":
-            self._began = self._elapsed()
-        elif self._began is not None:
-            took, self._began = self._elapsed() - self._began, None
-            if took > LONGEST:
-                self._set_aside()
+            self._began_at = self._elapsed()
+        elif self._began_at is not None:
+            took, self._began_at = self._elapsed() - self._began_at, None
+            if took > MIN_COLLECTION_SECONDS:
+                self._freeze()
 
     @property
     def _is_first(self) -> bool:
-        ours = (each for each in gc.callbacks if getattr(each, "__func__", None) is LongLived._told)
-        return next(ours, None) == self._told
+        ours = (
+            each for each in gc.callbacks if getattr(each, "__func__", None) is GCFreezer._collected
+        )
+        return next(ours, None) == self._collected
 
-    def _set_aside(self) -> None:
+    def _freeze(self) -> None:
         # The number of objects visited; counting all that are frozen would take longer.
-        self._aside += len(gc.get_objects())
+        self._frozen += len(gc.get_objects())
         gc.freeze()
-        if not self._most:
-            self._most = GROWTH * self._aside
-        elif self._aside > self._most:
-            self._look_at_all()
+        if not self._max_frozen:
+            self._max_frozen = MAX_GROWTH * self._frozen
+        elif self._frozen > self._max_frozen:
+            self._unfreeze()
 
-    def _look_at_all(self) -> None:
+    def _unfreeze(self) -> None:
         gc.unfreeze()
-        self._aside = self._most = 0
+        self._frozen = self._max_frozen = 0

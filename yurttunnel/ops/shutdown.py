@@ -20,7 +20,7 @@ STATUS = 70
 """The exit status: EX_SOFTWARE of sysexits.h."""
 
 
-def end_process(reactor: IReactorCore, sentence: str) -> None:
+def exit_with_error(reactor: IReactorCore, sentence: str) -> None:
     """Stop ``reactor``, and exit with an error status and ``sentence`` on stderr.
 
     Stopping the reactor alone exits with status 0, and a ``SystemExit`` that is raised in a
@@ -49,21 +49,21 @@ def _exit() -> None:
     os._exit(STATUS)
 
 
-def stop_at_hangup(reactor: Any, stop: Callable[[], object]) -> None:
+def stop_on_sighup(reactor: Any, stop: Callable[[], object]) -> None:
     """Call ``stop()`` in ``reactor`` on SIGHUP, unless SIGHUP is ignored, as by nohup(1).
 
     A closing terminal sends SIGHUP, which by default kills the process: without draining, and
     without the cleanup of a program at its end, such as of firewall rules.
     """
 
-    def hung_up(number: int, frame: object) -> None:
+    def received(number: int, frame: object) -> None:
         reactor.callFromThread(stop)
 
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
-        signal.signal(signal.SIGHUP, hung_up)
+        signal.signal(signal.SIGHUP, received)
 
 
-def stop_once(reactor: Any) -> None:
+def ignore_repeated_stops(reactor: Any) -> None:
     """Make ``reactor`` only log a further request to stop while it is stopping.
 
     Supervisors and people repeat SIGTERM when a drain takes long. Twisted treats that as an error,

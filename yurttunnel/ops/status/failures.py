@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from yurttunnel.ops.failures import Failure, Failures
-from yurttunnel.ops.status import words
+from yurttunnel.ops.status import formatting
 from yurttunnel.ops.status.markup import Column, Content, element, joined, mark, table
 from yurttunnel.ops.status.sections import NO_MATCH, Moment, nothing
 from yurttunnel.ops.status.sparklines import MINUTES, Scale, captioned
@@ -79,11 +79,13 @@ def alike(failures: Iterable[Failure]) -> list[Alike]:
 
 
 def _when(one: Alike, moment: Moment) -> Content:
-    last = words.ago(words.at(one.last.at), moment.now)
+    last = formatting.ago(formatting.at(one.last.at), moment.now)
     if one.count == 1:
         return last
-    lasted = words.duration(moment.now.timestamp() - one.since)
-    return joined(last, element("small", words.moment(words.at(one.since), f"first {lasted} ago")))
+    lasted = formatting.duration(moment.now.timestamp() - one.since)
+    return joined(
+        last, element("small", formatting.moment(formatting.at(one.since), f"first {lasted} ago"))
+    )
 
 
 def _told(one: Failure) -> Content:

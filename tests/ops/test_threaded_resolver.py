@@ -16,18 +16,18 @@ from twisted.trial.unittest import TestCase
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
-from yurttunnel.ops import lookups
-from yurttunnel.ops.lookups import Lookups
+from yurttunnel.ops import threaded_resolver
+from yurttunnel.ops.threaded_resolver import ThreadedResolver
 
 ENDING = """
 import socket, time
 from twisted.internet import reactor
 from twisted.internet.endpoints import HostnameEndpoint
 from twisted.internet.protocol import Factory
-from yurttunnel.ops.lookups import Lookups
+from yurttunnel.ops.threaded_resolver import ThreadedResolver
 
 socket.getaddrinfo = lambda *question: time.sleep(30)
-reactor.installNameResolver(Lookups(reactor))
+reactor.installNameResolver(ThreadedResolver(reactor))
 HostnameEndpoint(reactor, "silent.test", 1).connect(Factory()).addErrback(lambda failure: None)
 reactor.callLater(0.1, reactor.stop)
 reactor.run()
@@ -66,7 +66,7 @@ class LookupTests(TestCase):
         self.may_answer = threading.Event()
         self.answer: object = []
         self.patch(socket, "getaddrinfo", self.getaddrinfo)
-        self.lookups = Lookups(reactor)
+        self.lookups = ThreadedResolver(reactor)
         self.addCleanup(self.may_answer.set)
 
     def getaddrinfo(self, *question):
@@ -130,7 +130,7 @@ class LookupTests(TestCase):
 
     async def test_too_many(self) -> None:
         """One too many has no addresses at once, which is told; it has when there is room."""
-        self.patch(lookups, "MOST_LOOKUPS", 2)
+        self.patch(threaded_resolver, "MAX_LOOKUPS", 2)
         others = [self.look_up("a.test"), self.look_up("b.test")]
         with capturedLogs() as events:
             self.assertEqual([], self.successResultOf(self.look_up().complete))

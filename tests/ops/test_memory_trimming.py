@@ -7,9 +7,9 @@ import errno
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.ops.freed_memory import INTERVAL, KEPT, FreedMemory, GlibcHeap
+from yurttunnel.ops.memory_trimming import INTERVAL, MAX_FREED, GlibcHeap, MemoryTrimmer
 
-USED = 20 * KEPT
+USED = 20 * MAX_FREED
 """What the process has in memory beside what tests take, bytes."""
 
 
@@ -39,20 +39,20 @@ class FakeHeap(GlibcHeap):
             raise self.problem
         return USED + self.mapped
 
-    def give_back(self) -> None:
+    def trim(self) -> None:
         """Return what is free."""
         self.times += 1
         self.mapped = self.taken
 
 
-class FreedMemoryTests(SynchronousTestCase):
+class MemoryTrimmerTests(SynchronousTestCase):
     """When it is given back."""
 
     def setUp(self) -> None:
         """Begin with an empty heap, which has been looked at once."""
         self.clock = Clock()
         self.heap = FakeHeap()
-        self.service = FreedMemory(self.clock, self.heap)
+        self.service = MemoryTrimmer(self.clock, self.heap)
         self.service.startService()
         self.clock.advance(INTERVAL)
         self.heap.times = 0
@@ -60,48 +60,48 @@ class FreedMemoryTests(SynchronousTestCase):
     def test_what_is_freed_between_two_looks(self) -> None:
         """A flood that is over before anybody looks leaves nothing, the second one neither."""
         for _ in range(3):
-            self.heap.take(6 * KEPT)
-            self.heap.take(-6 * KEPT)
+            self.heap.take(6 * MAX_FREED)
+            self.heap.take(-6 * MAX_FREED)
             self.clock.advance(INTERVAL)
             self.assertEqual(0, self.heap.mapped)
 
     def test_what_is_freed_long_after(self) -> None:
         """Nor does one that lasts, whenever it ends."""
         for looks in range(4):
-            self.heap.take(6 * KEPT)
+            self.heap.take(6 * MAX_FREED)
             self.clock.pump([INTERVAL] * looks)
-            self.heap.take(-6 * KEPT)
+            self.heap.take(-6 * MAX_FREED)
             self.clock.advance(INTERVAL)
             self.assertEqual(0, self.heap.mapped)
 
     def test_what_is_freed_little_by_little(self) -> None:
         """Never more than KEPT stays at a look."""
-        self.heap.take(6 * KEPT)
+        self.heap.take(6 * MAX_FREED)
         self.clock.advance(INTERVAL)
         for _ in range(60):
-            self.heap.take(-KEPT // 10)
+            self.heap.take(-MAX_FREED // 10)
             self.clock.advance(INTERVAL)
-            self.assertLessEqual(self.heap.mapped - self.heap.taken, KEPT)
+            self.assertLessEqual(self.heap.mapped - self.heap.taken, MAX_FREED)
 
     def test_what_comes_and_goes_in_small_is_left_alone(self) -> None:
         """Ordinary work takes what was just freed."""
         for _ in range(10):
-            self.heap.take(KEPT // 2)
-            self.heap.take(-KEPT // 2)
+            self.heap.take(MAX_FREED // 2)
+            self.heap.take(-MAX_FREED // 2)
             self.clock.advance(INTERVAL)
         self.assertEqual(0, self.heap.times)
 
     def test_a_long_rest_costs_nothing(self) -> None:
         """After a flood nothing is given back again and again."""
-        self.heap.take(6 * KEPT)
-        self.heap.take(-6 * KEPT)
+        self.heap.take(6 * MAX_FREED)
+        self.heap.take(-6 * MAX_FREED)
         self.clock.pump([INTERVAL] * 10)
         self.assertEqual(1, self.heap.times)
 
     def test_no_descriptor_to_look_by(self) -> None:
         """What cannot be looked at is given back once it can."""
-        self.heap.take(6 * KEPT)
-        self.heap.take(-6 * KEPT)
+        self.heap.take(6 * MAX_FREED)
+        self.heap.take(-6 * MAX_FREED)
         self.heap.problem = OSError(errno.EMFILE, "Too many open files")
         self.clock.advance(INTERVAL)
         self.assertEqual(self.heap.times, 0)
@@ -121,11 +121,11 @@ class GlibcHeapTests(SynchronousTestCase):
     def test_pages_below_what_is_used_are_given_back(self) -> None:
         """What is free between pieces that are in use leaves the memory of the process."""
         heap = GlibcHeap()
-        pieces = [bytes(3000) for _ in range(8 * KEPT // 3000)]
+        pieces = [bytes(3000) for _ in range(8 * MAX_FREED // 3000)]
         kept = pieces[::100]
         full = heap.resident()
         del pieces
-        self.assertGreater(heap.free(), 7 * KEPT)
-        heap.give_back()
-        self.assertLess(heap.resident(), full - 6 * KEPT)
+        self.assertGreater(heap.free(), 7 * MAX_FREED)
+        heap.trim()
+        self.assertLess(heap.resident(), full - 6 * MAX_FREED)
         self.assertTrue(kept)

@@ -6,8 +6,8 @@ import gc
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.ops import long_lived
-from yurttunnel.ops.long_lived import GROWTH, LONGEST, LongLived
+from yurttunnel.ops import gc_freezing
+from yurttunnel.ops.gc_freezing import MAX_GROWTH, MIN_COLLECTION_SECONDS, GCFreezer
 
 ALIVE = 1000
 """Objects that there are at first."""
@@ -53,11 +53,11 @@ class LongLivedTests(SynchronousTestCase):
     def setUp(self) -> None:
         """Begin with a collector that has set nothing aside."""
         self.collector = FakeCollector()
-        self.patch(long_lived, "gc", self.collector)
-        self.service = LongLived(lambda: self.collector.now)
+        self.patch(gc_freezing, "gc", self.collector)
+        self.service = GCFreezer(lambda: self.collector.now)
         self.service.startService()
 
-    def collect(self, seconds: float = LONGEST + 0.001, generation: int = 2) -> int:
+    def collect(self, seconds: float = MIN_COLLECTION_SECONDS + 0.001, generation: int = 2) -> int:
         """Collect; return how many objects were looked at."""
         self.collector.collect(generation, seconds)
         return self.collector.looked_at[-1]
@@ -68,27 +68,30 @@ class LongLivedTests(SynchronousTestCase):
 
     def test_full_collection_that_is_short(self) -> None:
         """What is looked at quickly is looked at each time."""
-        self.assertEqual([self.collect(LONGEST), self.collect(LONGEST)], [ALIVE, ALIVE])
+        self.assertEqual(
+            [self.collect(MIN_COLLECTION_SECONDS), self.collect(MIN_COLLECTION_SECONDS)],
+            [ALIVE, ALIVE],
+        )
 
     def test_collection_of_what_is_new(self) -> None:
         """A collection of what is new alone sets nothing aside, however long it takes."""
         self.collect(generation=0)
         self.collect(generation=1)
-        self.assertEqual(self.collect(LONGEST), ALIVE)
+        self.assertEqual(self.collect(MIN_COLLECTION_SECONDS), ALIVE)
 
     def test_growth(self) -> None:
         """When much more is set aside than there was, all is looked at once, and set aside."""
         self.collect()
-        self.collector.alive = GROWTH * ALIVE
+        self.collector.alive = MAX_GROWTH * ALIVE
         self.assertEqual([self.collect(), self.collect()], [ALIVE, 0])
         self.collector.alive += 1
-        self.assertEqual([self.collect(), self.collect()], [1, GROWTH * ALIVE + 1])
-        self.collector.alive *= GROWTH
-        self.assertEqual([self.collect(), self.collect()], [GROWTH * ALIVE + 1, 0])
+        self.assertEqual([self.collect(), self.collect()], [1, MAX_GROWTH * ALIVE + 1])
+        self.collector.alive *= MAX_GROWTH
+        self.assertEqual([self.collect(), self.collect()], [MAX_GROWTH * ALIVE + 1, 0])
 
     def test_several_in_a_process(self) -> None:
         """The first one sets aside, and has all looked at; when it stops, the next one does."""
-        another = LongLived(lambda: self.collector.now)
+        another = GCFreezer(lambda: self.collector.now)
         another.startService()
         self.test_growth()
         self.service.stopService()
@@ -126,7 +129,7 @@ class CollectorTests(SynchronousTestCase):
     def test_full_collection(self) -> None:
         """It tells of its full collections, and sets aside what they have left."""
         before, times = gc.get_freeze_count(), iter((0.0, 1.0))
-        service = LongLived(lambda: next(times))
+        service = GCFreezer(lambda: next(times))
         service.startService()
         gc.collect()
         self.assertGreater(gc.get_freeze_count(), before)

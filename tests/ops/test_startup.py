@@ -10,9 +10,9 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.ops import beginning
-from yurttunnel.ops.beginning import begin, raise_limit_of_files
+from yurttunnel.ops import startup
 from yurttunnel.ops.options import CommandOptions
+from yurttunnel.ops.startup import initialize, raise_open_files_limit
 
 
 class Given(dict[str, int]):
@@ -21,7 +21,7 @@ class Given(dict[str, int]):
     settings = "settings"
 
 
-class BeginTests(SynchronousTestCase):
+class InitializeTests(SynchronousTestCase):
     """What each program does at first."""
 
     def test_a_terminal_that_closes_ends_it_in_good_order(self) -> None:
@@ -29,14 +29,14 @@ class BeginTests(SynchronousTestCase):
         handlers: dict[int, object] = {}
         self.patch(signal, "signal", handlers.__setitem__)
         self.patch(signal, "getsignal", lambda number: signal.SIG_DFL)
-        self.patch(beginning, "installed_reactor", MemoryReactorClock)
-        self.patch(beginning, "raise_limit_of_files", lambda: None)
+        self.patch(startup, "installed_reactor", MemoryReactorClock)
+        self.patch(startup, "raise_open_files_limit", lambda: None)
         options = cast(CommandOptions[str], Given(diagnose=0))
-        _, settings = begin(options, lambda settings: self.fail(settings))
+        _, settings = initialize(options, lambda settings: self.fail(settings))
         self.assertEqual(("settings", [signal.SIGHUP]), (settings, list(handlers)))
 
 
-class LimitOfFilesTests(SynchronousTestCase):
+class OpenFilesLimitTests(SynchronousTestCase):
     """The soft limit of open files is for who uses select(2); the hard one counts."""
 
     def raised(self, soft: int, hard: int, refusal: Exception | None = None) -> list[object]:
@@ -50,7 +50,7 @@ class LimitOfFilesTests(SynchronousTestCase):
 
         self.patch(resource, "getrlimit", lambda which: (soft, hard))
         self.patch(resource, "setrlimit", set_limit)
-        raise_limit_of_files()
+        raise_open_files_limit()
         return found
 
     def test_raised(self) -> None:

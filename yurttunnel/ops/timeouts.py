@@ -14,7 +14,7 @@ from twisted.python.failure import Failure
 _log = Logger()
 
 
-def ended_within(clock: IReactorTime, seconds: float, ending: Deferred[Any]) -> Deferred[bool]:
+def fired_within(clock: IReactorTime, seconds: float, ending: Deferred[Any]) -> Deferred[bool]:
     """Return whether ``ending`` fires within ``seconds``; it is not cancelled if it does not.
 
     Its result is ignored: its owner logs errors first. Cancelling the returned Deferred only ends
@@ -32,7 +32,9 @@ def ended_within(clock: IReactorTime, seconds: float, ending: Deferred[Any]) -> 
     return known
 
 
-async def within(clock: IReactorTime, seconds: float, deferreds: Iterable[Deferred[Any]]) -> bool:
+async def all_fired_within(
+    clock: IReactorTime, seconds: float, deferreds: Iterable[Deferred[Any]]
+) -> bool:
     """Wait until all ``deferreds`` have fired, at most ``seconds``; return whether all have.
 
     For ``stopService``: a Deferred that has not fired by then is left alone, and the caller aborts
@@ -42,7 +44,7 @@ async def within(clock: IReactorTime, seconds: float, deferreds: Iterable[Deferr
     ending = DeferredList([deferred.addErrback(log_failure) for deferred in deferreds])
     if ending.called:
         return True
-    if not await ended_within(clock, seconds, ending):
+    if not await fired_within(clock, seconds, ending):
         return False
     # In a later turn: the last Deferred may fire within a call that is not finished.
     await deferLater(clock, 0)

@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hub.cache.caches import HeldJobs
 from tests.ops.configuration.program import ALONE, TARGET, WINDOW, ConfigurationFile, Options
-from yurttunnel.ops.configuration.following import LOOK_SECONDS, ChangeRefused, Following
+from yurttunnel.ops.configuration.reloading import LOOK_SECONDS, ChangeRefused, Following
 from yurttunnel.ops.log_levels import ShownLevels
 from yurttunnel.ops.readiness import Finding, Readiness
 

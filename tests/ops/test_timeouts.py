@@ -8,11 +8,11 @@ from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.ops.waiting import within
+from yurttunnel.ops.timeouts import all_fired_within
 
 
 class WithinTests(SynchronousTestCase):
-    """What ``within`` answers, and when."""
+    """What ``all_fired_within`` answers, and when."""
 
     def setUp(self) -> None:
         """Provide a clock."""
@@ -20,7 +20,7 @@ class WithinTests(SynchronousTestCase):
 
     def wait(self, *deferreds: Deferred[Any]) -> Deferred[bool]:
         """Wait ten seconds at most."""
-        return Deferred.fromCoroutine(within(self.clock, 10, deferreds))
+        return Deferred.fromCoroutine(all_fired_within(self.clock, 10, deferreds))
 
     def test_nothing_to_wait_for(self) -> None:
         """Without anything to wait for the answer is yes, at once and without a timer."""

@@ -20,7 +20,7 @@ from twisted.python.failure import Failure
 INTERVAL = 15
 """The interval between two checks, in seconds."""
 
-KEPT = 8 * 1024 * 1024
+MAX_FREED = 8 * 1024 * 1024
 """The number of freed bytes that may be kept for reuse."""
 
 
@@ -60,7 +60,7 @@ class GlibcHeap:
         """
         return int(Path("/proc/self/statm").read_bytes().split()[1]) * resource.getpagesize()
 
-    def give_back(self) -> None:
+    def trim(self) -> None:
         """Return whole free pages to the system."""
         self._trim(0)
 
@@ -73,8 +73,8 @@ def _heap() -> GlibcHeap | None:
         return None
 
 
-class FreedMemory(Service):
-    """Returns free memory of ``heap`` to the system when more than :data:`KEPT` was freed.
+class MemoryTrimmer(Service):
+    """Returns free memory of ``heap`` to the system when more than :data:`MAX_FREED` was freed.
 
     That is the growth of the free memory over its minimum since the last return. Growth of the
     resident memory since then counts, too: it shows what was allocated and freed between two
@@ -85,30 +85,30 @@ class FreedMemory(Service):
 
     def __init__(self, clock: IReactorTime, heap: GlibcHeap | None = None) -> None:
         self._heap = heap or _heap()
-        self._least_free = 0
+        self._min_free = 0
         self._resident = 0
-        self._looks = LoopingCall(self._look)
-        self._looks.clock = clock
+        self._loop = LoopingCall(self._check)
+        self._loop.clock = clock
 
     def startService(self) -> None:
         super().startService()
         if self._heap is not None:
-            _ = self._looks.start(INTERVAL, now=False).addErrback(self._defect)
+            _ = self._loop.start(INTERVAL, now=False).addErrback(self._defect)
 
     def stopService(self) -> None:
         super().stopService()
-        if self._looks.running:
-            self._looks.stop()
+        if self._loop.running:
+            self._loop.stop()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         heap = self._heap
         assert heap is not None
         free = heap.free()
-        self._least_free = min(self._least_free, free)
+        self._min_free = min(self._min_free, free)
         try:
-            if max(free - self._least_free, heap.resident() - self._resident) > KEPT:
-                heap.give_back()
-                self._least_free, self._resident = heap.free(), heap.resident()
+            if max(free - self._min_free, heap.resident() - self._resident) > MAX_FREED:
+                heap.trim()
+                self._min_free, self._resident = heap.free(), heap.resident()
         except OSError as error:
             # No file descriptor is free. The next check will do as well.
             self._log.debug("cannot tell what is in memory: {error}", error=error)

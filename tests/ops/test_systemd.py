@@ -15,8 +15,8 @@ from twisted.logger import capturedLogs, formatEvent
 from twisted.python.filepath import FilePath
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.ops.notify import INTERVAL, MOST_STATUS_CHARACTERS, Supervised
 from yurttunnel.ops.readiness import Readiness
+from yurttunnel.ops.systemd import INTERVAL, MAX_STATUS_CHARACTERS, NotifyingService
 
 
 class Part(Service):
@@ -54,10 +54,10 @@ class NotifyTestCase(SynchronousTestCase):
         listening.bind(name)
         return listening
 
-    def start(self, serves_unready: bool = False, **environment: str) -> Supervised:
+    def start(self, serves_unready: bool = False, **environment: str) -> NotifyingService:
         """Start the process; the variables of systemd are ``environment``."""
         environment.setdefault("NOTIFY_SOCKET", self.address)
-        supervised = Supervised(
+        supervised = NotifyingService(
             self.clock, self.readiness, environment, serves_unready=serves_unready
         )
         self.part.setServiceParent(supervised)
@@ -73,7 +73,7 @@ class NotifyTestCase(SynchronousTestCase):
             except BlockingIOError:
                 return found
 
-    def stop(self, supervised: Supervised) -> None:
+    def stop(self, supervised: NotifyingService) -> None:
         """Stop to the end."""
         stopping = supervised.stopService()
         self.part.end.callback(None)
@@ -158,7 +158,7 @@ class ReadinessTests(NotifyTestCase):
         (told,) = self.told()
         self.assertTrue(told.startswith("STATUS=not ready; listeners: bad READY=1 xxx"))
         self.assertNotIn("\n", told)
-        self.assertEqual(len("STATUS=") + MOST_STATUS_CHARACTERS, len(told))
+        self.assertEqual(len("STATUS=") + MAX_STATUS_CHARACTERS, len(told))
 
 
 class WatchdogTests(NotifyTestCase):

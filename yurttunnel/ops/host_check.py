@@ -22,7 +22,7 @@ from yurttunnel.http.authority import (
 )
 from yurttunnel.ops.http_site import PageRequest
 
-_LONGEST_HOST = 300
+_MAX_HOST = 300
 """The maximum length of a valid ``Host`` field: a name has 253 bytes, an address with a zone
 fewer."""
 
@@ -37,7 +37,7 @@ def refusal(request: PageRequest) -> str | None:
     if not isinstance(peer, TcpAddress | Tcp6Address) or not is_loopback(peer.host):
         return None
     hosts = request.head.values(b"host")
-    if len(hosts) == 1 and is_of_this_machine(hosts[0]):
+    if len(hosts) == 1 and names_this_machine(hosts[0]):
         return None
     return "on this machine, ask for an IP address, localhost, or this machine's own name"
 
@@ -48,20 +48,20 @@ def is_loopback(host: str) -> bool:
     return address is not None and address.is_loopback
 
 
-def asked_host(field: bytes) -> Address | str | None:
+def requested_host(field: bytes) -> Address | str | None:
     """Return the canonical form of the host in a ``Host`` field, or ``None``."""
-    return _asked_host(field) if len(field) <= _LONGEST_HOST else None
+    return _requested_host(field) if len(field) <= _MAX_HOST else None
 
 
 @lru_cache(256)
-def _asked_host(field: bytes) -> Address | str | None:
+def _requested_host(field: bytes) -> Address | str | None:
     try:
         return canonical_host(split_optional_port(field.decode("ascii"))[0])
     except (UnicodeDecodeError, BadAuthority):
         return None
 
 
-def is_of_another_page(host: bytes, sites: Sequence[bytes], origins: Sequence[bytes]) -> bool:
+def is_cross_origin(host: bytes, sites: Sequence[bytes], origins: Sequence[bytes]) -> bool:
     """Return whether a browser sends a request for a page of another site than ``host``, over HTTP.
 
     ``sites`` and ``origins`` are the values of ``Sec-Fetch-Site`` (Fetch Metadata) and ``Origin``
@@ -73,7 +73,7 @@ def is_of_another_page(host: bytes, sites: Sequence[bytes], origins: Sequence[by
     )
 
 
-def is_of_this_machine(field: bytes) -> bool:
+def names_this_machine(field: bytes) -> bool:
     """Return whether the value of a ``Host`` field is an address, or a name of this machine."""
-    host = asked_host(field)
+    host = requested_host(field)
     return isinstance(host, Address) or host in ("localhost", socket.gethostname().lower())

@@ -26,7 +26,7 @@ from yurttunnel.ops.threads import in_own_thread
 from yurttunnel.tunnel.host_names import in_ascii
 from yurttunnel.tunnel.reactor import IReactor
 
-MOST_LOOKUPS = 64
+MAX_LOOKUPS = 64
 """The maximum number of concurrent lookups; a name has one at a time. Beyond it, lookups return no
 addresses."""
 
@@ -35,10 +35,10 @@ THREAD = "yurttunnel lookup"
 _FAMILIES = {IPv4Address: socket.AF_INET, IPv6Address: socket.AF_INET6}
 _SOCKETS = {"TCP": socket.SOCK_STREAM, "UDP": socket.SOCK_DGRAM}
 
-_Question = tuple[str, int, int, int]
+_Query = tuple[str, int, int, int]
 """The name, port, family and kind of socket, as for getaddrinfo(3)."""
 
-_Found = list[tuple[Any, ...]]
+_AddressInfo = list[tuple[Any, ...]]
 
 
 @implementer(IHostResolution)
@@ -55,7 +55,7 @@ class _Resolution:
 
 
 @implementer(IHostnameResolver)
-class Lookups:
+class ThreadedResolver:
     """The system's resolver for a reactor, in threads that do not outlive the process."""
 
     _log = Logger()
@@ -63,7 +63,7 @@ class Lookups:
     def __init__(self, reactor: IReactor) -> None:
         self._reactor = reactor
         self._limited = RateLimitedLog(reactor, self._log)
-        self._waiting: dict[_Question, list[_Resolution]] = {}
+        self._waiting: dict[_Query, list[_Resolution]] = {}
 
     def resolveHostName(
         self,
@@ -78,41 +78,41 @@ class Lookups:
         resolutionReceiver.resolutionBegan(resolution)
         kinds = {_FAMILIES[each] for each in addressTypes or _FAMILIES if each in _FAMILIES}
         family = kinds.pop() if len(kinds) == 1 else socket.AF_UNSPEC
-        question = (hostName, portNumber, int(family), int(_SOCKETS[transportSemantics]))
-        waiting = self._waiting.get(question)
+        query = (hostName, portNumber, int(family), int(_SOCKETS[transportSemantics]))
+        waiting = self._waiting.get(query)
         if waiting is not None:
             waiting[:] = [each for each in waiting if each.receiver is not None] + [resolution]
-        elif len(self._waiting) >= MOST_LOOKUPS:
+        elif len(self._waiting) >= MAX_LOOKUPS:
             self._limited.warn(
                 "{name} is not resolved: too many lookups are running", name=hostName
             )
             resolutionReceiver.resolutionComplete()
         else:
-            self._waiting[question] = [resolution]
-            self._begin(question, transportSemantics)
+            self._waiting[query] = [resolution]
+            self._begin(query, transportSemantics)
         return resolution
 
-    def _begin(self, question: _Question, semantics: str) -> None:
+    def _begin(self, query: _Query, semantics: str) -> None:
         try:
-            looking = in_own_thread(self._reactor, THREAD, _look_up, question)
+            lookup = in_own_thread(self._reactor, THREAD, _getaddrinfo, query)
         except RuntimeError as error:
-            self._end(Failure(error), question, semantics)
+            self._end(Failure(error), query, semantics)
         else:
-            _ = looking.addBoth(self._end, question, semantics)
+            _ = lookup.addBoth(self._end, query, semantics)
 
-    def _end(self, found: _Found | Failure, question: _Question, semantics: str) -> None:
+    def _end(self, found: _AddressInfo | Failure, query: _Query, semantics: str) -> None:
         if isinstance(found, Failure):
             if found.check(OSError, UnicodeError) is None:
-                self._log.failure("{name} cannot be looked up", found, name=question[0])
+                self._log.failure("{name} cannot be looked up", found, name=query[0])
             found = []
         kinds = {family: kind for kind, family in _FAMILIES.items()}
-        for receiver in [each.receiver for each in self._waiting.pop(question)]:
+        for receiver in [each.receiver for each in self._waiting.pop(query)]:
             if receiver is not None:
                 for family, _, _, _, address in found:
                     receiver.addressResolved(kinds[family](semantics, *address))
                 receiver.resolutionComplete()
 
 
-def _look_up(question: _Question) -> _Found:
-    name, *rest = question
+def _getaddrinfo(query: _Query) -> _AddressInfo:
+    name, *rest = query
     return socket.getaddrinfo(in_ascii(name), *rest)

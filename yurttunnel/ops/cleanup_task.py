@@ -12,10 +12,10 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorCore
 from twisted.logger import Logger
 
-from yurttunnel.ops.ending import end_process
+from yurttunnel.ops.shutdown import exit_with_error
 
 
-class Errand(Service):
+class CleanupTask(Service):
     """Runs the cleanup ``run()`` when the process starts, and then ends the process.
 
     The messages that ``run()`` returns say what was removed. An error of class ``expected`` ends
@@ -57,12 +57,12 @@ class Errand(Service):
         except self._expected as error:
             # All these errors of the kernel then have one cause.
             hint = "" if os.geteuid() == 0 else "run it as root: "
-            end_process(self._reactor, f"{self._flag}: {hint}{error}")
+            exit_with_error(self._reactor, f"{self._flag}: {hint}{error}")
             return
         except Exception as error:
             # Without this, whatever waits for the process to end would wait forever.
             self._log.failure("{flag} could not be done because of a defect", flag=self._flag)
-            end_process(self._reactor, f"{self._flag}: internal error: {error!r}")
+            exit_with_error(self._reactor, f"{self._flag}: internal error: {error!r}")
             return
         # The exit must not depend on a reader of the output.
         with contextlib.suppress(OSError, ValueError):

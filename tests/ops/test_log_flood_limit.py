@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.logger import LogEvent, Logger, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.ops.log_floods import MOST_PLACES, MOST_SHOWN, PERIOD, FloodLimit
+from yurttunnel.ops.log_flood_limit import MOST_PLACES, MOST_SHOWN, PERIOD, FloodLimit
 
 
 class FloodLimitTests(SynchronousTestCase):

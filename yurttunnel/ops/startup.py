@@ -11,9 +11,9 @@ from twisted.logger import Logger
 from yurttunnel.ops.clocks import make_steady
 from yurttunnel.ops.diagnose.flags import bundle_path
 from yurttunnel.ops.diagnose.subject import Subject
-from yurttunnel.ops.ending import stop_at_hangup, stop_once
-from yurttunnel.ops.lookups import Lookups
 from yurttunnel.ops.options import CommandOptions
+from yurttunnel.ops.shutdown import ignore_repeated_stops, stop_on_sighup
+from yurttunnel.ops.threaded_resolver import ThreadedResolver
 from yurttunnel.tunnel.reactor import IReactor, installed_reactor
 
 Settings = TypeVar("Settings")
@@ -21,7 +21,7 @@ Settings = TypeVar("Settings")
 _log = Logger()
 
 
-def begin(
+def initialize(
     options: CommandOptions[Settings], subject: Callable[[Settings], Subject]
 ) -> tuple[IReactor, Settings]:
     """Raise the limit of open files, and return the reactor and the settings.
@@ -31,19 +31,19 @@ def begin(
     """
     reactor = installed_reactor()
     make_steady(reactor)
-    stop_once(reactor)
-    reactor.installNameResolver(Lookups(reactor))
+    ignore_repeated_stops(reactor)
+    reactor.installNameResolver(ThreadedResolver(reactor))
     if options["diagnose"]:
         # Imported here because it takes time and memory, and nothing else needs it.
         from yurttunnel.ops.diagnose.command import run_diagnosis
 
         run_diagnosis(subject(options.settings), bundle_path(options))
-    stop_at_hangup(reactor, reactor.stop)
-    raise_limit_of_files()
+    stop_on_sighup(reactor, reactor.stop)
+    raise_open_files_limit()
     return reactor, options.settings
 
 
-def raise_limit_of_files() -> None:
+def raise_open_files_limit() -> None:
     """Raise the soft limit of open files to the hard limit, as the runtime of Go does.
 
     The soft limit is low only for programs that use select(2), which these do not, and a pod

@@ -16,12 +16,12 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from yurttunnel.ops.readiness import Finding, Readiness
-from yurttunnel.ops.services import StoppedInTurn
+from yurttunnel.ops.services import StoppedInReverse
 
 INTERVAL = 0.5
 """The interval between two checks of the readiness, in seconds."""
 
-MOST_STATUS_CHARACTERS = 500
+MAX_STATUS_CHARACTERS = 500
 """The maximum length of a status: ``systemctl status`` shows it on one line, and systemd rejects
 datagrams of more than a page."""
 
@@ -38,7 +38,7 @@ class NotifySocket:
     def __init__(self, address: str) -> None:
         self._address = f"\0{address[1:]}" if address.startswith("@") else address
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        self._told = False
+        self._error_logged = False
 
     def send(self, *assignments: str) -> bool:
         """Send ``NAME=value`` assignments in one datagram; return whether it was delivered.
@@ -52,8 +52,8 @@ class NotifySocket:
         except BlockingIOError:
             return False
         except OSError as error:
-            if not self._told:
-                self._told = True
+            if not self._error_logged:
+                self._error_logged = True
                 self._log.warn(
                     "systemd cannot be notified of this process ($NOTIFY_SOCKET): {error}",
                     error=error.strerror or str(error),
@@ -66,7 +66,7 @@ class NotifySocket:
         self._socket.close()
 
 
-class Supervised(StoppedInTurn):
+class NotifyingService(StoppedInReverse):
     """The parts of a process, which notify systemd of its state if systemd asks for it.
 
     ``READY=1`` is sent when ``readiness`` is first healthy, or, for a process that
@@ -103,7 +103,7 @@ class Supervised(StoppedInTurn):
         if not address.startswith(("/", "@")):
             return
         self._systemd = NotifySocket(address)
-        self._repeat(INTERVAL, self._tell, self._systemd)
+        self._repeat(INTERVAL, self._notify, self._systemd)
         seconds = _watchdog_seconds(self._environment)
         if seconds is not None:
             self._repeat(seconds / 2, self._systemd.send, "WATCHDOG=1")
@@ -133,7 +133,7 @@ class Supervised(StoppedInTurn):
         # Not at once: no request is served before the reactor runs.
         _ = call.start(seconds, now=False).addErrback(self._defect)
 
-    def _tell(self, systemd: NotifySocket) -> None:
+    def _notify(self, systemd: NotifySocket) -> None:
         findings = self._readiness.findings()
         missing = [each for each in findings if each.problem is not None and each.required]
         status = _status(findings, missing)
@@ -166,4 +166,4 @@ def _status(findings: list[Finding], missing: list[Finding]) -> str:
     text = "not ready" if missing else "ready"
     # A line break would start another assignment.
     line = " ".join((f"{text}; {problems}" if problems else text).split())
-    return line[:MOST_STATUS_CHARACTERS]
+    return line[:MAX_STATUS_CHARACTERS]

@@ -12,12 +12,12 @@ from twisted.internet.error import ReactorNotRunning
 from twisted.logger import globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.ops.ending import STATUS, stop_at_hangup, stop_once
+from yurttunnel.ops.shutdown import STATUS, ignore_repeated_stops, stop_on_sighup
 
 _PROGRAM = """
 import atexit, sys
 from twisted.internet import reactor
-from yurttunnel.ops.ending import end_process
+from yurttunnel.ops.shutdown import exit_with_error
 
 atexit.register(print, "an earlier exit handler")
 reactor.addSystemEventTrigger("before", "shutdown", print, "services stop")
@@ -28,7 +28,7 @@ print("the reactor has ended")
 """
 
 
-class EndProcessTests(SynchronousTestCase):
+class ExitWithErrorTests(SynchronousTestCase):
     """What the shell sees; each test ends a process of its own."""
 
     def end(self, body, error="the token has expired\n"):
@@ -42,18 +42,19 @@ class EndProcessTests(SynchronousTestCase):
 
     def test_while_running(self):
         """The reactor is stopped in order, and the status is 70 with the sentence on stderr."""
-        out = self.end("reactor.callLater(0, end_process, reactor, 'the token has expired')")
+        out = self.end("reactor.callLater(0, exit_with_error, reactor, 'the token has expired')")
         self.assertEqual(["services stop", "the reactor has ended"], out)
 
     def test_before_the_reactor_runs(self):
         """So it is when services fail while they are started, before the reactor runs."""
-        out = self.end("end_process(reactor, 'the token has expired')")
+        out = self.end("exit_with_error(reactor, 'the token has expired')")
         self.assertEqual(["services stop", "the reactor has ended"], out)
 
     def test_captured_output(self):
         """The sentence comes through when stderr has been replaced, as twist does."""
         out = self.end(
-            "import io; sys.stderr = io.StringIO()\nend_process(reactor, 'the token has expired')"
+            "import io; sys.stderr = io.StringIO()\n"
+            "exit_with_error(reactor, 'the token has expired')"
         )
         self.assertIn("services stop", out)
 
@@ -61,7 +62,7 @@ class EndProcessTests(SynchronousTestCase):
         """The status is right even when nobody reads stdout any more."""
         out = self.end(
             "import os; r, w = os.pipe(); os.close(r); sys.stdout = open(w, 'w')\n"
-            "end_process(reactor, 'the token has expired')"
+            "exit_with_error(reactor, 'the token has expired')"
         )
         self.assertEqual([], out)
 
@@ -72,16 +73,16 @@ class EndProcessTests(SynchronousTestCase):
             "import os; r, w = os.pipe(); os.close(r); sys.__stderr__ = open(w, 'w')",
             "sys.__stderr__ = open('/dev/null', 'w'); sys.__stderr__.close()",
         ):
-            out = self.end(f"{broken}\nend_process(reactor, 'the token has expired')", error="")
+            out = self.end(f"{broken}\nexit_with_error(reactor, 'the token has expired')", error="")
             self.assertEqual(["services stop", "the reactor has ended"], out)
 
     def test_twice(self):
         """A second call while the first one takes effect does no harm."""
         self.end(
-            "reactor.callLater(0, end_process, reactor, 'the token has expired')\n"
+            "reactor.callLater(0, exit_with_error, reactor, 'the token has expired')\n"
             "def again():\n"
             "    sys.__stderr__ = open('/dev/null', 'w')\n"
-            "    end_process(reactor, 'again')\n"
+            "    exit_with_error(reactor, 'again')\n"
             "reactor.addSystemEventTrigger('before', 'shutdown', again)"
         )
 
@@ -105,8 +106,8 @@ class Reactor:
         self.stopped += 1
 
 
-class HangupTests(SynchronousTestCase):
-    """:func:`stop_at_hangup`."""
+class SighupTests(SynchronousTestCase):
+    """:func:`stop_on_sighup`."""
 
     def setUp(self) -> None:
         """Have a reactor, and handlers of signals that are nobody's."""
@@ -118,7 +119,7 @@ class HangupTests(SynchronousTestCase):
     def test_it_stops_the_program(self) -> None:
         """What is to stop it is called in a turn of the reactor's own."""
         reactor = Reactor()
-        stop_at_hangup(reactor, reactor.stop)
+        stop_on_sighup(reactor, reactor.stop)
         self.handlers[signal.SIGHUP](signal.SIGHUP, None)
         self.assertEqual(0, reactor.stopped)
         (turn,) = reactor.turns
@@ -128,17 +129,17 @@ class HangupTests(SynchronousTestCase):
     def test_it_may_be_ignored(self) -> None:
         """Who was started by nohup goes on."""
         self.usual = signal.SIG_IGN
-        stop_at_hangup(Reactor(), self.fail)
+        stop_on_sighup(Reactor(), self.fail)
         self.assertEqual({}, self.handlers)
 
 
-class StopOnceTests(SynchronousTestCase):
-    """:func:`stop_once`."""
+class IgnoreRepeatedStopsTests(SynchronousTestCase):
+    """:func:`ignore_repeated_stops`."""
 
     def test_later_ones_are_logged(self) -> None:
         """The first one stops the reactor; a further one does no harm."""
         reactor = Reactor()
-        stop_once(reactor)
+        ignore_repeated_stops(reactor)
         events = []
         globalLogPublisher.addObserver(events.append)
         self.addCleanup(globalLogPublisher.removeObserver, events.append)

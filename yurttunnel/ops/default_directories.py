@@ -23,12 +23,12 @@ def state_directory(
     if options[flag.name] is not None:
         return options.value(flag)
     try:
-        return usual_state_directory(program, environment)
+        return default_state_directory(program, environment)
     except ValueError as error:
         raise usage.UsageError(f"--{flag.name} is missing: {error}") from None
 
 
-def usual_state_directory(program: str, environment: Mapping[str, str]) -> Path:
+def default_state_directory(program: str, environment: Mapping[str, str]) -> Path:
     """Return the default state directory of ``program``, ``server`` or ``agent``.
 
     For root it is that of the systemd unit, for other users one in the home directory, as the XDG
