@@ -94,7 +94,7 @@ class ReplicaTests(Links, TestCase):
         self.server_contexts = ServerContexts(issuer.server())
         self.creator = ClientContexts(issuer.node()).creator("server.test")
         self.told = None
-        self.claim = "host=edge-1"
+        self.identifiers = "host=edge-1"
         self.behind = {}
         self.hangs = False
         self.dialed = []
@@ -109,12 +109,12 @@ class ReplicaTests(Links, TestCase):
 
     def agent(self):
         """Create an agent that knows no address."""
-        settings = ClientSettings("edge-1", lambda: self.claim, Limits(), "test 1")
+        settings = ClientSettings("edge-1", lambda: self.identifiers, Limits(), "test 1")
 
-        def secured(host, port):
+        def tls_endpoint(host, port):
             return tls.TLSEndpoint(self.clock, self.creator, Way(self, (host, port)))
 
-        return ServerSet(self.context, settings, secured, self.limit, self.expected)
+        return ServerSet(self.context, settings, tls_endpoint, self.limit, self.expected)
 
     def check_nothing_is_left(self):
         """Stop everything; no session, connection or timer may remain."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.agent.clients import ClientTestCase
-from yurttunnel.agent.connection_group import MOST_SERVERS, advertised_servers
+from yurttunnel.agent.connection_group import MAX_SERVERS, advertised_servers
 from yurttunnel.wire.hello import Hello, Limits
 
 
@@ -44,7 +44,7 @@ class AdvertisedTests(ClientTestCase):
         for text in ("many", "-1", "\u0663", "1" * 5000):
             self.assertIsNone(advertised_servers(self.hello(text)), text)
         self.assertEqual(1, advertised_servers(self.hello("0")))
-        self.assertEqual(MOST_SERVERS, advertised_servers(self.hello("999999999")))
+        self.assertEqual(MAX_SERVERS, advertised_servers(self.hello("999999999")))
 
     def hello(self, text):
         """Return a server's HELLO."""

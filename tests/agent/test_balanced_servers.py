@@ -7,7 +7,7 @@ from dataclasses import astuple
 
 from tests.agent.replicas import ReplicaTests
 from tests.ops.scrapes import families
-from yurttunnel.agent.connection_group import LONGEST_LOOK, URGENT_DELAY
+from yurttunnel.agent.connection_group import MAX_PROBE_DELAY, URGENT_DELAY
 from yurttunnel.agent.servers import METRICS
 from yurttunnel.wire.codes import Code
 
@@ -29,8 +29,8 @@ class BalancerTests(ReplicaTests):
         self.assertEqual([1, 1, 1], self.counts())
         self.assertEqual((3, 3), (self.servers.connected, self.servers.desired))
         self.assertEqual((0, []), (self.servers.failed_attempts(), self.warnings()))
-        self.assertIsNone(self.servers.not_connected())
-        self.assertIsNone(self.servers.partly_connected())
+        self.assertIsNone(self.servers.problem())
+        self.assertIsNone(self.servers.warning())
 
     def test_names(self):
         """Sessions behind one address have distinct names."""
@@ -42,23 +42,21 @@ class BalancerTests(ReplicaTests):
         """Once all are connected, the address is dialed only every few minutes."""
         self.pass_time(5)
         before = len(self.dialed)
-        self.pass_time(10 * LONGEST_LOOK, 5)
+        self.pass_time(10 * MAX_PROBE_DELAY, 5)
         self.assertTrue(10 <= len(self.dialed) - before <= 20, len(self.dialed) - before)
         self.assertEqual([1, 1, 1], self.counts())
 
     def test_partly(self):
         """While servers are missing, the agent reports how many are connected."""
         self.kill(self.replicas[0])
-        self.assertEqual(
-            "connected to 2 of 3 servers", self.servers.partly_connected().partition(";")[0]
-        )
+        self.assertEqual("connected to 2 of 3 servers", self.servers.warning().partition(";")[0])
 
     def test_one_more(self):
         """A server that none has reported is found by looking."""
         self.pass_time(5)
         self.told = 4
         self.replica("lb")
-        self.pass_time(8 * LONGEST_LOOK, 5)
+        self.pass_time(8 * MAX_PROBE_DELAY, 5)
         self.assertEqual([1, 1, 1, 1], self.counts())
 
     def test_stop_with_a_stream_at_one_server(self):
@@ -81,9 +79,9 @@ class BalancerTests(ReplicaTests):
         """A last stream that ends in a succeeded session also ends all sessions."""
         self.pass_time(5)
         near, _ = self.replicas[0].stream()
-        self.claim = "host=edge-1&ipv4=192.0.2.7"
+        self.identifiers = "host=edge-1&ipv4=192.0.2.7"
         for _ in self.replicas:
-            self.servers.claim_anew()
+            self.servers.update_identifiers()
             self.pass_time(10)
         self.servers.drain("the agent is about to stop")
         self.pass_time(10)
@@ -206,9 +204,9 @@ class BalancerTests(ReplicaTests):
         """The metrics show how many servers are wanted and connected."""
         self.pass_time(5)
         self.assertEqual((3, 3, 1), astuple(self.servers.stats())[:3])
-        self.pass_time(LONGEST_LOOK, 5)
+        self.pass_time(MAX_PROBE_DELAY, 5)
         stats = self.servers.stats()
-        self.assertGreater(stats.refusals, 0)
+        self.assertGreater(stats.already_connected, 0)
         samples = {
             (sample.name, *sample.labels.values()): sample.value
             for family in families(METRICS, stats)
@@ -219,21 +217,21 @@ class BalancerTests(ReplicaTests):
                 ("yurttunnel_agent_servers", "wanted"): 3,
                 ("yurttunnel_agent_servers", "connected"): 3,
                 ("yurttunnel_agent_server_addresses",): 1,
-                ("yurttunnel_agent_already_connected_total",): stats.refusals,
+                ("yurttunnel_agent_already_connected_total",): stats.already_connected,
             },
             samples,
         )
 
-    def test_claim(self):
+    def test_identifiers(self):
         """Servers receive changed identifiers one by one; streams continue to their ends."""
         self.pass_time(5)
         ends = [replica.stream() for replica in self.replicas]
-        self.servers.claim_anew()
+        self.servers.update_identifiers()
         self.pass_time(3)
         self.assertEqual(0, sum(session.going_away for session in self.servers.sessions()))
-        self.claim = "host=edge-1&ipv4=192.0.2.7"
+        self.identifiers = "host=edge-1&ipv4=192.0.2.7"
         for told in range(1, 4):
-            self.servers.claim_anew()
+            self.servers.update_identifiers()
             self.assertEqual(2, self.servers.connected)
             self.pass_time(3)
             self.assertEqual(3, self.servers.connected)
@@ -248,7 +246,7 @@ class BalancerTests(ReplicaTests):
             self.settle()
             self.assertEqual((["made"], b"still here"), (near.told, bytes(far.received)))
         sessions = len(self.servers.sessions())
-        self.servers.claim_anew()
+        self.servers.update_identifiers()
         self.pass_time(3)
         self.assertEqual(sessions, len(self.servers.sessions()))
 
@@ -259,7 +257,7 @@ class BalancerTests(ReplicaTests):
         self.pass_time(3)
         self.assertEqual([], self.servers.sessions())
         dialed = len(self.dialed)
-        self.pass_time(2 * LONGEST_LOOK, 5)
+        self.pass_time(2 * MAX_PROBE_DELAY, 5)
         self.assertEqual(dialed, len(self.dialed))
 
 
@@ -330,7 +328,7 @@ class OutageTests(OutageTestCase):
         """However long the outage was, no time is lost over attempts that reach other servers."""
         self.come_back("lb", "lb", "lb")
 
-    def test_misdirected_after_a_new_claim(self):
+    def test_misdirected_after_new_identifiers(self):
         """A session that drains because the node has new addresses is kept while its server is
         alive, however often other servers reject it."""
         self.told = 3
@@ -339,9 +337,9 @@ class OutageTests(OutageTestCase):
         self.use("lb")
         self.pass_time(5)
         near, far = self.replicas[0].stream()
-        self.claim = "host=edge-1&ipv4=192.0.2.7"
+        self.identifiers = "host=edge-1&ipv4=192.0.2.7"
         for _ in self.replicas:
-            self.servers.claim_anew()
+            self.servers.update_identifiers()
             self.pass_time(10)
         self.behind["lb"] = self.replicas[1:]
         self.cut()
@@ -413,7 +411,7 @@ class TogetherTests(ReplicaTests):
         first = self.replica("lb")
         self.use("lb")
         self.pass_time(10)
-        self.assertEqual(([1], None), (self.counts(), self.servers.partly_connected()))
+        self.assertEqual(([1], None), (self.counts(), self.servers.warning()))
         return first
 
     def test_told_meanwhile(self):
@@ -426,11 +424,11 @@ class TogetherTests(ReplicaTests):
             first.listener.replicas_changed()
             self.settle()
             self.assertEqual(
-                f"connected to {servers - 1} of {servers} servers", self.servers.partly_connected()
+                f"connected to {servers - 1} of {servers} servers", self.servers.warning()
             )
             self.pass_time(20)
             self.assertEqual([1] * servers, self.counts())
-            self.assertIsNone(self.servers.partly_connected())
+            self.assertIsNone(self.servers.warning())
 
     def test_told_of_fewer(self):
         """A lower number starts no search, and ends no session."""
@@ -481,9 +479,9 @@ class TogetherTests(ReplicaTests):
         self.use("lb")
         self.pass_time(20)
         self.assertEqual([1, 1], self.counts())
-        self.assertIsNone(self.servers.not_connected())
-        self.assertIn("how many servers there are is not known", self.servers.partly_connected())
+        self.assertIsNone(self.servers.problem())
+        self.assertIn("how many servers there are is not known", self.servers.warning())
         self.told = 2
         first.listener.replicas_changed()
         self.settle()
-        self.assertIsNone(self.servers.partly_connected())
+        self.assertIsNone(self.servers.warning())

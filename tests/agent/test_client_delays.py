@@ -7,7 +7,7 @@ import random
 from tests.agent.clients import ClientTestCase
 from yurttunnel.agent.connection_group import (
     FIRST_DELAY,
-    LONGEST_DELAY,
+    MAX_DELAY,
     URGENT_ATTEMPTS,
     URGENT_DELAY,
     ConnectionGroup,
@@ -19,14 +19,14 @@ class DelayTests(ClientTestCase):
     """The delay before the client's next attempt."""
 
     def test_bounds(self):
-        """Each delay is between zero and a bound that doubles up to LONGEST_DELAY."""
+        """Each delay is between zero and a bound that doubles up to MAX_DELAY."""
         self.network.refuse()
         self.client.start()
         bound = FIRST_DELAY
         for _ in range(14):
             self.assertLessEqual(0, self.delay())
             self.assertLessEqual(self.delay(), bound + 1e-3)
-            bound = min(2 * bound, LONGEST_DELAY)
+            bound = min(2 * bound, MAX_DELAY)
             self.attempt()
 
     def test_full_jitter(self):
@@ -41,7 +41,7 @@ class DelayTests(ClientTestCase):
         quarters = [sum(15 * n <= d < 15 * (n + 1) for d in delays) for n in range(4)]
         for quarter in quarters:
             self.assertTrue(60 < quarter < 140, quarters)
-        self.assertLessEqual(max(delays), LONGEST_DELAY + 1e-3)
+        self.assertLessEqual(max(delays), MAX_DELAY + 1e-3)
 
     def test_many_failures(self):
         """A delay is computed however many attempts have failed."""
@@ -49,7 +49,7 @@ class DelayTests(ClientTestCase):
         self.client.start()
         self.client.retries = 1_000_000
         self.attempt()
-        self.assertLessEqual(self.delay(), LONGEST_DELAY + 1e-3)
+        self.assertLessEqual(self.delay(), MAX_DELAY + 1e-3)
 
     def test_reset_by_hello(self):
         """The server's HELLO resets the delays."""
@@ -96,12 +96,12 @@ class DelayTests(ClientTestCase):
 
     def test_while_wanting(self):
         """While a server is missing the bound stays at URGENT_DELAY, until it counts as gone."""
-        self.group.wanting = True
+        self.group.needs_sessions = True
         self.network.refuse()
         self.patch(random, "uniform", lambda low, high: high)
         self.client.start()
         for number in range(URGENT_ATTEMPTS + 3):
-            longest = URGENT_DELAY if number < URGENT_ATTEMPTS else LONGEST_DELAY
+            longest = URGENT_DELAY if number < URGENT_ATTEMPTS else MAX_DELAY
             self.assertAlmostEqual(min(FIRST_DELAY * 2**number, longest), self.delay(), places=3)
             self.attempt()
 
@@ -119,7 +119,7 @@ class DelayTests(ClientTestCase):
 
     def test_herd(self):
         """Agents that wait for one server reconnect evenly spread over URGENT_DELAY."""
-        group = ConnectionGroup(wanting=True)
+        group = ConnectionGroup(needs_sessions=True)
         delays = [group.next_delay(20) for _ in range(2000)]
         for second in range(5):
             number = sum(second <= delay < second + 1 for delay in delays)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.test.iosim import FakeTransport
 
 from tests.agent.clients import ClientTestCase
-from yurttunnel.agent.connection_group import LONGEST_DELAY
+from yurttunnel.agent.connection_group import MAX_DELAY
 from yurttunnel.tunnel.connection import CLOSE_TIMEOUT
 from yurttunnel.wire.codes import Code
 
@@ -195,7 +195,7 @@ class DrainTests(ClientTestCase):
         attempts = self.network.attempts
         self.network.pass_time(2)
         self.network.problem = None
-        self.network.pass_time(2 * LONGEST_DELAY, 1)
+        self.network.pass_time(2 * MAX_DELAY, 1)
         self.assertEqual(([], []), (self.client.sessions(), self.listener.sessions()))
         self.assertLessEqual(self.network.attempts, attempts + 1)
         self.assertEqual([], self.clock.getDelayedCalls())

@@ -13,7 +13,7 @@ from yurttunnel.wire.frames import MAX_STREAM
 TEXT = "the server is about to stop"
 
 
-class SetAsideTests(ReplicaTests):
+class DrainingTests(ReplicaTests):
     """A test case with one server, which others may replace."""
 
     expected = None
@@ -38,7 +38,7 @@ class SetAsideTests(ReplicaTests):
         self.assertEqual((["made"], []), (near.told, far.reasons))
 
 
-class GoingAwayTests(SetAsideTests):
+class GoingAwayTests(DrainingTests):
     """A server that goes away."""
 
     def setUp(self):
@@ -68,7 +68,7 @@ class GoingAwayTests(SetAsideTests):
         self.assertEqual([new], self.servers.sessions())
         self.assertTrue(new.connected)
         self.assertEqual(2, len(self.dialed))
-        self.assertEqual((None, []), (self.servers.partly_connected(), self.warnings()))
+        self.assertEqual((None, []), (self.servers.warning(), self.warnings()))
 
     def test_loss_of_the_old(self):
         """If the old session's connection breaks, a stopping server has closed the session, and so
@@ -99,7 +99,7 @@ class GoingAwayTests(SetAsideTests):
         self.assertEqual([], self.servers.sessions())
 
 
-class NumbersTests(SetAsideTests):
+class NumbersTests(DrainingTests):
     """A session that runs out of stream ids."""
 
     def setUp(self):
@@ -141,7 +141,7 @@ class NumbersTests(SetAsideTests):
         self.assertTrue(self.first.closed)
 
 
-class LeavingTests(SetAsideTests):
+class LeavingTests(DrainingTests):
     """A server that goes away while no other one can replace it."""
 
     def test_one_attempt(self):
@@ -158,7 +158,7 @@ class LeavingTests(SetAsideTests):
         self.assertEqual(1, self.servers.connected)
 
 
-class NewClaimTests(SetAsideTests):
+class NewIdentifiersTests(DrainingTests):
     """A session that has to be replaced, because the certificate now covers other identifiers."""
 
     def setUp(self):
@@ -166,16 +166,16 @@ class NewClaimTests(SetAsideTests):
         super().setUp()
         self.near, self.far = self.replicas[0].stream()
 
-    def begin_anew(self):
+    def replace_session(self):
         """Send changed identifiers to the server."""
-        self.claim = "host=edge-1&ipv4=192.0.2.7"
-        self.servers.claim_anew()
+        self.identifiers = "host=edge-1&ipv4=192.0.2.7"
+        self.servers.update_identifiers()
 
     def test_overtaking(self):
         """The new HELLO may arrive before the GOAWAY of the old session: no stream ends."""
         late, sent = self.links[0], []
         self.patch(late.client_io, "write", sent.append)
-        self.begin_anew()
+        self.replace_session()
         self.pass_time(1)
         self.assertTrue(sent, "the GOAWAY is on its way")
         self.assertEqual((1, 2), (self.servers.connected, len(self.servers.sessions())))
@@ -186,7 +186,7 @@ class NewClaimTests(SetAsideTests):
         """The old session serves until there is a new one, even without a stream."""
         self.patch(random, "uniform", lambda low, high: high)
         self.near.transport.abortConnection()
-        self.begin_anew()
+        self.replace_session()
         while not self.servers.connected:
             self.assertTrue(self.replicas[0].registry.find("edge-1").connected)
             self.pass_time(0.05, step=0.05)
@@ -196,7 +196,7 @@ class NewClaimTests(SetAsideTests):
 
     def test_the_old_one_loses_its_connection(self):
         """The old session is resumed for its streams, and ends with the last of them."""
-        self.begin_anew()
+        self.replace_session()
         self.pass_time(SUCCESSION + 1)
         for _ in range(2):
             self.links[0].cut()
@@ -215,7 +215,7 @@ class NewClaimTests(SetAsideTests):
         """A server that has not received GOAWAY waits for the agent as long as if it had."""
         late, sent = self.links[0], []
         self.patch(late.client_io, "write", sent.append)
-        self.begin_anew()
+        self.replace_session()
         late.cut()
         self.pass_time(2)
         self.assertTrue(sent)
@@ -226,7 +226,7 @@ class NewClaimTests(SetAsideTests):
         """Without streams it is not resumed, even if the server has forgotten it."""
         self.near.transport.abortConnection()
         self.pass_time(1)
-        self.begin_anew()
+        self.replace_session()
         self.links[0].cut()
         self.pass_time(2)
         self.assertNotIn(self.old, self.servers.sessions())
@@ -238,9 +238,9 @@ class NewClaimTests(SetAsideTests):
         self.replica("b")
         self.use("a", "b")
         self.pass_time(2)
-        self.begin_anew()
+        self.replace_session()
         self.pass_time(1)
-        self.begin_anew()
+        self.replace_session()
         self.pass_time(SUCCESSION + 1)
         self.cut()
         self.pass_time(5)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 from tests.agent.clients import ClientTestCase
-from yurttunnel.agent.client import REPLACED_WARNINGS
-from yurttunnel.agent.connection_group import FIRST_DELAY, LONGEST_REPLACED_DELAY, REPLACED_DELAY
+from yurttunnel.agent.client import REPLACED_WARNING_INTERVAL
+from yurttunnel.agent.connection_group import FIRST_DELAY, MAX_REPLACED_DELAY, REPLACED_DELAY
 from yurttunnel.wire.codes import Code
 
 
@@ -37,7 +37,7 @@ class OtherAgentTests(ClientTestCase):
             self.replace()
             delays.append(self.delay())
             self.attempt()
-        expected = [min(REPLACED_DELAY * 2**n, LONGEST_REPLACED_DELAY) for n in range(7)]
+        expected = [min(REPLACED_DELAY * 2**n, MAX_REPLACED_DELAY) for n in range(7)]
         for bound, delay in zip(expected, delays, strict=True):
             self.assertAlmostEqual(bound, delay, places=3)
 
@@ -48,7 +48,7 @@ class OtherAgentTests(ClientTestCase):
         for _ in range(4):
             self.replace()
             self.attempt()
-        self.network.pass_time(LONGEST_REPLACED_DELAY, 5)
+        self.network.pass_time(MAX_REPLACED_DELAY, 5)
         self.replace()
         self.assertAlmostEqual(REPLACED_DELAY, self.delay(), places=3)
 
@@ -62,7 +62,7 @@ class OtherAgentTests(ClientTestCase):
             self.attempt()
         [warning] = self.warnings()
         self.assertIn("another agent has connected as node edge-1", warning)
-        self.network.pass_time(REPLACED_WARNINGS, 5)
+        self.network.pass_time(REPLACED_WARNING_INTERVAL, 5)
         self.replace()
         self.assertIn("9 more", self.warnings()[1])
 
@@ -71,8 +71,8 @@ class OtherAgentTests(ClientTestCase):
         self.connect()
         self.replace()
         delay = self.delay()
-        self.group.wanting = True
-        self.client.look_soon()
+        self.group.needs_sessions = True
+        self.client.retry_soon()
         self.client.sibling_lost_session()
         self.assertEqual(delay, self.delay())
 

@@ -84,7 +84,7 @@ class SessionTests(ClientTestCase):
         self.start_server()
         identifiers[0] = ""
         self.attempt()
-        self.assertEqual("", self.client.claimed)
+        self.assertEqual("", self.client.sent_identifiers)
         self.assertEqual(
             "", self.listener.sessions()[0].wire.peer.properties["identifiers"], "at the server"
         )
@@ -98,7 +98,7 @@ class SessionTests(ClientTestCase):
         self.network.cut()
         identifiers[0] = ""
         self.attempt()
-        self.assertEqual("host=edge-1", self.client.claimed)
+        self.assertEqual("host=edge-1", self.client.sent_identifiers)
 
     def test_window_over(self):
         """After the resume window the session ends, and a new one starts as soon as possible."""

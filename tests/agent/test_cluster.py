@@ -17,7 +17,7 @@ from tests.pki.support import Issuer
 from tests.pki.test_authorities import bundle
 from yurttunnel.agent import cluster, command
 from yurttunnel.agent import service as agent_service
-from yurttunnel.agent.cluster import CLAIM_INTERVAL
+from yurttunnel.agent.cluster import IDENTIFIERS_INTERVAL
 from yurttunnel.agent.options import Options
 from yurttunnel.kube.resources import SERVICES
 from yurttunnel.pki.agent_template import agent_template
@@ -234,7 +234,7 @@ class ClusterTests(SynchronousTestCase):
         self.assertEqual(frozenset(), registry.find("edge-1").identifiers.addresses)
         self.reactor.pass_time(10)
         self.api.sign(self.api.created[-1])
-        self.reactor.pass_time(CLAIM_INTERVAL + 20)
+        self.reactor.pass_time(IDENTIFIERS_INTERVAL + 20)
         self.assertEqual("edge-1", registry.find("192.0.2.7").node)
         self.assertEqual(200, self.ready()[0])
 

@@ -17,7 +17,7 @@ from tests.agent.fakes import FakeNameResolver
 from tests.network import ProgramReactor, without_thread
 from tests.tunnel.memory import HalfCloseUser
 from yurttunnel.agent import command, server_endpoint, service
-from yurttunnel.agent.connection_group import LONGEST_DELAY
+from yurttunnel.agent.connection_group import MAX_DELAY
 from yurttunnel.agent.options import Options
 from yurttunnel.agent.service import AgentService
 from yurttunnel.pki.authority import DEFAULT_NODE_LIFETIME
@@ -235,7 +235,7 @@ class CommandTests(SynchronousTestCase):
         [clients] = [part for part in agent if isinstance(part, AgentService)]
         self.reactor.pass_time(3)
         [session] = clients.servers.sessions()
-        self.reactor.pass_time(LONGEST_DELAY * 2, 1)
+        self.reactor.pass_time(MAX_DELAY * 2, 1)
         self.assertEqual([session], clients.servers.sessions())
         status, body = self.reactor.get(META, "/readyz")
         self.assertEqual((200, True), (status, "every server: ok\n" in body))

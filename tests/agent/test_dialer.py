@@ -14,8 +14,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from tests.agent.fakes import FakeLookups, FakeRequest
-from yurttunnel.agent.attempts import interleave_families
-from yurttunnel.agent.dialed_ends import KEPT_SECONDS
+from yurttunnel.agent.dial_attempts import interleave_families
+from yurttunnel.agent.dialed_sockets import CLOSED_SECONDS
 from yurttunnel.agent.dialer import Dialer, DialLimits
 from yurttunnel.agent.policy import DestinationPolicy, parse_pattern
 from yurttunnel.agent.resolver import NodeResolver
@@ -53,13 +53,13 @@ class DialerTests(SynchronousTestCase):
         self.resolver = NodeResolver(
             self.names,
             {"edge-1": [ip_address("10.0.0.5")], "localhost": [ip_address("127.0.0.1")]},
-            most_lookups=2,
+            max_lookups=2,
         )
         patterns = ["*.example.org", "192.0.2.0/24", "2001:db8::/32"]
         policy = DestinationPolicy(
             "edge-1", [ip_address("10.0.0.5")], [parse_pattern(text) for text in patterns]
         )
-        limits = DialLimits(most_pending=3, most_at_once=2, longest_dial=30.0, most_addresses=4)
+        limits = DialLimits(max_pending=3, max_concurrent=2, max_timeout=30.0, max_addresses=4)
         self.durations = Durations(DIAL_SECONDS_BOUNDS)
         self.dialer = Dialer(self.reactor, policy, self.resolver, "edge-1", self.durations, limits)
 
@@ -137,12 +137,12 @@ class AddressTests(DialerTests):
         connected = self.socket()
         protocol = self.reactor.tcpClients[-1][2].buildProtocol(None)
         protocol.makeConnection(connected)
-        ends = connected.getHost(), connected.getPeer()
-        self.assertTrue(self.dialer.ends.has(*ends))
+        sockets = connected.getHost(), connected.getPeer()
+        self.assertTrue(self.dialer.sockets.contains(*sockets))
         protocol.connectionLost(Failure(error.ConnectionLost()))
-        self.assertTrue(self.dialer.ends.has(*ends))
-        self.reactor.advance(KEPT_SECONDS)
-        self.assertFalse(self.dialer.ends.has(*ends))
+        self.assertTrue(self.dialer.sockets.contains(*sockets))
+        self.reactor.advance(CLOSED_SECONDS)
+        self.assertFalse(self.dialer.sockets.contains(*sockets))
 
     def test_bytes_of_the_socket_go_into_the_stream(self) -> None:
         """The joined connection relays."""
@@ -278,7 +278,7 @@ class LimitTests(DialerTests):
     def test_a_silent_target_leaves_room_for_others(self) -> None:
         """If there is no room, the newest waiting dial of a silent target is evicted, but not for
         that target itself."""
-        limits = DialLimits(most_pending=4, most_at_once=2)
+        limits = DialLimits(max_pending=4, max_concurrent=2)
         self.dialer.limits = limits
         silent = [self.ask("10.0.0.5") for _ in range(4)]
         self.assert_failed(self.ask("10.0.0.5"), Code.OVERLOADED, "4 others are in progress")
@@ -310,8 +310,8 @@ class LimitTests(DialerTests):
     def test_the_share_of_one_target_is_a_quarter(self) -> None:
         """As many dials as a session has streams may be pending, a quarter of them per target."""
         limits = DialLimits()
-        self.assertEqual(Limits().max_streams, limits.most_pending)
-        self.assertEqual(limits.most_pending, 4 * limits.most_at_once)
+        self.assertEqual(Limits().max_streams, limits.max_pending)
+        self.assertEqual(limits.max_pending, 4 * limits.max_concurrent)
 
     def test_a_caller_that_left_at_once_is_not_dialed_for(self) -> None:
         """Nothing is dialed for a caller that has left already, and its place is free."""
@@ -347,7 +347,7 @@ class LimitTests(DialerTests):
 
     def test_a_defect_fails_the_one_request(self) -> None:
         """A defect fails one request, without an exception in the session and its other streams."""
-        self.resolver.known = lambda name: 1 / 0  # type: ignore[method-assign,assignment,return-value] # a defect
+        self.resolver.own_addresses = lambda name: 1 / 0  # type: ignore[method-assign,assignment,return-value] # a defect
         self.assert_failed(self.ask("db.example.org"), Code.INTERNAL, "internal error")
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
@@ -455,7 +455,7 @@ class NameTests(DialerTests):
 
     def test_those_who_ask_for_a_name_at_a_time_share_a_lookup(self) -> None:
         """Concurrent lookups of one name are shared; a cancelled one does not affect the others."""
-        limits = DialLimits(most_at_once=10, most_pending=10)
+        limits = DialLimits(max_concurrent=10, max_pending=10)
         self.dialer.stop()
         self.dialer = Dialer(
             self.reactor, self.dialer.policy, self.resolver, "edge-1", self.durations, limits

@@ -192,7 +192,7 @@ class DefaultTests(SynchronousTestCase):
         self.assertTrue(reaches(decides, "10.0.0.5", 10250))
         decides.use([], False)
         self.assertFalse(reaches(decides, "10.0.0.5", 10250))
-        self.assertEqual([], decides.described())
+        self.assertEqual([], decides.describe())
         decides.use([], True)
         self.assertTrue(reaches(decides, "127.0.0.1", 10250))
 

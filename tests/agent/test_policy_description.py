@@ -34,14 +34,14 @@ class DescriptionTests(SynchronousTestCase):
                 "loopback, ports 10250, 10255, 10266, 10267: the kubelet and the localhost proxies",
                 "10.1.0.0/16: by --allow-destination",
             ],
-            policy.described(),
+            policy.describe(),
         )
 
     def test_without_the_default(self) -> None:
         """Only allowed destinations are listed."""
         patterns = [parse_pattern("192.0.2.1:80")]
         policy = DestinationPolicy("edge-1", [ip_address("10.0.0.5")], patterns, False)
-        self.assertEqual(["192.0.2.1:80: by --allow-destination"], policy.described())
+        self.assertEqual(["192.0.2.1:80: by --allow-destination"], policy.describe())
 
     def test_the_meta_port(self) -> None:
         """The meta port is not part of the node's own destinations."""
@@ -52,5 +52,5 @@ class DescriptionTests(SynchronousTestCase):
                 "loopback, ports 10250, 10255, 10267: the kubelet and the localhost proxies",
                 "not port 10266 here, the agent's own, unless a line names it",
             ],
-            policy.described(),
+            policy.describe(),
         )

@@ -14,7 +14,7 @@ class Client:
 
     location = home = None
     number = 0
-    draining = resumes = False
+    draining = has_session = False
 
 
 class Answer(enum.Enum):
@@ -49,14 +49,14 @@ class RoutesTests(TestCase):
         host = self.routes.next(client)
         self.assertEqual((host, 1), client.location)
         if answers[host] is Answer.SESSION:
-            self.routes.arrived(client)
+            self.routes.session_started(client)
         else:
             self.routes.failed(client, answers[host] is Answer.ALREADY_CONNECTED)
         return host
 
-    def at_home(self):
+    def is_at_session_location(self):
         """Return whether the first client has dialed the location of its session."""
-        return self.routes.at_home(self.holder)
+        return self.routes.is_at_session_location(self.holder)
 
     def dials(self, number, **answers):
         """Return the locations of the second client's next attempts."""
@@ -76,7 +76,7 @@ class RoutesTests(TestCase):
         """A missing server resets the history."""
         while self.routes.next(self.seeker) != "b":
             self.routes.failed(self.seeker)
-        self.routes.begin_anew()
+        self.routes.reset_history()
         self.assertEqual(["a"], self.dials(1, a=Answer.NONE))
 
     def test_new_address(self):
@@ -97,23 +97,25 @@ class RoutesTests(TestCase):
 
     def test_client_that_drains(self):
         """A draining client prefers the location of its session, without occupying it."""
-        self.holder.draining = self.holder.resumes = True
+        self.holder.draining = self.holder.has_session = True
         self.routes.use([("b", 1)])
         self.dial(self.seeker, {"b": Answer.SESSION})
         self.assertEqual(1, self.seeker.number)
         self.routes.use([("a", 1), ("b", 1)])
         answers = {"a": Answer.NONE, "b": Answer.NONE}
-        self.assertEqual(("b", True), (self.dial(self.holder, answers), self.at_home()))
+        self.assertEqual(
+            ("b", True), (self.dial(self.holder, answers), self.is_at_session_location())
+        )
         while self.dial(self.holder, answers) != "a":
             """Try both in turn."""
-        self.assertFalse(self.at_home())
+        self.assertFalse(self.is_at_session_location())
         self.routes.use([("a", 1)])
         self.assertEqual("a", self.dial(self.holder, {"a": Answer.SESSION}))
-        self.assertTrue(self.at_home(), "there is no other place by now")
+        self.assertTrue(self.is_at_session_location(), "there is no other place by now")
 
     def test_client_that_resumes(self):
         """A resuming client prefers the location of its session, whoever else is there."""
-        self.holder.resumes = True
+        self.holder.has_session = True
         answers = {"a": Answer.NONE, "b": Answer.NONE}
         self.assertEqual("b", self.dial(self.holder, answers))
         while self.dial(self.holder, answers) != "a":

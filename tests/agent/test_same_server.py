@@ -10,11 +10,11 @@ from tests.agent.clients import ClientTestCase
 from tests.agent.replicas import ReplicaTests
 from yurttunnel.agent.connection_group import (
     FIRST_DELAY,
-    FIRST_LOOKS,
-    LONGEST_DELAY,
-    LONGEST_LOOK,
+    FREQUENT_PROBES,
+    MAX_DELAY,
+    MAX_PROBE_DELAY,
     URGENT_DELAY,
-    URGENT_LOOKS,
+    URGENT_PROBES,
 )
 from yurttunnel.wire.codes import Code
 
@@ -46,7 +46,7 @@ class SameServerTests(ReplicaTests):
     def test_stands_by(self):
         """One client has the session, the other stands by, and streams survive."""
         near, _ = self.replicas[0].stream()
-        self.pass_time(5 * LONGEST_LOOK, 5)
+        self.pass_time(5 * MAX_PROBE_DELAY, 5)
         self.assertEqual([True, False], [client.standing_by for client in self.clients()])
         self.assertEqual([False, True], [client.connected for client in self.clients()])
         self.assertEqual(["made"], near.told)
@@ -54,7 +54,7 @@ class SameServerTests(ReplicaTests):
 
     def test_log(self):
         """Standing by is logged once, without a warning about another agent."""
-        self.pass_time(5 * LONGEST_LOOK, 5)
+        self.pass_time(5 * MAX_PROBE_DELAY, 5)
         self.assertEqual([], self.warnings())
         self.assertEqual(1, sum("stands by" in formatEvent(event) for event in self.events))
 
@@ -83,7 +83,7 @@ class SameServerTests(ReplicaTests):
     def test_session_lost(self):
         """When the session ends, a client reconnects soon, without a warning."""
         self.patch(random, "uniform", lambda low, high: high)
-        self.pass_time(5 * LONGEST_LOOK, 5)
+        self.pass_time(5 * MAX_PROBE_DELAY, 5)
         self.replicas[0].listener.close_sessions(Code.REVOKED, "for a moment")
         self.settle()
         self.assertFalse(any(client.standing_by for client in self.clients()))
@@ -95,7 +95,7 @@ class SameServerTests(ReplicaTests):
         """After a restart of the server there is one session again, of either client."""
         self.kill(self.replicas[0])
         self.restart()
-        self.pass_time(3 * LONGEST_DELAY, 1)
+        self.pass_time(3 * MAX_DELAY, 1)
         self.assertEqual([True, False], [client.standing_by for client in self.clients()])
         self.assertEqual([0, 1], self.counts())
 
@@ -164,21 +164,21 @@ class HeldTests(ClientTestCase):
     def test_seldom(self):
         """While no server is missing, the client looks every few minutes."""
         for _ in range(20):
-            self.assertTrue(LONGEST_LOOK / 2 <= self.wait() <= LONGEST_LOOK, self.wait())
+            self.assertTrue(MAX_PROBE_DELAY / 2 <= self.wait() <= MAX_PROBE_DELAY, self.wait())
             self.look()
 
     def test_wanting(self):
         """While servers are missing, it looks soon at first, and then less and less often."""
-        self.group.wanting = True
+        self.group.needs_sessions = True
         self.patch(random, "uniform", lambda low, high: high)
-        self.other.look_soon()
+        self.other.retry_soon()
         delays = []
         for _ in range(24):
             self.look()
             delays.append(self.wait())
-        longest = [URGENT_DELAY] * FIRST_LOOKS
-        longest += [LONGEST_DELAY] * (URGENT_LOOKS - FIRST_LOOKS)
-        longest += [LONGEST_LOOK] * 4
+        longest = [URGENT_DELAY] * FREQUENT_PROBES
+        longest += [MAX_DELAY] * (URGENT_PROBES - FREQUENT_PROBES)
+        longest += [MAX_PROBE_DELAY] * 4
         expected = [min(FIRST_DELAY * 2**n, each) for n, each in enumerate(longest)]
         for delay, bound in zip(delays, expected, strict=True):
             self.assertAlmostEqual(bound, delay, places=3)
@@ -194,7 +194,7 @@ class HeldTests(ClientTestCase):
     def test_kept_for_resumption(self):
         """While the other client's session can be resumed, it is not replaced."""
         self.network.cut()
-        self.other.look_soon(0)
+        self.other.retry_soon(0)
         self.look()
         self.assertFalse(self.other.connected)
         self.attempt()
@@ -205,7 +205,7 @@ class HeldTests(ClientTestCase):
         """A draining client holds no server: the other one takes over before it has ended."""
         self.client.drain("the address has changed")
         self.network.settle()
-        self.other.look_soon()
+        self.other.retry_soon()
         self.look()
         self.assertTrue(self.other.connected)
         self.assertNotIn("held", self.hellos[-1].properties)
@@ -219,11 +219,11 @@ class HeldTests(ClientTestCase):
     def test_lost_while_it_waits(self):
         """So does one that waits after failures, however long its delay."""
         self.network.refuse()
-        self.other.look_soon()
+        self.other.retry_soon()
         for _ in range(6):
             self.look()
         self.assertFalse(self.other.standing_by)
-        self.other._retry_call.reset(LONGEST_DELAY)
+        self.other._retry_call.reset(MAX_DELAY)
         self.client.close(Code.GOING_AWAY, "the address is gone")
         self.assertLessEqual(self.wait(), FIRST_DELAY)
 

@@ -10,8 +10,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.agent.fakes import FakeNameResolver
 from yurttunnel.agent.server_endpoint import (
-    EndpointWithDeadline,
-    NotConnectedInTime,
+    ConnectTimeout,
+    TimeoutEndpoint,
     server_endpoint,
 )
 
@@ -37,7 +37,7 @@ class DeadlineTests(SynchronousTestCase):
 
     def connect(self, endpoint):
         """Start an attempt."""
-        return EndpointWithDeadline(self.clock, endpoint, 10.0, "server.test:10262").connect(
+        return TimeoutEndpoint(self.clock, endpoint, 10.0, "server.test:10262").connect(
             Factory.forProtocol(Protocol)
         )
 
@@ -48,7 +48,7 @@ class DeadlineTests(SynchronousTestCase):
         self.clock.advance(9.9)
         self.assertNoResult(attempt)
         self.clock.advance(0.1)
-        error = self.failureResultOf(attempt, NotConnectedInTime).value
+        error = self.failureResultOf(attempt, ConnectTimeout).value
         self.assertIn("server.test:10262 within 10 s", str(error))
         names.answer("192.0.2.1")
         self.assertEqual([], self.clock.tcpClients)

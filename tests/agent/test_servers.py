@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from tests.agent.replicas import ReplicaTests
-from yurttunnel.agent.connection_group import LONGEST_LOOK, URGENT_DELAY
+from yurttunnel.agent.connection_group import MAX_PROBE_DELAY, URGENT_DELAY
 from yurttunnel.wire.codes import Code
 
 
@@ -65,7 +65,7 @@ class SeparateTests(ReplicaTests):
         self.kill(self.replicas[0])
         self.pass_time(60)
         self.assertEqual((1, ["made"]), (self.servers.connected, near.told))
-        self.assertIn("a:10262 (", self.servers.partly_connected() or "")
+        self.assertIn("a:10262 (", self.servers.warning() or "")
         self.replicas[0].up = True
         self.pass_time(180)
         self.assertEqual([1, 1], self.counts())
@@ -81,8 +81,8 @@ class SeparateTests(ReplicaTests):
         self.replicas[1].up = True
         self.pass_time(10)
         self.assertEqual([0, 1], self.counts())
-        self.assertIn("a:10262 (", self.servers.partly_connected())
-        self.assertNotIn("b:10262 (", self.servers.partly_connected())
+        self.assertIn("a:10262 (", self.servers.warning())
+        self.assertNotIn("b:10262 (", self.servers.warning())
 
     def test_back_soon(self):
         """However long a server was away, the agent is back within seconds of its return."""
@@ -147,7 +147,7 @@ class SeparateTests(ReplicaTests):
         self.assertEqual((2, 2), (self.servers.connected, self.servers.desired))
         self.replica("c")
         self.behind["a"] = self.behind["c"]
-        self.pass_time(3 * LONGEST_LOOK, 5)
+        self.pass_time(3 * MAX_PROBE_DELAY, 5)
         self.assertEqual([1, 1, 1], self.counts())
 
     def test_not_told(self):
@@ -192,7 +192,7 @@ class SeparateTests(ReplicaTests):
         self.use("c")
         self.pass_time(30)
         self.assertEqual([1, 1], self.counts())
-        self.assertIsNone(self.servers.not_connected())
+        self.assertIsNone(self.servers.problem())
         self.replica("c")
         self.pass_time(60)
         self.assertEqual([0, 0, 1], self.counts())
@@ -221,7 +221,7 @@ class SeparateTests(ReplicaTests):
         near, far = self.replicas[0].stream()
         self.replicas[1].up = False
         self.behind["c"] = [self.replicas[0]]
-        self.patch(self.servers, "_drain_elsewhere", lambda current: None)
+        self.patch(self.servers, "_drain_unused_locations", lambda current: None)
         self.servers.use([("c", 10262)])
         self.cut()
         self.pass_time(0.5)
@@ -259,7 +259,7 @@ class NodePortTests(ReplicaTests):
         self.use(*(f"n{number}" for number in range(8)))
         self.pass_time(60)
         self.assertEqual([1], self.counts())
-        self.assertIsNone(self.servers.partly_connected())
+        self.assertIsNone(self.servers.warning())
 
     def test_spread(self):
         """Different agents start at different addresses."""
@@ -288,7 +288,7 @@ class LimitTests(ReplicaTests):
         self.pass_time(5)
         self.assertEqual(2, sum(self.counts()))
         dialed = len(self.dialed)
-        self.pass_time(4 * LONGEST_LOOK, 5)
+        self.pass_time(4 * MAX_PROBE_DELAY, 5)
         self.assertEqual((2, dialed), (sum(self.counts()), len(self.dialed)))
 
     def test_another(self):
@@ -338,8 +338,8 @@ class UncountedTests(ReplicaTests):
         self.assertEqual([1], self.counts())
         self.assertEqual(1, self.dialed.count("a"))
         self.assertGreater(self.dialed.count("b"), 3)
-        self.assertIsNone(self.servers.not_connected())
-        problem = self.servers.partly_connected()
+        self.assertIsNone(self.servers.problem())
+        problem = self.servers.warning()
         self.assertTrue(problem.startswith("not connected: b:10262 ("), problem)
         self.assertIn("refused", problem)
 
@@ -349,13 +349,13 @@ class UncountedTests(ReplicaTests):
         self.use("a", "b")
         self.pass_time(60)
         self.assertEqual([1], self.counts())
-        self.assertIsNone(self.servers.partly_connected())
+        self.assertIsNone(self.servers.warning())
 
     def test_nobody(self):
         """While no server responds, each address is reported with the reason."""
-        self.assertEqual("no address of a server is known", self.servers.not_connected())
+        self.assertEqual("no address of a server is known", self.servers.problem())
         self.use("a", "b")
-        problem = self.servers.not_connected()
+        problem = self.servers.problem()
         self.assertTrue(problem.startswith("not connected: "), problem)
         self.assertIn("a:10262 (", problem)
         self.assertIn("b:10262 (", problem)
@@ -377,13 +377,13 @@ class UncountedTests(ReplicaTests):
         """A name that cannot be resolved is a failed attempt, and attempts continue."""
         self.replica("a")
 
-        def secured(host, port):
+        def tls_endpoint(host, port):
             raise UnicodeError("label too long")
 
-        self.patch(self.servers._routes, "secured", secured)
+        self.patch(self.servers._routes, "tls_endpoint", tls_endpoint)
         self.use("a")
         self.assertEqual(1, self.servers.failed_attempts())
-        self.assertIn("label too long", self.servers.not_connected())
+        self.assertIn("label too long", self.servers.problem())
 
     def test_closed(self):
         """Nothing starts after the end."""

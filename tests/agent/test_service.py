@@ -91,7 +91,7 @@ class ServiceTests(TestCase):
         )
         self.context = context_with(self.clock, self.acceptor)
         settings = ClientSettings("edge-1", lambda: "host=edge-1", Limits(), "test 1")
-        self.servers = ServerSet(self.context, settings, self.secured)
+        self.servers = ServerSet(self.context, settings, self.tls_endpoint)
         self.service = AgentService(
             self.clock,
             self.trust,
@@ -101,7 +101,7 @@ class ServiceTests(TestCase):
             DRAIN_TIMEOUT,
         )
 
-    def secured(self, host, port):
+    def tls_endpoint(self, host, port):
         """Return the endpoint of a server, always on the same network."""
         return tls.TLSEndpoint(self.clock, self.trust.creator(host), self.network)
 
@@ -131,9 +131,9 @@ class BeginningTests(ServiceTests):
 
     def test_enrols_and_connects(self):
         """The first start enrols the node and connects it."""
-        self.assertIn("no certificate of node edge-1 yet", self.service.not_connected())
+        self.assertIn("no certificate of node edge-1 yet", self.service.problem())
         self.start()
-        self.assertIsNone(self.service.not_connected())
+        self.assertIsNone(self.service.problem())
         self.assertEqual("edge-1", self.registry.find("edge-1").node)
         self.assertEqual(1, len(self.servers.sessions()))
         self.assertEqual(0, self.servers.failed_attempts())
@@ -146,20 +146,20 @@ class BeginningTests(ServiceTests):
         self.token = "gone"
         self.make_service()
         self.start()
-        self.assertIsNone(self.service.not_connected())
+        self.assertIsNone(self.service.problem())
 
     def test_waits_for_the_server(self):
         """While no server responds, the agent is not enrolled and retries."""
         self.network.refuse()
         self.start()
         self.network.pass_time(60)
-        problem = self.service.not_connected()
+        problem = self.service.problem()
         self.assertIn("there is no certificate of node edge-1 yet", problem)
         self.assertIn("refused", problem)
         self.assertEqual([], self.sentences)
         self.network.problem = None
         self.network.pass_time(40)
-        self.assertIsNone(self.service.not_connected())
+        self.assertIsNone(self.service.problem())
 
     def test_refused(self):
         """A rejection that a retry would not change ends the process with its message."""
@@ -197,11 +197,11 @@ class BeginningTests(ServiceTests):
         self.start()
         self.network.refuse()
         self.network.cut()
-        problem = self.service.not_connected()
+        problem = self.service.problem()
         self.assertTrue(problem.startswith(f"not connected: {HOST}:10262 ("), problem)
-        self.assertEqual(problem, self.service.partly_connected(), "none is not every one")
+        self.assertEqual(problem, self.service.warning(), "none is not every one")
         self.network.pass_time(3)
-        self.assertIn("refused", self.service.not_connected())
+        self.assertIn("refused", self.service.problem())
         self.assertGreater(self.servers.failed_attempts(), 0)
 
     def test_certificate_problem(self):
@@ -328,5 +328,5 @@ class StopTests(ServiceTests):
         self.start()
         self.stream()
         self.stop()
-        self.assertEqual("draining", self.service.not_connected())
-        self.assertEqual("draining", self.service.partly_connected())
+        self.assertEqual("draining", self.service.problem())
+        self.assertEqual("draining", self.service.warning())

@@ -9,8 +9,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.agent.kubernetes_objects import node, service, slice_of
 from yurttunnel.agent.service_addresses import (
-    MOST_LOCATIONS,
-    MOST_OF_FAMILY,
+    MAX_LOCATIONS,
+    MAX_PER_FAMILY,
     NoAddresses,
     locations,
     needs_nodes,
@@ -129,7 +129,7 @@ class LocationTests(SynchronousTestCase):
     def test_bound(self):
         """The number of dialed nodes is limited."""
         nodes = [node(f"10.0.{number // 250}.{number % 250}") for number in range(500)]
-        self.assertEqual(MOST_LOCATIONS, len(found(service("NodePort"), nodes)))
+        self.assertEqual(MAX_LOCATIONS, len(found(service("NodePort"), nodes)))
 
     def test_node_with_many_addresses(self):
         """A node with many addresses gets few places, and displaces no others."""
@@ -139,13 +139,13 @@ class LocationTests(SynchronousTestCase):
             for number in range(1, 100)
             for address in (f"10.1.0.{number}", f"fd00::{number}")
         ]
-        others = [node(f"192.0.2.{number}") for number in range(1, MOST_LOCATIONS)]
+        others = [node(f"192.0.2.{number}") for number in range(1, MAX_LOCATIONS)]
         hosts = [host for host, _ in found(service("NodePort"), [greedy, *others])]
-        self.assertEqual(MOST_LOCATIONS, len(hosts))
+        self.assertEqual(MAX_LOCATIONS, len(hosts))
         self.assertLess({each["status"]["addresses"][1]["address"] for each in others}, {*hosts})
         alone = found(service("NodePort"), [greedy])
-        self.assertEqual(2 * MOST_OF_FAMILY, len(alone))
-        self.assertEqual(MOST_OF_FAMILY, sum(":" in host for host, _ in alone))
+        self.assertEqual(2 * MAX_PER_FAMILY, len(alone))
+        self.assertEqual(MAX_PER_FAMILY, sum(":" in host for host, _ in alone))
 
     def test_node_with_many_bad_addresses(self):
         """Only some addresses of a node are read, so it cannot flood the log."""

@@ -83,7 +83,7 @@ class AgentTests(SynchronousTestCase):
         self.assertTrue((self.cert_dir / "yurttunnel-agent-current.pem").is_symlink())
         self.assertEqual((trust.problem(), trust.warning()), (None, None))
         self.assertEqual(set(trust.certificates()), {"agent", "ca"})
-        self.assertEqual(trust.covered(), EDGE_1)
+        self.assertEqual(trust.current_identifiers(), EDGE_1)
         self.assertEqual(trust.stats().requests["agent"].issued, 1)
 
     def test_waiting(self):
@@ -94,7 +94,7 @@ class AgentTests(SynchronousTestCase):
         self.assertNoResult(waiting)
         self.assertIn("certificate of node edge-1", trust.problem())
         self.assertIn("kubectl certificate approve csr-0", trust.problem())
-        self.assertIsNone(trust.covered())
+        self.assertIsNone(trust.current_identifiers())
         self.assertEqual(set(trust.certificates()), {"ca"})
         waiting.cancel()
         self.failureResultOf(waiting, CancelledError)
@@ -115,7 +115,7 @@ class AgentTests(SynchronousTestCase):
         trust, contexts = self.ready()
         self.assertEqual(contexts.credentials.certificate, common)
         self.assertEqual(self.connect(contexts).node, "edge-1")
-        self.assertEqual(trust.covered(), EDGE_1)
+        self.assertEqual(trust.current_identifiers(), EDGE_1)
         self.pass_time(10)
         self.api.sign("csr-0")
         self.pass_time(10)
@@ -137,11 +137,11 @@ class AgentTests(SynchronousTestCase):
         self.store(agent_template("edge-1", replace(EDGE_1, addresses=frozenset())))
         self.api.prompt = False
         trust, contexts = self.ready()
-        self.assertEqual(trust.covered().addresses, frozenset())
+        self.assertEqual(trust.current_identifiers().addresses, frozenset())
         self.pass_time(10)
         self.api.sign("csr-0")
         self.pass_time(10)
-        self.assertEqual(trust.covered(), EDGE_1)
+        self.assertEqual(trust.current_identifiers(), EDGE_1)
         self.assertEqual(self.connect(contexts).identifiers, EDGE_1)
 
     def test_rotation(self):

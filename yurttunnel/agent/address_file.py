@@ -15,8 +15,8 @@ from yurttunnel.pki.directory import StateDirectory, StateError
 
 FILE_NAME = "server-addresses.json"
 
-_MOST_BYTES = 64 * 1024
-_MOST_LOCATIONS = 1000
+_MAX_BYTES = 64 * 1024
+_MAX_LOCATIONS = 1000
 
 
 class AddressFile:
@@ -59,10 +59,10 @@ class AddressFile:
 
 def _parse(content: bytes) -> tuple[Location, ...]:
     """Parse the list; raises ``ValueError``."""
-    if len(content) > _MOST_BYTES:
+    if len(content) > _MAX_BYTES:
         raise ValueError("it is too long")
     entries = json.loads(content)
-    if not isinstance(entries, list) or len(entries) > _MOST_LOCATIONS:
+    if not isinstance(entries, list) or len(entries) > _MAX_LOCATIONS:
         raise ValueError("it is not a list, or too long")
     found = []
     for entry in entries:

@@ -13,7 +13,7 @@ from twisted.python.failure import Failure
 
 from yurttunnel.agent.connection_group import (
     FIRST_DELAY,
-    LONGEST_REPLACED_DELAY,
+    MAX_REPLACED_DELAY,
     ClientSettings,
     ConnectionGroup,
     advertised_servers,
@@ -30,7 +30,7 @@ from yurttunnel.wire.frames import Violation
 from yurttunnel.wire.hello import Hello
 from yurttunnel.wire.stream_table import Side
 
-REPLACED_WARNINGS = 600.0
+REPLACED_WARNING_INTERVAL = 600.0
 """Seconds between two warnings that another agent has taken over the session."""
 
 MISDIRECTED_DELAY = 0.1
@@ -48,7 +48,7 @@ class ServerClient(Factory):
     jitter"), so that many agents do not reconnect at the same moment. The server's HELLO resets it,
     not the connection: under TLS 1.3 a client whose certificate is rejected has connected first.
 
-    When the server goes away, or :meth:`begin_anew` is called, the client is draining: it only
+    When the server goes away, or :meth:`replace_session` is called, the client is draining: it only
     waits for its streams to end, and another client of ``group`` starts a new session. The same
     applies when the server does not respond and there are spare servers: going there itself, the
     client would lose the session, whose streams the server keeps. A session is also given up if its
@@ -63,11 +63,11 @@ class ServerClient(Factory):
     long before it takes it back, and longer each time while the sessions are short.
 
     ``routes`` choose the location of each attempt: ``location`` was dialed last, with ``number``
-    among the clients that dial it, and at ``home`` the last session was started or resumed.
-    ``retries`` counts attempts since the last HELLO, ``failed_attempts`` those that ended before
-    the server's HELLO, except such rejections; ``last_error`` is the reason of the last one if it
-    failed, and ``failed_at`` its server. ``tells_servers`` is whether the server has sent the
-    number of servers.
+    among the clients that dial it, and at ``session_location`` the last session was started or
+    resumed. ``retries`` counts attempts since the last HELLO, ``failed_attempts`` those that ended
+    before the server's HELLO, except such rejections; ``last_error`` is the reason of the last one
+    if it failed, and ``failed_server`` its server. ``knows_server_count`` is whether the server has
+    sent the number of servers.
     """
 
     _log = Logger()
@@ -81,24 +81,24 @@ class ServerClient(Factory):
         group: ConnectionGroup,
     ) -> None:
         self.location: Location | None = None
-        self.home: Location | None = None
+        self.session_location: Location | None = None
         self.number = 0
         self.retries = 0
         self.failed_attempts = 0
         self.last_error: str | None = "not connected yet"
-        self.failed_at = ""
+        self.failed_server = ""
         self.standing_by = False
-        self.tells_servers = False
+        self.knows_server_count = False
         self._routes = routes
         self._context = context
         self._settings = settings
         self._group = group
-        self._warnings = RateLimitedLog(context.clock, self._log, REPLACED_WARNINGS)
-        self._held_by_sibling = False
-        self._looks = 0
+        self._warnings = RateLimitedLog(context.clock, self._log, REPLACED_WARNING_INTERVAL)
+        self._already_connected = False
+        self._rejections = 0
         self._replaced = False
         self._replacements = 0
-        self._began = 0.0
+        self._session_started_at = 0.0
         self._draining = False
         self._ended = False
         self._attempt: Deferred[IProtocol] | None = None
@@ -106,31 +106,31 @@ class ServerClient(Factory):
         self._session: TunnelSession | None = None
         self._connection: SessionConnection | None = None
         # The HELLO of this side on the last connection.
-        self._asked: Hello
+        self._sent_hello: Hello
 
     # -- for the command -----------------------------------------------------------------------
 
     def start(self, within: float = 0.0) -> None:
         """Connect after a random delay of at most ``within`` seconds, and reconnect forever."""
         if within:
-            self._try_after(random.uniform(0, within))
+            self._schedule_attempt(random.uniform(0, within))
         else:
-            self._try_again()
+            self._attempt_connection()
 
-    def start_by_looking(self) -> None:
-        """Start standing by: look for another server, but not at once."""
-        self.standing_by = self._held_by_sibling = True
-        self._wait()
+    def start_standing_by(self) -> None:
+        """Start standing by: try to reach another server, after a delay."""
+        self.standing_by = self._already_connected = True
+        self._schedule_retry()
 
-    def look_soon(self, within: float = FIRST_DELAY) -> None:
+    def retry_soon(self, within: float = FIRST_DELAY) -> None:
         """Make the scheduled attempt after a random delay of at most ``within`` seconds.
 
         A client whose session was replaced keeps its delay: an earlier attempt would do harm.
         """
         if self._retry_call is not None and not self._replaced:
             self._retry_call.cancel()
-            self.retries = self._looks = 0
-            self._try_after(random.uniform(0, within))
+            self.retries = self._rejections = 0
+            self._schedule_attempt(random.uniform(0, within))
 
     def drain(self, text: str, may_end: Callable[[], bool] = lambda: True) -> None:
         """Let the session end with its last stream, and reconnect only for its streams.
@@ -140,13 +140,13 @@ class ServerClient(Factory):
         self._draining = True
         session = self._session
         if session is None:
-            self._come_back_no_more()
+            self._stop_reconnecting()
         elif session.connected or session.wire.unfinished:
             session.go_away(text, may_end)
         else:
             session.close(Code.GOING_AWAY, text)
 
-    def begin_anew(self, text: str) -> None:
+    def replace_session(self, text: str) -> None:
         """Let a connected session end with its last stream, and another client start a new one.
 
         The old session serves for at least :data:`SUCCESSION`, even without streams: until there is
@@ -155,11 +155,11 @@ class ServerClient(Factory):
         session = self._session
         if session is not None and session.connected and not self._draining:
             session.go_away(text, least=SUCCESSION)
-            self._set_aside()
+            self._start_draining()
 
     def close(self, code: Code, text: str) -> None:
         """Close the session now, and stop reconnecting."""
-        self._come_back_no_more()
+        self._stop_reconnecting()
         if self._session is not None:
             self._session.close(code, text)
 
@@ -193,7 +193,7 @@ class ServerClient(Factory):
         return self._session.wire.peer.process
 
     @property
-    def claimed(self) -> str | None:
+    def sent_identifiers(self) -> str | None:
         """The identifiers sent to the server for the session, ``None`` without a session."""
         session = self._session
         return None if session is None else session.wire.local.properties["identifiers"]
@@ -204,7 +204,7 @@ class ServerClient(Factory):
         return self._draining
 
     @property
-    def resumes(self) -> bool:
+    def has_session(self) -> bool:
         """Whether there is a session, which an attempt is to resume."""
         return self._session is not None
 
@@ -216,10 +216,11 @@ class ServerClient(Factory):
     @property
     def problem(self) -> str:
         """The error and its server, while there is no connection."""
-        return f"{self.failed_at or self.server} ({self.last_error or 'the connection was lost'})"
+        server = self.failed_server or self.server
+        return f"{server} ({self.last_error or 'the connection was lost'})"
 
     @property
-    def on_its_way(self) -> bool:
+    def is_connecting(self) -> bool:
         """Whether there is neither a session nor a server that rejects a second one."""
         return self._session is None and not self.standing_by
 
@@ -227,48 +228,48 @@ class ServerClient(Factory):
         """Reconnect soon: a server that rejected this client may accept it now."""
         if self.waiting:
             self.standing_by = False
-            self.look_soon()
+            self.retry_soon()
 
     # -- attempts ------------------------------------------------------------------------------
 
-    def _try_after(self, seconds: float) -> None:
-        self._retry_call = self._context.clock.callLater(seconds, self._try_again)
+    def _schedule_attempt(self, seconds: float) -> None:
+        self._retry_call = self._context.clock.callLater(seconds, self._attempt_connection)
 
-    def _try_again(self) -> None:
+    def _attempt_connection(self) -> None:
         self._retry_call = None
-        self._held_by_sibling = self._replaced = False
+        self._already_connected = self._replaced = False
         try:
             self._attempt = self._routes.next(self).connect(self)
         except ValueError as error:
             self._attempt = fail(error)
-        _ = self._attempt.addCallbacks(self._attempt_connected, self._no_connection)
+        _ = self._attempt.addCallbacks(self._attempt_connected, self._connection_failed)
 
     def _attempt_connected(self, protocol: IProtocol) -> None:
         """Do nothing: the connection has a timeout for the handshake and the HELLO."""
         self._attempt = None
 
-    def _no_connection(self, reason: Failure) -> None:
+    def _connection_failed(self, reason: Failure) -> None:
         self._attempt = None
         self._attempt_failed(reason)
-        self._close_lost()
-        self._wait()
+        self._close_if_drained()
+        self._schedule_retry()
 
-    def _wait(self) -> None:
+    def _schedule_retry(self) -> None:
         """Schedule a retry, unless the client has ended."""
         if self._ended:
             return
-        stood_by = self.standing_by
-        self.standing_by = self._session is None and self._held_by_sibling
+        was_standing_by = self.standing_by
+        self.standing_by = self._session is None and self._already_connected
         delay = self._next_delay()
         self.retries += 1
-        if self.standing_by and not stood_by:
+        if self.standing_by and not was_standing_by:
             self._log.info(
                 "{server}: leads to a server that is connected already; stands by",
                 server=self.server,
             )
-        self._try_after(delay)
+        self._schedule_attempt(delay)
         if self.standing_by:
-            self._group.changed()
+            self._group.on_change()
 
     def buildProtocol(self, addr: IAddress | None) -> SessionConnection:
         """Return the protocol for one connection, above TLS."""
@@ -279,32 +280,32 @@ class ServerClient(Factory):
 
     def connection_ready(self, connection: SessionConnection) -> None:
         """Request to resume the session, or a new one."""
-        held, kept = self._group.held_by_others(self), self._group.kept_by_others(self)
+        held, kept = self._group.other_processes(self), self._group.other_sessions(self)
         session = self._session
         if session is None:
-            self._asked = self._settings.hello(held=held, kept=kept)
+            self._sent_hello = self._settings.hello(held=held, kept=kept)
         else:
             received = session.wire.received
-            self._asked = self._settings.hello(session.session_id, received, held, kept)
-        connection.send_hello(self._asked)
+            self._sent_hello = self._settings.hello(session.session_id, received, held, kept)
+        connection.send_hello(self._sent_hello)
 
     def hello_received(self, connection: SessionConnection, hello: Hello) -> None:
         """Resume, or close a session that the server does not know and start a new one."""
         session = self._session
-        if session is not None and self._is_astray(session, hello):
+        if session is not None and self._is_other_server(session, hello):
             raise Violation(Code.GOING_AWAY, _NO_NEW_SESSION)
         self.retries = 0
         self.last_error = None
-        self.standing_by = self._held_by_sibling = False
-        self._looks = 0
+        self.standing_by = self._already_connected = False
+        self._rejections = 0
         servers = advertised_servers(hello)
-        self.tells_servers = servers is not None
-        self._group.told(servers)
+        self.knows_server_count = servers is not None
+        self._group.set_advertised(servers)
         if session is not None and session.session_id == hello.session:
             self._log.info("{server}: back, the session goes on", server=self.server)
-            self._routes.arrived(self)
+            self._routes.session_started(self)
             connection.start(session, hello)
-            self._group.changed()
+            self._group.on_change()
             return
         if self._draining:
             # Cleared first: the end of the session would abort the connection, including the
@@ -314,7 +315,7 @@ class ServerClient(Factory):
             session.close(Code.SESSION_LOST, "the server does not know the session any more")
         if self._draining:
             raise Violation(Code.GOING_AWAY, _NO_NEW_SESSION)
-        if hello.session == self._asked.session:
+        if hello.session == self._sent_hello.session:
             # The server's byte count belongs to that session, and would not fit a new one.
             raise Violation(Code.SESSION_LOST, "the session has ended here meanwhile")
         self._begin(connection, hello)
@@ -324,12 +325,12 @@ class ServerClient(Factory):
         current = connection is self._connection
         if current:
             self._connection = None
-        self._close_lost()
+        self._close_if_drained()
         if not current:
             return
         if connection.greeted:
             self.last_error = reason.getErrorMessage()
-            self.failed_at = self.server
+            self.failed_server = self.server
             if not self._draining or self._session is not None:
                 # After the end of the session this is expected.
                 self._log.info(
@@ -339,19 +340,21 @@ class ServerClient(Factory):
                 )
         else:
             self._attempt_failed(reason)
-        self._wait()
+        self._schedule_retry()
 
     # -- helpers -------------------------------------------------------------------------------
 
     def _next_delay(self) -> float:
         if self._replaced:
             return delay_after_replacements(self._replacements)
-        if self.resumes and self._held_by_sibling and self._looks <= MISDIRECTED_RETRIES:
+        if self.has_session and self._already_connected and self._rejections <= MISDIRECTED_RETRIES:
             # The session and its streams are at another server.
             return random.uniform(0, MISDIRECTED_DELAY)
-        return self._group.next_delay(self.retries, self._looks, self.standing_by, self.resumes)
+        return self._group.next_delay(
+            self.retries, self._rejections, self.standing_by, self.has_session
+        )
 
-    def _is_astray(self, session: TunnelSession, hello: Hello) -> bool:
+    def _is_other_server(self, session: TunnelSession, hello: Hello) -> bool:
         """Return whether a draining session's server is another one than this, and may be alive.
 
         It is gone if a server at the same address has replaced it, unless the group has a session
@@ -359,16 +362,18 @@ class ServerClient(Factory):
         """
         if not self._draining or hello.process == session.wire.peer.process:
             return False
-        return not self._routes.at_home(self) or self._group.knows(hello.process)
+        if not self._routes.is_at_session_location(self):
+            return True
+        return self._group.has_session_with(hello.process)
 
-    def _lost_session(self) -> None:
+    def _notify_siblings(self) -> None:
         """Notify the other clients."""
         for sibling in list(self._group.clients):
             if sibling is not self:
                 sibling.sibling_lost_session()
-        self._group.changed()
+        self._group.on_change()
 
-    def _come_back_no_more(self) -> None:
+    def _stop_reconnecting(self) -> None:
         """Stop attempts, including one before HELLO; later the session ends it, with CLOSE."""
         self._ended = True
         self.standing_by = False
@@ -380,7 +385,7 @@ class ServerClient(Factory):
         if self._connection is not None and not self._connection.greeted:
             self._connection.abandon()
 
-    def _close_lost(self) -> None:
+    def _close_if_drained(self) -> None:
         """Close a draining session that has lost its connection, unless streams wait in it."""
         session = self._session
         if session is None or not self._draining:
@@ -392,54 +397,54 @@ class ServerClient(Factory):
         description = PeerDescription(
             local_name=self._settings.node, peer_name=self.server, address=self.server
         )
-        session = TunnelSession(self._context, Side.AGENT, self._asked, hello, description)
+        session = TunnelSession(self._context, Side.AGENT, self._sent_hello, hello, description)
         session.on_closed.append(self._session_closed)
-        session.on_going_away.append(self._leave)
-        session.on_servers_told.append(self._told_meanwhile)
+        session.on_going_away.append(self._server_going_away)
+        session.on_servers_told.append(self._servers_changed)
         self._session = session
-        self._began = self._context.clock.seconds()
-        self._routes.arrived(self)
+        self._session_started_at = self._context.clock.seconds()
+        self._routes.session_started(self)
         self._log.info(
             "connected to {server} as {node}", server=self.server, node=self._settings.node
         )
         connection.start(session, hello)
-        self._group.changed()
+        self._group.on_change()
 
-    def _told_meanwhile(self, servers: int) -> None:
-        self.tells_servers = True
-        self._group.told_meanwhile(servers)
+    def _servers_changed(self, servers: int) -> None:
+        self.knows_server_count = True
+        self._group.servers_changed(servers)
 
-    def _leave(self) -> None:
+    def _server_going_away(self) -> None:
         """Leave a server that is going away."""
         if not self._draining:
             self._log.info(
                 "{server}: the server wants no new streams in the session", server=self.server
             )
             self._routes.failed(self)
-            self._set_aside()
+            self._start_draining()
 
-    def _set_aside(self) -> None:
+    def _start_draining(self) -> None:
         """Leave a new session to the other clients, and reconnect only for streams."""
         self._draining = True
-        self._lost_session()
+        self._notify_siblings()
 
     def _session_closed(self, code: Code, text: str) -> None:
         self._session = None
         if code is Code.REPLACED and not self._draining:
             self._note_replacement()
-            self._group.changed()
+            self._group.on_change()
             return
         self._log.info("{server}: session ended: {text}", server=self.server, text=text)
         if self._draining:
-            self._come_back_no_more()
-            self._group.changed()
+            self._stop_reconnecting()
+            self._group.on_change()
         else:
-            self._lost_session()
+            self._notify_siblings()
 
     def _note_replacement(self) -> None:
         """Record that another agent took the session: two must not keep replacing each other."""
-        lasted = self._context.clock.seconds() - self._began
-        self._replacements = self._replacements + 1 if lasted < LONGEST_REPLACED_DELAY else 1
+        lasted = self._context.clock.seconds() - self._session_started_at
+        self._replacements = self._replacements + 1 if lasted < MAX_REPLACED_DELAY else 1
         self._replaced = True
         self._warnings.warn(
             "{server}: another agent has connected as node {node}; is it running twice?",
@@ -450,12 +455,12 @@ class ServerClient(Factory):
     def _attempt_failed(self, reason: Failure) -> None:
         if self._ended:
             return
-        if _has_led_astray(reason):
-            self._held_by_sibling = True
-            self._looks += 1
+        if _is_misdirected(reason):
+            self._already_connected = True
+            self._rejections += 1
             self._routes.failed(self, already_connected=True)
-            self._group.refusals += 1
-            self._give_up_without_server()
+            self._group.already_connected += 1
+            self._close_if_server_gone()
             return
         self.failed_attempts += 1
         self._routes.failed(self)
@@ -464,29 +469,29 @@ class ServerClient(Factory):
         if error != self.last_error:
             self._log.warn("{server}: cannot connect: {error}", server=self.server, error=error)
         self.last_error = error
-        self.failed_at = self.server
-        if self.resumes and self._group.spare and not self._draining:
+        self.failed_server = self.server
+        if self.has_session and self._group.has_spare_servers and not self._draining:
             self.drain("the agent has gone to another server meanwhile")
-            self._lost_session()
+            self._notify_siblings()
 
-    def _give_up_without_server(self) -> None:
+    def _close_if_server_gone(self) -> None:
         """Close a session whose server cannot be found, for example because it was killed in a
         drain.
 
         Another client has connected to its successor first.
         """
         session = self._session
-        if session is None or self._looks <= MISDIRECTED_RETRIES:
+        if session is None or self._rejections <= MISDIRECTED_RETRIES:
             return
-        held = self._group.held_by_others(self)
+        connected = self._group.other_processes(self)
         # If its process is held, it is alive: another client has a new session with it, through a
         # load balancer that leads elsewhere.
-        if len(held) >= self._group.servers and session.wire.peer.process not in held:
+        if len(connected) >= self._group.servers and session.wire.peer.process not in connected:
             text = "its server has gone: there are sessions with all that there are"
             session.close(Code.SESSION_LOST, text)
 
 
-def _has_led_astray(reason: Failure) -> bool:
+def _is_misdirected(reason: Failure) -> bool:
     """Return whether an attempt has ended because it reached another server than intended."""
     error = reason.value
     if isinstance(error, Violation):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.application.service import IService
 
 from yurttunnel.agent.address_file import AddressFile
-from yurttunnel.agent.cluster_trust import ClusterAgentTrust, claimable
+from yurttunnel.agent.cluster_trust import ClusterAgentTrust, certified_identifiers
 from yurttunnel.agent.discovery import DiscoveredAddresses
 from yurttunnel.agent.process import AgentProcess
 from yurttunnel.agent.server_addresses import FixedAddresses
@@ -21,7 +21,7 @@ from yurttunnel.ops.systemd import NotifyingService
 from yurttunnel.pki.metrics import cluster_trust_metrics
 from yurttunnel.tunnel.reactor import IReactor
 
-CLAIM_INTERVAL = 10.0
+IDENTIFIERS_INTERVAL = 10.0
 """Seconds between two checks whether the servers know the identifiers in the certificate."""
 
 EXPECTED_SERVERS = 2
@@ -56,7 +56,7 @@ def build(
         settings,
         trust,
         FixedAddresses(settings.servers) if settings.servers else discovered,
-        lambda: claimable(settings.identifiers, trust.covered()),
+        lambda: certified_identifiers(settings.identifiers, trust.current_identifiers()),
         # Whatever addresses the API returns, every replica has a certificate for this name.
         server_name=None if settings.servers else server_name(mode.namespace),
         expected=EXPECTED_SERVERS,
@@ -72,9 +72,12 @@ def build(
         process.readiness.add("Kubernetes API", informers.problem, required=False)
         discovered.setServiceParent(parts)
     process.agent.setServiceParent(parts)
-    claim = Reconciler(
-        reactor, CLAIM_INTERVAL, "telling servers of the identifiers", process.agent.claim_anew
+    identifiers = Reconciler(
+        reactor,
+        IDENTIFIERS_INTERVAL,
+        "telling servers of the identifiers",
+        process.agent.update_identifiers,
     )
-    claim.setServiceParent(parts)
+    identifiers.setServiceParent(parts)
     process.admin_socket(mode.cert_dir).setServiceParent(parts)
     return parts

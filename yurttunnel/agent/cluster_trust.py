@@ -70,7 +70,7 @@ class ClusterAgentTrust(AgentTrust):
         super().__init__(clock, certificate, self._bundle.certificates)
         self._bundle.setServiceParent(self)
 
-    def covered(self) -> Identifiers | None:
+    def current_identifiers(self) -> Identifiers | None:
         """Return the identifiers in the certificate in use: servers accept no others.
 
         They may differ from the configured ones until there is a new certificate. ``None`` without
@@ -97,7 +97,7 @@ class ClusterAgentTrust(AgentTrust):
         )
 
 
-def claimable(desired: Identifiers, covered: Identifiers | None) -> Identifiers:
+def certified_identifiers(desired: Identifiers, covered: Identifiers | None) -> Identifiers:
     """Return what of ``desired`` a certificate covers: servers reject an agent that claims more.
 
     Without a certificate (``None``) that is all of it.

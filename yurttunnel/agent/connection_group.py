@@ -29,20 +29,20 @@ second on average.
 URGENT_ATTEMPTS = 120
 """After this number of failed attempts, about five minutes, a server is not expected back soon."""
 
-LONGEST_DELAY = 60.0
+MAX_DELAY = 60.0
 """The longest delay in seconds, however many attempts have failed."""
 
-LONGEST_LOOK = 300.0
+MAX_PROBE_DELAY = 300.0
 """Seconds between two checks whether an address leads to a new server. A check costs both ends a
 TLS handshake: a thousand agents make about four a second."""
 
-FIRST_LOOKS = 10
+FREQUENT_PROBES = 10
 """This many checks for a missing server, about twenty seconds, are as frequent as other attempts.
 Each is a TLS handshake with a server that is connected already. For 2,000 agents with one address
 that would be 1,200 a second, or as many as the servers can do, since an agent waits for each
 response. Therefore checks become rarer then, about 70 a second."""
 
-URGENT_LOOKS = 20
+URGENT_PROBES = 20
 """After this number of checks for a missing server, about five minutes, it is considered gone: the
 number that servers sent may be outdated."""
 
@@ -50,13 +50,13 @@ REPLACED_DELAY = 20.0
 """The longest delay in seconds after another agent of the same node has taken over a session; it
 doubles each time. Each replacement ends the streams of the other agent."""
 
-LONGEST_REPLACED_DELAY = 300.0
+MAX_REPLACED_DELAY = 300.0
 """The maximum of that delay, and how long a session must last to reset it."""
 
-MOST_KEPT = 32
+MAX_LISTED_SESSIONS = 32
 """The maximum number of sessions that an agent lists in HELLO, which must also hold its names."""
 
-MOST_SERVERS = 32
+MAX_SERVERS = 32
 """The maximum number of servers with which an agent has sessions, whatever number they send."""
 
 
@@ -105,23 +105,23 @@ class ConnectionGroup:
     """The state that the clients of one agent share.
 
     ``advertised`` is the number of servers in the latest HELLO that has one, ``None`` if none had,
-    ``servers`` the assumed number. ``wanting`` is whether there are fewer sessions than desired,
-    ``spare`` whether there are more servers than that. ``refusals`` counts attempts that reached a
-    server that is connected already. ``changed()`` is called when one of ``clients`` has got or
-    lost a session, or stands by; ``everybody_told()`` when all agents have received a new number of
-    servers, which must not all connect at the same moment.
+    ``servers`` the assumed number. ``needs_sessions`` is whether there are fewer sessions than
+    desired, ``has_spare_servers`` whether there are more servers than that. ``already_connected``
+    counts attempts that reached a server that is connected already. ``on_change()`` is called when
+    one of ``clients`` has got or lost a session, or stands by; ``on_servers_changed()`` when all
+    agents have received a new number of servers, which must not all connect at the same moment.
     """
 
     clients: Sequence[ServerClient] = field(default_factory=list)
     advertised: int | None = None
-    servers: int = MOST_SERVERS
-    wanting: bool = False
-    spare: bool = False
-    refusals: int = 0
-    changed: Callable[[], object] = lambda: None
-    everybody_told: Callable[[], object] = lambda: None
+    servers: int = MAX_SERVERS
+    needs_sessions: bool = False
+    has_spare_servers: bool = False
+    already_connected: int = 0
+    on_change: Callable[[], object] = lambda: None
+    on_servers_changed: Callable[[], object] = lambda: None
 
-    def told(self, servers: int | None) -> None:
+    def set_advertised(self, servers: int | None) -> None:
         """Apply the number of servers in a HELLO.
 
         ``None`` means that the server does not know it, for example because it started while the
@@ -130,57 +130,62 @@ class ConnectionGroup:
         if servers is not None:
             self.advertised = servers
 
-    def told_meanwhile(self, servers: int) -> None:
+    def servers_changed(self, servers: int) -> None:
         """Apply a number of servers that a server sends to all its agents."""
-        self.advertised = min(servers, MOST_SERVERS)
-        self.everybody_told()
+        self.advertised = min(servers, MAX_SERVERS)
+        self.on_servers_changed()
 
-    def kept_by_others(self, client: ServerClient) -> list[bytes]:
+    def other_sessions(self, client: ServerClient) -> list[bytes]:
         """Return the sessions of clients other than ``client``; the newest if too many."""
         others = [other for other in self.clients if other is not client]
-        return [session.session_id for other in others for session in other.sessions()][-MOST_KEPT:]
+        sessions = [session for other in others for session in other.sessions()]
+        return [session.session_id for session in sessions[-MAX_LISTED_SESSIONS:]]
 
-    def held_by_others(self, client: ServerClient) -> list[bytes]:
+    def other_processes(self, client: ServerClient) -> list[bytes]:
         """Return the server processes with which clients other than ``client`` have sessions."""
         processes = {other.process for other in self.clients if other is not client}
         return sorted(process for process in processes if process is not None)
 
-    def knows(self, process: bytes) -> bool:
+    def has_session_with(self, process: bytes) -> bool:
         """Return whether a client has a session, draining or not, with that process."""
         sessions = [session for client in self.clients for session in client.sessions()]
         return any(session.wire.peer.process == process for session in sessions)
 
     def next_delay(
-        self, retries: int, looks: int = 0, standing_by: bool = False, resumes: bool = False
+        self,
+        retries: int,
+        rejections: int = 0,
+        standing_by: bool = False,
+        has_session: bool = False,
     ) -> float:
         """Return a random delay in seconds after ``retries`` attempts, shorter if more depends on
         it.
 
-        ``looks`` of them reached servers that are connected already; ``standing_by`` is whether the
-        last one did, ``resumes`` whether a session is to be resumed. The delay is between zero and
-        a bound that doubles each time ("full jitter"), so that many agents do not reconnect at the
-        same moment.
+        ``rejections`` of them reached servers that are connected already; ``standing_by`` is
+        whether the last one did, ``has_session`` whether a session is to be resumed. The delay is
+        between zero and a bound that doubles each time ("full jitter"), so that many agents do not
+        reconnect at the same moment.
         """
-        if standing_by and not self.wanting:
-            return random.uniform(LONGEST_LOOK / 2, LONGEST_LOOK)
-        if not (self.wanting or resumes):
-            longest = LONGEST_DELAY
-        elif standing_by and 2 * looks > retries:
-            longest = _longest_between_looks(looks)
+        if standing_by and not self.needs_sessions:
+            return random.uniform(MAX_PROBE_DELAY / 2, MAX_PROBE_DELAY)
+        if not (self.needs_sessions or has_session):
+            longest = MAX_DELAY
+        elif standing_by and 2 * rejections > retries:
+            longest = _max_probe_delay(rejections)
         else:
-            longest = URGENT_DELAY if retries < URGENT_ATTEMPTS else LONGEST_DELAY
+            longest = URGENT_DELAY if retries < URGENT_ATTEMPTS else MAX_DELAY
         return full_jitter(retries, FIRST_DELAY, longest)
 
 
 def delay_after_replacements(times: int) -> float:
     """Return a random delay in seconds after ``times`` consecutive replacements by other agents."""
-    return equal_jitter(times - 1, REPLACED_DELAY, LONGEST_REPLACED_DELAY)
+    return equal_jitter(times - 1, REPLACED_DELAY, MAX_REPLACED_DELAY)
 
 
-def _longest_between_looks(looks: int) -> float:
-    if looks <= FIRST_LOOKS:
+def _max_probe_delay(rejections: int) -> float:
+    if rejections <= FREQUENT_PROBES:
         return URGENT_DELAY
-    return LONGEST_DELAY if looks <= URGENT_LOOKS else LONGEST_LOOK
+    return MAX_DELAY if rejections <= URGENT_PROBES else MAX_PROBE_DELAY
 
 
 def advertised_servers(hello: Hello) -> int | None:
@@ -188,4 +193,4 @@ def advertised_servers(hello: Hello) -> int | None:
     text = hello.properties.get(SERVERS, "")
     if not (text.isascii() and text.isdecimal() and len(text) < 10):
         return None
-    return min(max(1, int(text)), MOST_SERVERS)
+    return min(max(1, int(text)), MAX_SERVERS)

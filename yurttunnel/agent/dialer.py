@@ -27,11 +27,11 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from yurttunnel.agent.attempts import AttemptFailure, explain, interleave_families
-from yurttunnel.agent.dialed_ends import DialedEnds
+from yurttunnel.agent.dial_attempts import AttemptFailure, describe_failure, interleave_families
+from yurttunnel.agent.dial_queue import DialQueue
+from yurttunnel.agent.dialed_sockets import DialedSockets
 from yurttunnel.agent.policy import DestinationPolicy, destination, dialed_host
 from yurttunnel.agent.resolver import NodeResolver, TooManyLookups
-from yurttunnel.agent.turns import Turns
 from yurttunnel.http.authority import Address
 from yurttunnel.metrics import Durations
 from yurttunnel.tunnel.interfaces import IStreamAcceptor, IStreamRequest
@@ -46,21 +46,21 @@ _Target = tuple[Address | str, int]
 class DialLimits:
     """The limits of the dialer; times are in seconds.
 
-    ``most_pending``: dials without a result, as many as the streams that one session may have by
+    ``max_pending``: dials without a result, as many as the streams that one session may have by
     default. Further ones are rejected at once, or evict one that waits for a target with more.
-    ``most_at_once``: dials to the same host and port that are in progress; others wait for their
+    ``max_concurrent``: dials to the same host and port that are in progress; others wait for their
     turn or their timeout. So a target that never responds leaves sockets for the others, and a
-    burst is served in portions. ``longest_dial``: the agent's own maximum, whatever timeout the
+    burst is served in portions. ``max_timeout``: the agent's own maximum, whatever timeout the
     server requests. ``attempt_delay``: how long an attempt with one address of a name may take
     before the next is tried concurrently (RFC 8305 section 5 recommends 250 ms).
-    ``most_addresses``: how many addresses of one name are tried.
+    ``max_addresses``: how many addresses of one name are tried.
     """
 
-    most_pending: int = 1000
-    most_at_once: int = 250
-    longest_dial: float = 30.0
+    max_pending: int = 1000
+    max_concurrent: int = 250
+    max_timeout: float = 30.0
     attempt_delay: float = 0.25
-    most_addresses: int = 16
+    max_addresses: int = 16
 
 
 @implementer(IStreamAcceptor)
@@ -68,8 +68,8 @@ class Dialer:
     """Serves the requests of the servers' sessions with connections from this node.
 
     ``reactor`` provides ``IReactorTCP`` and ``IReactorTime``; ``node`` is the node's name, for
-    messages. ``durations`` records how long each successful dial took. ``ends`` knows this node's
-    ends of the connections.
+    messages. ``durations`` records how long each successful dial took. ``sockets`` knows this
+    node's ends of the connections.
     """
 
     log = Logger()
@@ -89,11 +89,11 @@ class Dialer:
         self.node = node
         self.limits = limits or DialLimits()
         self.durations = durations
-        self.ends = DialedEnds(self.clock)
+        self.sockets = DialedSockets(self.clock)
         self._resolver = resolver
         self._dials: set[_Dial] = set()
-        self._turns: Turns[_Dial] = Turns(self.limits.most_at_once)
-        self._served: set[_Target] = set()
+        self._queue: DialQueue[_Dial] = DialQueue(self.limits.max_concurrent)
+        self._starting: set[_Target] = set()
         self._stopped = False
 
     def stream_requested(self, request: IStreamRequest) -> None:
@@ -108,12 +108,12 @@ class Dialer:
         for dial in tuple(self._dials):
             dial.fail(Code.GOING_AWAY, f"the agent of node {self.node} is stopping")
 
-    def ended(self, dial: _Dial) -> None:
+    def dial_ended(self, dial: _Dial) -> None:
         """Make room for others; dials call this once."""
         self._dials.discard(dial)
         if dial.target is not None:
-            self._turns.left(dial.target, dial)
-            self._serve(dial.target)
+            self._queue.remove(dial.target, dial)
+            self._start_queued(dial.target)
 
     def _guard(self, dial: _Dial, begin: Callable[[_Dial], None]) -> None:
         """Start ``dial``; a defect must not end the session with all other streams."""
@@ -121,7 +121,7 @@ class Dialer:
             begin(dial)
         except Exception:
             dial.log_defect()
-            dial.fail(Code.INTERNAL, f"connect {dial.desired} from {self.node}: internal error")
+            dial.fail(Code.INTERNAL, f"connect {dial.target_text} from {self.node}: internal error")
 
     def _begin(self, dial: _Dial) -> None:
         """Reject ``dial``, or start it in the shortest way that its destination allows."""
@@ -129,7 +129,7 @@ class Dialer:
         if self._stopped:
             dial.fail(Code.GOING_AWAY, f"the agent of node {self.node} is stopping")
         elif dial.deadline <= dial.started:
-            dial.fail_connect(Code.TIMEOUT, "no time was left for it")
+            dial.fail_to_connect(Code.TIMEOUT, "no time was left for it")
         elif not 1 <= request.port <= 65535:
             dial.fail(Code.BAD_DESTINATION, f"{request.port} is not a port")
         else:
@@ -139,41 +139,41 @@ class Dialer:
                 dial.fail(Code.BAD_DESTINATION, str(reason))
                 return
             request.on_cancel(dial.cancel)
-            if not dial.answered:
-                self._begin_in_turn(dial, target)
+            if not dial.is_done:
+                self._enqueue(dial, target)
 
-    def _begin_in_turn(self, dial: _Dial, target: _Target) -> None:
+    def _enqueue(self, dial: _Dial, target: _Target) -> None:
         """Start ``dial`` if it is its turn, queue it, or reject it if there is no room."""
-        if len(self._dials) > self.limits.most_pending:
-            displaced = self._turns.displaced_by(target)
-            (displaced or dial).fail_connect(
-                Code.OVERLOADED, f"{self.limits.most_pending} others are in progress there"
+        if len(self._dials) > self.limits.max_pending:
+            evicted = self._queue.evictable_for(target)
+            (evicted or dial).fail_to_connect(
+                Code.OVERLOADED, f"{self.limits.max_pending} others are in progress there"
             )
-            if displaced is None:
+            if evicted is None:
                 return
         dial.target = target
-        if self._turns.join(target, dial):
-            self._begin_with(dial)
+        if self._queue.add(target, dial):
+            self._start(dial)
         else:
-            dial.wait_for_turn(self.limits.most_at_once)
+            dial.wait_in_queue(self.limits.max_concurrent)
 
-    def _serve(self, target: _Target) -> None:
+    def _start_queued(self, target: _Target) -> None:
         """Start the dials whose turn has come; some end synchronously, which must not recurse."""
-        if target in self._served or self._stopped:
+        if target in self._starting or self._stopped:
             return
-        self._served.add(target)
-        while (dial := self._turns.next(target)) is not None:
-            self._guard(dial, self._begin_with)
-        self._served.remove(target)
+        self._starting.add(target)
+        while (dial := self._queue.next(target)) is not None:
+            self._guard(dial, self._start)
+        self._starting.remove(target)
 
-    def _begin_with(self, dial: _Dial) -> None:
+    def _start(self, dial: _Dial) -> None:
         """Connect at once to an address or one of the node's names; resolve other names."""
         dial.stop_timer()
         assert dial.target is not None  # it has its turn
         host, port = dial.target
         if not isinstance(host, str):
             dial.connect((host,), looked_up=False)
-        elif (own_addresses := self._resolver.known(host)) is not None:
+        elif (own_addresses := self._resolver.own_addresses(host)) is not None:
             dial.connect(own_addresses, looked_up=False)
         elif self.policy.may_look_up(host, port):
             dial.look_up(self._resolver, host)
@@ -191,10 +191,10 @@ class _Dial:
         "_lookup",
         "_timer",
         "_untried",
-        "answered",
         "deadline",
-        "ends",
+        "is_done",
         "request",
+        "sockets",
         "started",
         "target",
     )
@@ -202,10 +202,10 @@ class _Dial:
     def __init__(self, dialer: Dialer, request: IStreamRequest) -> None:
         self._dialer = dialer
         self.request: IStreamRequest = request
-        self.ends = dialer.ends
+        self.sockets = dialer.sockets
         self.started = dialer.clock.seconds()
-        self.deadline = self.started + min(request.timeout, dialer.limits.longest_dial)
-        self.answered = False
+        self.deadline = self.started + min(request.timeout, dialer.limits.max_timeout)
+        self.is_done = False
         self.target: _Target | None = None
         self._lookup: Deferred[None] | None = None
         self._timer: IDelayedCall | None = None
@@ -214,20 +214,20 @@ class _Dial:
         self._failures: list[AttemptFailure] = []
 
     @property
-    def desired(self) -> str:
+    def target_text(self) -> str:
         """The requested target, for messages."""
         return destination(self.request.host, self.request.port)
 
     # The turn
 
-    def wait_for_turn(self, before: int) -> None:
+    def wait_in_queue(self, before: int) -> None:
         """Wait until the dialer continues this dial; ``before`` others are in progress."""
-        self._timer = self._dialer.clock.callLater(self._left(), self._turn_timed_out, before)
+        self._timer = self._dialer.clock.callLater(self._remaining(), self._queue_timed_out, before)
 
-    def _turn_timed_out(self, before: int) -> None:
+    def _queue_timed_out(self, before: int) -> None:
         """Fail because the target has not responded."""
         self._timer = None
-        self.fail_connect(
+        self.fail_to_connect(
             Code.TIMEOUT, f"it has not answered {before} others in time, which were before this"
         )
 
@@ -235,12 +235,12 @@ class _Dial:
 
     def look_up(self, resolver: NodeResolver, name: str) -> None:
         """Resolve ``name``, then connect."""
-        self._timer = self._dialer.clock.callLater(self._left(), self._lookup_timed_out)
+        self._timer = self._dialer.clock.callLater(self._remaining(), self._lookup_timed_out)
         # It may have fired already; cancelling it then has no effect.
         self._lookup = (
             resolver.look_up(name)
             .addCallbacks(self._looked_up, self._lookup_failed)
-            .addErrback(self._broke)
+            .addErrback(self._crashed)
         )
 
     def _looked_up(self, addresses: list[Address]) -> None:
@@ -249,22 +249,22 @@ class _Dial:
         if addresses:
             self.connect(addresses, looked_up=True)
         else:
-            self.fail_connect(Code.NAME_NOT_RESOLVED, "the name has no address there")
+            self.fail_to_connect(Code.NAME_NOT_RESOLVED, "the name has no address there")
 
     def _lookup_failed(self, reason: Failure) -> None:
         """Fail with the reason of the lookup, unless this dial cancelled it."""
         if isinstance(reason.value, TooManyLookups):
-            self.fail_connect(Code.OVERLOADED, str(reason.value))
+            self.fail_to_connect(Code.OVERLOADED, str(reason.value))
         elif isinstance(reason.value, OSError):
             why = reason.value.strerror or str(reason.value)
-            self.fail_connect(Code.OVERLOADED, f"the name could not be looked up: {why}")
-        elif not (self.answered and isinstance(reason.value, CancelledError)):
-            self._broke(reason)
+            self.fail_to_connect(Code.OVERLOADED, f"the name could not be looked up: {why}")
+        elif not (self.is_done and isinstance(reason.value, CancelledError)):
+            self._crashed(reason)
 
     def _lookup_timed_out(self) -> None:
         """Fail because the name servers did not respond; the name may be right."""
         self._timer = None
-        self.fail_connect(Code.TIMEOUT, "the name servers did not answer in time")
+        self.fail_to_connect(Code.TIMEOUT, "the name servers did not answer in time")
 
     # The addresses
 
@@ -278,12 +278,12 @@ class _Dial:
         ]
         if not allowed:
             text = self._dialer.policy.denial(addresses[0], port)
-            if destination(addresses[0], port) != self.desired:
-                text = f"{self.desired} leads to {destination(addresses[0], port)}: {text}"
+            if destination(addresses[0], port) != self.target_text:
+                text = f"{self.target_text} leads to {destination(addresses[0], port)}: {text}"
             self.fail(Code.DENIED, text)
             return
         if len(allowed) > 1:
-            allowed = interleave_families(allowed)[: self._dialer.limits.most_addresses]
+            allowed = interleave_families(allowed)[: self._dialer.limits.max_addresses]
         self._untried.extend(allowed)
         self._try_next()
 
@@ -301,7 +301,7 @@ class _Dial:
                 str(address),
                 self.request.port,
                 attempt,
-                self._left(),
+                self._remaining(),
             )
         except OSError as reason:
             # A zone id without an interface on this host is detected before any attempt.
@@ -314,10 +314,10 @@ class _Dial:
 
     def attempt_failed(self, attempt: _Attempt, reason: BaseException) -> None:
         """Continue with the next address, or fail if this was the last."""
-        if self.answered:
+        if self.is_done:
             return
         self._attempts.remove(attempt)
-        failure = explain(reason, attempt.address)
+        failure = describe_failure(reason, attempt.address)
         self._failures.append(failure)
         if failure.code is Code.OVERLOADED:
             # The next address would need the same exhausted resource.
@@ -329,15 +329,15 @@ class _Dial:
 
     def _answer_failure(self) -> None:
         """Fail with the most specific failure: a response from the host ranks above silence."""
-        most_telling = min(self._failures, key=AttemptFailure.rank)
-        text = most_telling.text
+        most_specific = min(self._failures, key=AttemptFailure.rank)
+        text = most_specific.text
         if len(self._failures) > 1:
             text = "; ".join(f"{failure.address}: {failure.text}" for failure in self._failures)
-        self.fail_connect(most_telling.code, text)
+        self.fail_to_connect(most_specific.code, text)
 
     def attempt_connected(self, attempt: _Attempt, connection: LocalConnection) -> None:
         """Accept the stream and join it to the socket; called before the socket is read."""
-        if self.answered:
+        if self.is_done:
             connection.transport.abortConnection()
             return
         self._attempts.remove(attempt)
@@ -352,41 +352,41 @@ class _Dial:
 
     def cancel(self) -> None:
         """Stop without a result: nobody waits for one any longer."""
-        if not self.answered:
+        if not self.is_done:
             self._end()
 
     def fail(self, code: Code, text: str) -> None:
         """Fail the request, unless it has a result already."""
-        if not self.answered:
+        if not self.is_done:
             self._end()
             self.request.fail(code, text)
 
-    def fail_connect(self, code: Code, text: str) -> None:
+    def fail_to_connect(self, code: Code, text: str) -> None:
         """Fail with a text that begins with the target and the node."""
-        self.fail(code, f"connect {self.desired} from {self._dialer.node}: {text}")
+        self.fail(code, f"connect {self.target_text} from {self._dialer.node}: {text}")
 
-    def _left(self) -> float:
+    def _remaining(self) -> float:
         """Return the seconds until the deadline."""
         return max(0.0, self.deadline - self._dialer.clock.seconds())
 
-    def _broke(self, reason: Failure) -> None:
+    def _crashed(self, reason: Failure) -> None:
         """Fail because of a defect in a callback."""
         self.log_defect(reason)
-        self.fail_connect(Code.INTERNAL, "internal error, see the agent's log")
+        self.fail_to_connect(Code.INTERNAL, "internal error, see the agent's log")
 
     def log_defect(self, reason: Failure | None = None) -> None:
         """Log ``reason``, or the exception that is being handled."""
         self._dialer.log.failure(
             "Defect: dialing {destination} for {request_id} failed",
             reason,
-            destination=self.desired,
+            destination=self.target_text,
             request_id=self.request.request_id,
         )
 
     def _end(self) -> None:
         """Stop everything that was started, and notify the dialer."""
-        self.answered = True
-        self._dialer.ended(self)
+        self.is_done = True
+        self._dialer.dial_ended(self)
         self.stop_timer()
         self._untried.clear()
         if self._lookup is not None:
@@ -415,7 +415,7 @@ class _Attempt(ClientFactory):
 
     def buildProtocol(self, addr: IAddress | None) -> LocalConnection:
         """Return the protocol for the connected socket."""
-        return _DialedConnection(self, self._dial, self._dial.ends)
+        return _DialedConnection(self, self._dial, self._dial.sockets)
 
     def clientConnectionFailed(self, connector: IConnector, reason: Failure) -> None:
         """Report the reason to the dial."""
@@ -426,18 +426,18 @@ class _Attempt(ClientFactory):
 class _DialedConnection(LocalConnection):
     """A connected socket, which joins its stream before the reactor first reads it."""
 
-    def __init__(self, attempt: _Attempt, dial: _Dial, ends: DialedEnds) -> None:
+    def __init__(self, attempt: _Attempt, dial: _Dial, sockets: DialedSockets) -> None:
         self._attempt = attempt
         self._dial = dial
-        self._ends = ends
+        self._sockets = sockets
 
     def connectionMade(self) -> None:
         """Record this end, and notify the dial."""
         self._addresses = self.transport.getHost(), self.transport.getPeer()
-        self._ends.opened(*self._addresses)
+        self._sockets.opened(*self._addresses)
         self._dial.attempt_connected(self._attempt, self)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Record that this end is closed, and end the stream."""
-        self._ends.closed(*self._addresses)
+        self._sockets.closed(*self._addresses)
         super().connectionLost(reason)

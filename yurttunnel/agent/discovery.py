@@ -48,12 +48,12 @@ class DiscoveredAddresses(Service):
         self._namespace = namespace
         self._file = file
         self._locations: Sequence[Location] = ()
-        self._kept: Sequence[Location] = ()
+        self._written: Sequence[Location] = ()
         self._problem: str | None = "the API has not been asked yet"
         # What is needed and not synced yet, by the name of its informer here.
-        self._lacking: str | None = None
+        self._unsynced: str | None = None
         self._followers: list[Follower] = []
-        self._informer_of: dict[str, IInformer] = {}
+        self._informers_by_name: dict[str, IInformer] = {}
         self._stop_handlers: list[Callable[[], None]] = []
 
     def follow(self, changed: Follower) -> None:
@@ -63,55 +63,55 @@ class DiscoveredAddresses(Service):
             changed(self._locations)
 
     def problem(self) -> str | None:
-        if self._lacking is None:
+        if self._unsynced is None:
             return self._problem
-        error = self._informer_of[self._lacking].error
+        error = self._informers_by_name[self._unsynced].error
         if isinstance(error, NotAllowed) and error.status == 403:
-            return _refused(self._lacking, error)
-        return f"the API has not told of {self._lacking} yet"
+            return _forbidden_text(self._unsynced, error)
+        return f"the API has not told of {self._unsynced} yet"
 
     # -- Service -------------------------------------------------------------------------------
 
     def startService(self) -> None:
         """Start with the last known addresses, and query the API."""
         super().startService()
-        self._kept = self._file.read()
-        self._use(self._kept)
-        self._find()
+        self._written = self._file.read()
+        self._use(self._written)
+        self._update()
 
     def stopService(self) -> None:
         super().stopService()
-        self._keep()
+        self._write()
         for stop in self._stop_handlers:
             stop()
         self._stop_handlers.clear()
-        self._informer_of.clear()
-        self._lacking = None
+        self._informers_by_name.clear()
+        self._unsynced = None
 
     # -- helpers -------------------------------------------------------------------------------
 
-    def _find(self) -> None:
+    def _update(self) -> None:
         """Determine the addresses from the current contents of the caches."""
         if not self.running:
             return
         try:
-            found = self._found()
+            found = self._locations_in_cluster()
         except NoAddresses as error:
-            self._note(str(error))
+            self._set_problem(str(error))
             return
         if found is None:
             return
-        self._note(None)
+        self._set_problem(None)
         if found != self._locations:
             self._use(found)
-        self._keep()
+        self._write()
 
-    def _keep(self) -> None:
+    def _write(self) -> None:
         """Write the addresses in use, unless that was done."""
-        if self._locations != self._kept and self._file.write(self._locations):
-            self._kept = self._locations
+        if self._locations != self._written and self._file.write(self._locations):
+            self._written = self._locations
 
-    def _found(self) -> tuple[Location, ...] | None:
+    def _locations_in_cluster(self) -> tuple[Location, ...] | None:
         """Return the addresses, ``None`` while the caches are incomplete."""
         where = f"{self._namespace}/{SERVICE}"
         services = self._informer(
@@ -137,24 +137,24 @@ class DiscoveredAddresses(Service):
             return None if slices is None else locations(service, (), slices.values())
         return locations(service, (), ())
 
-    def _informer(self, what: str, spec: InformerSpec[Any]) -> IInformer | None:
+    def _informer(self, description: str, spec: InformerSpec[Any]) -> IInformer | None:
         """Return the informer for something, ``None`` until it has synced.
 
         The first call starts to follow it.
         """
-        informer = self._informer_of.get(what)
+        informer = self._informers_by_name.get(description)
         if informer is None:
-            informer = self._informer_of[what] = self._informers.informer(spec)
+            informer = self._informers_by_name[description] = self._informers.informer(spec)
             if not informer.synced:
-                once_synced(informer, self._find)
+                once_synced(informer, self._update)
             self._stop_handlers.append(informer.add_handler(self._changed))
-        self._lacking = None if informer.synced else what
+        self._unsynced = None if informer.synced else description
         return informer if informer.synced else None
 
     def _changed(self, old: object, new: object) -> None:
-        self._find()
+        self._update()
 
-    def _note(self, problem: str | None) -> None:
+    def _set_problem(self, problem: str | None) -> None:
         """Store the current problem, and log it if it is new."""
         if problem is not None and problem != self._problem:
             kept = ", the addresses found before stay in use" if self._locations else ""
@@ -173,10 +173,10 @@ class DiscoveredAddresses(Service):
             follower(found)
 
 
-def _refused(what: str, error: NotAllowed) -> str:
+def _forbidden_text(description: str, error: NotAllowed) -> str:
     """Return what to do if the API does not allow the agent to read something."""
     return (
-        f"the API does not let this agent read {what} ({error}). Kubelets' credentials allow"
+        f"the API does not let this agent read {description} ({error}). Kubelets' credentials allow"
         " services, but no EndpointSlices, and from Kubernetes 1.32 on no nodes but their own:"
         f" start the agent with --tunnelserver-addr, or give service {SERVICE} the annotation"
         f" {EXTERNAL_ADDRESS}, or run the agent with the service account of deploy/base"

@@ -23,10 +23,10 @@ def greeting(
     """
     if terminal is None or not settings.keep_default_destinations:
         return None
-    return Announcement(clock, readiness, partial(greet, settings, terminal))
+    return Announcement(clock, readiness, partial(print_greeting, settings, terminal))
 
 
-def greet(settings: Settings, terminal: TextIO) -> None:
+def print_greeting(settings: Settings, terminal: TextIO) -> None:
     """Print the command with which the server reaches a port of this machine."""
     node = settings.node_name
     target = join_authority(str(settings.node_ip), 80)

@@ -390,22 +390,22 @@ class Options(CommandOptions[Settings]):
             and self.service_account_token.is_file()
         )
 
-    def _is_named(self, flag: Flag[Any]) -> bool:
+    def _has_value(self, flag: Flag[Any]) -> bool:
         """Return whether the flag or its variable has a value."""
         return self[flag.name] is not None or bool(self._environment.get(flag.variable))
 
     def _node_ip(self) -> Address:
         """Return the node's address; without a cluster it may be detected."""
-        if not self.is_given(STANDALONE) or self._is_named(NODE_IP):
+        if not self.is_given(STANDALONE) or self._has_value(NODE_IP):
             return self._required(NODE_IP)
-        towards = [address_in(host) for host, _ in self._servers()]
-        found = source_address(towards[0]) or source_address()
+        server_addresses = [address_in(host) for host, _ in self._servers()]
+        found = source_address(server_addresses[0]) or source_address()
         if found is not None:
             return found
-        own = [address for address in own_addresses() if not address.is_loopback]
-        if len(own) == 1:
-            return own[0]
-        known = f", and several addresses: {formatted_addresses(own)}" if own else ""
+        addresses = [address for address in own_addresses() if not address.is_loopback]
+        if len(addresses) == 1:
+            return addresses[0]
+        known = f", and several addresses: {formatted_addresses(addresses)}" if addresses else ""
         raise usage.UsageError(
             "--node-ip is missing: give it, or set NODE_IP; this machine has no route to the"
             f" server now, so its address is not known{known}"
@@ -413,8 +413,8 @@ class Options(CommandOptions[Settings]):
 
     def _node_name(self) -> str:
         """Return the node's name; in a cluster it is also part of a certificate's subject."""
-        if self.is_given(STANDALONE) and not self._is_named(NODE_NAME):
-            return self._name_of_machine()
+        if self.is_given(STANDALONE) and not self._has_value(NODE_NAME):
+            return self._host_name()
         flag = NODE_NAME
         if not self.is_given(STANDALONE):
             flag = replace(flag, parse=lambda text: check_cluster_node_name(text.strip()))
@@ -427,7 +427,7 @@ class Options(CommandOptions[Settings]):
         except FlagMissing as missing:
             raise FlagMissing(f"{missing}, or add --standalone where there is no cluster") from None
 
-    def _name_of_machine(self) -> str:
+    def _host_name(self) -> str:
         try:
             return check_node_name(socket.gethostname().lower())
         except BadIdentity as reason:
@@ -448,6 +448,6 @@ class Options(CommandOptions[Settings]):
             ),
         )
         # A detected address may change, so it is not in the certificate.
-        addresses = {node_ip} if self._is_named(NODE_IP) else set()
+        addresses = {node_ip} if self._has_value(NODE_IP) else set()
         usual = Identifiers(frozenset({node_name}), frozenset(addresses))
         return self.optional_value(flag, usual)

@@ -89,7 +89,7 @@ class Pattern:
     def __str__(self) -> str:
         """Return it in the form of ``--allow-destination``."""
         host = self._host()
-        if not self.names_ports:
+        if not self.has_ports:
             return host
         last = "" if self.first_port == self.last_port else f"-{self.last_port}"
         return f"{join_authority(host, self.first_port)}{last}"
@@ -103,7 +103,7 @@ class Pattern:
         return str(network.network_address if one else network)
 
     @property
-    def names_ports(self) -> bool:
+    def has_ports(self) -> bool:
         """Whether it specifies ports."""
         return (self.first_port, self.last_port) != _EVERY_PORT
 
@@ -235,7 +235,7 @@ class DestinationPolicy:
             self._own = self._node_addresses
             self._loopback_ports = KUBELET_PORTS.union(LOCALHOST_PROXY_PORTS) - {self._meta_port}
 
-    def described(self) -> list[str]:
+    def describe(self) -> list[str]:
         """Return the allowed destinations, one per line."""
         lines = [
             f"{address}, every port: the node's own" for address in sorted(map(str, self._own))
@@ -265,7 +265,7 @@ class DestinationPolicy:
         address = _connected_address(address)
         if port == self._meta_port and self._is_own(address):
             return any(
-                pattern.names_ports and pattern.allows_address(address, port)
+                pattern.has_ports and pattern.allows_address(address, port)
                 for pattern in self._patterns
             )
         if address in self._own:

@@ -11,7 +11,7 @@ from twisted.internet.interfaces import IStreamClientEndpoint
 
 from yurttunnel import __version__
 from yurttunnel.agent import options
-from yurttunnel.agent.connection_group import MOST_KEPT, MOST_SERVERS, ClientSettings
+from yurttunnel.agent.connection_group import MAX_LISTED_SESSIONS, MAX_SERVERS, ClientSettings
 from yurttunnel.agent.dialer import Dialer
 from yurttunnel.agent.policy import DestinationPolicy
 from yurttunnel.agent.resolver import NodeResolver, system_lookups
@@ -88,11 +88,11 @@ CONNECTION_FAILURES: Metric[tuple[int, int]] = Metric(
 class AgentProcess:
     """The parts of the agent, except those of the mode.
 
-    ``trust`` and ``addresses`` are those of the mode. ``claim()`` returns the identifiers for the
-    servers. Servers are verified by ``server_name``, or, if that is ``None``, by the dialed host.
-    ``expected`` is that of :class:`ServerSet`. ``following`` follows the file of the settings, if
-    there is one. ``agent``, ``lag`` and ``meta`` are services; the mode adds to ``readiness`` and
-    ``metrics``.
+    ``trust`` and ``addresses`` are those of the mode. ``identifiers()`` returns the identifiers for
+    the servers. Servers are verified by ``server_name``, or, if that is ``None``, by the dialed
+    host. ``expected`` is that of :class:`ServerSet`. ``following`` follows the file of the
+    settings, if there is one. ``agent``, ``lag`` and ``meta`` are services; the mode adds to
+    ``readiness`` and ``metrics``.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class AgentProcess:
         settings: Settings,
         trust: AgentTrust,
         addresses: IServerAddresses,
-        claim: Callable[[], Identifiers],
+        identifiers: Callable[[], Identifiers],
         *,
         server_name: str | None = None,
         expected: int | None = None,
@@ -109,7 +109,7 @@ class AgentProcess:
     ) -> None:
         self._reactor = reactor
         self._settings = settings
-        client_settings = _client_settings(settings, claim)
+        client_settings = _client_settings(settings, identifiers)
         counters = TunnelCounters()
         budget = MemoryBudget(MEMORY_BUDGET)
         policy = DestinationPolicy(
@@ -123,12 +123,12 @@ class AgentProcess:
         dialer = Dialer(reactor, policy, resolver, settings.node_name, counters.dial_durations)
         context = SessionContext(reactor, counters, budget, dialer)
 
-        def secured(host: str, port: int) -> IStreamClientEndpoint:
+        def tls_endpoint(host: str, port: int) -> IStreamClientEndpoint:
             creator = trust.creator(server_name or host)
             return tls.TLSEndpoint(reactor, creator, server_endpoint(reactor, host, port))
 
         servers = ServerSet(
-            context, client_settings, secured, settings.server_connections, expected
+            context, client_settings, tls_endpoint, settings.server_connections, expected
         )
         self.agent = AgentService(
             reactor, trust, addresses, servers, dialer, settings.drain_timeout
@@ -144,8 +144,8 @@ class AgentProcess:
         )
         self.metrics.add(SERVER_METRICS, self.agent.stats)
         self.readiness = Readiness()
-        self.readiness.add("servers", self.agent.not_connected)
-        self.readiness.add("every server", self.agent.partly_connected, required=False)
+        self.readiness.add("servers", self.agent.problem)
+        self.readiness.add("every server", self.agent.warning, required=False)
         self.readiness.add("certificate", trust.problem)
         self.readiness.add("certificate renewal", trust.warning, required=False)
         status = StatusPage(
@@ -162,10 +162,12 @@ class AgentProcess:
                     sessions=self.agent.servers.sessions,
                     snapshots=self._snapshots,
                 ),
-                sections=[lambda _: destination_section(policy.described())],
+                sections=[lambda _: destination_section(policy.describe())],
             ),
         )
-        debug = Debug(reactor, self.agent.servers.sessions, self.lag, shown_levels, dialer.ends.has)
+        debug = Debug(
+            reactor, self.agent.servers.sessions, self.lag, shown_levels, dialer.sockets.contains
+        )
         features = [steering_page(lambda: None)]
         own = meta_pages(status, self.readiness, self.metrics, self._snapshots, features)
         self._pages, self._debug_pages = own | debug.guarded, debug.pages
@@ -247,19 +249,20 @@ def check_identifiers(settings: Settings) -> None:
     """End the process with a one-line error if a HELLO cannot hold all identifiers."""
     client_settings = _client_settings(settings, lambda: settings.identifiers)
     try:
-        process = client_settings.process
-        client_settings.hello(held=[process] * MOST_SERVERS, kept=[process] * MOST_KEPT).encode()
+        held = [client_settings.process] * MAX_SERVERS
+        kept = [client_settings.process] * MAX_LISTED_SESSIONS
+        client_settings.hello(held=held, kept=kept).encode()
     except ValueError as error:
         raise SystemExit(
             f"--agent-identifiers: they are too long, {error}: name fewer, as with networks (cidr)"
         ) from None
 
 
-def _client_settings(settings: Settings, claim: Callable[[], Identifiers]) -> ClientSettings:
+def _client_settings(settings: Settings, identifiers: Callable[[], Identifiers]) -> ClientSettings:
     """Return the client settings; :func:`check_identifiers` has checked that they fit a HELLO."""
     return ClientSettings(
         node=settings.node_name,
-        identifiers=lambda: format_identifiers(claim()),
+        identifiers=lambda: format_identifiers(identifiers()),
         limits=_limits(settings),
         software=__version__,
     )

@@ -59,7 +59,7 @@ def addresses_of(name: str) -> list[Address]:
     name server.
     """
     try:
-        answers = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        results = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except socket.gaierror as error:
         if error.errno not in _NO_ADDRESS:
             raise
@@ -67,7 +67,7 @@ def addresses_of(name: str) -> list[Address]:
     except UnicodeError:
         # It is not a valid name: a label is empty or too long.
         return []
-    return list(dict.fromkeys(_address(end) for *_, end in answers))
+    return list(dict.fromkeys(_address(end) for *_, end in results))
 
 
 def _address(end: tuple[Any, ...]) -> Address:
@@ -89,15 +89,15 @@ class NodeResolver:
         self,
         look_up: LookUp,
         own_names: Mapping[str, Sequence[Address]],
-        most_lookups: int = MAX_LOOKUPS,
+        max_lookups: int = MAX_LOOKUPS,
     ) -> None:
         self._look_up = look_up
         self._own_names = dict(own_names)
-        self._most_lookups = most_lookups
+        self._max_lookups = max_lookups
         self.lookups = 0
         self._waiting: dict[str, _Waiting] = {}
 
-    def known(self, name: str) -> Sequence[Address] | None:
+    def own_addresses(self, name: str) -> Sequence[Address] | None:
         """Return the addresses of one of the node's own names, ``None`` for other names."""
         return self._own_names.get(name)
 
@@ -111,7 +111,7 @@ class NodeResolver:
         waiting = self._waiting.get(name)
         if waiting is not None:
             return self._wait(name, waiting)
-        if self.lookups >= self._most_lookups:
+        if self.lookups >= self._max_lookups:
             return fail(TooManyLookups(f"{self.lookups} name lookups are in progress"))
         self.lookups += 1
         waiting = self._waiting[name] = []
@@ -122,28 +122,28 @@ class NodeResolver:
     def _wait(self, name: str, waiting: _Waiting) -> Deferred[list[Address]]:
         """Return a ``Deferred`` of the addresses; cancelling it affects no other waiter."""
 
-        def given_up(found: Deferred[list[Address]]) -> None:
+        def cancelled(found: Deferred[list[Address]]) -> None:
             if found in waiting:
                 waiting.remove(found)
             if not waiting:
-                self._share_no_more(name, waiting)
+                self._stop_sharing(name, waiting)
 
-        found: Deferred[list[Address]] = Deferred(given_up)
+        found: Deferred[list[Address]] = Deferred(cancelled)
         waiting.append(found)
         return found
 
     def _ended(self, outcome: list[Address] | Failure, name: str, waiting: _Waiting) -> None:
         """Report the addresses, or the failure, to the remaining waiters."""
         self.lookups -= 1
-        self._share_no_more(name, waiting)
-        told = list(waiting)
+        self._stop_sharing(name, waiting)
+        waiters = list(waiting)
         waiting.clear()
-        for found in told:
+        for found in waiters:
             # The callback of an earlier waiter may have cancelled this one.
             if not found.called:
                 found.callback(outcome)
 
-    def _share_no_more(self, name: str, waiting: _Waiting) -> None:
+    def _stop_sharing(self, name: str, waiting: _Waiting) -> None:
         """Start a new lookup for later requests of ``name``: this one may hang."""
         if self._waiting.get(name) is waiting:
             del self._waiting[name]

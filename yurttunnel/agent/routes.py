@@ -17,7 +17,7 @@ Location = tuple[str, int]
 """The location of a server: a name or an address, and a port."""
 
 
-MOST_PASSED_OVER = 16
+MAX_SKIPS = 16
 """An address of a server that is connected already is dialed again after at most this number of
 unanswered attempts elsewhere; at first the number doubles each time."""
 
@@ -27,40 +27,40 @@ class _Record:
     """The history of a location.
 
     ``rank`` is random, so that many agents that need few of the servers spread over them.
-    ``failures`` counts consecutive unanswered attempts, ``looks`` those that reached a server that
-    was connected already; ``failed`` is when the last one led to no session, as a number of
+    ``failures`` counts consecutive unanswered attempts, ``rejections`` those that reached a server
+    that was connected already; ``failed`` is when the last one led to no session, as a number of
     attempts of the whole agent.
     """
 
     rank: float = field(default_factory=random.random)
     failures: int = 0
-    looks: int = 0
+    rejections: int = 0
     failed: int = 0
 
-    def passed_over(self) -> int:
+    def skips(self) -> int:
         """Return the number of attempts elsewhere that come first.
 
-        A look costs the server a TLS handshake, an unanswered attempt costs nothing.
+        A rejection costs the server a TLS handshake, an unanswered attempt costs nothing.
         """
-        doubled = min(self.looks, 4)
-        return self.failures + (1 << doubled) - 1 + MOST_PASSED_OVER * (self.looks - doubled)
+        doubled = min(self.rejections, 4)
+        return self.failures + (1 << doubled) - 1 + MAX_SKIPS * (self.rejections - doubled)
 
 
 class Routes:
     """The locations of the servers, and the one that each of ``clients`` dials.
 
-    ``secured(host, port)`` returns the endpoint of a location, including TLS. While ``shared`` is
-    false, two clients do not dial the same location as long as another one is unused. A client with
-    a session prefers the location of that, and otherwise tries others, because a server may have
-    several. A draining client does not occupy a location.
+    ``tls_endpoint(host, port)`` returns the endpoint of a location, including TLS. While ``shared``
+    is false, two clients do not dial the same location as long as another one is unused. A client
+    with a session prefers the location of that, and otherwise tries others, because a server may
+    have several. A draining client does not occupy a location.
     """
 
     def __init__(
         self,
-        secured: Callable[[str, int], IStreamClientEndpoint],
+        tls_endpoint: Callable[[str, int], IStreamClientEndpoint],
         clients: Sequence[ServerClient],
     ) -> None:
-        self.secured = secured
+        self.tls_endpoint = tls_endpoint
         self.shared = False
         self.locations: tuple[Location, ...] = ()
         self._clients = clients
@@ -72,30 +72,30 @@ class Routes:
         self.locations = tuple(dict.fromkeys(locations))
         known = self._records
         self._records = {each: known.get(each) or _Record() for each in self.locations}
-        self.begin_anew()
+        self.reset_history()
 
-    def begin_anew(self) -> None:
+    def reset_history(self) -> None:
         """Reset the history: a server that is missing or new may be at any location."""
         for record in self._records.values():
-            record.failures = record.looks = 0
+            record.failures = record.rejections = 0
 
     def next(self, client: ServerClient) -> IStreamClientEndpoint:
         """Choose the location for the next attempt of a client, and return its endpoint.
 
         Raises ``ValueError`` for a name that cannot be resolved in DNS.
         """
-        home = client.home if client.resumes else None
-        location = min(self.locations, key=lambda each: self._cost(client, each, home))
+        session_location = client.session_location if client.has_session else None
+        location = min(self.locations, key=lambda each: self._cost(client, each, session_location))
         taken = {other.number for other in self._others(client, location)}
         client.location = location
         client.number = next(number for number in itertools.count(1) if number not in taken)
-        return self.secured(*location)
+        return self.tls_endpoint(*location)
 
-    def arrived(self, client: ServerClient) -> None:
+    def session_started(self, client: ServerClient) -> None:
         """Record that the last attempt of a client has led to its session."""
-        client.home = client.location
+        client.session_location = client.location
         record = self._record(client)
-        record.failures = record.looks = 0
+        record.failures = record.rejections = 0
 
     def failed(self, client: ServerClient, already_connected: bool = False) -> None:
         """Record that it has not: no server has accepted the client, or it has left since.
@@ -104,14 +104,15 @@ class Routes:
         """
         record = self._record(client)
         if already_connected:
-            record.looks += 1
+            record.rejections += 1
         else:
             record.failures += 1
         record.failed = next(self._attempts)
 
-    def at_home(self, client: ServerClient) -> bool:
+    def is_at_session_location(self, client: ServerClient) -> bool:
         """Return whether a client has dialed its session's location, or that is not in use."""
-        return client.location == client.home or client.home not in self.locations
+        location = client.session_location
+        return client.location == location or location not in self.locations
 
     def _record(self, client: ServerClient) -> _Record:
         """Return the record of a client's location, a temporary one if that is not in use."""
@@ -126,18 +127,18 @@ class Routes:
         ]
 
     def _cost(
-        self, client: ServerClient, location: Location, home: Location | None
+        self, client: ServerClient, location: Location, session_location: Location | None
     ) -> tuple[int, int, int, bool, int, bool, float]:
         record = self._records[location]
-        others, passed_over = len(self._others(client, location)), record.passed_over()
-        if location == home:
-            # Attempts and looks of other clients do not count at a client's home.
-            others, passed_over = 0, record.failures
+        others, skips = len(self._others(client, location)), record.skips()
+        if location == session_location:
+            # Other clients' attempts do not count at the location of a client's own session.
+            others, skips = 0, record.failures
         return (
             0 if self.shared else others,
-            others + passed_over,
+            others + skips,
             others,
-            location != home,
+            location != session_location,
             record.failed,
             location != client.location,
             record.rank,

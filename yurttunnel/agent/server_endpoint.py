@@ -22,16 +22,16 @@ CONNECT_TIMEOUT = 10.0
 """Seconds for one attempt to connect to a server, including resolution and all addresses."""
 
 
-class NotConnectedInTime(Exception):
+class ConnectTimeout(Exception):
     """An attempt timed out; the text has the server and the timeout."""
 
 
 @implementer(IStreamClientEndpoint)
-class EndpointWithDeadline:
+class TimeoutEndpoint:
     """Limits an attempt through ``endpoint`` to ``seconds``, whatever it waits for.
 
     The timeout of Twisted's ``HostnameEndpoint`` applies to each address, and not to the resolution
-    of the name. ``server`` is for the text of the error, :class:`NotConnectedInTime`.
+    of the name. ``server`` is for the text of the error, :class:`ConnectTimeout`.
     """
 
     def __init__(
@@ -45,18 +45,18 @@ class EndpointWithDeadline:
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
         """Connect a protocol of ``protocolFactory``, with the timeout."""
         attempt = self._endpoint.connect(protocolFactory)
-        return attempt.addTimeout(self._seconds, self._clock, self._too_late)
+        return attempt.addTimeout(self._seconds, self._clock, self._timed_out)
 
-    def _too_late(self, result: object, seconds: float) -> Failure:
+    def _timed_out(self, result: object, seconds: float) -> Failure:
         return Failure(
-            NotConnectedInTime(
+            ConnectTimeout(
                 f"no connection to {self._server} within {seconds:g} s, the lookup of its name"
                 " included"
             )
         )
 
 
-def server_endpoint(reactor: IReactor, host: str, port: int) -> EndpointWithDeadline:
+def server_endpoint(reactor: IReactor, host: str, port: int) -> TimeoutEndpoint:
     """Return the endpoint of a server, without TLS; raises ``ValueError`` for an invalid name."""
     endpoint: IStreamClientEndpoint
     if "%" in host:
@@ -67,4 +67,4 @@ def server_endpoint(reactor: IReactor, host: str, port: int) -> EndpointWithDead
             reactor, in_ascii(host), port, timeout=CONNECT_TIMEOUT, attemptDelay=0.25
         )
     tuned = TunedEndpoint(endpoint, tune_session_socket)
-    return EndpointWithDeadline(reactor, tuned, CONNECT_TIMEOUT, join_authority(host, port))
+    return TimeoutEndpoint(reactor, tuned, CONNECT_TIMEOUT, join_authority(host, port))

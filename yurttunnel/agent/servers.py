@@ -11,7 +11,7 @@ from twisted.logger import Logger
 from yurttunnel.agent.client import ServerClient
 from yurttunnel.agent.connection_group import (
     FIRST_DELAY,
-    MOST_SERVERS,
+    MAX_SERVERS,
     URGENT_DELAY,
     ClientSettings,
     ConnectionGroup,
@@ -30,13 +30,13 @@ learn at the same moment."""
 class ServerStats:
     """The desired number of servers, the connected ones, and their addresses.
 
-    ``refusals`` counts attempts rejected by a server because it was connected already.
+    ``already_connected`` counts attempts rejected by a server because it was connected already.
     """
 
     desired: int = 0
     connected: int = 0
     addresses: int = 0
-    refusals: int = 0
+    already_connected: int = 0
 
 
 METRICS: tuple[Metric[ServerStats], ...] = (
@@ -58,7 +58,7 @@ METRICS: tuple[Metric[ServerStats], ...] = (
         "Connections that reached a server to which the agent was already connected. Some are"
         " normal if several servers share one address. A high rate while fewer are connected than"
         " wanted means that a load balancer does not distribute connections.",
-        lambda stats: stats.refusals,
+        lambda stats: stats.already_connected,
     ),
 )
 
@@ -74,8 +74,8 @@ class ServerSet:
     A session at an address that is no longer used continues while its connection works. It is
     drained once there is another one, or an address in use leads to the same server.
 
-    ``secured(host, port)`` returns the endpoint of an address, including TLS. ``expected`` is the
-    number of servers to assume until they send it, ``None`` for one at each address.
+    ``tls_endpoint(host, port)`` returns the endpoint of an address, including TLS. ``expected`` is
+    the number of servers to assume until they send it, ``None`` for one at each address.
     """
 
     _log = Logger()
@@ -84,27 +84,27 @@ class ServerSet:
         self,
         context: SessionContext,
         settings: ClientSettings,
-        secured: Callable[[str, int], IStreamClientEndpoint],
+        tls_endpoint: Callable[[str, int], IStreamClientEndpoint],
         limit: int | None = None,
         expected: int | None = None,
     ) -> None:
         self._context = context
         self._settings = settings
-        self._limit = min(limit or MOST_SERVERS, MOST_SERVERS)
+        self._limit = min(limit or MAX_SERVERS, MAX_SERVERS)
         self._clients: list[ServerClient] = []
-        self._routes = Routes(secured, self._clients)
+        self._routes = Routes(tls_endpoint, self._clients)
         self._group = ConnectionGroup(
             self._clients,
             advertised=expected,
-            changed=self._adjust,
+            on_change=self._adjust,
             # A change that all agents receive at the same moment must not cause simultaneous
             # attempts.
-            everybody_told=lambda: self._adjust(within=URGENT_DELAY),
+            on_servers_changed=lambda: self._adjust(within=URGENT_DELAY),
         )
-        self._held_before: set[bytes] = set()
-        self._failed_before = 0
+        self._previous_processes: set[bytes] = set()
+        self._removed_failures = 0
         self._adjusting = False
-        self._again = False
+        self._adjust_again = False
         self._stopping = False
 
     # -- for the service -----------------------------------------------------------------------
@@ -117,22 +117,22 @@ class ServerSet:
         any_session = any(client.process is not None for client in self._clients)
         for client in self._clients:
             if client.waiting:
-                client.look_soon(NEW_LOCATION_DELAY if any_session else FIRST_DELAY)
+                client.retry_soon(NEW_LOCATION_DELAY if any_session else FIRST_DELAY)
         self._adjust()
 
-    def claim_anew(self) -> None:
+    def update_identifiers(self) -> None:
         """Send changed identifiers of the node to one server, by a new session.
 
         The others serve meanwhile: call it again for the next one.
         """
-        claim = self._settings.identifiers()
+        identifiers = self._settings.identifiers()
         for client in self._clients:
-            if client.connected and not client.draining and client.claimed != claim:
+            if client.connected and not client.draining and client.sent_identifiers != identifiers:
                 self._log.info(
                     "{server}: the certificate covers other identifiers now; begins a new session",
                     server=client.server,
                 )
-                client.begin_anew("the agent begins a session with other identifiers")
+                client.replace_session("the agent begins a session with other identifiers")
                 return
 
     def drain(self, text: str) -> None:
@@ -141,7 +141,7 @@ class ServerSet:
         Until then each server may have new streams for the node, and perhaps no other route.
         """
         self._stopping = True
-        self._group.changed = self._end_if_idle
+        self._group.on_change = self._end_if_idle
         for client in self._clients:
             client.drain(text, self._is_idle)
 
@@ -159,12 +159,12 @@ class ServerSet:
 
     def failed_attempts(self) -> int:
         """Return the number of connection attempts that ended before a server's HELLO."""
-        return self._failed_before + sum(client.failed_attempts for client in self._clients)
+        return self._removed_failures + sum(client.failed_attempts for client in self._clients)
 
     def stats(self) -> ServerStats:
         """Return the values of the metrics."""
         return ServerStats(
-            self.desired, self.connected, len(self._routes.locations), self._group.refusals
+            self.desired, self.connected, len(self._routes.locations), self._group.already_connected
         )
 
     @property
@@ -183,14 +183,14 @@ class ServerSet:
 
         Not fewer than there are already: a server may not know of all the others.
         """
-        return min(max(self._told, len(self._held(self._current()))), self._limit)
+        return min(max(self._server_count, len(self._processes_of(self._current()))), self._limit)
 
     @property
-    def _told(self) -> int:
+    def _server_count(self) -> int:
         """The number of servers, as far as the agent knows."""
         return self._group.advertised or len(self._routes.locations)
 
-    def not_connected(self) -> str | None:
+    def problem(self) -> str | None:
         """Return why no server can reach the node; one connected server suffices."""
         if not self.has_addresses:
             return "no address of a server is known"
@@ -198,7 +198,7 @@ class ServerSet:
             return None
         return f"not connected: {', '.join(self._missing())}"
 
-    def partly_connected(self) -> str | None:
+    def warning(self) -> str | None:
         """Return which servers are missing besides the connected ones."""
         if not self.connected:
             return None
@@ -206,18 +206,18 @@ class ServerSet:
             missing = self._missing()
             return f"not connected: {', '.join(missing)}" if missing else None
         if self.connected >= self.desired:
-            return self._not_known()
+            return self._server_count_problem()
         failed = [
             client.problem
             for client in self._clients
-            if client.failed_at and not (client.connected or client.draining)
+            if client.failed_server and not (client.connected or client.draining)
         ]
         sentence = f"connected to {self.connected} of {self.desired} servers"
         return f"{sentence}; not reached: {', '.join(failed)}" if failed else sentence
 
-    def _not_known(self) -> str | None:
+    def _server_count_problem(self) -> str | None:
         """Return a message while there may be servers that none has reported."""
-        if any(client.connected and client.tells_servers for client in self._clients):
+        if any(client.connected and client.knows_server_count for client in self._clients):
             return None
         return (
             f"connected to {self.connected}; how many servers there are is not known, since none of"
@@ -245,13 +245,13 @@ class ServerSet:
 
         Missing servers are tried after at most ``within`` seconds; 0 means soon.
         """
-        self._again = True
+        self._adjust_again = True
         if self._adjusting or self._stopping:
             return
         self._adjusting = True
         try:
-            while self._again and not self._stopping:
-                self._again = False
+            while self._adjust_again and not self._stopping:
+                self._adjust_again = False
                 self._adjust_once(within)
         finally:
             self._adjusting = False
@@ -259,45 +259,45 @@ class ServerSet:
     def _adjust_once(self, within: float) -> None:
         self._remove_ended()
         self._routes.shared = self._group.advertised is not None
-        self._group.servers = self._told
-        self._group.spare = self._told > self._limit
+        self._group.servers = self._server_count
+        self._group.has_spare_servers = self._server_count > self._limit
         current = self._current()
-        held, held_before = self._held(current), self._held_before
-        wanting, before = len(held) < self.desired, self._group.wanting
-        self._group.wanting, self._held_before = wanting, held
-        begins, lost = wanting and not before, held_before - held
-        if begins or lost:
-            self._routes.begin_anew()
-        if begins:
+        processes, previous = self._processes_of(current), self._previous_processes
+        wanting, before = len(processes) < self.desired, self._group.needs_sessions
+        self._group.needs_sessions, self._previous_processes = wanting, processes
+        is_missing, lost = wanting and not before, previous - processes
+        if is_missing or lost:
+            self._routes.reset_history()
+        if is_missing:
             for client in current:
                 if client.waiting:
-                    client.look_soon(within or FIRST_DELAY)
-        looks = self._routes.shared and not wanting and self.desired < self._limit
-        desired = self.desired + looks
+                    client.retry_soon(within or FIRST_DELAY)
+        probes = self._routes.shared and not wanting and self.desired < self._limit
+        desired = self.desired + probes
         self._remove_surplus(current, desired)
         # The cause of one agent's lost session may have affected those of all agents.
         self._add_missing(current, desired, within or (FIRST_DELAY if lost else 0.0))
-        if any(client.connected or self._leads_to_held(client) for client in current):
-            self._drain_elsewhere(current)
+        if any(client.connected or self._reaches_connected_server(client) for client in current):
+            self._drain_unused_locations(current)
 
     def _current(self) -> list[ServerClient]:
         """Return the clients that should have a session at an address in use."""
         return [
             client
             for client in self._clients
-            if not client.draining and not self._is_elsewhere(client)
+            if not client.draining and not self._is_at_unused_location(client)
         ]
 
     @staticmethod
-    def _held(clients: list[ServerClient]) -> set[bytes]:
+    def _processes_of(clients: list[ServerClient]) -> set[bytes]:
         """Return the server processes with which clients have sessions, connected or not."""
         return {client.process for client in clients if client.process is not None}
 
-    def _is_elsewhere(self, client: ServerClient) -> bool:
+    def _is_at_unused_location(self, client: ServerClient) -> bool:
         """Return whether a client has a session at an address that is no longer used."""
         return client.process is not None and client.location not in self._routes.locations
 
-    def _leads_to_held(self, client: ServerClient) -> bool:
+    def _reaches_connected_server(self, client: ServerClient) -> bool:
         """Return whether an address in use belongs to a server that is connected already."""
         in_use = client.location in self._routes.locations
         return client.standing_by and client.waiting and in_use
@@ -321,12 +321,12 @@ class ServerSet:
         """Add clients: if they share an address, one by one, to reach different servers."""
         at_once = min(desired, len(self._routes.locations))
         while len(current) < desired and (
-            len(current) < at_once or not any(client.on_its_way for client in current)
+            len(current) < at_once or not any(client.is_connecting for client in current)
         ):
             client = self._new_client()
             current.append(client)
             if len(current) > self.desired:
-                client.start_by_looking()
+                client.start_standing_by()
             else:
                 client.start(within)
 
@@ -336,21 +336,21 @@ class ServerSet:
         return client
 
     def _remove(self, client: ServerClient) -> None:
-        self._failed_before += client.failed_attempts
+        self._removed_failures += client.failed_attempts
         self._clients.remove(client)
 
-    def _drain_elsewhere(self, current: list[ServerClient]) -> None:
+    def _drain_unused_locations(self, current: list[ServerClient]) -> None:
         """Drain clients at addresses not in use; others may then connect to their servers."""
-        elsewhere = [
+        unused = [
             client for client in self._clients if client not in current and not client.draining
         ]
-        for client in elsewhere:
+        for client in unused:
             self._log.info(
                 "{server}: no address of a server any more; its session ends with its streams",
                 server=client.server,
             )
             client.drain("the server's address has changed")
-        if elsewhere:
+        if unused:
             for client in current:
                 if client.standing_by:
-                    client.look_soon()
+                    client.retry_soon()

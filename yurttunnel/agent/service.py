@@ -44,43 +44,43 @@ class AgentService(Service):
         self.servers = servers
         self._dialer = dialer
         self.drain_timeout = drain_timeout
-        self._beginning: Deferred[None] | None = None
-        self._has_begun = False
+        self._startup: Deferred[None] | None = None
+        self._is_started = False
         self._draining = False
 
     def stats(self) -> ServerStats:
         """Return the values of the servers' metrics."""
-        return self.servers.stats() if self._has_begun else ServerStats()
+        return self.servers.stats() if self._is_started else ServerStats()
 
-    def not_connected(self) -> str | None:
+    def problem(self) -> str | None:
         """Return why no server can reach the node, for ``/readyz``; one server suffices."""
         if self._draining:
             return "draining"
-        if not self._has_begun:
+        if not self._is_started:
             return self._trust.problem() or "about to connect"
-        problem = self.servers.not_connected()
+        problem = self.servers.problem()
         if problem is not None and not self.servers.has_addresses:
             return self._addresses.problem() or problem
         return problem
 
-    def partly_connected(self) -> str | None:
+    def warning(self) -> str | None:
         """Return which servers are missing, as a warning, also if all are."""
-        return self.not_connected() or self.servers.partly_connected()
+        return self.problem() or self.servers.warning()
 
-    async def claim_anew(self) -> None:
+    async def update_identifiers(self) -> None:
         """Send changed identifiers of the certificate to a server."""
         if not self._draining:
-            self.servers.claim_anew()
+            self.servers.update_identifiers()
 
     def startService(self) -> None:
         """Get a certificate if needed, then connect to the servers."""
         super().startService()
-        self._beginning = Deferred.fromCoroutine(self._begin())
+        self._startup = Deferred.fromCoroutine(self._start_up())
 
-    async def _begin(self) -> None:
+    async def _start_up(self) -> None:
         try:
             await self._trust.ready()
-            self._has_begun = True
+            self._is_started = True
             self._addresses.follow(self.servers.use)
         except CancelledError:
             return
@@ -98,8 +98,8 @@ class AgentService(Service):
     async def _stop(self) -> None:
         super().stopService()
         self._draining = True
-        if self._beginning is not None:
-            self._beginning.cancel()
+        if self._startup is not None:
+            self._startup.cancel()
         ended = [session.ended() for session in self.servers.sessions()]
         self.servers.drain("the agent is about to stop")
         if not await all_fired_within(self._reactor, self.drain_timeout, ended):

@@ -18,13 +18,13 @@ from yurttunnel.ops import flags
 CLOUD_NODES = "openyurt.io/is-edge-worker=false"
 """The label of nodes that run servers, and whose NodePorts agents can reach."""
 
-MOST_LOCATIONS = 64
+MAX_LOCATIONS = 64
 """The maximum number of addresses that are dialed: no cluster needs more."""
 
-MOST_OF_FAMILY = 2
+MAX_PER_FAMILY = 2
 """The number of addresses of a node that are dialed, per IP version: one and a spare one."""
 
-_MOST_REPORTED = 16
+_MAX_REPORTED = 16
 """The maximum number of addresses of one type that are read from a node."""
 
 log = Logger()
@@ -69,7 +69,7 @@ def service_facts(service: Object) -> ServiceFacts:
     """Parse a Service (Kubernetes type ``core/v1 Service``)."""
     metadata, spec = mapping(service.get("metadata")), mapping(service.get("spec"))
     balancer = mapping(mapping(service.get("status")).get("loadBalancer"))
-    port = _agents_port(spec)
+    port = _agent_port(spec)
     return ServiceFacts(
         name=f"{text(metadata.get('namespace'))}/{text(metadata.get('name'))}",
         type=text(spec.get("type")) or "ClusterIP",
@@ -95,7 +95,7 @@ def slice_facts(endpoint_slice: Object) -> SliceFacts:
             if mapping(endpoint.get("conditions")).get("ready") is not False
             for address in texts(endpoint.get("addresses"))
         ),
-        port=_port(_agents_port(endpoint_slice).get("port")),
+        port=_port(_agent_port(endpoint_slice).get("port")),
     )
 
 
@@ -110,7 +110,7 @@ def node_facts(node: Object) -> NodeFacts:
     ]
     for desired in ("ExternalIP", "InternalIP"):
         chosen = (address for kind, address in addresses if kind == desired and address)
-        kept = tuple(islice(chosen, _MOST_REPORTED))
+        kept = tuple(islice(chosen, _MAX_REPORTED))
         if kept:
             return NodeFacts(kept)
     return NodeFacts(())
@@ -143,7 +143,7 @@ def locations(
         raise NoAddresses(
             f"service {service.name} has no address that can be dialed: the log says why"
         )
-    return tuple(sorted(set(found)))[:MOST_LOCATIONS]
+    return tuple(sorted(set(found)))[:MAX_LOCATIONS]
 
 
 def needs_nodes(service: ServiceFacts) -> bool:
@@ -198,17 +198,17 @@ def _node_ports(service: ServiceFacts, nodes: Collection[NodeFacts]) -> list[Loc
             f" annotation {EXTERNAL_ADDRESS}"
         )
     in_order = sorted(node.addresses for node in nodes)
-    per_node = [_few_of_each_family(_dialable(service, each, port)) for each in in_order]
+    per_node = [_limit_per_family(_dialable(service, each, port)) for each in in_order]
     # Round robin: no node displaces others, however many addresses it reports.
     turns = chain.from_iterable(zip_longest(*per_node))
     found = dict.fromkeys(location for location in turns if location is not None)
-    return list(islice(found, MOST_LOCATIONS))
+    return list(islice(found, MAX_LOCATIONS))
 
 
-def _few_of_each_family(found: Sequence[Location]) -> list[Location]:
+def _limit_per_family(found: Sequence[Location]) -> list[Location]:
     six = [location for location in found if ":" in location[0]]
     four = [location for location in found if ":" not in location[0]]
-    return [*four[:MOST_OF_FAMILY], *six[:MOST_OF_FAMILY]]
+    return [*four[:MAX_PER_FAMILY], *six[:MAX_PER_FAMILY]]
 
 
 def _endpoints(service: ServiceFacts, slices: Collection[SliceFacts]) -> list[Location]:
@@ -247,7 +247,7 @@ def _dialable(service: ServiceFacts, hosts: Sequence[str], port: int) -> list[Lo
     return found
 
 
-def _agents_port(ported: Mapping[str, Any]) -> Mapping[str, Any]:
+def _agent_port(ported: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the port for agents in a Service's ``spec``, or in an EndpointSlice."""
     named = (each for each in objects(ported.get("ports")) if each.get("name") == PORT_NAME)
     return next(named, {})

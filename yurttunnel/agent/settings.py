@@ -13,7 +13,7 @@ from yurttunnel.ops.private_files import read_trusted
 from yurttunnel.pki.identity import Identifiers
 from yurttunnel.pki.token import BadToken, JoinToken
 
-_MOST_OF_TOKEN = 4096
+_MAX_TOKEN_BYTES = 4096
 """Bytes; a token has 120."""
 
 
@@ -39,7 +39,7 @@ class StandaloneSettings:
         if self.join_token_file is None:
             return JoinToken.parse(self.join_token or "")
         try:
-            content = read_trusted(self.join_token_file, _MOST_OF_TOKEN)
+            content = read_trusted(self.join_token_file, _MAX_TOKEN_BYTES)
             return JoinToken.parse(content.decode("ascii", "replace"))
         except (OSError, BadToken) as error:
             reason = error.strerror if isinstance(error, OSError) else error

@@ -68,10 +68,10 @@ def build(
     )
     parts = NotifyingService(reactor, process.readiness)
     admin = process.admin_socket(mode.state_dir)
-    greets = greeting(reactor, process.readiness, settings, terminal())
+    announcement = greeting(reactor, process.readiness, settings, terminal())
     # The port comes first: if it is in use, nothing else has started. It is closed last. The
     # directory, and the socket in it, are released as soon as the shutdown begins.
-    for part in (process.meta, trust, process.lag, process.agent, held, admin, greets):
+    for part in (process.meta, trust, process.lag, process.agent, held, admin, announcement):
         if part is not None:
             part.setServiceParent(parts)
     return parts

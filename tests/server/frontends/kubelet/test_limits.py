@@ -173,8 +173,8 @@ VALUES = {
 DIALS = DialLimits()
 
 CONNECT_VALUES = {
-    "dials of an agent to one": [DIALS.most_at_once],
-    "dials of an agent that": [DIALS.most_pending],
+    "dials of an agent to one": [DIALS.max_concurrent],
+    "dials of an agent that": [DIALS.max_pending],
     "different names": [MAX_LOOKUPS],
     "TLS handshakes at once": [MAX_HANDSHAKES],
     "connections without": [MAX_UNREAD_HEADS],

@@ -1,4 +1,4 @@
-"""The agent's own ends of the connections that it dials for the tunnel's callers."""
+"""The agent's own sockets of the connections that it dials for the tunnel's callers."""
 
 from __future__ import annotations
 
@@ -12,57 +12,57 @@ from twisted.internet.interfaces import IAddress, IReactorTime
 
 from yurttunnel.http.authority import CACHED, canonical_address
 
-KEPT_SECONDS = 30.0
-"""How long a closed end is remembered: this process may not have read its last data yet."""
+CLOSED_SECONDS = 30.0
+"""How long a closed socket is remembered: this process may not have read its last data yet."""
 
-_End = tuple[str, int, int]
-"""Host and port of an end, and the port of its peer: the kernel may use one local port for several
-concurrent connections to different destinations."""
+_SocketKey = tuple[str, int, int]
+"""Host and port of a socket, and the port of its peer: the kernel may use one local port for
+several concurrent connections to different destinations."""
 
 
-class DialedEnds:
+class DialedSockets:
     """Knows which clients of this process's own listeners come through the tunnel.
 
     Such a client has a loopback address, like a program on this machine. But its address and port
-    are those of an end that the dialer has connected to the listener's port.
+    are those of a socket that the dialer has connected to the listener's port.
     """
 
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
-        self._open: Counter[_End] = Counter()
-        self._closed: OrderedDict[_End, float] = OrderedDict()
+        self._open: Counter[_SocketKey] = Counter()
+        self._closed: OrderedDict[_SocketKey, float] = OrderedDict()
 
-    def has(self, client: IAddress, listener: IAddress) -> bool:
-        """Return whether ``client``, the peer of a connection to ``listener``, is such an end."""
-        end = _end(client, listener)
-        closed_at = self._closed.get(end) if end is not None else None
-        return end in self._open or (closed_at is not None and not self._is_over(closed_at))
+    def contains(self, client: IAddress, listener: IAddress) -> bool:
+        """Return whether ``client``, the peer of a connection to ``listener``, is such a socket."""
+        key = _key(client, listener)
+        closed_at = self._closed.get(key) if key is not None else None
+        return key in self._open or (closed_at is not None and not self._is_expired(closed_at))
 
     def opened(self, local: IAddress, remote: IAddress) -> None:
         """Record that ``local`` has connected to ``remote``."""
-        end = _end(local, remote)
-        if end is not None:
-            self._open[end] += 1
+        key = _key(local, remote)
+        if key is not None:
+            self._open[key] += 1
 
     def closed(self, local: IAddress, remote: IAddress) -> None:
         """Record that the connection from ``local`` to ``remote`` has ended."""
-        end = _end(local, remote)
-        if end is None:
+        key = _key(local, remote)
+        if key is None:
             return
         # Others may be open: one port may be connected to 127.0.0.1 and 127.0.0.2 at the same time.
-        self._open[end] -= 1
-        if self._open[end] <= 0:
-            del self._open[end]
-        self._closed[end] = self._clock.seconds()
-        self._closed.move_to_end(end)
-        while self._is_over(next(iter(self._closed.values()))):
+        self._open[key] -= 1
+        if self._open[key] <= 0:
+            del self._open[key]
+        self._closed[key] = self._clock.seconds()
+        self._closed.move_to_end(key)
+        while self._is_expired(next(iter(self._closed.values()))):
             self._closed.popitem(last=False)
 
-    def _is_over(self, closed_at: float) -> bool:
-        return self._clock.seconds() - closed_at >= KEPT_SECONDS
+    def _is_expired(self, closed_at: float) -> bool:
+        return self._clock.seconds() - closed_at >= CLOSED_SECONDS
 
 
-def _end(address: IAddress, other: IAddress) -> _End | None:
+def _key(address: IAddress, other: IAddress) -> _SocketKey | None:
     """Return the key of a TCP address; a wildcard listener sees IPv4-mapped ones.
 
     Of the other address only the port counts: 0.0.0.0 and 127.0.0.1 lead to the same listener.

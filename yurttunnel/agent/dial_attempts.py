@@ -16,7 +16,7 @@ from yurttunnel.http.authority import Address
 from yurttunnel.tunnel.sockets import EXHAUSTED
 from yurttunnel.wire.codes import Code
 
-_MOST_TELLING_FIRST = (Code.OVERLOADED, Code.REFUSED, Code.UNREACHABLE, Code.TIMEOUT)
+_BY_SPECIFICITY = (Code.OVERLOADED, Code.REFUSED, Code.UNREACHABLE, Code.TIMEOUT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class AttemptFailure:
 
     def rank(self) -> int:
         """Rank by how much the code tells: a response from the host ranks above silence."""
-        return _MOST_TELLING_FIRST.index(self.code)
+        return _BY_SPECIFICITY.index(self.code)
 
 
 def interleave_families(addresses: Sequence[Address]) -> list[Address]:
@@ -44,13 +44,13 @@ def interleave_families(addresses: Sequence[Address]) -> list[Address]:
     ]
 
 
-def explain(reason: BaseException, address: Address) -> AttemptFailure:
+def describe_failure(reason: BaseException, address: Address) -> AttemptFailure:
     """Return the code and the text for why connecting to ``address`` failed."""
-    code, text = _explain(reason, address)
+    code, text = _classify(reason, address)
     return AttemptFailure(address, code, text)
 
 
-def _explain(reason: BaseException, address: Address) -> tuple[Code, str]:
+def _classify(reason: BaseException, address: Address) -> tuple[Code, str]:
     """Return the code and the text for an error of the reactor or the kernel."""
     if isinstance(reason, error.ConnectionRefusedError):
         return Code.REFUSED, "connection refused"
