@@ -47,7 +47,7 @@ class Replica:
 
     def sessions(self):
         """Return the sessions that accept streams."""
-        return [session for session in self.listener.sessions() if not session.going_away]
+        return [session for session in self.listener.sessions() if not session.draining]
 
     def stream(self):
         """Open a stream; return the protocols of its near and far end."""

@@ -228,7 +228,7 @@ class BalancerTests(ReplicaTests):
         ends = [replica.stream() for replica in self.replicas]
         self.servers.update_identifiers()
         self.pass_time(3)
-        self.assertEqual(0, sum(session.going_away for session in self.servers.sessions()))
+        self.assertEqual(0, sum(session.draining for session in self.servers.sessions()))
         self.identifiers = "host=edge-1&ipv4=192.0.2.7"
         for told in range(1, 4):
             self.servers.update_identifiers()
@@ -465,7 +465,7 @@ class TogetherTests(ReplicaTests):
         first.listener.replicas_changed()
         self.settle()
         (session,) = self.servers.sessions()
-        session.on_servers_told.append(told.append)
+        session.on_servers.append(told.append)
         for self.told in (1, 1, 2, 2, 2, None, 2):
             first.listener.replicas_changed()
             self.settle()

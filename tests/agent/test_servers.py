@@ -209,7 +209,7 @@ class SeparateTests(ReplicaTests):
         addresses = {
             session.description.address
             for session in self.servers.sessions()
-            if session.connected and not session.going_away
+            if session.connected and not session.draining
         }
         self.assertTrue({"c:10262", "d:10262"} <= addresses, addresses)
         near.transport.write(b"still here")

@@ -322,7 +322,7 @@ class RevocationTests(ListenerTests):
         """A revoked node's sessions end with REVOKED, including draining and disconnected ones."""
         agent = self.connected()
         user = self.stream(agent)
-        agent.session.go_away("about to stop")
+        agent.session.drain("about to stop")
         self.network.settle()
         waiting = self.connected(process=b"b" * 16)
         self.network.links[-1].cut()

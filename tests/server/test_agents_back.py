@@ -343,7 +343,7 @@ class SeveralServersTests(ListenerTests):
         """A session that its agent is about to end does not prevent a new one."""
         first = self.connected()
         self.stream(first)
-        first.session.go_away("the agent is about to stop")
+        first.session.drain("the agent is about to stop")
         self.network.settle()
         second = self.agent()
         self.holding(second, first.answer.process)

@@ -32,7 +32,7 @@ class ReplacementTests(ListenerTests):
         user.transport.write(b"still here")
         self.network.settle()
         self.assertEqual((b"still here", []), (bytes(first.far.received), first.ends))
-        self.assertTrue(first.session.going_away)
+        self.assertTrue(first.session.draining)
         user.transport.abortConnection()
         self.network.pass_time(1)
         self.assertEqual([Code.GOING_AWAY], [code for code, _ in first.ends])
@@ -107,7 +107,7 @@ class ReplacementTests(ListenerTests):
         """A draining agent finishes its streams beside its successor."""
         first = self.connected()
         user = self.stream(first)
-        first.session.go_away("the agent is about to stop")
+        first.session.drain("the agent is about to stop")
         self.network.settle()
         second = self.connected(process=b"b" * 16)
         self.network.pass_time(2)
@@ -126,7 +126,7 @@ class ReplacementTests(ListenerTests):
         """New streams go to a draining agent until its successor has connected."""
         first = self.connected()
         user = self.stream(first)
-        first.session.go_away("the agent is about to stop")
+        first.session.drain("the agent is about to stop")
         self.network.pass_time(10)
         self.stream(first).transport.abortConnection()
         self.network.pass_time(1)
@@ -145,7 +145,7 @@ class ReplacementTests(ListenerTests):
             users = [self.stream(agent) for _ in range(streams)]
             # Everything of the last stream has arrived before.
             self.network.pass_time(1)
-            agent.session.go_away("the agent is about to stop")
+            agent.session.drain("the agent is about to stop")
             self.network.settle()
             self.network.cut()
             self.assertEqual(streams, len(self.listener.sessions()))
@@ -157,7 +157,7 @@ class ReplacementTests(ListenerTests):
         """A session also waits if data of its last stream may not have arrived."""
         agent = self.connected()
         user = self.stream(agent)
-        agent.session.go_away("the agent is about to stop")
+        agent.session.drain("the agent is about to stop")
         agent.far.transport.loseWriteConnection()
         self.network.pass_time(1)
         self.network.links[-1].lost = True
@@ -179,7 +179,7 @@ class ReplacementTests(ListenerTests):
         for number in range(MAX_SESSIONS_OF_NODE + 3):
             agents.append(self.connected(process=bytes([number]) * 16))
             agents[-1].user = self.stream(agents[-1])
-            agents[-1].session.go_away("the agent is about to stop")
+            agents[-1].session.drain("the agent is about to stop")
             self.network.settle()
         self.assertEqual(MAX_SESSIONS_OF_NODE, len(self.listener.sessions()))
         reasons = [[reason.value.code for reason in agent.user.reasons] for agent in agents]
@@ -201,7 +201,7 @@ class ReplacementTests(ListenerTests):
         self.listener.on_sessions_drain.append(drained.extend)
         agent = self.connected()
         self.assertEqual([], drained)
-        agent.session.go_away("the agent is about to stop")
+        agent.session.drain("the agent is about to stop")
         self.network.settle()
         (session,) = drained
         self.assertEqual("edge-1", session.node)
@@ -228,13 +228,13 @@ class SuccessionTests(ListenerTests):
         self.first = self.connected()
         self.link = self.network.links[-1]
         self.user = self.stream(self.first)
-        self.first.session.go_away("the agent is about to stop")
+        self.first.session.drain("the agent is about to stop")
         self.network.settle()
 
     def test_a_predecessor_serves_when_its_successor_has_left(self):
         """A draining agent is used again when its successor ends first."""
         second = self.connected(process=b"b" * 16)
-        second.session.go_away("this agent is about to stop, too")
+        second.session.drain("this agent is about to stop, too")
         self.network.pass_time(1)
         self.assertEqual([Code.GOING_AWAY], [code for code, _ in second.ends])
         self.stream(self.first).transport.abortConnection()

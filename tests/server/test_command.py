@@ -73,7 +73,7 @@ class StubbornSession:
         """Never fire."""
         return Deferred()
 
-    def go_away(self, text):
+    def drain(self, text):
         """Record it."""
 
     def close(self, code, text):

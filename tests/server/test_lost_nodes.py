@@ -228,7 +228,7 @@ class ReasonTests(ListenerTests):
     def test_an_agent_that_stops(self) -> None:
         """A drained session was ended gracefully by its agent."""
         agent = self.connected()
-        agent.session.go_away("the agent is about to stop")
+        agent.session.drain("the agent is about to stop")
         self.clock.pump([0.25] * 8)
         self.network.settle()
         self.clock.pump([0.25] * 8)

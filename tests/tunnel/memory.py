@@ -213,13 +213,13 @@ class SessionPair:
         self.server.carry(self.server_carrier, at_agent)
         self.agent.carry(self.agent_carrier, at_server)
 
-    def cut(self, told: bool = True) -> None:
+    def cut(self, by_peer: bool = True) -> None:
         """Lose the connection with all data in flight."""
         for carrier in (self.server_carrier, self.agent_carrier):
             session, carrier.session = carrier.session, None
             carrier.sent.clear()
             if session is not None:
-                session.connection_lost(told)
+                session.connection_lost(by_peer)
 
     def move(self) -> bool:
         """Move a piece in each direction; return whether there was anything to move."""

@@ -244,7 +244,7 @@ class ConnectionTests:
         link = self.connect()
         self.assertTrue(self.listener.session.connected)
         self.assertTrue(self.client.session.connected)
-        self.assertTrue(self.listener.ready[0].greeted)
+        self.assertTrue(self.listener.ready[0].session_started)
         near, far = self.join(link)
         near[0].write(b"question")
         far[0].write(b"answer")
@@ -423,7 +423,7 @@ class ConnectionTests:
             [(connection, error)] = owner.ended
             self.assertEqual(Code.REVOKED, error.code)
             self.assertIn("node edge-1 has been revoked", str(error))
-            self.assertFalse(connection.greeted)
+            self.assertFalse(connection.session_started)
 
     def test_frames_behind_hello(self):
         """Frames that arrive in one piece with the HELLO are passed to the session."""
@@ -526,7 +526,7 @@ class ConnectionTests:
         """A session that is resumed while its old connection seems alive drops that one."""
         old = self.connect()
         near, _ = self.join(old)
-        self.client.session.connection_lost(told=False)
+        self.client.session.connection_lost(by_peer=False)
         self.connect()
         self.assertTrue(old.server_io.disconnecting)
         self.assertTrue(self.listener.session.connected)

@@ -68,7 +68,7 @@ class CloseTests(SessionTestCase):
     def test_connection_lost_after_close(self):
         """The loss of a closed session's connection changes nothing."""
         self.pair.server.close(Code.DONE, "over")
-        self.pair.server.connection_lost(told=True)
+        self.pair.server.connection_lost(by_peer=True)
         self.assertEqual(0, self.pair.server_context.counters.connections_lost)
 
     def test_violation(self):

@@ -18,7 +18,7 @@ class ResumptionTests(SessionTestCase):
     def test_return_grace(self):
         """If the peer's side closed the connection, the server keeps the session only briefly."""
         self.join()
-        self.pair.cut(told=True)
+        self.pair.cut(by_peer=True)
         self.pair.clock.advance(0.4)
         self.assertFalse(self.pair.server.closed)
         self.pair.clock.advance(0.2)
@@ -35,7 +35,7 @@ class ResumptionTests(SessionTestCase):
             self.pair.server_carrier.take(1 << 20)
             self.pair.move()
         # The peer resets the abandoned connection, which is noticed.
-        self.pair.server.connection_lost(told=True)
+        self.pair.server.connection_lost(by_peer=True)
         self.pair.clock.pump([1] * 29)
         self.assertFalse(self.pair.server.closed)
         self.pair.connect()
@@ -60,7 +60,7 @@ class ResumptionTests(SessionTestCase):
         short, long = Limits(resume_window=2_000), Limits(resume_window=9_000)
         for server, agent in ((short, long), (long, short)):
             pair = SessionPair(limits=server, agent_limits=agent)
-            pair.cut(told=False)
+            pair.cut(by_peer=False)
             for passes, left in ((0, 2.0), (1.5, 0.5)):
                 pair.clock.advance(passes)
                 self.assertAlmostEqual(left, pair.server.snapshot().waits_for)
@@ -85,7 +85,7 @@ class ResumptionTests(SessionTestCase):
         self.join()
         self.near.write(b"lost with the old one")
         old = self.pair.server_carrier
-        self.pair.agent.connection_lost(told=False)
+        self.pair.agent.connection_lost(by_peer=False)
         self.pair.connect()
         self.assertTrue(old.abandoned)
         self.pair.pump()

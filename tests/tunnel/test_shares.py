@@ -304,7 +304,7 @@ class SessionTests(SynchronousTestCase):
         """A cancelled dial counts without a connection until that is back, or the session ends."""
         for ends in (False, True):
             self.setUp()
-            self.pair.cut(told=False)
+            self.pair.cut(by_peer=False)
             opened = self.open(holder("a"))
             opened.addErrback(lambda _: None)
             opened.cancel()
@@ -423,7 +423,7 @@ class ProcessTests(SynchronousTestCase):
     def test_what_is_given_up_in_one_session_is_not_missing_in_the_other(self) -> None:
         """Cancelled dials to lost nodes do not reduce the shares of others."""
         lost = self.pairs[0]
-        lost.cut(told=False)
+        lost.cut(by_peer=False)
         for _ in range(5):
             for dial in self.fill(0):
                 dial.cancel()

@@ -217,11 +217,11 @@ class EndTests(SessionTestCase):
         self.near.write(b"last words")
         self.pair.clock.advance(0)
         self.near.loseConnection()
-        self.pair.cut(told=False)
+        self.pair.cut(by_peer=False)
         self.pair.clock.advance(LINGER / 2)
         self.pair.connect()
         # It is lost again before anything is received, and when the reset would be due.
-        self.pair.cut(told=False)
+        self.pair.cut(by_peer=False)
         self.pair.clock.advance(LINGER / 2)
         self.pair.connect()
         self.pair.pump()

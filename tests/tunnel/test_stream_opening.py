@@ -88,7 +88,7 @@ class OpeningTests(SessionTestCase):
 
     def test_no_new_streams(self):
         """A session after GOAWAY opens no stream; the message names the node."""
-        self.pair.agent.go_away("the agent stops")
+        self.pair.agent.drain("the agent stops")
         self.pair.pass_time(1)
         self.assertTrue(self.pair.server.closed)
         error = self.failureResultOf(self.pair.dial(), StreamFailed).value

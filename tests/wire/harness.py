@@ -122,12 +122,12 @@ class SessionLog:
         """Record the time of the next tick."""
         self.timer = when
 
-    def peer_going_away(self, code: Code, text: str) -> None:
+    def goaway_received(self, code: Code, text: str) -> None:
         """Record GOAWAY."""
         self.calls.append(("going away", code, text))
         self._react("going away")
 
-    def servers_told(self, servers: int) -> None:
+    def servers_received(self, servers: int) -> None:
         """Record SERVERS."""
         self.calls.append(("servers", servers))
 

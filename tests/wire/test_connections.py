@@ -29,13 +29,13 @@ class ServersTests(SynchronousTestCase):
     def test_told_to_agents(self) -> None:
         """The owner is notified of the newest number that a connection could transfer."""
         pair = Pair()
-        pair.server.session.tell_servers(1)
-        pair.server.session.tell_servers(3)
+        pair.server.session.send_servers(1)
+        pair.server.session.send_servers(3)
         self.assertTrue(pair.server.session.may_send)
         pair.settle()
         self.assertEqual([("servers", 3)], pair.agent.log.calls)
         pair.lose()
-        pair.server.session.tell_servers(2)
+        pair.server.session.send_servers(2)
         pair.connect()
         pair.settle()
         self.assertEqual([("servers", 3)], pair.agent.log.calls)

@@ -190,15 +190,15 @@ class LivenessTests(SynchronousTestCase):
         end.advance(0.25)
         end.feed(frames.offset_frame(PONG, 0, 1))
         end.advance(9.203125)
-        self.assertTrue(end.session.in_order(end.now))
+        self.assertTrue(end.session.is_healthy(end.now))
         end.advance(1.5 + 0.24)
         # Received data does not count as an answer.
         end.feed(frames.offset_frame(PING, 0, 7))
-        self.assertTrue(end.session.in_order(end.now))
+        self.assertTrue(end.session.is_healthy(end.now))
         end.advance(0.01)
-        self.assertFalse(end.session.in_order(end.now))
+        self.assertFalse(end.session.is_healthy(end.now))
         end.feed(frames.offset_frame(PONG, 0, 2))
-        self.assertTrue(end.session.in_order(end.now))
+        self.assertTrue(end.session.is_healthy(end.now))
 
     @conformance("C-134")
     def test_late_pong_is_an_answer(self) -> None:
@@ -207,11 +207,11 @@ class LivenessTests(SynchronousTestCase):
         end.open(answered=True)
         for _ in range(2):
             end.advance(2.5)
-        self.assertFalse(end.session.in_order(end.now))
+        self.assertFalse(end.session.is_healthy(end.now))
         end.feed(frames.offset_frame(PONG, 0, 0), frames.offset_frame(PONG, 0, 99))
-        self.assertFalse(end.session.in_order(end.now))
+        self.assertFalse(end.session.is_healthy(end.now))
         end.feed(frames.offset_frame(PONG, 0, 1))
-        self.assertTrue(end.session.in_order(end.now))
+        self.assertTrue(end.session.is_healthy(end.now))
 
     @conformance("C-134")
     def test_acknowledgements_are_answers(self) -> None:
@@ -219,11 +219,11 @@ class LivenessTests(SynchronousTestCase):
         end = End()
         end.open(answered=True)
         end.advance(5.0)
-        self.assertFalse(end.session.in_order(end.now))
+        self.assertFalse(end.session.is_healthy(end.now))
         end.feed(frames.offset_frame(frames.ACK, 0, 0))
-        self.assertFalse(end.session.in_order(end.now), "nothing new")
+        self.assertFalse(end.session.is_healthy(end.now), "nothing new")
         end.feed(frames.offset_frame(frames.ACK, 0, 9))
-        self.assertTrue(end.session.in_order(end.now))
+        self.assertTrue(end.session.is_healthy(end.now))
 
     @conformance("C-134")
     def test_a_new_connection_is_in_order(self) -> None:
@@ -232,7 +232,7 @@ class LivenessTests(SynchronousTestCase):
         end.advance(5.0)
         end.session.detach(end.now, 30.0)
         end.session.attach(0, end.now)
-        self.assertTrue(end.session.in_order(end.now))
+        self.assertTrue(end.session.is_healthy(end.now))
 
     @conformance("C-134")
     def test_deaf_peer_gives_up(self) -> None:
@@ -248,7 +248,7 @@ class LivenessTests(SynchronousTestCase):
                 self.assertEqual([], pair.server.log.calls)
                 self.pass_time(pair, 0.05, deaf=Side.AGENT)
             self.assertEqual(["silent"], pair.agent.log.calls)
-            self.assertFalse(pair.server.session.in_order(pair.server.now))
+            self.assertFalse(pair.server.session.is_healthy(pair.server.now))
 
     @conformance("C-134")
     def test_deaf_idle_agent_gives_up(self) -> None:
@@ -258,7 +258,7 @@ class LivenessTests(SynchronousTestCase):
         while not pair.agent.log.calls:
             self.assertEqual([], pair.server.log.calls)
             self.pass_time(pair, 0.05, deaf=Side.AGENT)
-        self.assertFalse(pair.server.session.in_order(pair.server.now))
+        self.assertFalse(pair.server.session.is_healthy(pair.server.now))
 
     @conformance("C-114", "C-134")
     def test_deaf_idle_server_gives_up(self) -> None:
@@ -270,7 +270,7 @@ class LivenessTests(SynchronousTestCase):
             self.assertLess(pair.server.now - deaf_since, 25.0)
             self.pass_time(pair, 0.05, deaf=Side.SERVER)
         self.assertEqual([], pair.agent.log.calls)
-        self.assertTrue(pair.agent.session.in_order(pair.agent.now))
+        self.assertTrue(pair.agent.session.is_healthy(pair.agent.now))
 
     def pass_time(self, pair: Pair, seconds: float, deaf: Side | None = None) -> None:
         """Let time pass in steps, and transfer data except to the side that is ``deaf``."""

@@ -14,7 +14,7 @@ from yurttunnel.wire import frames
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.credit import (
     GROWTH,
-    LEAST_ROUND_TRIP,
+    MIN_ROUND_TRIP,
     LONG_GROWTH,
     MAX_STREAM_WINDOW,
     MemoryBudget,
@@ -102,7 +102,7 @@ class TuneTests(SynchronousTestCase):
         """A window grows if half is consumed in less than two round trips, more on a long path."""
         self.assertEqual(self.INITIAL, self.tune(0.2))
         self.assertEqual(LONG_GROWTH * self.INITIAL, self.tune(0.199))
-        self.assertEqual(GROWTH * LONG_GROWTH * self.INITIAL, self.tune(0.0, LEAST_ROUND_TRIP))
+        self.assertEqual(GROWTH * LONG_GROWTH * self.INITIAL, self.tune(0.0, MIN_ROUND_TRIP))
 
     def test_unknown_round_trip(self) -> None:
         """A window does not change before the round trip is known."""
@@ -137,8 +137,8 @@ class TuneTests(SynchronousTestCase):
 
     def test_short_path(self) -> None:
         """On the shortest path a round trip counts as five milliseconds."""
-        self.assertEqual(self.INITIAL, self.tune(2 * LEAST_ROUND_TRIP, 0.0))
-        self.assertLess(self.INITIAL, self.tune(2 * LEAST_ROUND_TRIP - 0.001, 0.0))
+        self.assertEqual(self.INITIAL, self.tune(2 * MIN_ROUND_TRIP, 0.0))
+        self.assertLess(self.INITIAL, self.tune(2 * MIN_ROUND_TRIP - 0.001, 0.0))
 
     def test_long_path(self) -> None:
         """A window that lasts long only because the path is long does not shrink."""

@@ -115,7 +115,7 @@ class GoingAwayTests(SynchronousTestCase):
         end = End()
         end.session.close(Code.DONE, "")
         end.session.go_away(Code.GOING_AWAY, "")
-        self.assertFalse(end.session.going_away)
+        self.assertFalse(end.session.draining)
 
     @conformance("C-033")
     def test_goaway_of_a_stream(self) -> None:

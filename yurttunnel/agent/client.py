@@ -135,14 +135,14 @@ class ServerClient(Factory):
     def drain(self, text: str, may_end: Callable[[], bool] = lambda: True) -> None:
         """Let the session end with its last stream, and reconnect only for its streams.
 
-        ``may_end`` is that of :meth:`TunnelSession.go_away`.
+        ``may_end`` is that of :meth:`TunnelSession.drain`.
         """
         self._draining = True
         session = self._session
         if session is None:
             self._stop_reconnecting()
         elif session.connected or session.wire.unfinished:
-            session.go_away(text, may_end)
+            session.drain(text, may_end)
         else:
             session.close(Code.GOING_AWAY, text)
 
@@ -154,7 +154,7 @@ class ServerClient(Factory):
         """
         session = self._session
         if session is not None and session.connected and not self._draining:
-            session.go_away(text, least=SUCCESSION)
+            session.drain(text, least=SUCCESSION)
             self._start_draining()
 
     def close(self, code: Code, text: str) -> None:
@@ -328,7 +328,7 @@ class ServerClient(Factory):
         self._close_if_drained()
         if not current:
             return
-        if connection.greeted:
+        if connection.session_started:
             self.last_error = reason.getErrorMessage()
             self.failed_server = self.server
             if not self._draining or self._session is not None:
@@ -382,7 +382,7 @@ class ServerClient(Factory):
             self._retry_call = None
         if self._attempt is not None:
             self._attempt.cancel()
-        if self._connection is not None and not self._connection.greeted:
+        if self._connection is not None and not self._connection.session_started:
             self._connection.abandon()
 
     def _close_if_drained(self) -> None:
@@ -399,8 +399,8 @@ class ServerClient(Factory):
         )
         session = TunnelSession(self._context, Side.AGENT, self._sent_hello, hello, description)
         session.on_closed.append(self._session_closed)
-        session.on_going_away.append(self._server_going_away)
-        session.on_servers_told.append(self._servers_changed)
+        session.on_draining.append(self._server_going_away)
+        session.on_servers.append(self._servers_changed)
         self._session = session
         self._session_started_at = self._context.clock.seconds()
         self._routes.session_started(self)

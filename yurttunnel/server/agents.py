@@ -151,7 +151,7 @@ class AgentListener(Factory):
         self._draining = True
         self._close_disconnected()
         for session in self.sessions():
-            session.go_away(text)
+            session.drain(text)
 
     def close_sessions(self, code: Code, text: str) -> None:
         """Close all sessions now."""
@@ -180,7 +180,7 @@ class AgentListener(Factory):
             return
         self._told = replicas
         for session in self.sessions():
-            session.tell_servers(replicas)
+            session.send_servers(replicas)
 
     def revoke(self, node: str) -> None:
         """Close the sessions of a node that was revoked, or deleted from the cluster."""
@@ -223,7 +223,7 @@ class AgentListener(Factory):
         self._unfinished.end(connection)
         if connection.handed_over:
             self._handed_over.discard(connection)
-        elif not (connection.greeted or _is_connected_already(reason)):
+        elif not (connection.session_started or _is_connected_already(reason)):
             self.refusals[_reason(reason)] += 1
             text = "a connection from {address} has not become a session"
             self._refused_peers.warn(text, reason, address=authority_behind(connection.transport))
@@ -265,7 +265,7 @@ class AgentListener(Factory):
         if held and any(
             isinstance(session, NodeSession)
             and _belongs_to(session, identity, hello)
-            and not session.going_away
+            and not session.tunnel.draining
             for session in self._registry.direct_sessions(identity.node)
         ):
             raise Violation(
@@ -320,7 +320,7 @@ class AgentListener(Factory):
         )
         session = NodeSession(identity, identifiers, tunnel, self._registry)
         tunnel.on_closed.append(lambda code, text: self._ended(session, code, text))
-        tunnel.on_going_away.append(lambda: self._drains(session))
+        tunnel.on_draining.append(lambda: self._drains(session))
         self._sessions[own.session] = session
         connection.send_hello(own)
         # Connected before it is registered, so that siblings get one report, with a usable session.
@@ -353,7 +353,7 @@ class AgentListener(Factory):
 
         The new session is from the agent's ``process``, which also keeps the sessions ``kept``.
         """
-        if replaced.going_away:
+        if replaced.tunnel.draining:
             replaced.end_if_succeeded()
             return
         tunnel = replaced.tunnel
@@ -362,7 +362,7 @@ class AgentListener(Factory):
             # Its GOAWAY travels on the other connection and may be late, or be lost with that, or
             # its clients have dialed this server at the same moment. An agent that has lost its
             # state is another process.
-            tunnel.go_away("the agent has begun a new session")
+            tunnel.drain("the agent has begun a new session")
             self.sessions_drain(frozenset({replaced}))
         elif is_same:
             tunnel.close(Code.REPLACED, "the agent has begun a new session")
@@ -429,7 +429,7 @@ def _belongs_to(session: NodeSession, identity: NodeIdentity, hello: Hello) -> b
 
 def _close_if_abandoned(tunnel: TunnelSession) -> None:
     """Close an ending session that has lost its connection: agents return for streams only."""
-    if tunnel.going_away and not tunnel.wire.unfinished:
+    if tunnel.draining and not tunnel.wire.unfinished:
         tunnel.close(Code.SESSION_LOST, "the connection was lost while the session ended")
 
 

@@ -83,14 +83,9 @@ class NodeSession:
     @property
     def draining(self) -> bool:
         """Whether one of the ends wants new streams to take another route, if there is one."""
-        if self.tunnel.going_away:
+        if self.tunnel.draining:
             return True
         return self._presence >= _Presence.LATE and self._has_connected_fellow()
-
-    @property
-    def going_away(self) -> bool:
-        """Whether one of the ends is about to end it."""
-        return self.tunnel.going_away
 
     @property
     def process(self) -> bytes:
@@ -150,7 +145,7 @@ class NodeSession:
 
         The old process was killed, or its machine restarted, and its streams wait in vain.
         """
-        if not self.going_away or self._presence is not _Presence.MISSING:
+        if not self.tunnel.draining or self._presence is not _Presence.MISSING:
             return
         fellows = self._registry.direct_sessions(self.node)
         newer = fellows[fellows.index(self) + 1 :]

@@ -81,12 +81,12 @@ class SessionConnection(Protocol):
         self._session: TunnelSession | None = None
         self._deadline: IDelayedCall | None = None
         self._error: Failure | None = None
-        self._greeted = False
+        self._session_started = False
 
     @property
-    def greeted(self) -> bool:
+    def session_started(self) -> bool:
         """Whether the peer's HELLO was received and a session started."""
-        return self._greeted
+        return self._session_started
 
     @property
     def handed_over(self) -> bool:
@@ -144,7 +144,7 @@ class SessionConnection(Protocol):
         if self._other is not None:
             self._other.connectionLost(reason)
         if session is not None:
-            session.connection_lost(told=True)
+            session.connection_lost(by_peer=True)
         self._owner.connection_ended(self, self._error or reason)
 
     # -- for the owner -------------------------------------------------------------------------
@@ -156,7 +156,7 @@ class SessionConnection(Protocol):
     def start(self, session: TunnelSession, hello: Hello) -> None:
         """Start to carry ``session``, whose peer has sent ``hello``."""
         self._cancel_deadline()
-        self._greeted = True
+        self._session_started = True
         self._session = session
         # Looked up once: each read is one call into the session, and each write one into TLS.
         self.dataReceived = session.data_received  # type: ignore[method-assign] # see above

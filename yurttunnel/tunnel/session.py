@@ -139,10 +139,10 @@ class TunnelSession:
         self.description = description
         self.since = datetime.datetime.now(datetime.UTC)
         self.resumptions = 0
-        self.going_away = False
+        self.draining = False
         self.on_closed: list[Callable[[Code, str], object]] = []
-        self.on_going_away: list[Callable[[], object]] = []
-        self.on_servers_told: list[Callable[[int], object]] = []
+        self.on_draining: list[Callable[[], object]] = []
+        self.on_servers: list[Callable[[int], object]] = []
         self._acceptor = context.acceptor
         self._counters = context.counters
         self._return_grace = return_grace
@@ -245,7 +245,7 @@ class TunnelSession:
         self.shares.take(holder)
         opened = stream.opening(wire)
         self.request_flush()
-        if self.wire.numbers_left < FEW_NUMBERS and self.connected and not self.going_away:
+        if self.wire.numbers_left < FEW_NUMBERS and self.connected and not self.draining:
             # Later, because its callbacks may close streams, and the caller does not have this
             # stream yet.
             self.call_soon(self._numbers_run_out)
@@ -334,8 +334,8 @@ class TunnelSession:
                 if not self._joining:
                     self.flush()
 
-    def connection_lost(self, told: bool) -> None:
-        """Handle the loss of the connection; ``told`` if the peer's side closed or reset it."""
+    def connection_lost(self, by_peer: bool) -> None:
+        """Handle the loss of the connection; ``by_peer`` if the peer's side closed or reset it."""
         self._carrier = None
         if self.closed:
             return
@@ -343,7 +343,7 @@ class TunnelSession:
         now = self.clock.seconds()
         keep = self._resume_window
         # A live peer also resets a connection that it abandons, but such a one was not healthy.
-        if told and self.wire.in_order(now):
+        if by_peer and self.wire.is_healthy(now):
             keep = min(keep, self._return_grace + 4 * (self.wire.round_trip or 0.0))
         self.wire.detach(now, keep)
 
@@ -351,7 +351,7 @@ class TunnelSession:
         """End the session and all its streams with a reason."""
         self.wire.close(code, text)
 
-    def go_away(
+    def drain(
         self, text: str, may_end: Callable[[], bool] = lambda: True, least: float = GOAWAY_STEP
     ) -> None:
         """Drain the session: send GOAWAY, serve until no stream is open, then end the session.
@@ -364,20 +364,20 @@ class TunnelSession:
             return
         self._may_end = may_end
         delay = max(least, 2 * (self.wire.round_trip or 0.0))
-        if self.wire.going_away:
+        if self.wire.draining:
             waited = self._goaway_call
             if waited is not None and waited.getTime() > self.clock.seconds() + delay:
                 waited.reset(delay)
             return
-        self.going_away = True
+        self.draining = True
         self._goaway_text = text
         self._goaway_call = self.clock.callLater(delay, self._asked)
         self.wire.go_away(Code.GOING_AWAY, text)
         self.request_flush()
 
-    def tell_servers(self, servers: int) -> None:
+    def send_servers(self, servers: int) -> None:
         """Send the current number of servers to the agent, if there is a connection."""
-        self.wire.tell_servers(servers)
+        self.wire.send_servers(servers)
         self.request_flush()
 
     def ended(self) -> Deferred[None]:
@@ -396,10 +396,10 @@ class TunnelSession:
 
     def _numbers_run_out(self) -> None:
         """Drain the session as if the peer had asked; the next one starts with new numbers."""
-        if self.connected and not self.going_away:
+        if self.connected and not self.draining:
             text = "the session has nearly used up the numbers of its streams"
-            self.go_away(text, least=SUCCESSION)
-            self._tell_going_away()
+            self.drain(text, least=SUCCESSION)
+            self._notify_draining()
 
     def _asked(self) -> None:
         self._goaway_call = None
@@ -532,7 +532,7 @@ class TunnelSession:
                 peer=self.peer_name,
             )
             carrier.abandon()
-            self.connection_lost(told=False)
+            self.connection_lost(by_peer=False)
 
     def timer_moved(self, when: float) -> None:
         """Set the timer of the wire session to an earlier time than before."""
@@ -546,18 +546,18 @@ class TunnelSession:
         self.wire.tick(self.clock.seconds())
         self.flush()
 
-    def peer_going_away(self, code: Code, text: str) -> None:
+    def goaway_received(self, code: Code, text: str) -> None:
         """Notify the users of this session that it accepts no new streams."""
-        self.going_away = True
-        self._tell_going_away()
+        self.draining = True
+        self._notify_draining()
 
-    def _tell_going_away(self) -> None:
-        for callback in list(self.on_going_away):
+    def _notify_draining(self) -> None:
+        for callback in list(self.on_draining):
             callback()
 
-    def servers_told(self, servers: int) -> None:
+    def servers_received(self, servers: int) -> None:
         """Notify the callbacks of the number of servers."""
-        for callback in list(self.on_servers_told):
+        for callback in list(self.on_servers):
             callback(servers)
 
     def no_stream_left(self) -> None:
@@ -565,7 +565,7 @@ class TunnelSession:
 
         First the final GOAWAY is sent; once that is done, the session closes when all is flushed.
         """
-        if not self.wire.going_away or self._goaway_call is not None:
+        if not self.wire.draining or self._goaway_call is not None:
             return
         if self.wire.refuses_streams:
             # Not closed yet: the last stream's FIN is still to be sent.

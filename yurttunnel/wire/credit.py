@@ -21,7 +21,7 @@ MAX_STREAM_WINDOW: Final = 16 * 1024 * 1024
 GROWTH: Final = 2
 LONG_GROWTH: Final = 16
 """The factors by which a window grows if it limits the rate; the second one applies if a round trip
-is longer than :data:`LEAST_ROUND_TRIP`. Each step takes a round trip, and two large steps get from
+is longer than :data:`MIN_ROUND_TRIP`. Each step takes a round trip, and two large steps get from
 64 KiB to :data:`MAX_STREAM_WINDOW`. On a short path small steps are fast too, and promise less to
 streams whose users soon stop reading. Such a stream keeps its window, so a large step is taken only
 while less than half of the memory for growth is used."""
@@ -29,7 +29,7 @@ while less than half of the memory for growth is used."""
 SHRINK_AFTER: Final = 5.0
 """The time in seconds that half a window must have lasted before the window is halved."""
 
-LEAST_ROUND_TRIP: Final = 0.005
+MIN_ROUND_TRIP: Final = 0.005
 """The time in seconds that credit may take to have an effect on the shortest path: two busy
 processes each need some time for an iteration, while PING finds them idle."""
 
@@ -158,8 +158,8 @@ def tune(
     """
     elapsed = now - window.since
     size = window.size
-    hurried = round_trip is not None and elapsed < 2 * max(round_trip, LEAST_ROUND_TRIP)
-    is_long = round_trip is not None and round_trip > LEAST_ROUND_TRIP
+    hurried = round_trip is not None and elapsed < 2 * max(round_trip, MIN_ROUND_TRIP)
+    is_long = round_trip is not None and round_trip > MIN_ROUND_TRIP
     # At a grant at most half of the window is still unused, so halving revokes no credit.
     if size > most:
         window.size = max(size // 2, most)

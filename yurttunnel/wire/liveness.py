@@ -16,11 +16,11 @@ GRID: Final = 1 / 128
 server's thousands of sessions are sent together and their answers arrive together, so that it is
 not woken up for each."""
 
-IDLE_PATIENCE: Final = 1.5
-BUSY_PATIENCE: Final = 2.0
+IDLE_TIMEOUT: Final = 1.5
+BUSY_TIMEOUT: Final = 2.0
 """A connection is dead if nothing is received for this many PING intervals after a PING."""
 
-ANSWER_PATIENCE: Final = 0.15
+ANSWER_TIMEOUT: Final = 0.15
 """A connection is unhealthy if a PING is unanswered for this fraction of the interval (1.5 s by
 default) plus a round trip. The slowest answer, an ACK, takes 0.2 s. A peer with open streams that
 receives nothing drops the connection half an interval after its own PING; by then the first PING
@@ -33,12 +33,12 @@ class Liveness:
     ``interval`` is the time between PINGs in seconds. An agent ``follows``: while it receives from
     an idle server it sends no PINGs, because its PONGs show that it is alive. So thousands of
     agents cost their server only half as many reads and writes. If no byte arrives for
-    :data:`IDLE_PATIENCE` intervals after a PING, the connection is dead: 25 s after the last byte,
+    :data:`IDLE_TIMEOUT` intervals after a PING, the connection is dead: 25 s after the last byte,
     with the default of 10 s. While streams are open the interval of both sides is a quarter, and a
     dead connection is detected in 7.5 s.
 
     ``awaiting`` is the time of the first PING after which nothing was received. The receiver of
-    bytes sets it to ``None``, and ``heard_at`` to the current time.
+    bytes sets it to ``None``, and ``last_received`` to the current time.
 
     Received data does not prove that the peer receives data from this side. Only its answers do: a
     PONG, or an ACK with a higher position.
@@ -49,7 +49,7 @@ class Liveness:
         self._follows = follows
         # The time of the last PING on this connection; None before the first, which is due at once.
         self._last_ping: float | None = None
-        self.heard_at = 0.0
+        self.last_received = 0.0
         self.awaiting: float | None = None
         # The time of the first PING without an answer since.
         self._unanswered: float | None = None
@@ -57,7 +57,7 @@ class Liveness:
     def connected(self, now: float) -> None:
         """Reset the state for a new connection; the first PING is due at once."""
         self.awaiting = self._unanswered = None
-        self.heard_at = now
+        self.last_received = now
         self._last_ping = None
 
     def deadline(self, busy: bool) -> float:
@@ -90,11 +90,11 @@ class Liveness:
         """Record an answer: data sent by this side arrives."""
         self._unanswered = None
 
-    def in_order(self, now: float, round_trip: float) -> bool:
+    def is_healthy(self, now: float, round_trip: float) -> bool:
         """Return whether the connection is healthy: no PING has been unanswered for too long."""
         if self._unanswered is None:
             return True
-        return now < self._unanswered + ANSWER_PATIENCE * self._interval + round_trip
+        return now < self._unanswered + ANSWER_TIMEOUT * self._interval + round_trip
 
     def _ping_at(self, busy: bool) -> float:
         if self._last_ping is None:
@@ -102,7 +102,7 @@ class Liveness:
         if busy:
             return self._last_ping + self._interval / BUSY_DIVISOR
         if self._follows:
-            due = max(self._last_ping, self.heard_at) + self._interval
+            due = max(self._last_ping, self.last_received) + self._interval
         else:
             due = self._last_ping + self._interval * AHEAD
         return due - due % (self._interval * GRID)
@@ -110,5 +110,5 @@ class Liveness:
     def _dead_at(self, busy: bool) -> float:
         if self.awaiting is None:
             return float("inf")
-        patience = BUSY_PATIENCE / BUSY_DIVISOR if busy else IDLE_PATIENCE
-        return self.awaiting + self._interval * patience
+        timeout = BUSY_TIMEOUT / BUSY_DIVISOR if busy else IDLE_TIMEOUT
+        return self.awaiting + self._interval * timeout

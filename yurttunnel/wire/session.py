@@ -93,8 +93,8 @@ class Session:
         self.peer = peer
         self.state = SessionState.DETACHED
         self.timer = NEVER
-        self.going_away = False
-        self.peer_going_away = False
+        self.draining = False
+        self.peer_draining = False
         # Payload bytes of all streams received from, and passed to, connections.
         self.bytes_received = 0
         self.bytes_sent = 0
@@ -166,14 +166,14 @@ class Session:
         """The round-trip time in seconds, without queueing behind this side's data."""
         return self._measured.seconds
 
-    def in_order(self, now: float) -> bool:
+    def is_healthy(self, now: float) -> bool:
         """Return whether the connection is healthy: no PING has been unanswered for long.
 
         If a healthy connection ends, the peer has ended it. The end of an unhealthy one says
         nothing about the peer's process: the peer drops a silent connection, and a middlebox may
         have lost its state.
         """
-        return self._liveness.in_order(now, self._measured.seconds or 0.0)
+        return self._liveness.is_healthy(now, self._measured.seconds or 0.0)
 
     @property
     def refuses_streams(self) -> bool:
@@ -195,8 +195,8 @@ class Session:
         send_queue, window = self._send_queue, self._receiver.window
         return SessionStats(
             state=self.state.value,
-            going_away=self.going_away,
-            peer_going_away=self.peer_going_away,
+            going_away=self.draining,
+            peer_going_away=self.peer_draining,
             window=window.size,
             credit_given=window.limit - window.received,
             held=window.received - window.consumed,
@@ -266,8 +266,8 @@ class Session:
         """
         if self.state is SessionState.CLOSED or self._refuses_streams:
             return
-        self._refuses_streams = self.going_away
-        self.going_away = True
+        self._refuses_streams = self.draining
+        self.draining = True
         last = self._table.last_peer_number if self._refuses_streams else frames.MAX_STREAM
         unfinished = self.unfinished
         self._send_queue.put(frames.goaway_frame(last, code, text))
@@ -275,7 +275,7 @@ class Session:
             self._goaway_end = self._send_queue.end
         self._check_drained()
 
-    def tell_servers(self, servers: int) -> None:
+    def send_servers(self, servers: int) -> None:
         """Send the number of servers, including this one, to the peer, an agent.
 
         Without a connection this does nothing: the HELLO of the next one has the number.
@@ -394,7 +394,7 @@ class Session:
             self._check_ended(stream)
         elif stream.full and stream.pending_size < WRITABLE_BELOW and not stream.closed:
             stream.full = False
-            self._tell(stream, stream.events.stream_writable)
+            self._notify(stream, stream.events.stream_writable)
 
     def _append_ack(self) -> None:
         self._acknowledged = self._parser.received
@@ -502,7 +502,7 @@ class Session:
         self._now = now
         liveness = self._liveness
         liveness.awaiting = None
-        liveness.heard_at = now
+        liveness.last_received = now
         parser = self._parser
         try:
             parser.feed(data)
@@ -516,7 +516,7 @@ class Session:
         if self.state is not ATTACHED:
             return
         # A peer that has sent GOAWAY only waits for the acknowledgement of what it has sent.
-        if self._parser.received - self._acknowledged >= ACK_EVERY or self.peer_going_away:
+        if self._parser.received - self._acknowledged >= ACK_EVERY or self.peer_draining:
             self._append_ack()
         elif self._ack_at == NEVER:
             self._ack_at = self._now + ACK_DELAY
@@ -589,7 +589,7 @@ class Session:
             raise Violation(Code.PROTOCOL, f"OK for stream {number}, which was not asked for")
         del self._table.openings[number]
         stream.state = StreamState.OPEN
-        self._tell(stream, stream.events.stream_opened)
+        self._notify(stream, stream.events.stream_opened)
 
     def _on_fail(self, number: int, payload: bytes) -> None:
         code, text = frames.decode_coded(payload)
@@ -641,15 +641,15 @@ class Session:
             raise Violation(Code.PROTOCOL, "GOAWAY belongs to no stream")
         if last != frames.MAX_STREAM:
             self._peer_refuses_streams = True
-        if not self.peer_going_away:
-            self.peer_going_away = True
-            self._events.peer_going_away(code, text)
+        if not self.peer_draining:
+            self.peer_draining = True
+            self._events.goaway_received(code, text)
         for stream in [s for s in self._table.openings.values() if s.number > last]:
             self._forget(stream, Code.GOING_AWAY, text)
         self._check_drained()
 
     def _on_servers(self, number: int, payload: bytes) -> None:
-        self._events.servers_told(frames.decode_servers(payload))
+        self._events.servers_received(frames.decode_servers(payload))
 
     def _on_ack(self, number: int, payload: bytes) -> None:
         position = frames.decode_offset(payload)
@@ -698,7 +698,7 @@ class Session:
     def _fail_at_once(self, number: int, code: Code, text: str) -> None:
         self._send_queue.put(frames.coded_frame(frames.FAIL, number, code, text))
 
-    def _tell(self, stream: Stream, event: Callable[..., None], *details: object) -> None:
+    def _notify(self, stream: Stream, event: Callable[..., None], *details: object) -> None:
         """Call an event of ``stream``; an exception resets that stream only."""
         try:
             event(*details)
@@ -713,7 +713,7 @@ class Session:
         """Remove ``stream``, and notify its user."""
         if stream.state is not StreamState.CLOSED:
             self._remove(stream)
-            self._tell(stream, stream.events.stream_closed, code, text)
+            self._notify(stream, stream.events.stream_closed, code, text)
             self._check_drained()
 
     def _remove(self, stream: Stream) -> None:
@@ -724,7 +724,7 @@ class Session:
         stream.drop_pending()
 
     def _end_received(self, stream: Stream) -> None:
-        self._tell(stream, stream.events.stream_ended)
+        self._notify(stream, stream.events.stream_ended)
         self._check_ended(stream)
 
     def _check_ended(self, stream: Stream) -> None:
@@ -733,7 +733,7 @@ class Session:
             self._forget(stream, Code.DONE, "")
 
     def _check_drained(self) -> None:
-        leaving = self.going_away or self.peer_going_away
+        leaving = self.draining or self.peer_draining
         if leaving and not self._table.open and self.state is not SessionState.CLOSED:
             self._events.no_stream_left()
 

@@ -29,10 +29,10 @@ class SessionEvents(Protocol):
     def timer_moved(self, when: float) -> None:
         """Call :meth:`Session.tick` at ``when``, which is earlier than the time set before."""
 
-    def peer_going_away(self, code: Code, text: str) -> None:
+    def goaway_received(self, code: Code, text: str) -> None:
         """Handle GOAWAY: open new streams elsewhere if possible; open streams continue."""
 
-    def servers_told(self, servers: int) -> None:
+    def servers_received(self, servers: int) -> None:
         """Handle SERVERS: the peer, a server, reports the number of servers, including itself."""
 
     def no_stream_left(self) -> None:

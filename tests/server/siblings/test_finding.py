@@ -164,7 +164,7 @@ class FindingTests(WorldTests):
         told = [[], []]
         for agent, numbers in zip(agents, told, strict=True):
             self.assertNotIn("servers", agent.answer.properties)
-            agent.session.on_servers_told.append(numbers.append)
+            agent.session.on_servers.append(numbers.append)
         self.list(second)
         self.network.pass_time(1)
         self.assertEqual([[], [1]], told)
@@ -180,7 +180,7 @@ class FindingTests(WorldTests):
         """A server in no pod waits for a while, then counts itself, and notifies its agents."""
         server = self.server(1, listed=False)
         told = []
-        self.agent(server).session.on_servers_told.append(told.append)
+        self.agent(server).session.on_servers.append(told.append)
         self.network.pass_time(LISTED_SECONDS - 1, step=1)
         self.assertEqual([], told)
         self.network.pass_time(2, step=1)

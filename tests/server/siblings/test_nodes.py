@@ -252,7 +252,7 @@ class NodeTests(TwoServersTests):
         near, _ = self.stream(self.first, agent)
         way = self.first.registry.found("edge-1")
         self.assertFalse(way.draining)
-        agent.session.go_away("the agent is about to stop")
+        agent.session.drain("the agent is about to stop")
         self.network.pass_time(0.1)
         self.assertTrue(way.draining)
         self.assertEqual([way], drained)

@@ -143,7 +143,7 @@ class SiblingAcceptor:
         """Reject new siblings, and let the sessions end with their last stream."""
         self._draining = True
         for tunnel in self.sessions():
-            tunnel.go_away(text)
+            tunnel.drain(text)
         self._close_disconnected()
 
     def close(self, code: Code, text: str) -> None:
@@ -162,7 +162,7 @@ class SiblingAcceptor:
         self._unfinished.end(connection)
         if self._draining:
             self._close_disconnected()
-        if not connection.greeted and not _is_ourselves(reason):
+        if not connection.session_started and not _is_ourselves(reason):
             text = "a connection from a sibling at {address} has not become a session"
             self._refused_peers.warn(text, reason, address=authority_behind(connection.transport))
 

@@ -140,7 +140,7 @@ class SiblingClient:
         if self._current is not None:
             self._leave(self._current)
         for sibling in list(self._leaving):
-            sibling.tunnel.go_away(text)
+            sibling.tunnel.drain(text)
 
     def close(self, code: Code, text: str) -> None:
         """Close the sessions now."""
@@ -213,7 +213,7 @@ class SiblingClient:
         if self._attempt is not None:
             self._attempt.cancel()
         connection = self._connection
-        if connection is not None and not connection.greeted:
+        if connection is not None and not connection.session_started:
             self._connection = None
             connection.abandon()
 
@@ -279,7 +279,7 @@ class SiblingClient:
         tunnel = TunnelSession(context.sessions, Side.AGENT, own, hello, description)
         sibling = SiblingSession(context.registry, tunnel, context.drains)
         tunnel.on_closed.append(lambda code, text: self._session_closed(sibling, code, text))
-        tunnel.on_going_away.append(lambda: self._leave(sibling))
+        tunnel.on_draining.append(lambda: self._leave(sibling))
         self._current = sibling
         self._log.info("sibling {sibling}: connected", sibling=self.replica)
         connection.start(tunnel, hello)

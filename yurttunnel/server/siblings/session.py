@@ -113,7 +113,7 @@ class SiblingSession:
 
     def _feed_failed(self, text: str) -> None:
         # The list ends with its session, which is not a failure.
-        if not (self._left or self.tunnel.closed or self.tunnel.going_away):
+        if not (self._left or self.tunnel.closed or self.tunnel.draining):
             self.tunnel.close(Code.PROTOCOL, f"the sibling's list of nodes: {text}")
 
     def _told(self, entry: NodeEntry | int) -> None:
@@ -171,7 +171,7 @@ class RemoteNodeSession:
     def draining(self) -> bool:
         """Whether new streams take another route if there is one."""
         sibling = self._sibling
-        return self.drains or sibling.tunnel.going_away or not sibling.reachable
+        return self.drains or sibling.tunnel.draining or not sibling.reachable
 
     @property
     def connected(self) -> bool:

@@ -182,7 +182,7 @@ class PoolTests(World):
         self.settle()
         self.assertEqual({"in_use": 1, "idle": 1}, self.pooled())
         self.kubelet.answer = answer
-        self.pair.server.going_away = True
+        self.pair.server.draining = True
         self.interception.sessions_drain(frozenset({self.session}))
         self.settle()
         self.assertEqual({"in_use": 1, "idle": 0}, self.pooled())

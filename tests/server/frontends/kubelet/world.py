@@ -74,7 +74,7 @@ class Session:
     @property
     def draining(self):
         """Whether it is draining."""
-        return self.tunnel.going_away
+        return self.tunnel.draining
 
     @property
     def connected(self):

@@ -16,9 +16,9 @@ class GoAwayTests(SessionTestCase):
     def test_two_steps(self):
         """While a stream is open new ones are served, for as long as it takes."""
         self.join()
-        self.pair.agent.go_away("the agent stops")
+        self.pair.agent.drain("the agent stops")
         self.pair.pass_time(5)
-        self.assertTrue(self.pair.server.going_away)
+        self.assertTrue(self.pair.server.draining)
         opening = self.pair.dial()
         self.pair.pump()
         late, user = self.pair.acceptor.requests[-1].accept(), HalfCloseUser()
@@ -36,7 +36,7 @@ class GoAwayTests(SessionTestCase):
     def test_for_the_sake_of_others(self):
         """A session without streams ends only when ``may_end`` allows it."""
         may_end = False
-        self.pair.agent.go_away("the agent stops", lambda: may_end)
+        self.pair.agent.drain("the agent stops", lambda: may_end)
         self.pair.pass_time(5)
         self.pair.agent.end_if_idle()
         near, _ = self.pair.streams()
@@ -50,42 +50,42 @@ class GoAwayTests(SessionTestCase):
 
     def test_again(self):
         """A stopping agent does not wait for the successor of its session any longer."""
-        self.pair.agent.go_away("the agent begins anew", least=SUCCESSION)
+        self.pair.agent.drain("the agent begins anew", least=SUCCESSION)
         self.pair.pass_time(1)
-        self.pair.agent.go_away("the agent stops")
+        self.pair.agent.drain("the agent stops")
         self.assertFalse(self.pair.agent.closed)
         self.pair.pass_time(2 * GOAWAY_STEP)
         self.assertTrue(self.pair.agent.closed)
 
     def test_again_later(self):
         """A later call with a longer time does not delay the end."""
-        self.pair.agent.go_away("the agent stops")
-        self.pair.agent.go_away("the agent begins anew", least=SUCCESSION)
+        self.pair.agent.drain("the agent stops")
+        self.pair.agent.drain("the agent begins anew", least=SUCCESSION)
         self.pair.pass_time(2 * GOAWAY_STEP)
         self.assertTrue(self.pair.agent.closed)
 
     def test_again_for_the_sake_of_others(self):
         """If GOAWAY is requested again, the ``may_end`` of the last call applies."""
-        self.pair.agent.go_away("the agent begins anew", least=SUCCESSION)
-        self.pair.agent.go_away("the agent stops", lambda: False)
+        self.pair.agent.drain("the agent begins anew", least=SUCCESSION)
+        self.pair.agent.drain("the agent stops", lambda: False)
         self.pair.pass_time(SUCCESSION + 1)
         self.assertFalse(self.pair.agent.closed)
-        self.pair.agent.go_away("the agent stops")
+        self.pair.agent.drain("the agent stops")
         self.pair.agent.end_if_idle()
         self.pair.pass_time(1)
         self.assertTrue(self.pair.agent.closed)
 
     def test_both_go_away(self):
         """A session that waits for ``may_end`` does not keep the other end from closing."""
-        self.pair.agent.go_away("the agent stops", lambda: False)
+        self.pair.agent.drain("the agent stops", lambda: False)
         self.pair.pass_time(5)
-        self.pair.server.go_away("the server stops")
+        self.pair.server.drain("the server stops")
         self.pair.pass_time(1)
         self.assertTrue(self.pair.agent.closed)
 
     def test_a_stream_that_comes_too_late(self):
         """A stream in flight when the last one ends fails with GOING_AWAY."""
-        self.pair.agent.go_away("the agent stops")
+        self.pair.agent.drain("the agent stops")
         self.pair.pump()
         opening = self.pair.dial()
         # The second step is sent before the request has arrived.
@@ -97,7 +97,7 @@ class GoAwayTests(SessionTestCase):
 
     def test_idle_session(self):
         """A session without streams ends after the second step, not before."""
-        self.pair.agent.go_away("the agent stops")
+        self.pair.agent.drain("the agent stops")
         self.pair.pump()
         self.assertFalse(self.pair.agent.closed)
         self.pair.clock.advance(GOAWAY_STEP)
@@ -111,7 +111,7 @@ class GoAwayTests(SessionTestCase):
         """With a distant peer the second step follows after two round trips."""
         self.pair.clock.pump([0, 1])
         self.pair.pump()
-        self.pair.agent.go_away("the agent stops")
+        self.pair.agent.drain("the agent stops")
         self.pair.clock.advance(1.9)
         self.pair.pump()
         self.assertFalse(self.pair.agent.closed)
@@ -123,9 +123,9 @@ class GoAwayTests(SessionTestCase):
         """The peer's owner is notified once that the session accepts no new streams."""
         self.join()
         told = []
-        self.pair.server.on_going_away.append(lambda: told.append(True))
-        self.pair.agent.go_away("the agent stops")
-        self.pair.agent.go_away("the agent stops")
+        self.pair.server.on_draining.append(lambda: told.append(True))
+        self.pair.agent.drain("the agent stops")
+        self.pair.agent.drain("the agent stops")
         self.pair.pass_time(1)
         self.assertEqual([True], told)
 
@@ -134,7 +134,7 @@ class GoAwayTests(SessionTestCase):
         for last in (self.drain_by_near, self.drain_by_far):
             self.setUp()
             self.join()
-            self.pair.agent.go_away("the agent stops")
+            self.pair.agent.drain("the agent stops")
             self.pair.pass_time(1)
             self.assertFalse(self.pair.agent.closed)
             last()
@@ -167,7 +167,7 @@ class GoAwayTests(SessionTestCase):
     def test_drained_by_an_end_alone(self):
         """The session also ends after a FIN without data."""
         self.join()
-        self.pair.agent.go_away("the agent stops")
+        self.pair.agent.drain("the agent stops")
         self.pair.pass_time(1)
         self.near.loseWriteConnection()
         self.pair.pump()
@@ -179,7 +179,7 @@ class GoAwayTests(SessionTestCase):
     def test_drained_and_cut(self):
         """If the connection breaks before the last data has arrived, it is not lost."""
         self.join()
-        self.pair.agent.go_away("the agent stops")
+        self.pair.agent.drain("the agent stops")
         self.pair.pass_time(1)
         self.near.loseWriteConnection()
         self.pair.pump()
@@ -201,7 +201,7 @@ class GoAwayTests(SessionTestCase):
     def test_drained_on_a_busy_connection(self):
         """A session with a congested connection ends once the last data is sent."""
         self.join()
-        self.pair.agent.go_away("the agent stops")
+        self.pair.agent.drain("the agent stops")
         self.pair.pass_time(1)
         self.near.loseWriteConnection()
         self.pair.pump()
@@ -218,7 +218,7 @@ class GoAwayTests(SessionTestCase):
     def test_drained_with_the_end_waiting(self):
         """Data received meanwhile does not end the session before the last FIN is sent."""
         self.join()
-        self.pair.agent.go_away("the agent stops")
+        self.pair.agent.drain("the agent stops")
         self.pair.pass_time(1)
         self.near.loseWriteConnection()
         self.pair.pump()
@@ -233,7 +233,7 @@ class GoAwayTests(SessionTestCase):
 
     def test_close_while_going_away(self):
         """A session that is closed between the two steps leaves no timer."""
-        self.pair.agent.go_away("the agent stops")
+        self.pair.agent.drain("the agent stops")
         self.pair.agent.close(Code.GOING_AWAY, "now")
         self.pair.pump()
         self.assert_no_timers()
@@ -241,6 +241,6 @@ class GoAwayTests(SessionTestCase):
     def test_go_away_after_close(self):
         """A closed session sends no GOAWAY."""
         self.pair.agent.close(Code.DONE, "over")
-        self.pair.agent.go_away("the agent stops")
+        self.pair.agent.drain("the agent stops")
         self.pair.pump()
         self.assert_no_timers()
