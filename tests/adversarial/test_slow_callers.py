@@ -124,7 +124,7 @@ class SlowTests(World):
             refused = [caller for caller in callers if b" 503 " in caller.received]
             most = self.settings.max_long_heads
             self.assertGreaterEqual(len(refused), 2)
-            self.assertLess(factory.long_heads.taken, most // 2 + 70_000)
+            self.assertLess(factory.long_heads.used, most // 2 + 70_000)
             self.assertIs(caller_behind, factory.caller_of)
             factory.caller_of = lambda transport: "another"
             caller = dial()
@@ -133,7 +133,7 @@ class SlowTests(World):
             # 10264 speaks with kubelets without TLS.
             self.serve_kubelet(None)
         self.pass_time(SETTINGS.head_timeout)
-        self.assertEqual([0, 0], [factory.long_heads.taken for factory in factories])
+        self.assertEqual([0, 0], [factory.long_heads.used for factory in factories])
 
     def test_others_are_served_meanwhile(self) -> None:
         """A hundred slow callers take nothing from who asks properly."""

@@ -34,7 +34,7 @@ class PoolTestCase(SynchronousTestCase):
 
     def ask(self, key="node", **arguments):
         """Request a connection."""
-        acquired = maybeDeferred(self.pool.take, key, **arguments)
+        acquired = maybeDeferred(self.pool.acquire, key, **arguments)
         self.asked.append(acquired)
         return acquired
 

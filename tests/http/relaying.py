@@ -68,7 +68,7 @@ class RelayTestCase(SynchronousTestCase):
         head = exchange.head
         self.relay.forward(
             exchange,
-            lambda **how: self.pool.take("node", caller=self.caller, **how),
+            lambda **how: self.pool.acquire("node", caller=self.caller, **how),
             ForwardedRequest(head.method, head.target, head.fields),
             lambda failure: (502, f"edge-1 cannot be reached: {failure.type.__name__}"),
             "the kubelet of edge-1",

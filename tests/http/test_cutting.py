@@ -64,7 +64,7 @@ class World:
     def forward(self, exchange):
         """Forward a request."""
         head = exchange.head
-        acquire = partial(self.pool.take, "origin")
+        acquire = partial(self.pool.acquire, "origin")
         self.relay.forward(
             exchange,
             acquire,

@@ -163,33 +163,33 @@ class BoundTests(PoolTestCase):
         self.assertEqual([], self.attempts)
 
     def test_lasting(self):
-        """A lasting request does not count, even before its response has begun."""
+        """A long-running request does not count, even before its response has begun."""
         for _ in range(5):
-            self.begin(self.new(lasting=True))
+            self.begin(self.new(long_running=True))
         first = self.new()
         self.use(first)
-        self.assertIs(first, self.acquire(lasting=True))
+        self.assertIs(first, self.acquire(long_running=True))
         self.assert_statistics(in_use=6, idle=0, connects=6)
         self.begin(self.new())
         self.begin(self.new())
-        self.begin(self.new(lasting=True))
+        self.begin(self.new(long_running=True))
         self.assert_statistics(in_use=9, waiting=0)
 
     def test_lasting_answers(self):
         """A long response to such a request does not free a place."""
-        self.follow(self.new(lasting=True))
+        self.follow(self.new(long_running=True))
         self.new()
         self.new()
         self.ask()
         self.assertEqual([], self.attempts)
 
     def test_lasting_attempts_do_not_count(self):
-        """The connection attempt of a lasting request does not count, nor does its failure."""
+        """The connection attempt of a long-running request does not count, nor does its failure."""
         self.begin(self.new())
-        lasting = [self.ask(lasting=True) for _ in range(3)]
+        long_running = [self.ask(long_running=True) for _ in range(3)]
         for attempt in self.attempts:
             attempt.errback(ConnectError())
-        for each in lasting:
+        for each in long_running:
             self.failureResultOf(each, ConnectError)
         self.attempts.clear()
         self.new()
@@ -260,9 +260,9 @@ class TotalTests(PoolTestCase):
         for stream in streams:
             self.follow(stream)
         self.upgrade(self.new())
-        self.begin(self.new(lasting=True))
-        for lasting in (False, True):
-            error = self.failureResultOf(self.ask(lasting=lasting), PoolBusy)
+        self.begin(self.new(long_running=True))
+        for long_running in (False, True):
+            error = self.failureResultOf(self.ask(long_running=long_running), PoolBusy)
             self.assertIn("for long", str(error.value))
         self.assert_statistics(refusals=2, connects=4)
         streams[0].transport.break_off(ConnectionLost())
@@ -271,19 +271,19 @@ class TotalTests(PoolTestCase):
     def test_attempts(self):
         """Connection attempts count, too."""
         for _ in range(4):
-            self.ask(lasting=True)
-        self.failureResultOf(self.ask(lasting=True), PoolBusy)
+            self.ask(long_running=True)
+        self.failureResultOf(self.ask(long_running=True), PoolBusy)
         self.assertEqual(4, len(self.attempts))
 
     def test_short_uses(self):
-        """While some are in short use, a short request waits; a lasting one is rejected."""
+        """While some are in short use, a short request waits; a long-running one is rejected."""
         for _ in range(3):
             self.follow(self.new())
         short = self.new()
         self.begin(short)
         waiting = self.ask()
         self.assertNoResult(waiting)
-        self.failureResultOf(self.ask(lasting=True), PoolBusy)
+        self.failureResultOf(self.ask(long_running=True), PoolBusy)
         self.answer(short)
         self.assertIs(short, self.successResultOf(waiting))
 

@@ -15,10 +15,10 @@ class EndTests(PoolTestCase):
         """Each connection is either idle, or in use by its caller."""
         used, idle = self.new(caller="a"), self.new(caller="b")
         self.use(idle)
-        self.assertEqual([(used, "a")], list(self.pool.lent()))
-        self.assertEqual([idle], self.pool.unused())
+        self.assertEqual([(used, "a")], list(self.pool.in_use_connections()))
+        self.assertEqual([idle], self.pool.idle_connections())
         self.assertIs(idle, self.acquire(caller="c"))
-        self.assertEqual({used: "a", idle: "c"}, dict(self.pool.lent()))
+        self.assertEqual({used: "a", idle: "c"}, dict(self.pool.in_use_connections()))
 
     def test_close_idle(self):
         """Idle connections are closed, those in use are not."""
@@ -38,12 +38,12 @@ class EndTests(PoolTestCase):
         self.pool.close_idle(lambda key: False)
         self.assertTrue(first.reusable)
 
-    def test_not_kept(self):
-        """A connection that ``keeps`` rejects is closed when it becomes free."""
+    def test_may_not_keep(self):
+        """A connection that ``may_keep`` rejects is closed when it becomes free."""
         first = self.new()
         self.begin(first)
         asked = []
-        self.pool.keeps = lambda key: asked.append(key)
+        self.pool.may_keep = lambda key: asked.append(key)
         self.answer(first)
         self.assertFalse(first.reusable)
         self.assertEqual(1, len(asked))

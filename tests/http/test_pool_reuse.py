@@ -122,7 +122,7 @@ class ReuseTests(PoolTestCase):
         """An origin is removed once its last waiting request has failed."""
         self.settings = PoolSettings(max_per_key=2, max_waiting=3, max_connections_per_key=2)
         self.pool = ConnectionPool(
-            self.clock, self.connect, self.settings, together=lambda key: "all"
+            self.clock, self.connect, self.settings, group_of=lambda key: "all"
         )
         self.addCleanup(self.pool.close)
         used = self.new(), self.new()
@@ -136,7 +136,7 @@ class ReuseTests(PoolTestCase):
     def test_connect_raises(self):
         """An exception while connecting fails the request."""
         pool = ConnectionPool(self.clock, lambda key, caller: 1 / 0)
-        self.failureResultOf(pool.take("node"), ZeroDivisionError)
+        self.failureResultOf(pool.acquire("node"), ZeroDivisionError)
 
     def test_nothing_is_kept_for_origins_that_are_gone(self):
         """An origin without connections is forgotten."""

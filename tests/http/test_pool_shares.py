@@ -54,8 +54,8 @@ class ShareTests(PoolTestCase):
         self.use(self.new(caller="mallory"))
 
     def test_who_connects(self):
-        """Only lasting requests and upgrades connect in the name of their caller."""
-        for arguments in ({}, {"upload": True}, {"lasting": True}, {"upgrade": True}):
+        """Only long-running requests and upgrades connect in the name of their caller."""
+        for arguments in ({}, {"upload": True}, {"long_running": True}, {"upgrade": True}):
             self.ask(caller="jane", **arguments)
         told = [attempt.caller for attempt in self.attempts]
         self.assertEqual([None, None, "jane", "jane"], told)
@@ -74,11 +74,11 @@ class ShareTests(PoolTestCase):
 
     def test_what_lasts(self):
         """A caller has half of all connections, for any kind of long use."""
-        self.assertEqual(512, self.served("mallory", lasting=True))
-        error = self.failureResultOf(self.ask(caller="mallory", lasting=True), PoolBusy)
+        self.assertEqual(512, self.served("mallory", long_running=True))
+        error = self.failureResultOf(self.ask(caller="mallory", long_running=True), PoolBusy)
         self.assertIn("for long", str(error.value))
         self.failureResultOf(self.ask(caller="mallory"), PoolBusy)
-        self.begin(self.new(caller="jane", lasting=True))
+        self.begin(self.new(caller="jane", long_running=True))
         self.use(self.new(caller="jane"))
 
     def test_what_turns_out_to_last(self):
@@ -99,7 +99,7 @@ class TogetherTests(ShareTests):
         """Group keys with the same node."""
         super().setUp()
         self.pool = ConnectionPool(
-            self.clock, self.connect, self.settings, together=lambda key: key[0]
+            self.clock, self.connect, self.settings, group_of=lambda key: key[0]
         )
         self.addCleanup(self.pool.close)
 
@@ -113,22 +113,24 @@ class TogetherTests(ShareTests):
         """
         others = [("edge-1", port) for port in (10255, 9100, 9443)]
         for number in range(256):
-            self.begin(self.new(caller="mallory", lasting=True))
+            self.begin(self.new(caller="mallory", long_running=True))
             self.follow(self.new(caller="mallory", key=others[number % 3]))
         for key in (("edge-1", 10250), *others, ("edge-1", 80)):
-            for lasting in (False, True):
-                self.failureResultOf(self.ask(key, caller="mallory", lasting=lasting), PoolBusy)
-            self.begin(self.new(caller="jane", key=key, lasting=True))
+            for long_running in (False, True):
+                self.failureResultOf(
+                    self.ask(key, caller="mallory", long_running=long_running), PoolBusy
+                )
+            self.begin(self.new(caller="jane", key=key, long_running=True))
             self.use(self.new(caller="jane", key=key))
-        self.begin(self.new(caller="mallory", key=("edge-2", 10250), lasting=True))
+        self.begin(self.new(caller="mallory", key=("edge-2", 10250), long_running=True))
         for transport in self.transports:
             transport.break_off(ConnectionLost())
-        self.assertEqual(512, self.served("mallory", key=others[0], lasting=True))
+        self.assertEqual(512, self.served("mallory", key=others[0], long_running=True))
 
     def test_a_place_is_given_to_who_waits_at_another_port(self):
         """It does not matter which port of a node frees the place; other nodes are not affected."""
         kubelet, metrics = ("edge-1", 10250), ("edge-1", 10255)
-        followed = [self.new(key=kubelet, lasting=True) for _ in range(1023)]
+        followed = [self.new(key=kubelet, long_running=True) for _ in range(1023)]
         self.begin(self.new(key=metrics))
         waiting = [self.ask(metrics) for _ in range(3)]
         self.use(followed[0])
@@ -142,7 +144,7 @@ class TogetherTests(ShareTests):
 
     def test_ports_take_turns(self):
         """Waiting requests of several ports are served in turn."""
-        followed = [self.new(lasting=True) for _ in range(1022)]
+        followed = [self.new(long_running=True) for _ in range(1022)]
         ports = [("edge-1", port) for port in (10255, 10250, 9100)]
         for key in ports[:2]:
             self.begin(self.new(key=key))
@@ -158,9 +160,9 @@ class TogetherTests(ShareTests):
     def test_refused_ports_are_forgotten(self):
         """An origin that is requested while all places are taken leaves nothing behind."""
         for _ in range(1024):
-            self.begin(self.new(lasting=True))
+            self.begin(self.new(long_running=True))
         for port in range(10):
-            self.failureResultOf(self.ask(("edge-1", port), lasting=True), PoolBusy)
+            self.failureResultOf(self.ask(("edge-1", port), long_running=True), PoolBusy)
         self.assertEqual(1, len(self.pool._origins))
 
     def test_a_port_that_was_forgotten_before(self):
@@ -178,7 +180,7 @@ class TogetherTests(ShareTests):
         """No waiting request gets a place that the closing has freed."""
         self.begin(self.new())
         for _ in range(1023):
-            self.begin(self.new(lasting=True))
+            self.begin(self.new(long_running=True))
         waiting = [self.ask(("edge-1", port)) for port in (10250, 10255)]
         self.pool.close()
         self.settle()
@@ -194,7 +196,7 @@ class TogetherTests(ShareTests):
         for connection in (kept, gone):
             self.begin(connection)
         gone.transport.break_off(ConnectionLost())
-        self.assertEqual([1], [places.taken for places in self.pool._in_use.values()])
+        self.assertEqual([1], [limit.used for limit in self.pool._in_use.values()])
         kept.transport.break_off(ConnectionLost())
         self.transports.clear()
         self.asked.clear()

@@ -59,9 +59,9 @@ class UploadTests(PoolTestCase):
         self.assertNoResult(self.asked[3])
 
     def test_what_lasts_is_an_upload_first(self):
-        """A lasting upload counts as an upload until its response has been running for a second."""
+        """A long-running upload counts as one until its response has been running for a second."""
         for _ in range(2):
-            self.ask(upload=True, lasting=True, caller="a")
+            self.ask(upload=True, long_running=True, caller="a")
         waits = self.upload("a")
         self.follow(self.succeed())
         self.assertEqual(2, len(self.attempts))

@@ -38,7 +38,7 @@ class ForwardTests(RelayTestCase):
         numbers = iter((b"1", b"2"))
         self.server.handler.answer = lambda exchange: self.relay.forward(
             exchange,
-            partial(self.pool.take, "node"),
+            partial(self.pool.acquire, "node"),
             same,
             lambda failure: (502, ""),
             added=((b"X-Request-Id", next(numbers)),),

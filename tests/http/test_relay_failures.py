@@ -9,7 +9,7 @@ from tests.fakes import MemoryConnection
 from tests.http.relaying import CHUNKED, OK, SWITCHING, UPGRADE, RelayTestCase
 from tests.http.support import request, settle
 from yurttunnel.http.client import ClientConnection
-from yurttunnel.http.delegated_exchange import DelegatedExchange
+from yurttunnel.http.exchange_wrapper import ExchangeWrapper
 from yurttunnel.http.interfaces import ExchangeFailed
 from yurttunnel.http.pool import ConnectionPool, PoolSettings
 from yurttunnel.http.relay import (
@@ -236,7 +236,7 @@ class OriginFailsTests(RelayTestCase):
         self.instant = False
         self.server.handler.answer = lambda exchange: self.relay.forward(
             exchange,
-            lambda **how: self.pool.take("node", **how),
+            lambda **how: self.pool.acquire("node", **how),
             ForwardedRequest(b"GET", b"/", []),
             lambda failure: 1 / 0,
         )
@@ -249,7 +249,7 @@ class OriginFailsTests(RelayTestCase):
         """An invalid request is a defect of the caller, and uses up no connection."""
         self.server.handler.answer = lambda exchange: self.relay.forward(
             exchange,
-            lambda **how: self.pool.take("node", **how),
+            lambda **how: self.pool.acquire("node", **how),
             ForwardedRequest(b"GET", b"/ bad", []),
             lambda failure: (502, ""),
         )
@@ -261,7 +261,7 @@ class OriginFailsTests(RelayTestCase):
     def test_defect_in_the_answer(self):
         """An exception in a middleware is a defect, and results in 500."""
 
-        class Broken(DelegatedExchange):
+        class Broken(ExchangeWrapper):
             def respond_from(self, status, fields, source, reason=b""):
                 raise ZeroDivisionError
 

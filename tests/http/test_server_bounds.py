@@ -276,7 +276,7 @@ class LongHeadTests(SynchronousTestCase):
             client.receive(self.LONG[-1:])
             settle(self.server.clock, client)
             self.assertEqual(200, self.status(client))
-        self.assertEqual(({503: 2}, 0), (self.factory.refusals, self.factory.long_heads.taken))
+        self.assertEqual(({503: 2}, 0), (self.factory.refusals, self.factory.long_heads.used))
 
     def test_while_their_requests_are_under_way(self):
         """A complete head counts as well, however many pieces it came in."""
@@ -288,7 +288,7 @@ class LongHeadTests(SynchronousTestCase):
             self.assertEqual([0, 0, 0], [self.status(client) for client in under_way])
             for exchange in self.server.handler.exchanges[-5:]:
                 hello(exchange)
-            self.assertEqual(0, self.factory.long_heads.taken)
+            self.assertEqual(0, self.factory.long_heads.used)
 
     def connect_at_once(self, caller, sent):
         """Connect a caller whose head arrives in one piece."""
@@ -304,7 +304,7 @@ class LongHeadTests(SynchronousTestCase):
         self.server.handler.answer = None
         for caller in range(2, 20):
             self.connect(caller, self.LONG)
-        taken = self.factory.long_heads.taken
+        taken = self.factory.long_heads.used
         self.assertGreaterEqual(taken, 80_000)
         self.assertEqual(503, self.status(self.connect(2, self.LONG)))
         self.server.handler.answer = hello
@@ -313,7 +313,7 @@ class LongHeadTests(SynchronousTestCase):
         answers = responses(first.sent, *["GET"] * 4)
         self.assertEqual([200] * 4, [each[0] for each in answers])
         self.assertEqual(200, self.status(self.connect(1, request())))
-        self.assertEqual(taken, self.factory.long_heads.taken)
+        self.assertEqual(taken, self.factory.long_heads.used)
 
     def test_the_end_of_one(self):
         """However a request with a long head ends, its place is freed, and the head released."""
@@ -327,21 +327,21 @@ class LongHeadTests(SynchronousTestCase):
         for name, end in ends.items():
             client = self.connect(1, self.LONG[:-4])
             reader = weakref.ref(client.protocol._heads._reader)
-            self.assertEqual(len(self.LONG) - 4, self.factory.long_heads.taken)
+            self.assertEqual(len(self.LONG) - 4, self.factory.long_heads.used)
             end(client)
             if client.closed_with is not None:
                 del client
             gc.collect()
-            self.assertEqual((0, None), (self.factory.long_heads.taken, reader()), name)
+            self.assertEqual((0, None), (self.factory.long_heads.used, reader()), name)
 
     def test_a_stream_behind_one(self):
         """An upgraded connection holds the place until it ends."""
         upgrade = (b"Connection: Upgrade", b"Upgrade: spdy/3.1")
         client = self.connect(1, self.LONG[:-2] + b"\r\n".join([*upgrade, b"", b""]))
         self.server.handler.exchange.switch(101, b"", [(b"Upgrade", b"spdy/3.1")], User())
-        self.assertGreater(self.factory.long_heads.taken, 20_000)
+        self.assertGreater(self.factory.long_heads.used, 20_000)
         client.break_off(ConnectionLost())
-        self.assertEqual(0, self.factory.long_heads.taken)
+        self.assertEqual(0, self.factory.long_heads.used)
 
     def test_what_comes_with_a_head_is_not_kept(self):
         """Data that arrives with a head is not retained by the connection once it was read."""

@@ -127,7 +127,7 @@ class ClientTests(PolicyTestCase):
         self.configure("*")
         self.assertTrue(self.keeps("kubectl"))
 
-    def test_asking(self):
+    def test_simple_client(self):
         """A request can ask for caching, with the same restrictions."""
         caller = Caller("kubectl", keep=True)
         self.assertTrue(self.policy.keeps(caller, asking("list")))
@@ -164,7 +164,7 @@ class GuestTests(PolicyTestCase):
         ):
             self.assertTrue(self.is_guest("kubelet", owner), owner)
 
-    def test_asking(self):
+    def test_simple_client(self):
         """A client that is cached on request is a guest, also as the node, until it is listed."""
         self.assertTrue(self.is_guest("mine"))
         self.configure("mine")

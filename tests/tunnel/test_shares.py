@@ -13,8 +13,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.tunnel.memory import MIB, Acceptor, SessionPair, User
 from yurttunnel.http.pool import PoolSettings
 from yurttunnel.server.siblings.settings import SIBLING_LIMITS
+from yurttunnel.tunnel.cancelled_dials import CANCELLED_DIAL_HELD
 from yurttunnel.tunnel.errors import StreamFailed
-from yurttunnel.tunnel.given_up import GIVEN_UP_HELD
 from yurttunnel.tunnel.interfaces import IStream
 from yurttunnel.tunnel.session import SessionContext
 from yurttunnel.tunnel.shares import (
@@ -275,7 +275,7 @@ class SessionTests(SynchronousTestCase):
             for dial in dials:
                 dial.cancel()
                 self.failureResultOf(dial)
-            self.pair.pass_time(GIVEN_UP_HELD)
+            self.pair.pass_time(CANCELLED_DIAL_HELD)
 
     def test_what_has_ended_counts_no_more(self) -> None:
         """A stream does not count after an abort or its session's end, and soon after a cancel."""
@@ -297,7 +297,7 @@ class SessionTests(SynchronousTestCase):
                 stream.abortConnection()
             self.pair.pump()
             self.assertEqual({"forward": 1} if end == "cancel" else {}, self.held(), end)
-            self.pair.pass_time(GIVEN_UP_HELD)
+            self.pair.pass_time(CANCELLED_DIAL_HELD)
             self.assertEqual({}, self.held(), end)
 
     def test_what_is_given_up_counts_until_the_agent_knows(self) -> None:
@@ -309,13 +309,13 @@ class SessionTests(SynchronousTestCase):
             opened.addErrback(lambda _: None)
             opened.cancel()
             for _ in range(3):
-                self.pair.clock.advance(GIVEN_UP_HELD)
+                self.pair.clock.advance(CANCELLED_DIAL_HELD)
             self.assertEqual({"forward": 1}, self.held())
             if ends:
                 self.pair.server.close(Code.REVOKED, "it is over")
             else:
                 self.pair.connect()
-                self.pair.pass_time(GIVEN_UP_HELD + ACK_DELAY)
+                self.pair.pass_time(CANCELLED_DIAL_HELD + ACK_DELAY)
             self.assertEqual({}, self.held())
             self.pair.close()
             self.assertEqual([], self.pair.clock.getDelayedCalls())

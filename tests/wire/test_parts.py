@@ -14,9 +14,9 @@ from yurttunnel.wire import frames
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.credit import (
     GROWTH,
-    MIN_ROUND_TRIP,
     LONG_GROWTH,
     MAX_STREAM_WINDOW,
+    MIN_ROUND_TRIP,
     MemoryBudget,
     ReceiveWindow,
     tune,

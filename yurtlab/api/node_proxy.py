@@ -24,7 +24,7 @@ from yurtlab.api.pods import containers
 from yurtlab.api.resources import NODES, PODS, Target
 from yurtlab.api.store import Object, Store
 from yurttunnel.http.authority import join_authority
-from yurttunnel.http.delegated_exchange import DelegatedExchange
+from yurttunnel.http.exchange_wrapper import ExchangeWrapper
 from yurttunnel.http.fields import Fields, requested_upgrade
 from yurttunnel.http.interfaces import IBodySink, IBodySource, IExchange
 from yurttunnel.http.relay import Acquire, ForwardedRequest, Relay
@@ -242,7 +242,7 @@ class NodeProxy:
         )
 
 
-class _LogExchange(DelegatedExchange):
+class _LogExchange(ExchangeWrapper):
     """An exchange that turns errors into a ``Status``: kubelets send those of logs as text."""
 
     def respond_from(

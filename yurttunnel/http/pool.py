@@ -13,9 +13,9 @@ Uploads, requests whose bodies are incomplete, have a limit of their own: their 
 the client, and complete requests must not wait for them. So do upgrades until their 101: a user at
 a terminal must not wait for responses that never begin.
 
-Of each limit, and of each queue, one caller may use as many places as remain free: half if it is
-the only one, so there is room for the next caller. This is the dynamic threshold of
-``yurttunnel.tunnel.shares``, with a smaller factor, because there are fewer places to share.
+Of each limit, and of each queue, one caller may use as much as remains free: half if it is the
+only one, so there is room for the next caller. This is the dynamic threshold of
+``yurttunnel.tunnel.shares``, with a smaller factor, because there is less to share.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from twisted.python.failure import Failure
 from yurttunnel.http.client import ClientConnection
 from yurttunnel.http.deadlines import Deadlines
 from yurttunnel.http.interfaces import ExchangeFailed
-from yurttunnel.http.places import Places
+from yurttunnel.http.shared_limit import SharedLimit
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -98,8 +98,8 @@ class ConnectionPool(Generic[Key]):
 
     Its ``caller`` is set for a connection for an upgrade or for long use, and ``None`` for a
     connection that callers share. The ``Deferred`` that ``connect`` returns has a timeout of its
-    own, and can be cancelled. When a connection becomes free it is closed unless ``keeps(key)``.
-    Keys with the same ``together(key)`` are a group.
+    own, and can be cancelled. When a connection becomes free it is closed unless ``may_keep(key)``.
+    Keys with the same ``group_of(key)`` are a group.
     """
 
     def __init__(
@@ -107,11 +107,11 @@ class ConnectionPool(Generic[Key]):
         clock: IReactorTime,
         connect: Callable[[Key, Hashable], Deferred[ClientConnection]],
         settings: PoolSettings | None = None,
-        keeps: Callable[[Key], bool] = lambda key: True,
-        together: Callable[[Key], Hashable] = lambda key: key,
+        may_keep: Callable[[Key], bool] = lambda key: True,
+        group_of: Callable[[Key], Hashable] = lambda key: key,
     ) -> None:
         self.connect = connect
-        self.keeps = keeps
+        self.may_keep = may_keep
         self.settings = settings = settings or PoolSettings()
         self.counters = PoolStatistics()
         self.draining = False
@@ -121,18 +121,18 @@ class ConnectionPool(Generic[Key]):
             clock, settings.waiting_timeout, _Waiter.overdue
         )
         self._origins: dict[Key, _Origin] = {}
-        self._together = together
+        self._group_of = group_of
         # The origins of a group hold the only strong references.
-        self._in_use: weakref.WeakValueDictionary[Hashable, _SharedPlaces] = (
+        self._in_use: weakref.WeakValueDictionary[Hashable, _GroupLimit] = (
             weakref.WeakValueDictionary()
         )
 
-    def take(
+    def acquire(
         self,
         key: Key,
         *,
         fresh: bool = False,
-        lasting: bool = False,
+        long_running: bool = False,
         upload: bool = False,
         upgrade: bool = False,
         caller: Hashable = None,
@@ -141,41 +141,41 @@ class ConnectionPool(Generic[Key]):
 
         The caller has to send exactly one request on it at once, or in the callback. The connection
         returns to the pool by itself when the exchange has ended. With ``fresh`` it is a new
-        connection. With ``lasting`` it is in long use from the start: a kubelet sends no response
-        head for a followed log that has no line yet. With ``upload`` it counts as an upload, and
-        else with ``upgrade`` as an upgrade, until it becomes idle or in long use. ``caller`` is the
-        caller whose share is charged, ``None`` if the pool is not shared.
+        connection. With ``long_running`` it is in long use from the start: a kubelet sends no
+        response head for a followed log that has no line yet. With ``upload`` it counts as an
+        upload, and else with ``upgrade`` as an upgrade, until it becomes idle or in long use.
+        ``caller`` is the caller whose share is charged, ``None`` if the pool is not shared.
 
         Fails with :class:`PoolBusy`, or as ``connect`` does. Cancelling it cancels the attempt.
         """
         origin = self._origins.get(key)
         if origin is None:
-            origin = self._origins[key] = _Origin(self, key, self._places(key))
+            origin = self._origins[key] = _Origin(self, key, self._group_limit(key))
         use = _Use.SHORT
         if upload:
             use = _Use.UPLOAD
         elif upgrade:
             use = _Use.UPGRADE
-        elif lasting:
+        elif long_running:
             use = _Use.LONG
-        usual = not fresh and caller is None
-        return origin.take(_USUAL_WISHES[use] if usual else _Wish(use, fresh, caller))
+        plain = not fresh and caller is None
+        return origin.acquire(_PLAIN_CHECKOUTS[use] if plain else _Checkout(use, fresh, caller))
 
-    def unused(self) -> list[ClientConnection]:
+    def idle_connections(self) -> list[ClientConnection]:
         """Return the idle connections."""
         return [member.connection for member in self.idle.items()]
 
-    def lent(self) -> Iterator[tuple[ClientConnection, Hashable]]:
+    def in_use_connections(self) -> Iterator[tuple[ClientConnection, Hashable]]:
         """Iterate over the connections in use, each with its caller."""
         for origin in list(self._origins.values()):
             for member in list(origin.members):
-                if member.wish is not None:
-                    yield member.connection, member.wish.caller
+                if member.checkout is not None:
+                    yield member.connection, member.checkout.caller
 
-    def close_idle(self, concerned: Callable[[Key], bool] = lambda key: True) -> None:
-        """Close the idle connections of the keys that are ``concerned``."""
+    def close_idle(self, matches: Callable[[Key], bool] = lambda key: True) -> None:
+        """Close the idle connections of the keys for which ``matches(key)``."""
         for key, origin in list(self._origins.items()):
-            if concerned(key):
+            if matches(key):
                 origin.close_idle()
 
     def drain(self) -> None:
@@ -183,13 +183,14 @@ class ConnectionPool(Generic[Key]):
         self.draining = True
         self.close_idle()
 
-    def close_all(self, concerned: Callable[[Key], bool], why: str) -> None:
-        """Close all connections of the keys that are ``concerned``, attempts included.
+    def close_all(self, matches: Callable[[Key], bool], why: str) -> None:
+        """Close all connections of the keys for which ``matches(key)``, attempts included.
 
         Exchanges on them fail, and waiting requests are rejected with ``why``.
         """
-        origins = [origin for key, origin in list(self._origins.items()) if concerned(key)]
-        # Rejected first, so that a place freed at one origin is not given to a waiter of another.
+        origins = [origin for key, origin in list(self._origins.items()) if matches(key)]
+        # Rejected first, so that a connection freed at one origin is not given to a waiter of
+        # another.
         for origin in origins:
             origin.refuse_waiters(why)
         for origin in origins:
@@ -207,13 +208,13 @@ class ConnectionPool(Generic[Key]):
         if self._origins.get(origin.key) is origin:
             del self._origins[origin.key]
 
-    def _places(self, key: Key) -> _SharedPlaces:
-        """Return the places of the group of ``key``."""
-        which = self._together(key)
-        places = self._in_use.get(which)
-        if places is None:
-            places = self._in_use[which] = _SharedPlaces(self.settings.max_connections_per_key)
-        return places
+    def _group_limit(self, key: Key) -> _GroupLimit:
+        """Return the limit of the group of ``key``."""
+        group = self._group_of(key)
+        limit = self._in_use.get(group)
+        if limit is None:
+            limit = self._in_use[group] = _GroupLimit(self.settings.max_connections_per_key)
+        return limit
 
     @property
     def statistics(self) -> PoolStatistics:
@@ -234,37 +235,37 @@ class _Use(enum.IntEnum):
     """It is in long use or was upgraded; only the limit for all connections counts it."""
 
 
-class _Wish(NamedTuple):
-    """A request for a connection."""
+class _Checkout(NamedTuple):
+    """What a connection is acquired for, and by whom."""
 
     use: _Use
     fresh: bool
     caller: Hashable
 
 
-_USUAL_WISHES = {use: _Wish(use, False, None) for use in _Use}
-"""The requests without a caller that accept an idle connection, created once."""
+_PLAIN_CHECKOUTS = {use: _Checkout(use, False, None) for use in _Use}
+"""Those without a caller that accept an idle connection, created once."""
 
 
-class _SharedPlaces(Places):
-    """The places of a group of origins, and the order in which origins with waiters are served."""
+class _GroupLimit(SharedLimit):
+    """The limit of a group of origins, and the order in which origins with waiters are served."""
 
-    def __init__(self, most: int) -> None:
-        super().__init__(most)
+    def __init__(self, maximum: int) -> None:
+        super().__init__(maximum)
         self.short = 0
         """The number of connections that are not in long use."""
-        self.waited_for: dict[_Origin, None] = {}
+        self.waiting_origins: dict[_Origin, None] = {}
         """The origins with waiters; the next to serve is first (round robin)."""
         self._serving = False
         self._more = False
 
     def serve(self) -> None:
-        """Serve waiting requests while places are free; an origin that was served moves to the end.
+        """Serve waiting requests within the limits; an origin that was served moves to the end.
 
         A connection attempt may fail synchronously, which calls this again from within itself. The
         inner call returns at once, and the outer one serves another round.
         """
-        if not self.waited_for:
+        if not self.waiting_origins:
             return
         self._more = True
         if self._serving:
@@ -278,10 +279,10 @@ class _SharedPlaces(Places):
             self._serving = False
 
     def _serve_all(self) -> None:
-        for origin in list(self.waited_for):
-            if origin.serve() and origin in self.waited_for:
-                del self.waited_for[origin]
-                self.waited_for[origin] = None
+        for origin in list(self.waiting_origins):
+            if origin.serve() and origin in self.waiting_origins:
+                del self.waiting_origins[origin]
+                self.waiting_origins[origin] = None
             # Its last waiter may have been rejected by now.
             origin.forget_if_empty()
 
@@ -289,17 +290,17 @@ class _SharedPlaces(Places):
 class _Queue:
     """The FIFO queue of waiters for one use."""
 
-    def __init__(self, most: int) -> None:
-        self.places = Places(most)
+    def __init__(self, maximum: int) -> None:
+        self.limit = SharedLimit(maximum)
         self.waiters: dict[_Waiter, None] = {}
 
     def add(self, waiter: _Waiter) -> None:
         self.waiters[waiter] = None
-        self.places.count(waiter.wish.caller, 1)
+        self.limit.add(waiter.checkout.caller, 1)
 
     def remove(self, waiter: _Waiter) -> None:
         del self.waiters[waiter]
-        self.places.count(waiter.wish.caller, -1)
+        self.limit.add(waiter.checkout.caller, -1)
 
 
 class _Origin:
@@ -311,7 +312,7 @@ class _Origin:
     connecting, including those of the other origins in the group.
     """
 
-    def __init__(self, pool: ConnectionPool[Any], key: Any, in_use: _SharedPlaces) -> None:
+    def __init__(self, pool: ConnectionPool[Any], key: Any, in_use: _GroupLimit) -> None:
         self.pool = pool
         self.key = key
         self.members: set[_Member] = set()
@@ -319,31 +320,31 @@ class _Origin:
         """The idle connections, the most recently used last."""
         settings = pool.settings
         self.in_use = in_use
-        self.bounded = {
-            _Use.UPGRADE: Places(settings.max_upgrades_per_key),
-            _Use.SHORT: Places(settings.max_per_key),
-            _Use.UPLOAD: Places(settings.max_uploads_per_key),
+        self.limits = {
+            _Use.UPGRADE: SharedLimit(settings.max_upgrades_per_key),
+            _Use.SHORT: SharedLimit(settings.max_per_key),
+            _Use.UPLOAD: SharedLimit(settings.max_uploads_per_key),
         }
         """The limits of this origin by use; their order is the priority in which waiters are
         served."""
-        self.waiters = {use: _Queue(settings.max_waiting) for use in self.bounded}
+        self.waiters = {use: _Queue(settings.max_waiting) for use in self.limits}
         self._attempts: set[Deferred[ClientConnection]] = set()
 
-    def take(self, wish: _Wish) -> Deferred[ClientConnection] | ClientConnection:
-        got = self._get(wish)
+    def acquire(self, checkout: _Checkout) -> Deferred[ClientConnection] | ClientConnection:
+        got = self._get(checkout)
         if got is not None:
             return got
-        if wish.use is _Use.LONG or not self.in_use.short:
+        if checkout.use is _Use.LONG or not self.in_use.short:
             # No connection will become free soon.
             return self._refuse(
                 "too many connections are in use for long, of all or of this caller"
             )
-        queue = self.waiters[wish.use]
-        if not queue.places.has_one_for(wish.caller):
+        queue = self.waiters[checkout.use]
+        if not queue.limit.has_room_for(checkout.caller):
             return self._refuse("too many requests wait for a connection, of all or of this caller")
-        waiter = _Waiter(self, wish)
+        waiter = _Waiter(self, checkout)
         queue.add(waiter)
-        self.in_use.waited_for.setdefault(self)
+        self.in_use.waiting_origins.setdefault(self)
         self.pool.waiting.add(waiter)
         return waiter.result
 
@@ -352,7 +353,7 @@ class _Origin:
         served = False
         for queue in self.waiters.values():
             while queue.waiters and (waiter := self._next(queue)) is not None:
-                got = self._get(waiter.wish)
+                got = self._get(waiter.checkout)
                 if got is None:
                     break
                 self.remove(waiter)
@@ -361,35 +362,35 @@ class _Origin:
         return served
 
     def freed(self) -> None:
-        """Serve the waiters of the group after a place has become free."""
+        """Serve the waiters of the group after a connection has become free."""
         self.in_use.serve()
         self.forget_if_empty()
 
     def remove(self, waiter: _Waiter) -> None:
         """Remove a waiter from its queue."""
-        self.waiters[waiter.wish.use].remove(waiter)
+        self.waiters[waiter.checkout.use].remove(waiter)
         self.pool.waiting.discard(waiter)
         if not any(queue.waiters for queue in self.waiters.values()):
-            del self.in_use.waited_for[self]
+            del self.in_use.waiting_origins[self]
 
     def keep(self, member: _Member) -> None:
         """Take back a connection that can be used again."""
         self.idle.append(member)
         self.pool.idle.add(member)
         self.in_use.serve()
-        if self._short > self.pool.settings.max_per_key and self.idle:
-            # It did not count while in long use, and another connection has taken its place.
+        if self._short_count > self.pool.settings.max_per_key and self.idle:
+            # It did not count while in long use, and another connection has replaced it.
             self.idle[0].discard()
 
-    def count(self, wish: _Wish, change: int) -> None:
+    def count(self, checkout: _Checkout, change: int) -> None:
         """Change the number of connections in a use by ``change``."""
-        self.in_use.count(wish.caller, change)
-        if wish.use in self.bounded:
-            self.bounded[wish.use].count(wish.caller, change)
+        self.in_use.add(checkout.caller, change)
+        if checkout.use in self.limits:
+            self.limits[checkout.use].add(checkout.caller, change)
             self.in_use.short += change
 
     def forget_if_empty(self) -> None:
-        if not (self.members or self._attempts or self in self.in_use.waited_for):
+        if not (self.members or self._attempts or self in self.in_use.waiting_origins):
             self.pool.forget(self)
 
     def close_idle(self) -> None:
@@ -412,25 +413,27 @@ class _Origin:
         self.forget_if_empty()
 
     @property
-    def _short(self) -> int:
+    def _short_count(self) -> int:
         """The number of connections that are idle, in short use, or connecting for it."""
-        return self.bounded[_Use.SHORT].taken + len(self.idle)
+        return self.limits[_Use.SHORT].used + len(self.idle)
 
     def _next(self, queue: _Queue) -> _Waiter | None:
         """Return the first waiter whose caller has not used up its share."""
-        return next((waiter for waiter in queue.waiters if self._has_one_for(waiter.wish)), None)
+        return next(
+            (waiter for waiter in queue.waiters if self._has_room_for(waiter.checkout)), None
+        )
 
-    def _has_one_for(self, wish: _Wish) -> bool:
-        """Return whether both limits, of all connections and of this use, have a place left."""
-        places = self.bounded.get(wish.use, self.in_use)
-        return self.in_use.has_one_for(wish.caller) and places.has_one_for(wish.caller)
+    def _has_room_for(self, checkout: _Checkout) -> bool:
+        """Return whether neither limit, of all connections or of this use, is reached."""
+        caller, limit = checkout.caller, self.limits.get(checkout.use, self.in_use)
+        return self.in_use.has_room_for(caller) and limit.has_room_for(caller)
 
-    def _get(self, wish: _Wish) -> Deferred[ClientConnection] | ClientConnection | None:
-        if not self._has_one_for(wish):
+    def _get(self, checkout: _Checkout) -> Deferred[ClientConnection] | ClientConnection | None:
+        if not self._has_room_for(checkout):
             return None
-        if not wish.fresh and (member := self._take_idle()) is not None:
-            return member.lend(wish)
-        return self._make(wish) if self._make_room(wish) else None
+        if not checkout.fresh and (member := self._take_idle()) is not None:
+            return member.check_out(checkout)
+        return self._make(checkout) if self._make_room(checkout) else None
 
     def _take_idle(self) -> _Member | None:
         while self.idle:
@@ -445,38 +448,38 @@ class _Origin:
         self.forget_if_empty()
         return fail(PoolBusy(text))
 
-    def _make_room(self, wish: _Wish) -> bool:
+    def _make_room(self, checkout: _Checkout) -> bool:
         """Return whether a connection may be made; a fresh one may replace an idle one."""
         settings = self.pool.settings
         total = len(self.members) + len(self._attempts)
-        counts = wish.use is _Use.SHORT
+        counts = checkout.use is _Use.SHORT
         if total < settings.max_connections_per_key and (
-            not counts or self._short < settings.max_per_key
+            not counts or self._short_count < settings.max_per_key
         ):
             return True
-        if wish.fresh and self.idle:
+        if checkout.fresh and self.idle:
             self.idle[0].discard()
             return True
         return False
 
-    def _make(self, wish: _Wish) -> Deferred[ClientConnection]:
+    def _make(self, checkout: _Checkout) -> Deferred[ClientConnection]:
         self.pool.counters.connects += 1
-        self.count(wish, 1)
-        caller = wish.caller if wish.use in (_Use.LONG, _Use.UPGRADE) else None
+        self.count(checkout, 1)
+        caller = checkout.caller if checkout.use in (_Use.LONG, _Use.UPGRADE) else None
         attempt = maybeDeferred(self.pool.connect, self.key, caller)
         self._attempts.add(attempt)
 
         def connected(connection: ClientConnection) -> ClientConnection:
             self._attempts.discard(attempt)
-            self.count(wish, -1)
+            self.count(checkout, -1)
             if not connection.reusable:
                 self.freed()
                 raise ExchangeFailed("the connection was closed at once", unanswered=True)
-            return _Member(self, connection).lend(wish)
+            return _Member(self, connection).check_out(checkout)
 
         def failed(failure: Failure) -> Failure:
             self._attempts.discard(attempt)
-            self.count(wish, -1)
+            self.count(checkout, -1)
             self.pool.counters.failed_connects += 1
             self.freed()
             return failure
@@ -491,29 +494,29 @@ class _Member:
         self.connection = connection
         self._origin = origin
         self._pool = origin.pool
-        self.wish: _Wish | None = None
-        """The request that it is lent for, ``None`` while idle."""
+        self.checkout: _Checkout | None = None
+        """What it is used for, ``None`` while idle."""
         connection.on_answer = self._answer_began
         connection.on_idle = self._became_idle
         connection.on_lost = self._lost
         origin.members.add(self)
 
-    def lend(self, wish: _Wish) -> ClientConnection:
+    def check_out(self, checkout: _Checkout) -> ClientConnection:
         """Record the use, and return the connection."""
         counters = self._pool.counters
         counters.in_use += 1
         counters.reuses += self.connection.requests > 0
-        self.wish = wish
-        self._origin.count(wish, 1)
+        self.checkout = checkout
+        self._origin.count(checkout, 1)
         return self.connection
 
     def become_long(self) -> None:
-        """Mark the connection as in long use, which frees its place for another."""
-        wish = self.wish
-        assert wish is not None
-        self.wish = wish._replace(use=_Use.LONG)
-        self._origin.count(wish, -1)
-        self._origin.count(self.wish, 1)
+        """Mark the connection as in long use, so another may be opened."""
+        checkout = self.checkout
+        assert checkout is not None
+        self.checkout = checkout._replace(use=_Use.LONG)
+        self._origin.count(checkout, -1)
+        self._origin.count(self.checkout, 1)
         self._origin.in_use.serve()
 
     def discard(self) -> None:
@@ -523,7 +526,7 @@ class _Member:
         self.connection.close()
 
     def _answer_began(self, connection: ClientConnection, switched: bool) -> None:
-        if self.wish is None or self.wish.use is _Use.LONG:
+        if self.checkout is None or self.checkout.use is _Use.LONG:
             return
         if switched:
             self.become_long()
@@ -532,7 +535,7 @@ class _Member:
 
     def _became_idle(self, connection: ClientConnection) -> None:
         self._end_use()
-        if self._pool.draining or not self._pool.keeps(self._origin.key):
+        if self._pool.draining or not self._pool.may_keep(self._origin.key):
             connection.close()
         else:
             self._origin.keep(self)
@@ -547,19 +550,19 @@ class _Member:
         origin.freed()
 
     def _end_use(self) -> None:
-        wish, self.wish = self.wish, None
-        if wish is None:
+        checkout, self.checkout = self.checkout, None
+        if checkout is None:
             return
         self._pool.counters.in_use -= 1
-        self._origin.count(wish, -1)
+        self._origin.count(checkout, -1)
         self._pool.short.discard(self)
 
 
 class _Waiter:
     """A request that waits for a connection."""
 
-    def __init__(self, origin: _Origin, wish: _Wish) -> None:
-        self.wish = wish
+    def __init__(self, origin: _Origin, checkout: _Checkout) -> None:
+        self.checkout = checkout
         self.result: Deferred[ClientConnection] = Deferred(self._cancel)
         self._origin = origin
         self._attempt: Deferred[ClientConnection] | None = None

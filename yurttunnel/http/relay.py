@@ -41,7 +41,7 @@ WebSocket, GET runs a command in a container."""
 
 
 class Acquire(Protocol):
-    """A function that returns a connection to the origin, as ``ConnectionPool.take`` does."""
+    """A function that returns a connection to the origin, as ``ConnectionPool.acquire`` does."""
 
     def __call__(
         self, *, fresh: bool, upload: bool, upgrade: bool

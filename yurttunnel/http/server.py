@@ -17,8 +17,8 @@ from yurttunnel.http.deadlines import Deadlines
 from yurttunnel.http.evicting_set import EvictingSet
 from yurttunnel.http.head import HeadLimits, RequestHead
 from yurttunnel.http.interfaces import IRequestHandler
-from yurttunnel.http.places import Places
 from yurttunnel.http.server_connection import ServerConnection
+from yurttunnel.http.shared_limit import SharedLimit
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class ConnectionsFactory(ServerFactory):
             settings.max_lingering, ServerConnection.cut_off
         )
         """The connections that have got their last response."""
-        self.long_heads = Places(settings.max_long_heads)
+        self.long_heads = SharedLimit(settings.max_long_heads)
         """The bytes of long heads."""
         self.refusals: Counter[int] = Counter()
         self.draining = False

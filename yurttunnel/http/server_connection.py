@@ -31,7 +31,7 @@ from yurttunnel.http.fields import keeps_alive
 from yurttunnel.http.framing import request_framing
 from yurttunnel.http.head import LONG_HEAD, HeadError, RequestHead, RequestHeads
 from yurttunnel.http.interfaces import ExchangeFailed, IRequestHandler
-from yurttunnel.http.sent_alone import SentAlone
+from yurttunnel.http.isolated_response import IsolatedResponse
 
 if TYPE_CHECKING:
     from yurttunnel.http.server import ConnectionsFactory
@@ -76,7 +76,7 @@ class ServerConnection(HTTPConnection):
         # The exchange during which the end of the input was first seen after the held data.
         self._ended_behind: ServerExchange | None = None
         # The response after which the connection is handed over, while it is being sent.
-        self._sent_alone: SentAlone | None = None
+        self._isolated_response: IsolatedResponse | None = None
 
     def connectionMade(self) -> None:
         """Start the timeout for the first head, which includes a TLS handshake."""
@@ -141,17 +141,17 @@ class ServerConnection(HTTPConnection):
         factory = self._factory
         if not self._long_bytes:
             self._caller = factory.caller_of(self.transport)
-        if not factory.long_heads.has_one_for(self._caller):
+        if not factory.long_heads.has_room_for(self._caller):
             raise HeadError(
                 503,
                 "the server has too many long request heads, of which a caller may have as much as"
                 " it leaves free; try again later",
             )
-        factory.long_heads.count(self._caller, size - self._long_bytes)
+        factory.long_heads.add(self._caller, size - self._long_bytes)
         self._long_bytes = size
 
     def _forget_long_head(self) -> None:
-        self._factory.long_heads.count(self._caller, -self._long_bytes)
+        self._factory.long_heads.add(self._caller, -self._long_bytes)
         self._long_bytes = 0
 
     def _head_incomplete(self) -> None:
@@ -225,7 +225,7 @@ class ServerConnection(HTTPConnection):
         """See ``HTTPConnection``; while a waiting client is not read, check it for its end."""
         super().set_reading()
         unread = self._factory.unread
-        waits = self._user is None and self._sent_alone is None and not self._closing
+        waits = self._user is None and self._isolated_response is None and not self._closing
         if self._reading or not waits:
             unread.discard(self)
         elif self not in unread:
@@ -280,8 +280,9 @@ class ServerConnection(HTTPConnection):
         """Send ``answer``, and hand the connection over to ``protocol``.
 
         With ``alone`` the handover waits until no read of the client can return both the response
-        and data from ``protocol`` (:mod:`yurttunnel.http.sent_alone`). Over TLS the transport of
-        ``protocol`` then closes the connection instead of ending the sending direction.
+        and data from ``protocol`` (:mod:`yurttunnel.http.isolated_response`). Over TLS the
+        transport of ``protocol`` then closes the connection instead of ending the sending
+        direction.
         """
         if not alone:
             self.writer.write(answer)
@@ -292,21 +293,23 @@ class ServerConnection(HTTPConnection):
         self._take = self._client_spoke
         transport = _ClosesWhole(self) if self.secure else self.transport
         sent = partial(self.hand_over, protocol, transport)
-        self._sent_alone = SentAlone(self._factory.clock, self.transport, self.secure, answer, sent)
+        self._isolated_response = IsolatedResponse(
+            self._factory.clock, self.transport, self.secure, answer, sent
+        )
 
     def _client_spoke(self, data: bytes) -> None:
         self._take = None
         self._held = data
         # It is None while its constructor sends the response.
-        if self._sent_alone is not None:
-            self._sent_alone.client_spoke()
+        if self._isolated_response is not None:
+            self._isolated_response.client_spoke()
 
     def hand_over(self, user: IProtocol, transport: Any) -> None:
         """See ``HTTPConnection``; ``user`` handles the end of the input from now on."""
         if self._input_ended:
             self._factory.half_closed.discard(self)
         self._factory.unread.discard(self)
-        self._sent_alone = None
+        self._isolated_response = None
         super().hand_over(user, transport)
 
     def close_whole(self) -> None:
@@ -396,9 +399,9 @@ class ServerConnection(HTTPConnection):
             exchange.end(error)
 
     def _cancel_switch(self) -> None:
-        if self._sent_alone is not None:
-            self._sent_alone.cancel()
-            self._sent_alone = None
+        if self._isolated_response is not None:
+            self._isolated_response.cancel()
+            self._isolated_response = None
 
     def _client_left(self) -> None:
         exchange = self._exchange

@@ -14,7 +14,7 @@ from collections import Counter
 from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.http.errors import ApiFailure
-from yurttunnel.http.places import Places
+from yurttunnel.http.shared_limit import SharedLimit
 from yurttunnel.hub.request.requests import HubCall
 from yurttunnel.metrics import Durations, Metric, gauge, histogram
 
@@ -38,7 +38,9 @@ class Limits:
     def __init__(self, clock: IReactorTime, max_requests: int, max_watches: int) -> None:
         self._clock = clock
         # Keys: whether requests are long-running, and whether their clients use loopback.
-        self._places = {(lasting, local): Places(0) for lasting in _EITHER for local in _EITHER}
+        self._places = {
+            (lasting, local): SharedLimit(0) for lasting in _EITHER for local in _EITHER
+        }
         self.use(max_requests, max_watches)
         self.in_hand: Counter[str] = Counter()
         """Current requests by verb."""
@@ -50,7 +52,7 @@ class Limits:
     def use(self, max_requests: int, max_watches: int) -> None:
         """Change the limits for new requests."""
         for (lasting, _), places in self._places.items():
-            places.most = (max_watches if lasting else max_requests) or math.inf
+            places.maximum = (max_watches if lasting else max_requests) or math.inf
 
     def take(self, call: HubCall) -> bool:
         """Count a request until it ends; return ``False`` if the limit is reached."""
@@ -58,15 +60,15 @@ class Limits:
         lasting, verb = request.lasts, request.verb
         places = self._places[lasting, call.caller.local]
         holder = call.holder
-        if not places.has_one_for(holder):
+        if not places.has_room_for(holder):
             self.rejected += 1
             return False
-        places.count(holder, 1)
+        places.add(holder, 1)
         self.in_hand[verb] += 1
         began = self._clock.seconds()
 
         def ended(_: object) -> None:
-            places.count(holder, -1)
+            places.add(holder, -1)
             self.in_hand[verb] -= 1
             if not lasting:
                 self.durations.observe(self._clock.seconds() - began)

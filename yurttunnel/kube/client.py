@@ -17,13 +17,13 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel import __version__
-from yurttunnel.http.asking import Response, send, write_whole_request
 from yurttunnel.http.client import ClientConnection, WrittenRequest
-from yurttunnel.http.connecting import connected
+from yurttunnel.http.client_connect import open_connection
 from yurttunnel.http.head import HeadLimits
 from yurttunnel.http.https import HTTPSConnection, TLSFailed
 from yurttunnel.http.interfaces import ExchangeFailed
 from yurttunnel.http.pool import ConnectionPool, PoolBusy, PoolSettings
+from yurttunnel.http.simple_client import Response, send, write_whole_request
 from yurttunnel.kube.configuration import KubeConfiguration
 from yurttunnel.kube.credentials import Credentials, CredentialsUnavailable
 from yurttunnel.kube.endpoints import ApiEndpoint, host_field
@@ -108,8 +108,8 @@ class KubeClient:
             reactor,
             self._connect,
             POOL,
-            keeps=lambda key: key is self._generation,
-            together=lambda key: None,
+            may_keep=lambda key: key is self._generation,
+            group_of=lambda key: None,
         )
         self._page_limits = PageLimits()
 
@@ -315,7 +315,7 @@ class KubeClient:
         if self._pool.draining:
             raise ApiUnreachable(_CLOSED)
         try:
-            taken = self._pool.take(self._generation, fresh=fresh, lasting=True)
+            taken = self._pool.acquire(self._generation, fresh=fresh, long_running=True)
             return await taken if isinstance(taken, Deferred) else taken
         except CancelledError:
             if self._pool.draining:
@@ -324,7 +324,7 @@ class KubeClient:
             raise
 
     def _connect(self, key: object, caller: Hashable) -> Deferred[ClientConnection]:
-        return Deferred.fromCoroutine(connected(self._endpoint, self._make_connection))
+        return Deferred.fromCoroutine(open_connection(self._endpoint, self._make_connection))
 
     def _make_connection(self) -> ClientConnection:
         connection = _Connection(self._reactor, self._connections.discard)

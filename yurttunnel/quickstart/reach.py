@@ -16,12 +16,12 @@ from twisted.internet.endpoints import TCP4ClientEndpoint
 from twisted.internet.error import ConnectError
 from twisted.internet.interfaces import IOpenSSLClientConnectionCreator
 
-from yurttunnel.http.asking import ask
 from yurttunnel.http.authority import join_authority
 from yurttunnel.http.client import ClientConnection
-from yurttunnel.http.connecting import connected
+from yurttunnel.http.client_connect import open_connection
 from yurttunnel.http.pool import ConnectionPool, PoolSettings
 from yurttunnel.http.relay import Acquire
+from yurttunnel.http.simple_client import fetch
 from yurttunnel.tunnel import tls
 from yurttunnel.tunnel.reactor import IReactor
 from yurttunnel.tunnel.sockets import TunedEndpoint, tune_api_socket
@@ -70,7 +70,7 @@ class TunneledNodes:
 
         All its ports share them: the ``Host`` of each request names the port.
         """
-        return partial(self._pool.take, node)
+        return partial(self._pool.acquire, node)
 
     def close(self) -> None:
         """Abort all connections."""
@@ -80,10 +80,10 @@ class TunneledNodes:
         """Check the health of the node; return the problem, or ``None``."""
         host = join_authority(node, port).encode("ascii")
         try:
-            connection = self._pool.take(node)
+            connection = self._pool.acquire(node)
             if isinstance(connection, Deferred):
                 connection = await connection
-            asked = ask(connection, b"GET", b"/healthz", [(b"Host", host)], max_body=200)
+            asked = fetch(connection, b"GET", b"/healthz", [(b"Host", host)], max_body=200)
             answer = await asked.addTimeout(PROBE_TIMEOUT, self._reactor)
         except Exception as error:
             # Whatever the error, it is a problem to report, and the check is repeated.
@@ -108,4 +108,4 @@ class TunneledNodes:
         tcp = TCP4ClientEndpoint(self._reactor, host, port, timeout=CONNECT_TIMEOUT)
         tuned = TunedEndpoint(tcp, tune_api_socket)
         endpoint = tls.TLSEndpoint(self._reactor, self._contexts.creator(node), tuned)
-        return await connected(endpoint, lambda: ClientConnection(self._reactor))
+        return await open_connection(endpoint, lambda: ClientConnection(self._reactor))

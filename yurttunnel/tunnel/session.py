@@ -15,8 +15,8 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from yurttunnel.tunnel.cancelled_dials import CancelledDials
 from yurttunnel.tunnel.errors import StreamFailed
-from yurttunnel.tunnel.given_up import GivenUpDials
 from yurttunnel.tunnel.interfaces import IStream, IStreamAcceptor, IStreamOpener
 from yurttunnel.tunnel.shares import OTHER, Holder, Shares, ShareUsedUp
 from yurttunnel.tunnel.statistics import SessionSnapshot, TunnelCounters
@@ -121,7 +121,7 @@ class TunnelSession:
     # its own, each instance would have its own table of attribute names, of 1.3 KiB.
     _goaway_call: IDelayedCall | None = None
     _goaway_text = ""
-    _given_up: GivenUpDials | None = None
+    _given_up: CancelledDials | None = None
     _drained = False
 
     def __init__(
@@ -251,18 +251,18 @@ class TunnelSession:
             self.call_soon(self._numbers_run_out)
         return opened
 
-    def give_back(self, holder: Holder, given_up_at: int) -> None:
+    def give_back(self, holder: Holder, cancelled_at: int) -> None:
         """Release the share of a stream of ``holder``.
 
-        If this end has cancelled its OPEN, by a RESET that ends at ``given_up_at``, the stream
-        counts for a while longer; see :class:`GivenUpDials`.
+        If this end has cancelled its OPEN, by a RESET that ends at ``cancelled_at``, the stream
+        counts for a while longer; see :class:`CancelledDials`.
         """
-        if not given_up_at or self.closed:
+        if not cancelled_at or self.closed:
             self.shares.give_back(holder)
             return
         if self._given_up is None:
-            self._given_up = GivenUpDials(self.clock, self.shares, lambda: self.wire.acknowledged)
-        self._given_up.add(holder, given_up_at)
+            self._given_up = CancelledDials(self.clock, self.shares, lambda: self.wire.acknowledged)
+        self._given_up.add(holder, cancelled_at)
 
     def carried(self, holder: Holder, received: int, sent: int) -> None:
         """Count the bytes that a stream opened by this end has carried."""

@@ -80,7 +80,7 @@ class StreamOwner(Protocol):
     def dial_took(self, seconds: float) -> None:
         """Record the duration of an OPEN that was answered with OK."""
 
-    def give_back(self, holder: Holder, given_up_at: int) -> None:
+    def give_back(self, holder: Holder, cancelled_at: int) -> None:
         """Release the share of a stream, with a delay if this end has cancelled its OPEN."""
 
     def carried(self, holder: Holder, received: int, sent: int) -> None:
@@ -323,7 +323,7 @@ class TunnelStream:
     def stream_closed(self, code: Code, text: str) -> None:
         """Notify the protocol, or the caller that waits for the opening, of the end."""
         if self._holder is not None:
-            self._session.give_back(self._holder, self._wire.given_up_at)
+            self._session.give_back(self._holder, self._wire.cancelled_at)
             self._session.carried(self._holder, self.bytes_received, self.bytes_sent)
         if self._linger is not None:
             self._linger.cancel()

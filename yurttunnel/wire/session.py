@@ -475,7 +475,7 @@ class Session:
         if self.state is not SessionState.CLOSED:
             self._send_queue.put(frames.coded_frame(frames.RESET, stream.number, code, text))
             if stream.state is OPENING:
-                stream.given_up_at = self._send_queue.end
+                stream.cancelled_at = self._send_queue.end
         self._forget(stream, code, text)
 
     def pause(self, stream: Stream) -> None:

@@ -67,6 +67,7 @@ class Stream:
 
     __slots__ = (
         "backlog",
+        "cancelled_at",
         "credit_due",
         "deadline",
         "deficit",
@@ -74,7 +75,6 @@ class Stream:
         "end_waiting",
         "events",
         "full",
-        "given_up_at",
         "head_offset",
         "max_frame",
         "number",
@@ -111,7 +111,7 @@ class Stream:
         self.deliver: Callable[[bytes], object]
         self.deadline = 0.0
         # The end position, in this side's sequence, of the RESET that cancelled an OPEN; else 0.
-        self.given_up_at = 0
+        self.cancelled_at = 0
         # The window is as old as the stream.
         self.since = window.since
         # Receiving.

@@ -14,10 +14,10 @@ from zope.interface import implementer
 from benchmarks.ports import free_ports
 from tests.http.support import Handler
 from tests.pki.support import Issuer
-from yurttunnel.http.asking import ask
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.interfaces import ExchangeFailed
 from yurttunnel.http.server import HTTPFactory, ServerSettings
+from yurttunnel.http.simple_client import fetch
 from yurttunnel.hub.interfaces import IIdentity
 from yurttunnel.hub.upstream import connections
 from yurttunnel.hub.upstream.connections import Connections
@@ -80,7 +80,7 @@ class ConnectionsTests(TestCase):
     async def ask(self, as_node=True, server=None):
         """Return the client's name as the server sees it."""
         connection = await maybeDeferred(self.connections.take, server or self.server, as_node)
-        return (await ask(connection, b"GET", b"/", [(b"Host", b"api")])).body.decode()
+        return (await fetch(connection, b"GET", b"/", [(b"Host", b"api")])).body.decode()
 
     async def refused(self, server):
         """Return the error of a connection."""

@@ -12,9 +12,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.http.support import settle
 from tests.hub.forwarding.world import Identity, PlayedConnections
 from tests.logged import logged_lines
-from yurttunnel.http.asking import ask
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.interfaces import ExchangeFailed
+from yurttunnel.http.simple_client import fetch
 from yurttunnel.hub.cache.interfaces import KeptEvent
 from yurttunnel.hub.upstream.calls import ApiCalls
 from yurttunnel.hub.upstream.connections import POOL
@@ -309,7 +309,7 @@ class SignOfLifeTests(PlayedServers):
         """A check waits for no other request: a busy server is not unhealthy."""
         for _ in range(POOL.max_per_key):
             taken = maybeDeferred(self.connections.take, self.first, True)
-            asked = taken.addCallback(ask, b"GET", b"/api/v1/pods", [(b"Host", b"a")])
+            asked = taken.addCallback(fetch, b"GET", b"/api/v1/pods", [(b"Host", b"a")])
             asked.addErrback(lambda failure: failure.trap(ExchangeFailed))
         checked = self.check()
         self.assertTrue(self.asked()[0].startswith("PATCH"))

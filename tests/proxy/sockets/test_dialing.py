@@ -54,7 +54,7 @@ class DialingTests(SynchronousTestCase):
         self.until(lambda: client.read().reset)
         self.assertEqual(opened.stats().failed, 1)
         self.assertEqual(opened.stats().active, 0)
-        self.assertEqual(self.lab.count.taken, 0)
+        self.assertEqual(self.lab.count.used, 0)
 
     def warnings_of(self, events) -> list[str]:
         """Return the logged warnings."""
@@ -537,7 +537,7 @@ class DefectTests(SynchronousTestCase):
         """The client is reset and removed, the defect is logged, and the next one is served."""
         self.lab.until(lambda: client.read().reset)
         self.assertEqual(self.opened.stats().active, 0)
-        self.assertEqual(self.lab.count.taken, 0)
+        self.assertEqual(self.lab.count.used, 0)
         self.assertEqual(self.lab.descriptors.writers(), [])
         self.assertEqual(self.lab.reactor.getDelayedCalls(), [])
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)

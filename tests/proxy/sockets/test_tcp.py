@@ -55,7 +55,7 @@ class RelayTests(SynchronousTestCase):
     def assert_nothing_left(self, client: Peer, server: Peer) -> None:
         """The proxy has closed both of its ends, and counts no connection."""
         self.until(lambda: self.socket.stats().active == 0)
-        self.assertEqual((self.lab.count.taken, self.picker.counted), (0, 0))
+        self.assertEqual((self.lab.count.used, self.picker.counted), (0, 0))
         kinds = {type(one) for one in self.lab.descriptors.readers()}
         self.assertEqual(kinds, {Listener})
         self.assertEqual(self.lab.descriptors.writers(), [])
@@ -568,7 +568,7 @@ class StopTests(SynchronousTestCase):
         self.successResultOf(stopped)
         self.assertTrue(self.client.read().reset)
         self.assertTrue(self.server.read().reset)
-        self.assertEqual((self.picker.counted, self.lab.count.taken), (0, 0))
+        self.assertEqual((self.picker.counted, self.lab.count.used), (0, 0))
 
     def test_what_may_go_on_does_until_it_is_told_otherwise(self) -> None:
         """Without a timeout it ends only when they do; a later timeout applies once."""
@@ -584,7 +584,7 @@ class StopTests(SynchronousTestCase):
         self.successResultOf(stopped)
         self.assertTrue(again.called)
         self.assertTrue(self.client.read().reset)
-        self.assertEqual((self.picker.counted, self.lab.count.taken), (0, 0))
+        self.assertEqual((self.picker.counted, self.lab.count.used), (0, 0))
 
     def test_whoever_was_connected_by_the_kernel_is_served(self) -> None:
         """It connected before the stop, and cannot know about it."""

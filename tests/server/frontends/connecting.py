@@ -58,7 +58,7 @@ class ConnectTestCase(SynchronousTestCase):
         """Check that nothing remains after all connections are closed."""
         self.factory.close()
         self.assertEqual(self.factory.connections, set())
-        self.assertEqual(self.factory.pending_dials.taken, 0)
+        self.assertEqual(self.factory.pending_dials.used, 0)
         self.reactor.advance(0)
         self.assertEqual(self.reactor.getDelayedCalls(), [])
 

@@ -112,7 +112,7 @@ class ForwardTests(SynchronousTestCase):
     def tearDown(self):
         """Check that nothing remains after all connections are closed."""
         self.factory.close()
-        self.assertEqual((self.factory.connections, self.factory.pending_dials.taken), (set(), 0))
+        self.assertEqual((self.factory.connections, self.factory.pending_dials.used), (set(), 0))
 
     def open(self, host=""):
         """Open a connection, from an address."""

@@ -15,7 +15,7 @@ from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.fields import Fields
 from yurttunnel.http.head import RequestHead
 from yurttunnel.http.interfaces import IBodySink, IBodySource
-from yurttunnel.http.places import Places
+from yurttunnel.http.shared_limit import SharedLimit
 from yurttunnel.hub.cache.interfaces import ICache, IListing
 from yurttunnel.hub.cache.selectors import PODS, scope_of
 from yurttunnel.hub.filters.interfaces import Change
@@ -91,7 +91,7 @@ class Answers:
         self._repeats = Repeats(clock)
         self._turns = Turns(clock)
         # Keys: whether they are for pods.
-        self._documents = {pods: Places(MOST_OF_DOCUMENTS) for pods in (False, True)}
+        self._documents = {pods: SharedLimit(MOST_OF_DOCUMENTS) for pods in (False, True)}
         self._limited = RateLimitedLog(clock, self._log)
         self.unreadable = 0
         """The number of bodies that could not be parsed."""

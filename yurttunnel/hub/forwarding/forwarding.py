@@ -31,8 +31,8 @@ from twisted.python.failure import Failure
 from yurttunnel.http.client import ClientConnection
 from yurttunnel.http.connection import declared_length
 from yurttunnel.http.deadlines import Deadlines
-from yurttunnel.http.delegated_exchange import DelegatedExchange
 from yurttunnel.http.errors import ApiFailure, RequestFailed
+from yurttunnel.http.exchange_wrapper import ExchangeWrapper
 from yurttunnel.http.fields import Fields, requested_upgrade
 from yurttunnel.http.head import RequestHead
 from yurttunnel.http.interfaces import ExchangeFailed, IBodySink, IBodySource
@@ -138,7 +138,7 @@ class _State(enum.Enum):
     LEFT = enum.auto()
 
 
-class Forwarding(DelegatedExchange):
+class Forwarding(ExchangeWrapper):
     """A single request; for the relay it is the exchange of each attempt in turn."""
 
     def __init__(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from yurttunnel.http.places import Places
+from yurttunnel.http.shared_limit import SharedLimit
 from yurttunnel.hub.cache.interfaces import Collection, ICache, IListing, KeptDocument, Scope
 from yurttunnel.hub.media.interfaces import (
     IListReader,
@@ -239,7 +239,7 @@ class DocumentKeeper(_Collecting):
         path: str,
         form: str,
         content_type: str,
-        places: Places,
+        places: SharedLimit,
         holder: str | None,
     ) -> None:
         super().__init__(MAX_DOCUMENT)
@@ -253,7 +253,7 @@ class DocumentKeeper(_Collecting):
 
     def read(self, data: bytes) -> Sequence[object]:
         """Buffer the next piece; return nothing."""
-        if not self._places.has_one_for(self._holder):
+        if not self._places.has_room_for(self._holder):
             raise BadBody("too much is being read of this and other documents")
         self._count(self._counted + len(data))
         return super().read(data)
@@ -270,5 +270,5 @@ class DocumentKeeper(_Collecting):
         self._count(0)
 
     def _count(self, size: int) -> None:
-        self._places.count(self._holder, size - self._counted)
+        self._places.add(self._holder, size - self._counted)
         self._counted = size

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from yurttunnel.http.delegated_exchange import DelegatedExchange
+from yurttunnel.http.exchange_wrapper import ExchangeWrapper
 from yurttunnel.http.fields import Fields
 from yurttunnel.http.interfaces import ExchangeFailed, IExchange
 
 
-class KeptAnswer(DelegatedExchange):
+class KeptAnswer(ExchangeWrapper):
     """The exchange for the cache; ``begin()`` returns whether it may respond, and is called once.
 
     If it may not, the response fails with :class:`ExchangeFailed`, and nothing is sent.

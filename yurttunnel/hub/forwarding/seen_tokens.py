@@ -15,7 +15,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from yurttunnel.http.places import Places
+from yurttunnel.http.shared_limit import SharedLimit
 from yurttunnel.hub.cache.interfaces import ICache
 from yurttunnel.hub.request.callers import read_token
 from yurttunnel.hub.upstream.calls import TokenRefused
@@ -75,7 +75,7 @@ class SeenTokens:
         self._owned: OrderedDict[bytes, _Seen] = OrderedDict()
         self._unowned: OrderedDict[bytes, _Seen] = OrderedDict()
         self._questions: set[Deferred[None]] = set()
-        self._places = Places(_MOST_QUESTIONS)
+        self._places = SharedLimit(_MOST_QUESTIONS)
 
     def owner(self, token: str, holder: str | None) -> Deferred[str]:
         """Return the name of the owner of ``token``, empty if the API does not say.
@@ -115,7 +115,7 @@ class SeenTokens:
         """Return the state of a token, and begin a review if one is due."""
         seen = self._find(token)
         due = seen.question is None and self._clock.seconds() >= seen.due
-        if due and self._places.has_one_for(holder):
+        if due and self._places.has_room_for(holder):
             self._ask(token, seen, holder)
         return seen
 
@@ -141,11 +141,11 @@ class SeenTokens:
         seen.due = seen.asked + UNKNOWN_SECONDS
         question = seen.question = Deferred.fromCoroutine(self._review(token, seen))
         self._questions.add(question)
-        self._places.count(holder, 1)
+        self._places.add(holder, 1)
 
         def ended(_: object) -> None:
             self._questions.discard(question)
-            self._places.count(holder, -1)
+            self._places.add(holder, -1)
             seen.question = None
             waiting, seen.waiting = seen.waiting, []
             for each in waiting:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from twisted.internet.interfaces import IReactorTime
 
-from yurttunnel.http.places import Places
+from yurttunnel.http.shared_limit import SharedLimit
 from yurttunnel.hub.cache.interfaces import Collection, ICache, IListed, Scope
 from yurttunnel.hub.cache.selectors import PODS, scope_of
 from yurttunnel.hub.cache.store import MOST_LISTED
@@ -71,7 +71,7 @@ class Lookup:
         self._filters = filters
         self._refusals = refusals
         # The lists that pods in networks of their own read, or wait for.
-        self._places = Places(MOST_LISTED, least=1)
+        self._places = SharedLimit(MOST_LISTED, minimum=1)
 
     @contextmanager
     def reading(self, call: HubCall) -> Iterator[None]:
@@ -83,13 +83,13 @@ class Lookup:
         if holder is None:
             yield
             return
-        if not self._places.has_one_for(holder):
+        if not self._places.has_room_for(holder):
             raise self._refusals.unavailable("this client reads too many lists at a time")
-        self._places.count(holder, 1)
+        self._places.add(holder, 1)
         try:
             yield
         finally:
-            self._places.count(holder, -1)
+            self._places.add(holder, -1)
 
     def sources(self, call: HubCall) -> list[Source]:
         """Return the sources that a response can be built from."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.internet.interfaces import IReactorTime
 
-from yurttunnel.http.places import Places
+from yurttunnel.http.shared_limit import SharedLimit
 from yurttunnel.hub.offline.pace import Pace
 from yurttunnel.hub.offline.refusals import Refusals
 from yurttunnel.hub.request.requests import HubCall
@@ -27,7 +27,7 @@ class WholeAnswers:
         self._clock = clock
         self._refusals = refusals
         # Keys: whether they are for pods.
-        self._places = {pods: Places(MOST_BEING_SENT) for pods in (False, True)}
+        self._places = {pods: SharedLimit(MOST_BEING_SENT) for pods in (False, True)}
 
     async def send(self, call: HubCall, content_type: bytes, body: bytes) -> None:
         """Respond with ``body``; raise ``RequestFailed`` before the response has begun."""
@@ -50,7 +50,7 @@ class WholeAnswers:
     def _take_place(self, call: HubCall, size: int) -> None:
         holder = call.holder
         places = self._places[holder is not None]
-        if not places.has_one_for(holder):
+        if not places.has_room_for(holder):
             raise self._refusals.unavailable("clients are being sent too much of what is kept")
-        places.count(holder, size)
-        call.exchange.on_end(lambda _: places.count(holder, -size))
+        places.add(holder, size)
+        call.exchange.on_end(lambda _: places.add(holder, -size))

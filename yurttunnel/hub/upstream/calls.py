@@ -11,10 +11,10 @@ from twisted.internet.defer import Deferred
 
 from yurttunnel import __version__
 from yurttunnel.cluster.fields import mapping, text
-from yurttunnel.http.asking import Answer, ask
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.interfaces import ExchangeFailed
 from yurttunnel.http.pool import PoolBusy
+from yurttunnel.http.simple_client import CompleteResponse, fetch
 from yurttunnel.hub.cache.interfaces import KeptEvent
 from yurttunnel.hub.media.forms import media_for
 from yurttunnel.hub.media.occurrences import beyond, occurrences
@@ -64,7 +64,7 @@ class ApiCalls:
         *,
         token: str = "",
         fresh: bool = False,
-    ) -> Answer:
+    ) -> CompleteResponse:
         """Send a request to ``server``, as the node or with a ``token``, and return the response.
 
         With ``fresh`` a new connection is used, because the server may have closed an idle one.
@@ -83,7 +83,7 @@ class ApiCalls:
             fields.append((b"Authorization", b"Bearer " + token.encode("ascii")))
         if body:
             fields.append((b"Content-Type", content_type))
-        return await ask(connection, method, path, fields, body, MAX_ANSWER)
+        return await fetch(connection, method, path, fields, body, MAX_ANSWER)
 
     def send_event(self, event: KeptEvent) -> Deferred[int | None]:
         """Send a stored Event; return the status of the response, ``None`` without a response.
@@ -131,7 +131,7 @@ class ApiCalls:
 
     async def _patch(
         self, event: KeptEvent, path: str, patch: Mapping[str, object]
-    ) -> Answer | None:
+    ) -> CompleteResponse | None:
         body = json.dumps(patch).encode()
         return await self._ask_for(event, "patch", b"PATCH", path, body, _MERGE_PATCH)
 
@@ -143,7 +143,7 @@ class ApiCalls:
         path: str,
         body: bytes,
         content_type: bytes,
-    ) -> Answer | None:
+    ) -> CompleteResponse | None:
         """Send a request with the token of an Event, or as the node for an authorized owner."""
         target = path.encode("ascii")
         answer = await self._ask_any(method, target, body, content_type, event.token)
@@ -182,7 +182,7 @@ class ApiCalls:
 
     async def _review(
         self, version: str, kind: str, spec: Mapping[str, object] | None = None, token: str = ""
-    ) -> Answer | None:
+    ) -> CompleteResponse | None:
         """Create a review, as the node or with a token, and return the response."""
         review: dict[str, object] = {"kind": kind, "apiVersion": version}
         if spec is not None:
@@ -192,7 +192,7 @@ class ApiCalls:
 
     async def _ask_any(
         self, method: bytes, path: bytes, body: bytes, content_type: bytes, token: str = ""
-    ) -> Answer | None:
+    ) -> CompleteResponse | None:
         """Send a request to a healthy server; return ``None`` if it fails, or rejects the node."""
         server = self._balancer.pick()
         if server is None:
@@ -226,19 +226,19 @@ def _access(event: KeptEvent, verb: str) -> Mapping[str, object]:
     }
 
 
-def _is_passing(answer: Answer) -> bool:
+def _is_passing(answer: CompleteResponse) -> bool:
     """Return whether a response is temporary, so that a retry may get another one."""
     return answer.status == HTTPStatus.TOO_MANY_REQUESTS or answer.status >= 500
 
 
-def _unless_passing(answer: Answer | None) -> int | None:
+def _unless_passing(answer: CompleteResponse | None) -> int | None:
     """Return that an Event exists, unless the change must be retried or the Event is gone."""
     if answer is None or _is_passing(answer) or answer.status == HTTPStatus.NOT_FOUND:
         return None
     return HTTPStatus.CONFLICT
 
 
-def _status(answer: Answer) -> Mapping[str, object]:
+def _status(answer: CompleteResponse) -> Mapping[str, object]:
     """Return the status of a created review, empty if it cannot be parsed."""
     if answer.status != HTTPStatus.CREATED:
         return {}

@@ -17,7 +17,7 @@ from twisted.internet.endpoints import HostnameEndpoint
 from twisted.python.failure import Failure
 
 from yurttunnel.http.client import ClientConnection
-from yurttunnel.http.connecting import connected
+from yurttunnel.http.client_connect import open_connection
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.https import HTTPSConnection
 from yurttunnel.http.pool import ConnectionPool, PoolSettings, PoolStatistics
@@ -71,8 +71,8 @@ class Connections:
             reactor,
             self._connect,
             POOL,
-            keeps=self._is_current,
-            together=lambda key: key.server,
+            may_keep=self._is_current,
+            group_of=lambda key: key.server,
         )
 
     def take(
@@ -86,7 +86,7 @@ class Connections:
         upgrade: bool = False,
         caller: Hashable = None,
     ) -> Deferred[ClientConnection] | ClientConnection:
-        """Return a connection for one request, as ``ConnectionPool.take`` does.
+        """Return a connection for one request, as ``ConnectionPool.acquire`` does.
 
         Fails with ``RequestFailed`` (502 to 504) and the reason, or with the errors of the pool.
         """
@@ -98,8 +98,8 @@ class Connections:
                 return fail(RequestFailed(503, f"this node has no certificate yet: {problem}"))
             key = ConnectionKey(server, as_node, contexts, contexts.generation)
             self._keys[server, as_node] = key
-        return self._pool.take(
-            key, fresh=fresh, lasting=lasting, upload=upload, upgrade=upgrade, caller=caller
+        return self._pool.acquire(
+            key, fresh=fresh, long_running=lasting, upload=upload, upgrade=upgrade, caller=caller
         )
 
     def close_server(self, server: Server, why: str) -> None:
@@ -139,7 +139,7 @@ class Connections:
         tcp = HostnameEndpoint(self._reactor, server.host, server.port, timeout=CONNECT_SECONDS)
         tuned = TunedEndpoint(tcp, tune_api_socket)
         endpoint = tls.TLSEndpoint(self._reactor, key.contexts.creator(server.host), tuned)
-        return await connected(
+        return await open_connection(
             endpoint, lambda: HTTPSConnection(self._reactor, problem_with_api, HEAD_LIMITS)
         )
 

@@ -14,7 +14,7 @@ from typing import Any
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from yurttunnel.http.asking import Answer
+from yurttunnel.http.simple_client import CompleteResponse
 from yurttunnel.hub.interfaces import IIdentity
 from yurttunnel.hub.upstream.calls import UNANSWERED, ApiCalls
 from yurttunnel.hub.upstream.servers import Server
@@ -121,7 +121,7 @@ class NodeLease:
                 node=self._node,
             )
 
-    async def _renew(self, server: Server, fresh: bool) -> Answer:
+    async def _renew(self, server: Server, fresh: bool) -> CompleteResponse:
         # Checks of other servers only read meanwhile; if this fails, the next check renews.
         if server.healthy:
             self._renewing = server
@@ -146,7 +146,7 @@ class NodeLease:
             if self._renewing is server:
                 self._renewing = None
 
-    async def _create(self, server: Server) -> Answer:
+    async def _create(self, server: Server) -> CompleteResponse:
         """Create the Lease, owned by the Node, so that it is deleted with the Node."""
         path = NODES.path(name=self._node).encode("ascii")
         answer = await self._ask(server, b"GET", path)
@@ -174,7 +174,7 @@ class NodeLease:
             "renewTime": micro_time(time_of_day(self._clock)),
         }
 
-    def _note(self, answer: Answer) -> None:
+    def _note(self, answer: CompleteResponse) -> None:
         """Accept any response except 401 and 5xx, which other requests would get, too."""
         if answer.status == 401:
             raise CheckFailed(
@@ -217,7 +217,7 @@ class NodeLease:
         path: bytes,
         body: dict[str, Any] | None = None,
         fresh: bool = False,
-    ) -> Answer:
+    ) -> CompleteResponse:
         kind = b"merge-patch+json" if method == b"PATCH" else b"json"
         data = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
         return await self._calls.ask(
@@ -225,7 +225,7 @@ class NodeLease:
         )
 
 
-def _uid(answer: Answer) -> str | None:
+def _uid(answer: CompleteResponse) -> str | None:
     try:
         uid = json.loads(answer.body)["metadata"]["uid"]
     except (ValueError, KeyError, TypeError, RecursionError):

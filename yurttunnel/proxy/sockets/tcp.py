@@ -11,7 +11,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from zope.interface import implementer
 
-from yurttunnel.http.places import Places
+from yurttunnel.http.shared_limit import SharedLimit
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.proxy.interfaces import (
     IEndpointPicker,
@@ -56,7 +56,7 @@ class TcpProxySockets:
     clock: IReactorTime
     relay: RelayContext
     ports: PortAllocator
-    connections: Places
+    connections: SharedLimit
     dialer: IDialer
     most_of_service: int = MOST_OF_SERVICE
     most_dialing: int = MOST_DIALING
@@ -81,7 +81,7 @@ def tcp_proxy_sockets(
     """Make the factory for a process that may have ``most`` TCP connections."""
     paced = pacing()
     relay = RelayContext(descriptors, PipePool(), HalfClosed(descriptors), paced)
-    return TcpProxySockets(clock, relay, ports, Places(most), TcpDialer(paced))
+    return TcpProxySockets(clock, relay, ports, SharedLimit(most), TcpDialer(paced))
 
 
 @implementer(IProxySocket)
@@ -109,7 +109,7 @@ class TcpProxySocket:
         self._dialings: set[Dialing] = set()
         # By relay, the address of its client.
         self._relays: dict[Relay, str] = {}
-        self._connections = Places(context.most_of_service)
+        self._connections = SharedLimit(context.most_of_service)
         # The counters of connections that have ended.
         self._total = self._failed = self._received = self._sent = 0
         self._draining: IDelayedCall | None = None
@@ -138,7 +138,7 @@ class TcpProxySocket:
         if self._listening.fileno() >= 0:
             self._listener.stop()
             self._context.ports.close(self._listening)
-        if not self._connections.taken:
+        if not self._connections.used:
             return succeed(None)
         if self._stopped is None:
             self._stopped = Deferred()
@@ -149,7 +149,7 @@ class TcpProxySocket:
     def stats(self) -> SocketStats:
         """Return the counters."""
         return SocketStats(
-            active=self._connections.taken,
+            active=self._connections.used,
             total=self._total,
             failed=self._failed,
             received=self._received + sum(relay.received for relay in self._relays),
@@ -162,11 +162,11 @@ class TcpProxySocket:
         context = self._context
         if context.connections.is_full:
             return (
-                f"the process has {context.connections.most} connections, as many as its limit of"
-                " open files is enough for; raise that (LimitNOFILE)"
+                f"the process has {context.connections.maximum} connections, as many as its limit"
+                " of open files is enough for; raise that (LimitNOFILE)"
             )
         if self._connections.is_full:
-            count = self._connections.taken
+            count = self._connections.used
             return f"{self._service.key} has {count} connections, the most of one service"
         if len(self._dialings) >= context.most_dialing:
             return f"{len(self._dialings)} clients of {self._service.key} wait for endpoints"
@@ -175,9 +175,9 @@ class TcpProxySocket:
     def _accepted(self, client: socket.socket, peer: tuple[str, int]) -> None:
         self._total += 1
         counts = (self._context.connections, self._connections)
-        has_share = all(each.has_one_for(peer[0]) for each in counts)
+        has_share = all(each.has_room_for(peer[0]) for each in counts)
         for each in counts:
-            each.count(peer[0], 1)
+            each.add(peer[0], 1)
         if not has_share:
             self._reset(client, peer[0], "its address has its share of all connections")
             return
@@ -248,9 +248,9 @@ class TcpProxySocket:
         self._count_end(caller)
 
     def _count_end(self, caller: str) -> None:
-        self._context.connections.count(caller, -1)
-        self._connections.count(caller, -1)
-        if self._stopped is not None and not self._connections.taken:
+        self._context.connections.add(caller, -1)
+        self._connections.add(caller, -1)
+        if self._stopped is not None and not self._connections.used:
             self._finish(self._stopped)
 
     def _finish(self, stopped: Deferred[None]) -> None:

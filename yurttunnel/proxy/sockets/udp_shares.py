@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from yurttunnel.http.places import Places
+from yurttunnel.http.shared_limit import SharedLimit
 
 if TYPE_CHECKING:
     from yurttunnel.proxy.sockets.udp_client import UdpClient
 
 
 class UdpShares:
-    """At most ``most`` clients; an address may have as many as are free (:class:`Places`)."""
+    """At most ``most`` clients; an address may have as many as are free (:class:`SharedLimit`)."""
 
     def __init__(self, most: int) -> None:
-        self._places = Places(most)
+        self._places = SharedLimit(most)
         # All clients, and those of each address, in the order of their last use.
         self._clients: OrderedDict[UdpClient, None] = OrderedDict()
         self._of: dict[str, OrderedDict[UdpClient, None]] = {}
@@ -28,7 +28,7 @@ class UdpShares:
         """End a client if an address may not have one more: the one of the same address that has
         been idle longest, or of all if the address has none.
         """
-        if self._places.has_one_for(host):
+        if self._places.has_room_for(host):
             return
         its = self._of.get(host)
         if its is None:
@@ -43,7 +43,7 @@ class UdpShares:
 
     def add(self, client: UdpClient) -> None:
         """Add a new client."""
-        self._places.count(client.host, 1)
+        self._places.add(client.host, 1)
         self._clients[client] = None
         self._of.setdefault(client.host, OrderedDict())[client] = None
 
@@ -54,7 +54,7 @@ class UdpShares:
 
     def remove(self, client: UdpClient) -> None:
         """Remove a client."""
-        self._places.count(client.host, -1)
+        self._places.add(client.host, -1)
         del self._clients[client]
         its = self._of[client.host]
         del its[client]

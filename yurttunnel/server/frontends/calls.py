@@ -15,7 +15,7 @@ from zope.interface import Interface
 
 from yurttunnel.http.authority import join_authority
 from yurttunnel.http.errors import RequestFailed
-from yurttunnel.http.places import Places
+from yurttunnel.http.shared_limit import SharedLimit
 from yurttunnel.ops.failures import Failures
 from yurttunnel.server.audit import Audit
 from yurttunnel.server.audit_peers import unix_user
@@ -87,7 +87,7 @@ class Dialer:
         dials = dials or DialSettings()
         self.registry = registry
         self.dial_timeout = dials.timeout
-        self.pending_dials = Places(dials.max_pending)
+        self.pending_dials = SharedLimit(dials.max_pending)
         self.request_ids = dials.request_ids
 
 
@@ -161,7 +161,7 @@ class Call:
             return
         if self._entry is not None:
             self._entry.node = session.node
-        dialer.pending_dials.count(self._caller, 1)
+        dialer.pending_dials.add(self._caller, 1)
         holder = Holder.of(self.kind, self.flag, self._caller)
         dialing = session.open_stream(host, port, dialer.dial_timeout, self.request_id, holder)
         self._dialing = dialing
@@ -184,10 +184,10 @@ class Call:
         if missing is not None:
             raise missing
         pending = dialer.pending_dials
-        if not pending.has_one_for(self._caller):
+        if not pending.has_room_for(self._caller):
             raise StreamFailed(
                 Code.OVERLOADED,
-                f"{pending.taken} dials are pending already, too many of all or of this caller;"
+                f"{pending.used} dials are pending already, too many of all or of this caller;"
                 " try again later",
             )
         return session
@@ -229,7 +229,7 @@ class Call:
     def _dial_ended(self, result: IStream | Failure) -> None:
         """Handle the end of the dial: a stream, or a ``Failure``."""
         self._dialing = None
-        self._dialer.pending_dials.count(self._caller, -1)
+        self._dialer.pending_dials.add(self._caller, -1)
         if not isinstance(result, Failure):
             stream = result if self._entry is None else audited(result, self._entry)
             if self._left:

@@ -3,7 +3,7 @@
 ``X-Tunnel-Proxy-Host``, if present, selects the agent; otherwise the host of the target does. The
 response is 200 only after the far end has connected; each failure before that has its own status
 and text (``yurttunnel.http.errors``). No byte of the target follows the 200 in the same read of the
-caller (:mod:`yurttunnel.http.sent_alone`).
+caller (:mod:`yurttunnel.http.isolated_response`).
 
 The text of a failure is also the reason phrase of the status line, the only part that
 kube-apiserver shows; that of a rejected head is not, because it quotes the caller.

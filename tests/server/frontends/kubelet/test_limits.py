@@ -60,9 +60,9 @@ from yurttunnel.server.siblings.acceptor import MAX_SESSIONS
 from yurttunnel.server.siblings.feed import MAX_LINE, MAX_NODES
 from yurttunnel.server.siblings.service import LISTED_SECONDS, MAX_SIBLINGS
 from yurttunnel.server.siblings.session import BELIEVED
+from yurttunnel.tunnel.cancelled_dials import CANCELLED_DIAL_HELD
 from yurttunnel.tunnel.connection import HELLO_TIMEOUT, MAX_UNFINISHED
 from yurttunnel.tunnel.direct.tls import MOST_ANSWERS
-from yurttunnel.tunnel.given_up import GIVEN_UP_HELD
 from yurttunnel.tunnel.session import FEW_NUMBERS
 from yurttunnel.tunnel.shares import CALLER, ENTRY, KUBELET_CALLER
 from yurttunnel.wire.credit import RESERVE
@@ -144,7 +144,7 @@ VALUES = {
         Limits().stream_window / KIB,
         MEMORY_BUDGET / Limits().stream_window,
     ],
-    "time for which a dial": [GIVEN_UP_HELD],
+    "time for which a dial": [CANCELLED_DIAL_HELD],
     "part of both": [1, RESERVE],
     "what an entry": [ENTRY, 584, Limits().max_streams],
     "what a caller": [CALLER, 572, Limits().max_streams, KUBELET_CALLER],

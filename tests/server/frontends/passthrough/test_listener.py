@@ -87,8 +87,8 @@ class ListenerTestCase(SynchronousTestCase):
     def tearDown(self):
         """Check that nothing remains after all connections are closed."""
         self.factory.close()
-        self.assertEqual((self.factory.connections, self.factory.pending_dials.taken), (set(), 0))
-        self.assertEqual((len(self.factory.unread_hellos), self.factory.places.taken), (0, 0))
+        self.assertEqual((self.factory.connections, self.factory.pending_dials.used), (set(), 0))
+        self.assertEqual((len(self.factory.unread_hellos), self.factory.places.used), (0, 0))
         # Calls of the connections themselves are due at once.
         self.reactor.advance(0)
         self.assertEqual(self.reactor.getDelayedCalls(), [])

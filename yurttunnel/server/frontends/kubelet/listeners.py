@@ -73,8 +73,8 @@ class Interception:
         self._pool = ConnectionPool(
             reactor,
             connector.connect,
-            keeps=lambda key: not key.session.draining,
-            together=lambda key: key.session,
+            may_keep=lambda key: not key.session.draining,
+            group_of=lambda key: key.session,
         )
         self._proxy = KubeletProxy(
             reactor, registry, kubelets, self._pool, response_timeout, settings.max_connections
@@ -103,8 +103,8 @@ class Interception:
     def pooled_streams(self) -> Iterator[tuple[TunnelStream, str]]:
         """Iterate over the streams to kubelets, each with its caller, empty if it is idle."""
         idle: list[tuple[ClientConnection, Hashable]]
-        idle = [(each, "") for each in self._pool.unused()]
-        for connection, caller in itertools.chain(idle, self._pool.lent()):
+        idle = [(each, "") for each in self._pool.idle_connections()]
+        for connection, caller in itertools.chain(idle, self._pool.in_use_connections()):
             stream = _stream_below(connection)
             if stream is not None:
                 yield stream, str(caller)

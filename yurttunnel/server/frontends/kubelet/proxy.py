@@ -13,9 +13,9 @@ from zope.interface import implementer
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.head import RequestHead
 from yurttunnel.http.interfaces import IExchange, IRequestHandler
-from yurttunnel.http.places import Places
 from yurttunnel.http.pool import ConnectionPool
 from yurttunnel.http.relay import ForwardedRequest, Relay, RelaySettings
+from yurttunnel.http.shared_limit import SharedLimit
 from yurttunnel.pki.kubelets import KubeletContexts
 from yurttunnel.server.frontends.calls import caller_behind
 from yurttunnel.server.frontends.kubelet.destination import PREFIX, Destination, destination_of
@@ -68,7 +68,7 @@ class KubeletProxy:
         self._pool = pool
         self._clock = clock
         # By whether the caller used TLS, so that a caller of one port cannot exhaust both.
-        self._under_way = {secure: Places(most_requests) for secure in (False, True)}
+        self._under_way = {secure: SharedLimit(most_requests) for secure in (False, True)}
         # By timeout: requests in flight keep the timeout with which they began.
         self._relays: dict[float | None, Relay] = {}
         self.use_response_timeout(response_timeout)
@@ -96,7 +96,7 @@ class KubeletProxy:
         assert request.destination is not None  # set with the key
         self._relay.forward(
             exchange,
-            partial(self._pool.take, key, lasting=request.follows, caller=caller),
+            partial(self._pool.acquire, key, long_running=request.follows, caller=caller),
             _request_to(exchange.head, request.destination, request.authorization_used),
             partial(_describe, request),
             origin=key,
@@ -123,15 +123,15 @@ class KubeletProxy:
     def _count(self, exchange: IExchange, caller: str) -> None:
         """Count a request until it ends; raises ``RequestFailed`` if its caller has too many."""
         under_way = self._under_way[exchange.secure]
-        if not under_way.has_one_for(caller):
+        if not under_way.has_room_for(caller):
             raise RequestFailed(
                 503,
-                f"{under_way.taken} of {under_way.most} requests are in flight at this port, and"
+                f"{under_way.used} of {under_way.maximum} requests are in flight at this port, and"
                 " one caller may use as many as remain free: try again when some of yours have"
                 " ended",
             )
-        under_way.count(caller, 1)
-        exchange.on_end(lambda _: under_way.count(caller, -1))
+        under_way.add(caller, 1)
+        exchange.on_end(lambda _: under_way.add(caller, -1))
 
     def close(self) -> None:
         """Stop the timers."""

@@ -29,7 +29,7 @@ from twisted.internet.interfaces import (
 from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
 
-from yurttunnel.http.places import Places
+from yurttunnel.http.shared_limit import SharedLimit
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.server.frontends.calls import (
     DialingConnection,
@@ -99,7 +99,7 @@ class PassthroughFactory(DialingFactory):
         super().__init__(registry, dials)
         self.nodes = nodes
         self.ports = ports
-        self.places = Places(max_connections)
+        self.places = SharedLimit(max_connections)
         self.led_here_from = led_here_from
         self.stats = PassthroughStats()
         self.warnings = RateLimitedLog(clock, PassthroughProtocol.log)
@@ -141,15 +141,15 @@ class PassthroughProtocol(DialingConnection):
         self.call.request_id = factory.request_ids.make()
         self._source = address_behind(self.transport)
         places, caller = factory.places, caller_at(self._source)
-        if not places.has_one_for(caller):
+        if not places.has_room_for(caller):
             self._reset(
                 Refusal.OVERLOADED,
                 "there are already {taken} others, too many in total or from that address; see"
                 " who holds them (ss -tn)",
-                taken=places.taken,
+                taken=places.used,
             )
             return
-        places.count(caller, 1)
+        places.add(caller, 1)
         self._has_place = True
         handle = cast(socket.socket, ISystemHandle(self.transport).getHandle())
         asked = factory.led_here_from(handle)
@@ -226,7 +226,7 @@ class PassthroughProtocol(DialingConnection):
     def _leave_place(self) -> None:
         if self._has_place:
             self._has_place = False
-            self._factory.places.count(caller_at(self._source), -1)
+            self._factory.places.add(caller_at(self._source), -1)
 
     def _find_named(self, name: str | None) -> None:
         if name is None:

@@ -11,9 +11,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.fakes import MemoryConnection
 from tests.http.support import settle
-from yurttunnel.http.asking import ask, send, write_whole_request
 from yurttunnel.http.client import ClientConnection
 from yurttunnel.http.interfaces import ExchangeFailed
+from yurttunnel.http.simple_client import fetch, send, write_whole_request
 
 HOST = [(b"Host", b"api")]
 
@@ -45,7 +45,7 @@ class AskingTests(AskingTestCase):
 
     def test_get(self):
         """A request without a body returns head and body, and the connection stays open."""
-        answered = ask(self.connection, b"GET", b"/readyz", HOST)
+        answered = fetch(self.connection, b"GET", b"/readyz", HOST)
         self.assertEqual(b"GET /readyz HTTP/1.1\r\nHost: api\r\n\r\n", self.sent())
         self.origin.receive(b"HTTP/1.1 102 Processing\r\n\r\n")
         self.origin.receive(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\no")
@@ -57,36 +57,36 @@ class AskingTests(AskingTestCase):
 
     def test_body(self):
         """A body is sent with its length."""
-        answered = ask(self.connection, b"PUT", b"/", HOST, b"{}")
+        answered = fetch(self.connection, b"PUT", b"/", HOST, b"{}")
         self.assertEqual(b"PUT / HTTP/1.1\r\nHost: api\r\nContent-Length: 2\r\n\r\n{}", self.sent())
         self.origin.receive(b"HTTP/1.1 204 No Content\r\n\r\n")
         self.assertEqual(204, self.successResultOf(answered).status)
 
     def test_long_answer(self):
         """A body that is too long is truncated."""
-        answered = ask(self.connection, b"GET", b"/", HOST, max_body=5)
+        answered = fetch(self.connection, b"GET", b"/", HOST, max_body=5)
         self.origin.receive(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n123")
         self.origin.receive(b"456789")
         self.assertEqual(b"12345", self.successResultOf(answered).body)
 
     def test_request_that_cannot_be_sent(self):
         """An invalid request closes the connection, which nothing else would release."""
-        self.failureResultOf(ask(self.connection, b"GET", b"/ bad", HOST), ValueError)
+        self.failureResultOf(fetch(self.connection, b"GET", b"/ bad", HOST), ValueError)
         self.assertEqual(b"", self.sent())
         self.assertIsInstance(self.origin.closed_with, ConnectionDone)
 
     def test_failure(self):
         """A truncated response fails, and so does a request on a closed connection."""
-        answered = ask(self.connection, b"GET", b"/", HOST)
+        answered = fetch(self.connection, b"GET", b"/", HOST)
         self.origin.break_off(ConnectionLost())
         self.failureResultOf(answered, ExchangeFailed)
-        self.failureResultOf(ask(self.connection, b"GET", b"/", HOST), ExchangeFailed)
+        self.failureResultOf(fetch(self.connection, b"GET", b"/", HOST), ExchangeFailed)
 
     def test_cancel(self):
         """Cancelling, before or after the head of the response, closes the connection."""
         for begun in (b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n123"):
             self.setUp()
-            answered = ask(self.connection, b"GET", b"/", HOST)
+            answered = fetch(self.connection, b"GET", b"/", HOST)
             self.origin.receive(begun)
             answered.cancel()
             self.failureResultOf(answered, CancelledError)

@@ -33,7 +33,7 @@ over regardless."""
 
 
 @implementer(IPullProducer)
-class SentAlone:
+class IsolatedResponse:
     """Sends ``answer`` on ``transport``, which has no producer, and then calls ``sent`` once.
 
     ``secure`` is true if the transport is TLS. :meth:`cancel` ends the wait.
@@ -106,4 +106,4 @@ class SentAlone:
 
 
 def _nothing() -> None:
-    """Do nothing after :meth:`SentAlone.cancel`."""
+    """Do nothing after :meth:`IsolatedResponse.cancel`."""

@@ -12,7 +12,7 @@ from yurttunnel.http.interfaces import ExchangeFailed, IBodySink, IBodySource, I
 
 
 @implementer(IExchange)
-class DelegatedExchange:
+class ExchangeWrapper:
     """Delegates everything to ``exchange``; subclasses override what they change."""
 
     def __init__(self, exchange: IExchange) -> None:

@@ -15,7 +15,9 @@ from yurttunnel.http.client import ClientConnection
 Connection = TypeVar("Connection", bound=ClientConnection)
 
 
-async def connected(endpoint: IStreamClientEndpoint, make: Callable[[], Connection]) -> Connection:
+async def open_connection(
+    endpoint: IStreamClientEndpoint, make: Callable[[], Connection]
+) -> Connection:
     """Return a connection built by ``make``, connected by ``endpoint``, after the TLS handshake.
 
     Fails as the endpoint does, or with the reason why the connection was lost. There is no

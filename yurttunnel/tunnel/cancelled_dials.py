@@ -9,7 +9,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from yurttunnel.tunnel.shares import Holder, Shares
 
-GIVEN_UP_HELD = 1.0
+CANCELLED_DIAL_HELD = 1.0
 """The minimum time, in seconds, for which a stream that this end has reset before it was answered
 counts against its holder's share. A peer treats too many such resets in a second as a flood
 (:mod:`~yurttunnel.wire.flood`), and after a pause it receives those of several seconds at once. So
@@ -17,7 +17,7 @@ the stream also counts until the peer has acknowledged the reset: then the peer 
 share reset at most twice in a second."""
 
 
-class GivenUpDials:
+class CancelledDials:
     """The cancelled dials of one session, which still count in its ``shares``.
 
     They no longer count in the enclosing shares: those limit memory, which is freed at once, and
@@ -37,12 +37,12 @@ class GivenUpDials:
         self._given_up: deque[tuple[float, int, Holder]] = deque()
         self._call: IDelayedCall | None = None
 
-    def add(self, holder: Holder, given_up_at: int) -> None:
-        """Hold the share of a stream whose RESET ends at the sequence position ``given_up_at``."""
+    def add(self, holder: Holder, cancelled_at: int) -> None:
+        """Hold the share of a stream whose RESET ends at the sequence position ``cancelled_at``."""
         self._shares.give_back_outside(holder)
-        self._given_up.append((self._clock.seconds() + GIVEN_UP_HELD, given_up_at, holder))
+        self._given_up.append((self._clock.seconds() + CANCELLED_DIAL_HELD, cancelled_at, holder))
         if self._call is None:
-            self._call = self._clock.callLater(GIVEN_UP_HELD, self._look)
+            self._call = self._clock.callLater(CANCELLED_DIAL_HELD, self._look)
 
     def end(self) -> None:
         """Release all shares: the session has ended."""
@@ -60,4 +60,6 @@ class GivenUpDials:
         if given_up:
             # If its time is over, it waits for the peer, which may be disconnected for long.
             left = given_up[0][0] - now
-            self._call = self._clock.callLater(left if left > 0 else GIVEN_UP_HELD, self._look)
+            self._call = self._clock.callLater(
+                left if left > 0 else CANCELLED_DIAL_HELD, self._look
+            )

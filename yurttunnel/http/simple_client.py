@@ -20,7 +20,7 @@ from yurttunnel.http.interfaces import (
 )
 
 
-class Answer(NamedTuple):
+class CompleteResponse(NamedTuple):
     """A final response; ``body`` is truncated if it was too long."""
 
     head: ResponseHead
@@ -32,14 +32,14 @@ class Answer(NamedTuple):
         return self.head.status
 
 
-def ask(
+def fetch(
     connection: ClientConnection,
     method: bytes,
     target: bytes,
     fields: Fields,
     body: bytes = b"",
     max_body: int = 64 * 1024,
-) -> Deferred[Answer]:
+) -> Deferred[CompleteResponse]:
     """Send a request and return its response, with at most ``max_body`` bytes of the body.
 
     ``fields`` include ``Host`` but not ``Content-Length``. There is no timeout; cancelling closes
@@ -47,7 +47,7 @@ def ask(
     cannot be sent safely.
     """
 
-    async def run() -> Answer:
+    async def run() -> CompleteResponse:
         try:
             request = write_whole_request(method, target, fields, body)
         except ValueError:
@@ -57,7 +57,7 @@ def ask(
         response = await send(connection, request, body)
         beginning = bytearray()
         await response.read(lambda data: beginning.extend(data[: max_body - len(beginning)]))
-        return Answer(response.head, bytes(beginning))
+        return CompleteResponse(response.head, bytes(beginning))
 
     return Deferred.fromCoroutine(run())
 

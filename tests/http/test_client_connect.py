@@ -12,7 +12,7 @@ from zope.interface import implementer
 from tests.fakes import MemoryConnection
 from tests.http.support import SecureConnection
 from yurttunnel.http.client import ClientConnection
-from yurttunnel.http.connecting import connected
+from yurttunnel.http.client_connect import open_connection
 
 
 @implementer(IStreamClientEndpoint)
@@ -36,7 +36,7 @@ class ConnectedTests(SynchronousTestCase):
         self.clock = MemoryReactorClock()
         self.endpoint = Endpoint()
         self.attempt = Deferred.fromCoroutine(
-            connected(self.endpoint, lambda: ClientConnection(self.clock))
+            open_connection(self.endpoint, lambda: ClientConnection(self.clock))
         )
 
     def connect(self, kind):
