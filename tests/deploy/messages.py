@@ -53,7 +53,7 @@ HANDED_ON = {
     "yurttunnel/hub/identity/authorities.py": {"_not_stored"},
     "yurttunnel/hub/network/interface.py": set(),
     "yurttunnel/hub/upstream/health.py": set(),
-    "yurttunnel/pki/kept_certificate.py": {"_without_store"},
+    "yurttunnel/pki/stored_certificate.py": {"_not_stored_text"},
     "yurttunnel/pki/renewal.py": {"_with_clock", "_FOREIGN"},
     "yurttunnel/pki/directory.py": {"_explanation"},
     "yurttunnel/pki/problems.py": {

@@ -43,7 +43,7 @@ class Kept(SynchronousTestCase):
             raise self.unknown
         return self.template
 
-    def renewal(self, misfit=None, issuer=None):
+    def renewal(self, find_problem=None, issuer=None):
         """Start a service with the stored certificate of the previous one."""
         store = DatedStore(self.clock, self.directory, "yurttunnel-server")
         purpose = serving_template()
@@ -54,7 +54,7 @@ class Kept(SynchronousTestCase):
             store,
             CLUSTER_SCHEDULE,
             self.desired,
-            misfit or purpose.problem,
+            find_problem or purpose.problem,
             (self.issuer.authority.certificate,),
         )
         renewal.on_change.append(self.changes.append)

@@ -17,7 +17,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from yurttunnel.cluster.nodes import MOST_ADDRESSES
 from yurttunnel.pki.agent_template import agent_template
 from yurttunnel.pki.approval import decide, lookups
-from yurttunnel.pki.approval_decision import MOST_FURTHER_NAMES, Facts, Lookups, Reason
+from yurttunnel.pki.approval_decision import MAX_FURTHER_NAMES, Facts, Lookups, Reason
 from yurttunnel.pki.approval_requests import (
     MAX_REQUEST,
     Kind,
@@ -648,12 +648,12 @@ class AgentTests(World):
 
     def test_many_names(self):
         """A request with more names than the lookup limit is left alone."""
-        for count in (MOST_FURTHER_NAMES, MOST_FURTHER_NAMES + 1):
+        for count in (MAX_FURTHER_NAMES, MAX_FURTHER_NAMES + 1):
             hosts = [f"h{number}.example" for number in range(count)]
             found = node("edge-1", *(("Hostname", host) for host in hosts))
             csr = for_agent(text="&".join(f"host={host}" for host in ["edge-1", *hosts]))
             looked_up = lookups(recognize(csr), NAMESPACE).further_names
-            if count == MOST_FURTHER_NAMES:
+            if count == MAX_FURTHER_NAMES:
                 self.assertEqual(tuple(hosts), looked_up)
                 self.approves(csr, node=found)
             else:

@@ -97,10 +97,10 @@ class FirstCertificateTests(Kept):
         self.assertIsNone(self.template.problem(renewal.current.certificate))
 
     def test_accepted_meanwhile(self):
-        """One that ``misfit`` accepts is used until there is a better one."""
+        """One that ``find_problem`` accepts is used until there is a better one."""
         old = self.store(proxy_client_template())
         self.api.prompt = False
-        renewal = self.renewal(misfit=lambda certificate: None)
+        renewal = self.renewal(find_problem=lambda certificate: None)
         self.successResultOf(renewal.when_ready())
         self.assertEqual(renewal.current.certificate, old)
         self.pass_time(SETTLE_TIME + 1)

@@ -39,7 +39,7 @@ class RotationTests(Kept):
         times = set()
         for _ in range(20):
             self.directory = open_certificate_directory(self.mktemp())
-            times.add(self.renewal()._in_use.held.renewal_at)
+            times.add(self.renewal()._holder.current.renewal_at)
         self.assertEqual(len(times), 20)
 
     def test_short_lives(self):
@@ -138,20 +138,20 @@ class RotationTests(Kept):
         self.assertEqual(self.requests, 1)
 
     def test_refused(self):
-        """A rejected certificate is replaced with backoff; ``ask_anew`` retries at once."""
+        """A rejected certificate is replaced with backoff; ``retry_now`` retries at once."""
         self.api.lifetime = 86400.0
         renewal = self.renewal()
-        renewal.on_change.append(lambda issued: renewal.give_up(True))
-        renewal.give_up(True)
+        renewal.on_change.append(lambda issued: renewal.set_rejected(True))
+        renewal.set_rejected(True)
         self.pass_time(50)
         self.assertEqual(self.requests, 1)
         self.pass_time(3600)
         self.assertEqual(self.requests, 7)
-        renewal.ask_anew()
+        renewal.retry_now()
         self.pass_time(10)
         self.assertEqual(self.requests, 8)
-        renewal.give_up(False)
-        renewal.ask_anew()
+        renewal.set_rejected(False)
+        renewal.retry_now()
         self.pass_time(3600)
         self.assertEqual(self.requests, 8)
 

@@ -177,7 +177,7 @@ class StandaloneTests(SynchronousTestCase):
     def test_spread(self):
         """Certificates that were issued together are not renewed together."""
         self.store.save(self.service.current)
-        due = {self.renewal()._in_use.held.renewal_at for _ in range(20)}
+        due = {self.renewal()._holder.current.renewal_at for _ in range(20)}
         self.assertGreater(len(due), 15)
 
     def test_started_ahead(self):

@@ -50,7 +50,7 @@ class ClusterAgentTrust(AgentTrust):
         template = agent_template(node, identifiers)
         self._bundle = AuthorityBundle.cluster(clock, read_authorities, self.use_authorities)
 
-        def misfit(certificate: x509.Certificate) -> str | None:
+        def find_problem(certificate: x509.Certificate) -> str | None:
             try:
                 owner = cluster_identity(certificate, accept_common=True).node
             except BadIdentity as error:
@@ -64,7 +64,7 @@ class ClusterAgentTrust(AgentTrust):
             DatedStore(clock, open_certificate_directory(cert_dir), AGENT_PREFIX),
             CLUSTER_SCHEDULE,
             lambda: template,
-            misfit,
+            find_problem,
             self._bundle.certificates,
         )
         super().__init__(clock, certificate, self._bundle.certificates)

@@ -19,11 +19,11 @@ from yurttunnel.cluster.nodes import MOST_ADDRESSES
 from yurttunnel.http.authority import Address, address_in
 from yurttunnel.kube.resources import Object
 from yurttunnel.pki.approval_decision import (
-    MOST_FURTHER_NAMES,
+    MAX_FURTHER_NAMES,
     Decision,
     Facts,
-    LeftAlone,
     Lookups,
+    NotApproved,
     Reason,
 )
 from yurttunnel.pki.approval_requests import Kind, Request
@@ -71,7 +71,7 @@ def lookups(request: Request, namespace: str) -> Lookups:
     return Lookups(
         node,
         requester.only(_POD_NAME) if is_pod_needed else None,
-        tuple(filter(is_cluster_node_name, further)) if len(further) <= MOST_FURTHER_NAMES else (),
+        tuple(filter(is_cluster_node_name, further)) if len(further) <= MAX_FURTHER_NAMES else (),
     )
 
 
@@ -84,26 +84,26 @@ def decide(request: Request, facts: Facts) -> Decision:
         if request.kind is Kind.AGENT:
             return _decide_agent(request, facts)
         return _decide_server(request, facts.namespace)
-    except LeftAlone as left:
+    except NotApproved as left:
         return left.decision
 
 
 def _check_form(request: Request) -> None:
     if request.fault:
-        raise LeftAlone(Reason.MALFORMED, f"is left alone: {request.fault}")
+        raise NotApproved(Reason.MALFORMED, f"is left alone: {request.fault}")
     fault = _organization_fault(request)
     if fault is not None:
-        raise LeftAlone(Reason.ORGANIZATION, f"is left alone: {fault}")
+        raise NotApproved(Reason.ORGANIZATION, f"is left alone: {fault}")
     purpose = SERVER_AUTH if request.kind in _FOR_SERVERS else CLIENT_AUTH
     # Since Kubernetes 1.27, kubelets omit key encipherment for keys that do not use it.
     if request.usages - {_ENCIPHERMENT} != {_SIGNATURE, purpose}:
-        raise LeftAlone(
+        raise NotApproved(
             Reason.USAGES,
             f"is left alone: its usages are {_listed(request.usages)}, and those of"
             f" {_described(request)} are {_listed([_SIGNATURE, _ENCIPHERMENT, purpose])}",
         )
     if request.key_fault:
-        raise LeftAlone(Reason.KEY, f"is left alone: {request.key_fault}")
+        raise NotApproved(Reason.KEY, f"is left alone: {request.key_fault}")
 
 
 def _organization_fault(request: Request) -> str | None:
@@ -123,12 +123,12 @@ def _decide_server(request: Request, namespace: str) -> Decision:
     requester = request.requester.username
     if requester != entitled:
         if _is_account_elsewhere(requester, SERVER_ACCOUNT):
-            raise LeftAlone(
+            raise NotApproved(
                 Reason.OTHER_INSTALLATION,
                 f"is left to another installation of the tunnel: {_quoted(requester)} asks for"
                 f" {_described(request)}, and the servers of this installation are {entitled}",
             )
-        raise LeftAlone(
+        raise NotApproved(
             Reason.REQUESTER,
             f"is left alone: {_quoted(requester)} asks for"
             f" {_described(request)}, which only {entitled} gets. If this is a server of yours,"
@@ -137,9 +137,9 @@ def _decide_server(request: Request, namespace: str) -> Decision:
         )
     names = [*request.dns_names, *map(str, request.addresses)]
     if request.kind is Kind.SERVING and not names:
-        raise LeftAlone(Reason.NAMES, "is left alone: it names no host and no address")
+        raise NotApproved(Reason.NAMES, "is left alone: it names no host and no address")
     if request.kind is Kind.PROXY_CLIENT and names:
-        raise LeftAlone(
+        raise NotApproved(
             Reason.NAMES,
             f"is left alone: it is for {_listed(names)}, but {_described(request)} has no such"
             " names: with them it would be that of a node",
@@ -151,10 +151,10 @@ def _decide_agent(request: Request, facts: Facts) -> Decision:
     try:
         node = node_named_by(request.common_name, request.dns_names)
     except BadIdentity as error:
-        raise LeftAlone(Reason.NAMES, f"is left alone: {error}") from None
+        raise NotApproved(Reason.NAMES, f"is left alone: {error}") from None
     _check_requester(request, node, facts)
     if facts.node is None:
-        raise LeftAlone(
+        raise NotApproved(
             Reason.UNKNOWN_NODE,
             f"is left alone: there is no node {node}. It is looked at again: let its kubelet"
             " register it, or see which name the agent is started with (--node-name)",
@@ -170,7 +170,7 @@ def _check_requester(request: Request, node: str, facts: Facts) -> None:
         return
     account = _service_account(facts.namespace, AGENT_ACCOUNT)
     if requester.username != account:
-        raise LeftAlone(
+        raise NotApproved(
             Reason.REQUESTER,
             f"is left alone: {_quoted(requester.username)} asks for the certificate of node"
             f" {node}, which only that node's kubelet ({NODE_USER_PREFIX}{node} of"
@@ -179,7 +179,7 @@ def _check_requester(request: Request, node: str, facts: Facts) -> None:
         )
     bound = _bound_node(request, facts)
     if bound != node:
-        raise LeftAlone(
+        raise NotApproved(
             Reason.REQUESTER,
             f"is left alone: {account} on node {bound} asks for the certificate of node {node}."
             " See which name the agent there is started with (--node-name), or whether that node"
@@ -195,14 +195,14 @@ def _bound_node(request: Request, facts: Facts) -> str:
         _check_uid("node", node, requester.only(_NODE_UID), facts.node)
         return node
     if pod is None:
-        raise LeftAlone(
+        raise NotApproved(
             Reason.UNBOUND_TOKEN,
             f"is left alone: the token of {requester.username} is not bound to a pod, so it says"
             " nothing of the node. Have the agent use the token that is projected into its pod,"
             " and not one of a Secret",
         )
     if facts.pod is None:
-        raise LeftAlone(
+        raise NotApproved(
             Reason.UNBOUND_TOKEN,
             f"is left alone: the pod {pod} that the token of {requester.username} is bound to is"
             f" not in {facts.namespace} any more. Its successor asks for a certificate itself",
@@ -210,7 +210,7 @@ def _bound_node(request: Request, facts: Facts) -> str:
     _check_uid("pod", pod, requester.only(_POD_UID), facts.pod)
     scheduled = mapping(facts.pod.get("spec")).get("nodeName")
     if not isinstance(scheduled, str) or not scheduled:
-        raise LeftAlone(Reason.UNBOUND_TOKEN, f"is left alone: the pod {pod} is on no node yet")
+        raise NotApproved(Reason.UNBOUND_TOKEN, f"is left alone: the pod {pod} is on no node yet")
     return scheduled
 
 
@@ -218,7 +218,7 @@ def _check_uid(kind: str, name: str, uid: str | None, found: Object | None) -> N
     """Raise unless ``found`` is the same object, by UID, that a token was issued for."""
     metadata = mapping(None if found is None else found.get("metadata"))
     if uid is not None and metadata.get("name") == name and metadata.get("uid") != uid:
-        raise LeftAlone(
+        raise NotApproved(
             Reason.UNBOUND_TOKEN,
             f"is left alone: its token is bound to a {kind} {name} that is gone, and another has"
             " that name now. Restart the agent's pod",
@@ -234,16 +234,16 @@ def _check_names(request: Request, node: str, facts: Facts) -> None:
     """
     hosts, addresses = _names_of(node, facts.node or {})
     further = _further_names(request, node)
-    if len(further) > MOST_FURTHER_NAMES:
-        raise LeftAlone(
+    if len(further) > MAX_FURTHER_NAMES:
+        raise NotApproved(
             Reason.NAMES,
             f"is left alone: it is for {len(further)} host names beside {node}, and more than"
-            f" {MOST_FURTHER_NAMES} are not looked up. Leave them out of --agent-identifiers",
+            f" {MAX_FURTHER_NAMES} are not looked up. Leave them out of --agent-identifiers",
         )
     foreign_hosts = [host for host in further if host not in hosts]
     foreign = [str(address) for address in request.addresses if address not in addresses]
     if foreign_hosts or foreign:
-        raise LeftAlone(
+        raise NotApproved(
             Reason.NAMES,
             f"is left alone: {_listed([*foreign_hosts, *foreign])} is not of node {node}, whose"
             f" names and addresses are {_listed([*hosts, *map(str, addresses)])} (kubectl get node"
@@ -251,7 +251,7 @@ def _check_names(request: Request, node: str, facts: Facts) -> None:
         )
     others = sorted(facts.other_nodes.intersection(further))
     if others:
-        raise LeftAlone(
+        raise NotApproved(
             Reason.OTHER_NODE,
             f"is left alone: {_listed(others)} is the name of another node, so node {node} cannot"
             f" have it, whatever its kubelet reports (kubectl get node {node} -o"

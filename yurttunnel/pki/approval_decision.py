@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from yurttunnel.http.authority import Address
 from yurttunnel.kube.resources import Object
 
-MOST_FURTHER_NAMES = 8
+MAX_FURTHER_NAMES = 8
 """The maximum number of further host names that an agent may request; each is looked up.
 
 Nodes report at most a few: a host name, and one inside and one outside the provider's network.
@@ -65,7 +65,7 @@ class Lookups:
     """The objects to read from the API to decide about a request.
 
     ``node`` is the name of a node, ``pod`` that of a pod in the tunnel's namespace.
-    ``further_names`` are host names, at most :data:`MOST_FURTHER_NAMES`; none may be the name of a
+    ``further_names`` are host names, at most :data:`MAX_FURTHER_NAMES`; none may be the name of a
     node. ``may_join`` requests a check whether the requester may become a node, and ``api_service``
     the addresses of the Service ``kubernetes``.
     """
@@ -95,7 +95,7 @@ class Facts:
     api_addresses: frozenset[Address] = frozenset()
 
 
-class LeftAlone(Exception):
+class NotApproved(Exception):
     """Raised when a request is left alone."""
 
     def __init__(self, reason: Reason, message: str) -> None:

@@ -66,7 +66,7 @@ def own_certificate(
     is retried while the process runs.
     """
 
-    def misfit(certificate: x509.Certificate) -> str | None:
+    def find_problem(certificate: x509.Certificate) -> str | None:
         if not is_issued_by(certificate, authority.certificate):
             return "is from another authority"
         return template.problem(certificate)
@@ -78,7 +78,7 @@ def own_certificate(
         store,
         STANDALONE_SCHEDULE,
         lambda: template,
-        misfit,
+        find_problem,
     )
     renewal.look()
     if not renewal.is_usable:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from yurttunnel.http.authority import Address
-from yurttunnel.pki.approval_decision import Decision, Facts, LeftAlone, Lookups, Reason
+from yurttunnel.pki.approval_decision import Decision, Facts, Lookups, NotApproved, Reason
 from yurttunnel.pki.approval_requests import Kind, Request
 from yurttunnel.pki.certificate_template import (
     HUB_ADDRESS_6,
@@ -40,9 +40,9 @@ def hub_lookups(request: Request) -> Lookups:
 
 
 def decide_hub(request: Request, facts: Facts) -> Decision:
-    """Decide about a request whose usages and key are valid; raises :class:`LeftAlone`."""
+    """Decide about a request whose usages and key are valid; raises :class:`NotApproved`."""
     if not _is_node_name(request):
-        raise LeftAlone(Reason.NAMES, f"is left alone: {request.common_name!a} names no node")
+        raise NotApproved(Reason.NAMES, f"is left alone: {request.common_name!a} names no node")
     if request.kind is Kind.HUB:
         return _decide_client(request, facts)
     return _decide_serving(request, facts)
@@ -74,16 +74,16 @@ def organization_fault(request: Request) -> str | None:
 def _decide_client(request: Request, facts: Facts) -> Decision:
     names = [*request.dns_names, *map(str, request.addresses)]
     if names:
-        raise LeftAlone(
+        raise NotApproved(
             Reason.NAMES,
             f"is left alone: it is for {_quoted(names)}, but {_described(request)} has no names",
         )
     requester = request.requester.username
     if not _is_node_itself(request):
         if not _is_bootstrapper(request):
-            raise LeftAlone(Reason.REQUESTER, _foreign(request))
+            raise NotApproved(Reason.REQUESTER, _foreign(request))
         if not facts.may_join:
-            raise LeftAlone(
+            raise NotApproved(
                 Reason.REQUESTER,
                 f"is left alone: {requester!a} may not create certificatesigningrequests/nodeclient"
                 " (certificates.k8s.io), by which clusters say who may become a node. Give its"
@@ -96,11 +96,11 @@ def _decide_client(request: Request, facts: Facts) -> Decision:
 
 def _decide_serving(request: Request, facts: Facts) -> Decision:
     if not _is_node_itself(request):
-        raise LeftAlone(Reason.REQUESTER, _foreign(request))
+        raise NotApproved(Reason.REQUESTER, _foreign(request))
     foreign = sorted(set(request.dns_names) - set(HUB_NAMES))
     foreign += [str(each) for each in request.addresses if not _is_of_hub(each, facts)]
     if foreign:
-        raise LeftAlone(
+        raise NotApproved(
             Reason.NAMES,
             f"is left alone: {_quoted(foreign)} is no name of the API and no address of a hub,"
             f" which are loopback and link-local ones, {HUB_ADDRESS_6}, and that of the Service"

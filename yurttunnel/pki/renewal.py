@@ -18,9 +18,9 @@ from twisted.logger import Logger
 
 from yurttunnel.ops.clocks import utc_now
 from yurttunnel.ops.reconciler import Reconciler
-from yurttunnel.pki.certificate_in_use import CertificateInUse
 from yurttunnel.pki.certificate_store import CertificateStore
 from yurttunnel.pki.credentials import Credentials, PrivateKey, new_key
+from yurttunnel.pki.current_certificate import CertificateHolder
 from yurttunnel.pki.desired_template import DesiredTemplate
 from yurttunnel.pki.directory import StateError
 from yurttunnel.pki.issuer import (
@@ -31,9 +31,9 @@ from yurttunnel.pki.issuer import (
     Template,
     obtain,
 )
-from yurttunnel.pki.kept_certificate import KeptCertificate
 from yurttunnel.pki.metrics import RequestCounters
 from yurttunnel.pki.renewal_schedule import Schedule
+from yurttunnel.pki.stored_certificate import StoredCertificate
 
 LOOK_INTERVAL = 1.0
 """Seconds between two checks of the template and the clock."""
@@ -63,8 +63,8 @@ class CertificateRenewal(Reconciler):
     ``name`` is for messages: "serving certificate". ``template`` is that of
     :class:`~yurttunnel.pki.desired_template.DesiredTemplate`. The certificate in ``store`` is used
     until there is a better one, even if it has expired by a clock that may be wrong, unless
-    ``misfit(certificate)`` returns what is wrong with it. ``authorities`` are those that must issue
-    the certificates, ``None`` for any. ``key()`` returns the key for a request.
+    ``find_problem(certificate)`` returns what is wrong with it. ``authorities`` are those that must
+    issue the certificates, ``None`` for any. ``key()`` returns the key for a request.
 
     The functions in ``on_change`` are called with each new certificate, but not with the stored
     one.
@@ -80,7 +80,7 @@ class CertificateRenewal(Reconciler):
         store: CertificateStore,
         schedule: Schedule,
         template: Callable[[], Template],
-        misfit: Callable[[x509.Certificate], str | None],
+        find_problem: Callable[[x509.Certificate], str | None],
         authorities: Sequence[x509.Certificate] | None = None,
         key: Callable[[], PrivateKey] = new_key,
     ) -> None:
@@ -91,8 +91,10 @@ class CertificateRenewal(Reconciler):
         self._schedule = schedule
         self._key = key
         self._desired = DesiredTemplate(clock, name, template)
-        self._kept = KeptCertificate(clock, name, store)
-        self._in_use = CertificateInUse(clock, schedule, authorities, self._kept.load(misfit))
+        self._stored = StoredCertificate(clock, name, store)
+        self._holder = CertificateHolder(
+            clock, schedule, authorities, self._stored.load(find_problem)
+        )
         self._has_been_usable = self.is_usable
         # The state of the attempts.
         self._attempt: _Attempt | None = None
@@ -109,8 +111,8 @@ class CertificateRenewal(Reconciler):
     @property
     def current(self) -> IssuedCertificate | None:
         """The certificate in use; ``None`` before the first one."""
-        held = self._in_use.held
-        return None if held is None else held.issued
+        current = self._holder.current
+        return None if current is None else current.issued
 
     def credentials(self, authorities: Sequence[x509.Certificate] | None = None) -> Credentials:
         """Combine the certificate in use with ``authorities``, by default its chain.
@@ -125,24 +127,24 @@ class CertificateRenewal(Reconciler):
     @property
     def not_after(self) -> datetime.datetime | None:
         """When the certificate in use expires, in UTC."""
-        held = self._in_use.held
-        return None if held is None else held.not_after
+        current = self._holder.current
+        return None if current is None else current.not_after
 
     @property
     def is_usable(self) -> bool:
         """Whether there is a certificate that has not expired."""
-        return self._in_use.is_usable
+        return self._holder.is_usable
 
     @property
-    def is_given_up(self) -> bool:
-        """Whether the certificate in use was given up by :meth:`give_up`."""
-        held = self._in_use.held
-        return held is not None and held.is_given_up
+    def is_rejected(self) -> bool:
+        """Whether :meth:`set_rejected` has marked the certificate in use as rejected."""
+        current = self._holder.current
+        return current is not None and current.is_rejected
 
     @property
     def not_stored(self) -> StateError | None:
         """Why the certificate in use is not stored for a restart; ``None`` if it is."""
-        return self._kept.problem
+        return self._stored.problem
 
     def when_ready(self) -> Deferred[None]:
         """Fire when there is a usable certificate; cancelling ends the wait.
@@ -159,15 +161,15 @@ class CertificateRenewal(Reconciler):
 
     def authorities_changed(self, authorities: Sequence[x509.Certificate]) -> None:
         """Set the authorities, and replace the certificate if none of them has issued it."""
-        self._in_use.authorities_changed(authorities)
+        self._holder.authorities_changed(authorities)
 
-    def give_up(self, is_given_up: bool) -> None:
-        """Start or stop replacing the certificate in use because its verifiers reject it.
+    def set_rejected(self, is_rejected: bool) -> None:
+        """Set whether verifiers reject the certificate in use, which is then replaced.
 
         For callers that have another way to request one.
         """
-        if self._in_use.held is not None:
-            self._in_use.held.is_given_up = is_given_up
+        if self._holder.current is not None:
+            self._holder.current.is_rejected = is_rejected
 
     def problem(self) -> str | None:
         """Return why there is no usable certificate, or ``None``."""
@@ -191,10 +193,10 @@ class CertificateRenewal(Reconciler):
             )
         if self._desired.unknown is not None:
             return f"the {self._name} is not kept up to date: {self._desired.unknown}"
-        held = self._in_use.held
-        if held is not None and held.is_foreign:
+        current = self._holder.current
+        if current is not None and current.is_foreign:
             return f"the {self._name} {_FOREIGN}"
-        return self._kept.warning()
+        return self._stored.warning()
 
     def _state(self) -> str:
         """Return the state of the attempt, the last error, or what is missing to begin."""
@@ -208,12 +210,12 @@ class CertificateRenewal(Reconciler):
         ended = None if self._attempt is None else self._abandon(self._attempt)
         return stopped if ended is None else Deferred.fromCoroutine(_both(stopped, ended))
 
-    def ask_anew(self) -> None:
+    def retry_now(self) -> None:
         """Abandon the attempt in progress, and retry at once: another way is available."""
         if self._attempt is not None:
             self._abandon(self._attempt)
         self._no_failure()
-        self._in_use.ask_anew()
+        self._holder.allow_replacement()
         if self.running:
             self.look()
 
@@ -229,7 +231,7 @@ class CertificateRenewal(Reconciler):
         template = self._desired.look()
         if template is not None:
             self._look_at_attempt(template)
-        self._kept.look()
+        self._stored.retry_if_due()
 
     async def _look(self) -> None:
         self.look()
@@ -246,7 +248,7 @@ class CertificateRenewal(Reconciler):
                 )
                 self._abandon(attempt)
         elif self._clock.seconds() >= self._next_attempt:
-            reason = self._in_use.replaced_because(desired if is_settled else None)
+            reason = self._holder.replacement_reason(desired if is_settled else None)
             if reason is not None:
                 self._begin(desired, reason)
             else:
@@ -297,7 +299,7 @@ class CertificateRenewal(Reconciler):
             self.counters.failed += 1
         self._failures += 1
         self._failure = self._with_clock(" ".join(str(error).split()) or type(error).__name__)
-        pause = self._schedule.pause(self._failures, *self._in_use.life_left)
+        pause = self._schedule.pause(self._failures, *self._holder.lifetime_and_remaining)
         self._next_attempt = self._clock.seconds() + pause
         # If there is an expired certificate, the clock may be wrong, so the error is not final.
         self._final = error if is_final and self.current is None else None
@@ -329,15 +331,15 @@ class CertificateRenewal(Reconciler):
     def _succeeded(self, issued: IssuedCertificate) -> None:
         self.counters.issued += 1
         self._no_failure()
-        held = self._in_use.take_up(issued)
-        if held.is_foreign:
+        current = self._holder.install(issued)
+        if current.is_foreign:
             self._log.error("the {name} {problem}", name=self._name, problem=_FOREIGN)
         self._log.info(
             "the {name} is new and good until {end:%F %T} UTC",
             name=self._name,
             end=self.not_after,
         )
-        self._kept.keep(issued, held.life)
+        self._stored.save(issued, current.lifetime)
         for callback in self.on_change:
             try:
                 callback(issued)

@@ -31,12 +31,12 @@ class Schedule:
         """Return a random renewal time for a certificate of this lifetime."""
         return begin + (end - begin) * random.uniform(self.renewed_from, self.renewed_until)
 
-    def pause(self, failures: int, life: float, left: float) -> float:
-        """Return the pause after this number of failures; ``left`` is 0 without a certificate."""
+    def pause(self, failures: int, lifetime: float, remaining: float) -> float:
+        """Return the pause after a number of failures; ``remaining`` is 0 without a certificate."""
         first, longest = self.pauses
-        if left > 0:
-            first = min(self.patient_pauses[0], life / 100, left / 4)
-            longest = max(first, min(self.patient_pauses[1], left / 8))
+        if remaining > 0:
+            first = min(self.patient_pauses[0], lifetime / 100, remaining / 4)
+            longest = max(first, min(self.patient_pauses[1], remaining / 8))
         return doubled(failures - 1, first, longest) * random.uniform(1.0, 1.0 + self.spread)
 
 

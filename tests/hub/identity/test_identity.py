@@ -235,7 +235,7 @@ class JoiningTests(IdentityTestCase):
         while counters.failed < failures:
             failed = counters.failed
             await self.until(lambda failed=failed: counters.failed > failed)
-            identity.certificate.ask_anew()
+            identity.certificate.retry_now()
         await identity.certificate.when_ready()
         self.assertEqual(failures, counters.failed)
 
@@ -434,7 +434,7 @@ class RefusedTests(IdentityTestCase):
         identity.note_acceptance(False)
         await self.until(lambda: identity.certificate.counters.failed)
         self.assertEqual(self.refused, self.current())
-        identity.certificate.ask_anew()
+        identity.certificate.retry_now()
         await self.until(lambda: self.upstream.health.online)
         self.assertNotEqual(self.refused, self.current())
 

@@ -147,13 +147,13 @@ class HubIdentity(MultiService):
             return False
         # The token makes joining possible.
         self.note_acceptance(not self._is_refused)
-        self.certificate.ask_anew()
+        self.certificate.retry_now()
         return True
 
     def note_acceptance(self, is_accepted: bool) -> None:
         """See :class:`IIdentity`; a rejected certificate is replaced once the hub can join."""
         self._is_refused = not is_accepted
-        self.certificate.give_up(self._is_refused and self._joining.is_possible)
+        self.certificate.set_rejected(self._is_refused and self._joining.is_possible)
 
     def problem(self) -> str | None:
         """Return why there is no valid certificate, ``None`` if there is one."""

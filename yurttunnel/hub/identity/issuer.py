@@ -82,7 +82,7 @@ class HubIssuer:
         may_join = joining is not None and joining.is_possible
         if issued is not None and believed:
             # A certificate of another authority may be from another cluster.
-            is_good = issued.is_from(believed) and not own.is_given_up
+            is_good = issued.is_from(believed) and not own.is_rejected
             if is_good or not may_join:
                 return _presenting(issued)
         if joining is None:

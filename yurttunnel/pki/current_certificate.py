@@ -14,8 +14,8 @@ from yurttunnel.pki.credentials import BACKDATED
 from yurttunnel.pki.issuer import IssuedCertificate, Template
 from yurttunnel.pki.renewal_schedule import Schedule
 
-FIRST_FAULT_PAUSE = 60.0
-LONGEST_FAULT_PAUSE = 86400.0
+MIN_FAULT_PAUSE = 60.0
+MAX_FAULT_PAUSE = 86400.0
 """Seconds before another request is made for a certificate that none of the authorities has issued,
 that peers reject, or whose validity begins in the future. The pause doubles each time: the cause is
 a rotation in progress, the cluster's configuration, or a wrong clock, and the last two may persist.
@@ -23,21 +23,21 @@ a rotation in progress, the cluster's configuration, or a wrong clock, and the l
 
 
 @dataclass(slots=True)
-class HeldCertificate:
+class CurrentCertificate:
     """A certificate in use, with the time of its renewal.
 
-    ``is_foreign`` is whether none of the authorities that verify it has issued it. ``began`` is its
-    time of issue. Faults that it had from the beginning are reasons to replace it from
-    ``replaced_from`` on, in seconds of the monotonic clock. ``is_given_up`` is whether peers reject
-    it although it seems valid here, and a new one can be requested without it.
+    ``is_foreign`` is whether none of the authorities that verify it has issued it. ``issued_at`` is
+    its time of issue. Faults that it had from the beginning are reasons to replace it from
+    ``replaceable_from`` on, in seconds of the monotonic clock. ``is_rejected`` is whether peers
+    reject it although it seems valid here, and a new one can be requested without it.
     """
 
     issued: IssuedCertificate
-    began: datetime.datetime
+    issued_at: datetime.datetime
     renewal_at: datetime.datetime
     is_foreign: bool
-    replaced_from: float
-    is_given_up: bool = False
+    replaceable_from: float
+    is_rejected: bool = False
 
     @property
     def not_after(self) -> datetime.datetime:
@@ -45,15 +45,15 @@ class HeldCertificate:
         return self.issued.certificate.not_valid_after_utc
 
     @property
-    def life(self) -> float:
+    def lifetime(self) -> float:
         """Its whole lifetime, in seconds."""
-        return max(1.0, (self.not_after - self.began).total_seconds())
+        return max(1.0, (self.not_after - self.issued_at).total_seconds())
 
     def is_usable(self, now: datetime.datetime) -> bool:
         """Return whether it has not expired."""
         return now < self.not_after
 
-    def begins_later(self, now: datetime.datetime) -> bool:
+    def is_not_yet_valid(self, now: datetime.datetime) -> bool:
         """Return whether it is not valid yet."""
         return now < self.issued.certificate.not_valid_before_utc
 
@@ -61,11 +61,11 @@ class HeldCertificate:
         """Complete "the one in use ..." if it has to be replaced; ``desired`` is optional."""
         if not self.is_usable(now):
             return "has expired"
-        if seconds >= self.replaced_from:
-            if self.begins_later(now):
+        if seconds >= self.replaceable_from:
+            if self.is_not_yet_valid(now):
                 # Issued by a clock that was ahead: peers do not accept it yet.
                 return "begins in the future"
-            if self.is_given_up:
+            if self.is_rejected:
                 return "is not accepted"
             if self.is_foreign:
                 return "is not from an authority of the cluster"
@@ -75,8 +75,8 @@ class HeldCertificate:
         return problem
 
 
-class CertificateInUse:
-    """The certificate in use, ``held``; ``None`` before the first one.
+class CertificateHolder:
+    """The certificate in use, ``current``; ``None`` before the first one.
 
     ``authorities`` are those that certificates must be issued by, ``None`` for any.
     """
@@ -91,69 +91,71 @@ class CertificateInUse:
         self._clock = clock
         self._schedule = schedule
         self._authorities = authorities
-        self._fault_pause = FIRST_FAULT_PAUSE
-        self.held = None if stored is None else self._loaded(stored)
+        self._fault_pause = MIN_FAULT_PAUSE
+        self.current = None if stored is None else self._loaded(stored)
 
     @property
     def is_usable(self) -> bool:
         """Whether there is a certificate that has not expired."""
-        return self.held is not None and self.held.is_usable(utc_now(self._clock))
+        return self.current is not None and self.current.is_usable(utc_now(self._clock))
 
     @property
-    def life_left(self) -> tuple[float, float]:
+    def lifetime_and_remaining(self) -> tuple[float, float]:
         """Its lifetime and the remaining part of that, in seconds; 0 without a certificate."""
-        if self.held is None:
+        if self.current is None:
             return 0.0, 0.0
-        left = self.held.not_after - utc_now(self._clock)
-        return self.held.life, left.total_seconds()
+        remaining = self.current.not_after - utc_now(self._clock)
+        return self.current.lifetime, remaining.total_seconds()
 
-    def replaced_because(self, settled: Template | None) -> str | None:
+    def replacement_reason(self, settled: Template | None) -> str | None:
         """Return why a new certificate is needed; ``None`` if the one in use suffices."""
-        if self.held is None:
+        if self.current is None:
             return "there is none"
-        fault = self.held.fault(utc_now(self._clock), self._clock.seconds(), settled)
+        fault = self.current.fault(utc_now(self._clock), self._clock.seconds(), settled)
         return None if fault is None else f"the one in use {fault}"
 
     def authorities_changed(self, authorities: Sequence[x509.Certificate]) -> None:
         """Set the authorities, and replace the certificate if none of them has issued it."""
         self._authorities = authorities
-        self._fault_pause = FIRST_FAULT_PAUSE
-        if self.held is not None:
-            self.held.is_foreign = self._is_foreign(self.held.issued)
-            self.held.replaced_from = 0.0
+        self._fault_pause = MIN_FAULT_PAUSE
+        if self.current is not None:
+            self.current.is_foreign = self._is_foreign(self.current.issued)
+            self.current.replaceable_from = 0.0
 
-    def ask_anew(self) -> None:
+    def allow_replacement(self) -> None:
         """Make the faults that the certificate had from the beginning reasons to replace it now."""
-        if self.held is not None:
-            self.held.replaced_from = 0.0
+        if self.current is not None:
+            self.current.replaceable_from = 0.0
 
-    def take_up(self, issued: IssuedCertificate) -> HeldCertificate:
+    def install(self, issued: IssuedCertificate) -> CurrentCertificate:
         """Use a certificate that was issued just now.
 
         Its lifetime is counted from now: certificates are backdated, and most of a short one could
         be over already. If it is foreign or begins later, the next one will probably be, too,
-        unless the cluster changes its signer or the clock is set; if the previous one was given up,
+        unless the cluster changes its signer or the clock is set; if the previous one was rejected,
         this one may be rejected as well. The pause before the next request is then doubled.
         """
         now = utc_now(self._clock)
-        replaced_from = self._clock.seconds() + self._fault_pause
+        replaceable_from = self._clock.seconds() + self._fault_pause
         renewal_at = self._schedule.renewal_at(now, issued.certificate.not_valid_after_utc)
-        held = HeldCertificate(issued, now, renewal_at, self._is_foreign(issued), replaced_from)
-        was_given_up = self.held is not None and self.held.is_given_up
-        if held.is_foreign or was_given_up or held.begins_later(now):
-            self._fault_pause = min(2 * self._fault_pause, LONGEST_FAULT_PAUSE)
+        current = CurrentCertificate(
+            issued, now, renewal_at, self._is_foreign(issued), replaceable_from
+        )
+        was_rejected = self.current is not None and self.current.is_rejected
+        if current.is_foreign or was_rejected or current.is_not_yet_valid(now):
+            self._fault_pause = min(2 * self._fault_pause, MAX_FAULT_PAUSE)
         else:
-            self._fault_pause = FIRST_FAULT_PAUSE
-        self.held = held
-        return held
+            self._fault_pause = MIN_FAULT_PAUSE
+        self.current = current
+        return current
 
-    def _loaded(self, issued: IssuedCertificate) -> HeldCertificate:
+    def _loaded(self, issued: IssuedCertificate) -> CurrentCertificate:
         """Use a certificate of an earlier run, whose authority may no longer be trusted."""
         certificate = issued.certificate
-        began = certificate.not_valid_before_utc
+        issued_at = certificate.not_valid_before_utc
         end = certificate.not_valid_after_utc
-        renewal_at = self._schedule.renewal_at(min(began + BACKDATED, end), end)
-        return HeldCertificate(issued, began, renewal_at, self._is_foreign(issued), 0.0)
+        renewal_at = self._schedule.renewal_at(min(issued_at + BACKDATED, end), end)
+        return CurrentCertificate(issued, issued_at, renewal_at, self._is_foreign(issued), 0.0)
 
     def _is_foreign(self, issued: IssuedCertificate) -> bool:
         return self._authorities is not None and not issued.is_from(self._authorities)

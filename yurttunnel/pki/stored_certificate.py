@@ -12,11 +12,11 @@ from yurttunnel.pki.certificate_store import CertificateStore
 from yurttunnel.pki.directory import StateError
 from yurttunnel.pki.issuer import IssuedCertificate
 
-_STORED_AGAIN = 60.0
+_MAX_RETRY_DELAY = 60.0
 """The longest time in seconds between two attempts to store a certificate."""
 
 
-class KeptCertificate:
+class StoredCertificate:
     """The certificate ``name`` in ``store``; ``problem`` is why the latest is not stored."""
 
     _log = Logger()
@@ -25,13 +25,15 @@ class KeptCertificate:
         self._clock = clock
         self._name = name
         self._store = store
-        self._to_store: IssuedCertificate | None = None
+        self._unsaved: IssuedCertificate | None = None
         self._pause = 0.0
-        self._next_storing = 0.0
+        self._next_retry = 0.0
         self.problem: StateError | None = None
 
-    def load(self, misfit: Callable[[x509.Certificate], str | None]) -> IssuedCertificate | None:
-        """Return the stored certificate, unless ``misfit(certificate)`` returns a fault.
+    def load(
+        self, find_problem: Callable[[x509.Certificate], str | None]
+    ) -> IssuedCertificate | None:
+        """Return the stored certificate, unless ``find_problem(certificate)`` returns a fault.
 
         A certificate that cannot be used is logged.
         """
@@ -42,7 +44,7 @@ class KeptCertificate:
             return None
         if issued is None:
             return None
-        problem = misfit(issued.certificate)
+        problem = find_problem(issued.certificate)
         if problem is None:
             return issued
         self._log.warn(
@@ -52,31 +54,31 @@ class KeptCertificate:
         )
         return None
 
-    def keep(self, issued: IssuedCertificate, life: float) -> None:
-        """Store a certificate with a lifetime of ``life`` seconds, with retries on failure."""
-        self._pause = min(_STORED_AGAIN, life / 100)
-        self._save(issued)
+    def save(self, issued: IssuedCertificate, lifetime: float) -> None:
+        """Store a certificate with a lifetime of ``lifetime`` seconds, with retries on failure."""
+        self._pause = min(_MAX_RETRY_DELAY, lifetime / 100)
+        self._try_save(issued)
 
-    def look(self) -> None:
+    def retry_if_due(self) -> None:
         """Retry a failed write, if it is due."""
-        if self._to_store is not None and self._clock.seconds() >= self._next_storing:
-            self._save(self._to_store)
+        if self._unsaved is not None and self._clock.seconds() >= self._next_retry:
+            self._try_save(self._unsaved)
 
     def warning(self) -> str | None:
         """Return why a restart would lose the certificate in use, or ``None``."""
-        return None if self.problem is None else self._without_store(self.problem)
+        return None if self.problem is None else self._not_stored_text(self.problem)
 
-    def _save(self, issued: IssuedCertificate) -> None:
+    def _try_save(self, issued: IssuedCertificate) -> None:
         try:
             self._store.save(issued)
         except StateError as error:
             known, self.problem = self.problem, error
             if str(error) != str(known):
-                self._log.error("{problem}", problem=self._without_store(error))
-            self._to_store = issued
-            self._next_storing = self._clock.seconds() + self._pause
+                self._log.error("{problem}", problem=self._not_stored_text(error))
+            self._unsaved = issued
+            self._next_retry = self._clock.seconds() + self._pause
         else:
-            self._to_store = self.problem = None
+            self._unsaved = self.problem = None
 
-    def _without_store(self, error: StateError) -> str:
+    def _not_stored_text(self, error: StateError) -> str:
         return f"the {self._name} is in use but not stored for a restart: {error}"
