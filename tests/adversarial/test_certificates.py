@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from tests.adversarial.certificates import CLIENT, HOUR, SERVER, Wish, attack, attacker
 from tests.pki.support import Issuer, handshake
-from yurttunnel.pki.callers import HTTP_PROTOCOL, CallerContexts
+from yurttunnel.pki.caller_contexts import HTTP_PROTOCOL, CallerContexts
 from yurttunnel.pki.contexts import ClientContexts, ServerContexts
 from yurttunnel.pki.credentials import Credentials
 from yurttunnel.pki.interception import InterceptionContexts

@@ -22,7 +22,7 @@ CLIENT = "kubernetes.io/kube-apiserver-client"
 KUBELET_CLIENT = "kubernetes.io/kube-apiserver-client-kubelet"
 KUBELET_SERVING = "kubernetes.io/kubelet-serving"
 
-BACKDATED = datetime.timedelta(minutes=5)
+BACKDATE = datetime.timedelta(minutes=5)
 """How long before its issue a certificate is valid."""
 
 SHORT = datetime.timedelta(hours=8)
@@ -70,7 +70,7 @@ class SigningAuthority:
         builder = (
             x509.CertificateBuilder(subject, subject, key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - BACKDATED)
+            .not_valid_before(now - BACKDATE)
             .not_valid_after(now + lifetime)
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
             .add_extension(_key_usage({"key_cert_sign", "crl_sign"}), critical=True)
@@ -86,7 +86,7 @@ class SigningAuthority:
         now: datetime.datetime,
     ) -> x509.Certificate:
         """Make the certificate that ``request`` asks for, valid for ``lifetime`` from ``now``."""
-        end = now + (lifetime if lifetime < SHORT else lifetime - BACKDATED)
+        end = now + (lifetime if lifetime < SHORT else lifetime - BACKDATE)
         issuer = self.key.public_key()
         builder = (
             x509.CertificateBuilder()
@@ -94,7 +94,7 @@ class SigningAuthority:
             .issuer_name(self.certificate.subject)
             .public_key(request.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - BACKDATED)
+            .not_valid_before(now - BACKDATE)
             .not_valid_after(min(end, self.certificate.not_valid_after_utc))
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(

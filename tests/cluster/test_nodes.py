@@ -114,10 +114,10 @@ class NodesTests(SynchronousTestCase):
         self.put("edge-3", "10.0.0.9")
         for host in ("10.0.0.9", "::ffff:10.0.0.9"):
             self.assertEqual(["10.0.0.9", "edge-3"], self.found(host), host)
-            self.assertTrue(self.nodes.is_anothers("edge-3", host), host)
-            self.assertFalse(self.nodes.is_anothers("10.0.0.9", host), host)
+            self.assertTrue(self.nodes.belongs_to_other_node("edge-3", host), host)
+            self.assertFalse(self.nodes.belongs_to_other_node("10.0.0.9", host), host)
         self.assertEqual(["10.0.0.9"], self.found("10.0.0.10"))
-        self.assertTrue(self.nodes.is_anothers("edge-3", "10.0.0.10"))
+        self.assertTrue(self.nodes.belongs_to_other_node("edge-3", "10.0.0.10"))
 
     def test_address(self):
         """A node is found by each of its addresses, in any spelling."""
@@ -140,18 +140,18 @@ class NodesTests(SynchronousTestCase):
         self.put("edge-1", "192.0.2.7", "192.0.2.9", ("Hostname", "box"))
         self.put("edge-2", "192.0.2.8", "192.0.2.9", ("Hostname", "edge-1"))
         for host in ("192.0.2.7", "::ffff:192.0.2.7", "box", "edge-1", "Edge-1."):
-            self.assertTrue(self.nodes.is_anothers("edge-2", host), host)
-            self.assertFalse(self.nodes.is_anothers("edge-1", host), host)
+            self.assertTrue(self.nodes.belongs_to_other_node("edge-2", host), host)
+            self.assertFalse(self.nodes.belongs_to_other_node("edge-1", host), host)
         for host in ("192.0.2.8", "192.0.2.9", "edge-2", "192.0.2.10", "camera", "a b"):
-            self.assertFalse(self.nodes.is_anothers("edge-2", host), host)
-        self.assertTrue(self.nodes.is_anothers("edge-3", "192.0.2.9"))
+            self.assertFalse(self.nodes.belongs_to_other_node("edge-2", host), host)
+        self.assertTrue(self.nodes.belongs_to_other_node("edge-3", "192.0.2.9"))
         self.put("edge-2", "192.0.2.7")
-        self.assertFalse(self.nodes.is_anothers("edge-2", "192.0.2.7"))
+        self.assertFalse(self.nodes.belongs_to_other_node("edge-2", "192.0.2.7"))
 
     def test_the_name_of_a_node_that_is_not_known_yet(self):
         """A node's name is its own, even before it is known and if another node reports it."""
         self.put("edge-1", "192.0.2.7", ("Hostname", "edge-2"))
-        self.assertFalse(self.nodes.is_anothers("edge-2", "edge-2"))
+        self.assertFalse(self.nodes.belongs_to_other_node("edge-2", "edge-2"))
 
     def test_names_of_the_server(self):
         """The server's names find no node, in any spelling, whatever nodes claim."""
@@ -160,11 +160,11 @@ class NodesTests(SynchronousTestCase):
         for _ in range(2):
             for host in ("tunnel.example", "TUNNEL.Example."):
                 self.assertEqual([], self.found(host), host)
-                self.assertTrue(self.nodes.is_anothers("edge-1", host), host)
+                self.assertTrue(self.nodes.belongs_to_other_node("edge-1", host), host)
             self.assertEqual(["edge-1"], self.found("box"))
             self.put("tunnel.example", "192.0.2.8")
         self.assertEqual(["tunnel.example"], self.found("192.0.2.8"))
-        self.assertFalse(self.nodes.is_anothers("tunnel.example", "tunnel.example"))
+        self.assertFalse(self.nodes.belongs_to_other_node("tunnel.example", "tunnel.example"))
 
     def test_changes(self):
         """A changed node is found by its current hosts, and a deleted one by none."""

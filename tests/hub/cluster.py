@@ -17,7 +17,7 @@ from yurttunnel.kube.events import EventRecorder
 from yurttunnel.kube.informer import Informers
 from yurttunnel.kube.loading import load_configuration
 from yurttunnel.ops.services import CloseOnStop, StoppedInReverse
-from yurttunnel.pki.callers import OptionalCallerContexts
+from yurttunnel.pki.caller_contexts import OptionalCallerContexts
 from yurttunnel.pki.credentials import certificates_to_pem, pin_of
 from yurttunnel.quickstart.composition import HTTP_SETTINGS
 from yurttunnel.server.approver import ApprovalCounters, Approver

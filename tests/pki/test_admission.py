@@ -14,7 +14,7 @@ from tests.pki.support import EDGE_1
 from tests.pki.world import ADDRESS, World
 from yurttunnel.pki import revocation
 from yurttunnel.pki.authority import DEFAULT_NODE_LIFETIME, request_certificate
-from yurttunnel.pki.credentials import BACKDATED, PrivateKey, certificates_from_pem, new_key
+from yurttunnel.pki.credentials import BACKDATE, PrivateKey, certificates_from_pem, new_key
 from yurttunnel.pki.directory import StateDirectory
 from yurttunnel.pki.enrolment_messages import (
     EnrolmentRefused,
@@ -144,7 +144,7 @@ class TokenAdmissionTests(World):
         with mock.patch.object(revocation, "read_record", return_value=None):
             revoke_node(self.clock, self.directory.path, "edge-1")
         # Certificates are backdated by this time.
-        self.clock.advance(BACKDATED.total_seconds() + 1)
+        self.clock.advance(BACKDATE.total_seconds() + 1)
         self.refuses(Refusal.TOKEN_EXPIRED, "older than the revocation", lambda: self.ask(key=key))
         self.assertFalse(self.revocations.is_enrolled("edge-1"))
         again = self.ask(key=key, token=self.tokens.issue())

@@ -7,7 +7,7 @@ from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.pki.support import Issuer
-from yurttunnel.pki.authorities import LOOK_INTERVAL, AuthorityBundle, BadBundle
+from yurttunnel.pki.authorities import CHECK_INTERVAL, AuthorityBundle, BadBundle
 from yurttunnel.pki.credentials import certificates_to_pem
 
 
@@ -45,19 +45,19 @@ class AuthoritiesTests(SynchronousTestCase):
     def test_first(self):
         """The first bundle is read at once, and is no change."""
         self.assertEqual(self.authorities.certificates, (self.one.authority.certificate,))
-        self.clock.advance(LOOK_INTERVAL)
+        self.clock.advance(CHECK_INTERVAL)
         self.assertEqual(self.used, [])
         self.assertIsNone(self.authorities.problem)
 
     def test_changed(self):
         """A new bundle is used within a minute."""
         self.content = bundle(self.one, self.two)
-        self.clock.advance(LOOK_INTERVAL)
+        self.clock.advance(CHECK_INTERVAL)
         both = (self.one.authority.certificate, self.two.authority.certificate)
         self.assertEqual(self.used, [both])
         self.assertEqual(self.authorities.certificates, both)
         self.assertEqual(self.authorities.not_after, max(each.not_valid_after_utc for each in both))
-        self.clock.advance(LOOK_INTERVAL)
+        self.clock.advance(CHECK_INTERVAL)
         self.assertEqual(len(self.used), 1)
 
     def test_broken(self):
@@ -75,13 +75,13 @@ class AuthoritiesTests(SynchronousTestCase):
         ):
             self.content = content
             with capturedLogs() as events:
-                self.clock.advance(LOOK_INTERVAL)
-                self.clock.advance(LOOK_INTERVAL)
+                self.clock.advance(CHECK_INTERVAL)
+                self.clock.advance(CHECK_INTERVAL)
             self.assertIn(words, self.authorities.problem)
             self.assertIn("stay in use", self.authorities.problem)
             self.assertEqual((self.authorities.certificates, self.used), (before, []))
             self.content = bundle(self.one)
-            self.clock.advance(LOOK_INTERVAL)
+            self.clock.advance(CHECK_INTERVAL)
             self.assertIsNone(self.authorities.problem)
             self.assertEqual(len([e for e in events if e["log_level"].name == "error"]), 1)
 
@@ -90,11 +90,11 @@ class AuthoritiesTests(SynchronousTestCase):
         before = self.authorities.certificates
         self.error = ValueError("no")
         self.content = bundle(self.two)
-        self.clock.advance(LOOK_INTERVAL)
+        self.clock.advance(CHECK_INTERVAL)
         self.assertIn("cannot be used: no", self.authorities.problem)
         self.assertEqual(self.authorities.certificates, before)
         self.error = None
-        self.clock.advance(LOOK_INTERVAL)
+        self.clock.advance(CHECK_INTERVAL)
         self.assertIsNone(self.authorities.problem)
         self.assertEqual(self.used, [(self.two.authority.certificate,)])
 

@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.pki.signing import issue
 from tests.pki.support import Issuer
 from yurttunnel.pki.certificate_store import (
-    KEPT_FILES,
+    MAX_FILES,
     DatedStore,
     open_certificate_directory,
 )
@@ -103,7 +103,7 @@ class StoreTests(SynchronousTestCase):
         one, two = self.issue(), self.issue(proxy_client_template())
         self.store.save(one)
         other.save(two)
-        for _ in range(KEPT_FILES + 2):
+        for _ in range(MAX_FILES + 2):
             self.clock.advance(1)
             self.store.save(one)
         self.assertEqual(self.loaded(), one.certificate)
@@ -113,19 +113,19 @@ class StoreTests(SynchronousTestCase):
         """Only the newest files are kept, and foreign ones are not changed."""
         foreign = self.path / f"{PREFIX}-notes.pem"
         foreign.write_text("x")
-        for _ in range(KEPT_FILES + 3):
+        for _ in range(MAX_FILES + 3):
             self.clock.advance(60)
             issued = self.issue()
             self.store.save(issued)
         dated = [name for name in os.listdir(self.path) if "-2023-" in name]
-        self.assertEqual(len(dated), KEPT_FILES)
+        self.assertEqual(len(dated), MAX_FILES)
         self.assertIn(os.readlink(self.path / CURRENT), dated)
         self.assertEqual(self.loaded(), issued.certificate)
         self.assertTrue(foreign.exists())
 
     def test_clock_set_back(self):
         """The current file is kept even if it is the oldest by the clock."""
-        for _ in range(KEPT_FILES):
+        for _ in range(MAX_FILES):
             self.clock.advance(60)
             self.store.save(self.issue())
         self.clock.rightNow -= 86400

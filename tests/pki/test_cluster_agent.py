@@ -13,7 +13,7 @@ from tests.pki.support import EDGE_1, Issuer, accept, clock_now, dial, handshake
 from tests.pki.test_authorities import bundle
 from yurttunnel.agent.cluster_trust import ClusterAgentTrust
 from yurttunnel.pki.agent_template import agent_template
-from yurttunnel.pki.authorities import LOOK_INTERVAL, BadBundle
+from yurttunnel.pki.authorities import CHECK_INTERVAL, BadBundle
 from yurttunnel.pki.certificate_store import DatedStore, open_certificate_directory
 from yurttunnel.pki.certificate_template import serving_template
 from yurttunnel.pki.cluster_identity import cluster_identity
@@ -158,12 +158,12 @@ class AgentTests(SynchronousTestCase):
         _, contexts = self.ready()
         new = Issuer.make(self, self.clock)
         self.bundle = bundle(self.issuer, new)
-        self.clock.advance(LOOK_INTERVAL)
+        self.clock.advance(CHECK_INTERVAL)
         certificate = contexts.credentials.certificate
         self.connect(contexts)
         self.api.issuer = new
         self.bundle = bundle(new)
-        self.clock.advance(LOOK_INTERVAL)
+        self.clock.advance(CHECK_INTERVAL)
         self.pass_time(5)
         self.assertNotEqual(contexts.credentials.certificate, certificate)
         self.assertEqual(self.connect(contexts, new).node, "edge-1")
@@ -172,7 +172,7 @@ class AgentTests(SynchronousTestCase):
         """A broken bundle changes nothing, and is reported."""
         trust, contexts = self.ready()
         self.bundle = b"nonsense"
-        self.clock.advance(LOOK_INTERVAL)
+        self.clock.advance(CHECK_INTERVAL)
         self.connect(contexts)
         self.assertIn("bundle", trust.warning())
         self.assertIsNone(trust.problem())

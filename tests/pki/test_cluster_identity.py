@@ -19,7 +19,7 @@ from yurttunnel.pki.cluster_identity import (
     check_sibling,
     cluster_identity,
     common_name_of,
-    node_named_by,
+    node_from_names,
 )
 from yurttunnel.pki.identity import identity_from_certificate, parse_identifiers
 from yurttunnel.pki.names import BadIdentity, check_cluster_node_name
@@ -50,18 +50,18 @@ class CommonNameTests(SynchronousTestCase):
         """The node is the DNS name with that common name, at any place in the list."""
         for node in ("edge-1", LONG):
             hosts = ["a.example", node, "z.example"]
-            self.assertEqual(node_named_by(common_name_of(node), hosts), node)
+            self.assertEqual(node_from_names(common_name_of(node), hosts), node)
 
     def test_no_node(self):
         """Without such a DNS name, or without the prefix, there is no node."""
         for common_name in ("tunnel-agent:edge-2", "edge-1", "tunnel-agent:", ""):
-            self.assertRaises(BadIdentity, node_named_by, common_name, ["edge-1", "a.example"])
+            self.assertRaises(BadIdentity, node_from_names, common_name, ["edge-1", "a.example"])
 
     def test_two_nodes(self):
         """Two names with one common name are rejected as ambiguous."""
         short = common_name_of(LONG).removeprefix("tunnel-agent:")
         self.assertEqual(common_name_of(short), common_name_of(LONG))
-        self.assertRaises(BadIdentity, node_named_by, common_name_of(LONG), [LONG, short])
+        self.assertRaises(BadIdentity, node_from_names, common_name_of(LONG), [LONG, short])
 
     def test_names_of_nodes(self):
         """Nodes of a cluster may have longer names than those of the standalone mode."""

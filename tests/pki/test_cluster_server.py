@@ -28,8 +28,8 @@ from tests.pki.support import (
 from tests.pki.test_authorities import bundle
 from yurttunnel.ops.clocks import utc_now
 from yurttunnel.pki.agent_template import agent_template
-from yurttunnel.pki.authorities import LOOK_INTERVAL, BadBundle
-from yurttunnel.pki.callers import CallerContexts
+from yurttunnel.pki.authorities import CHECK_INTERVAL, BadBundle
+from yurttunnel.pki.caller_contexts import CallerContexts
 from yurttunnel.pki.certificate_template import (
     proxy_client_template,
     serving_template,
@@ -242,12 +242,12 @@ class FileTests(World):
         trust = self.ready(client_ca=self.path)
         third = Issuer.make(self, self.clock)
         self.path.write_bytes(bundle(third))
-        self.clock.advance(LOOK_INTERVAL)
+        self.clock.advance(CHECK_INTERVAL)
         self.connect(trust.callers, self.credentials(CALLER, third), b"http/1.1")
         caller = self.credentials(CALLER, self.other)
         self.refuses(trust.callers, caller, b"http/1.1", "not from an authority")
         self.path.write_bytes(b"x")
-        self.clock.advance(LOOK_INTERVAL)
+        self.clock.advance(CHECK_INTERVAL)
         self.assertIn(str(self.path), trust.warning())
         self.assertIsNone(trust.problem())
         self.connect(trust.callers, self.credentials(CALLER, third), b"http/1.1")
@@ -259,13 +259,13 @@ class FileTests(World):
         self.assertEqual(contexts.credentials.authorities, (self.other.authority.certificate,))
         third = Issuer.make(self, self.clock)
         self.path.write_bytes(bundle(third))
-        self.clock.advance(LOOK_INTERVAL)
+        self.clock.advance(CHECK_INTERVAL)
         self.assertEqual(contexts.credentials.authorities, (third.authority.certificate,))
         self.bundle = bundle(self.issuer, self.other)
-        self.clock.advance(LOOK_INTERVAL)
+        self.clock.advance(CHECK_INTERVAL)
         self.assertEqual(contexts.credentials.authorities, (third.authority.certificate,))
         self.path.unlink()
-        self.clock.advance(LOOK_INTERVAL)
+        self.clock.advance(CHECK_INTERVAL)
         self.assertIn(str(self.path), trust.kubelet_problem())
 
     def test_kubelet_ca_changes_before_the_certificates_are_there(self):
@@ -275,7 +275,7 @@ class FileTests(World):
         waiting = Deferred.fromCoroutine(trust.ready())
         third = Issuer.make(self, self.clock)
         self.path.write_bytes(bundle(third))
-        self.clock.advance(LOOK_INTERVAL)
+        self.clock.advance(CHECK_INTERVAL)
         for name in self.api.created:
             self.api.sign(name)
         self.pass_time(12)
@@ -402,7 +402,7 @@ class LifeTests(World):
         connected = self.connect(trust.contexts, old_agent, TUNNEL_PROTOCOL)
         serving = trust.contexts.credentials.certificate
         self.bundle = bundle(self.issuer, new)
-        self.clock.advance(LOOK_INTERVAL)
+        self.clock.advance(CHECK_INTERVAL)
         self.connect(trust.contexts, old_agent, TUNNEL_PROTOCOL)
         self.connect(trust.contexts, new_agent, TUNNEL_PROTOCOL)
         self.assertEqual(trust.contexts.credentials.certificate, serving)
@@ -410,7 +410,7 @@ class LifeTests(World):
             self.connect(contexts, self.credentials(CALLER, new), b"http/1.1")
         self.api.issuer = new
         self.bundle = bundle(new)
-        self.clock.advance(LOOK_INTERVAL)
+        self.clock.advance(CHECK_INTERVAL)
         self.pass_time(5)
         self.connect(trust.contexts, new_agent, TUNNEL_PROTOCOL)
         self.refuses(trust.contexts, old_agent, TUNNEL_PROTOCOL, "not from this server's")
@@ -422,7 +422,7 @@ class LifeTests(World):
         """A broken bundle changes nothing, is reported, and is counted."""
         trust = self.ready()
         self.bundle = b"nonsense"
-        self.clock.advance(LOOK_INTERVAL)
+        self.clock.advance(CHECK_INTERVAL)
         self.serving(trust)
         self.assertIn("bundle", trust.warning())
         self.assertIsNone(trust.problem())
@@ -435,14 +435,14 @@ class LifeTests(World):
         self.bundle = bundle(self.issuer, other)
         before = trust.contexts.credentials
         with mock.patch.object(trust.callers, "_build", side_effect=BadCredentials("no")):
-            self.clock.advance(LOOK_INTERVAL)
+            self.clock.advance(CHECK_INTERVAL)
         self.assertEqual(trust.contexts.credentials, before)
         self.assertIn("cannot be used: no", trust.warning())
         self.names.dns_names |= {"lb.example"}
         self.pass_time(6)
         self.assertNotEqual(trust.contexts.credentials.certificate, before.certificate)
         self.assertEqual(trust.contexts.credentials.authorities, before.authorities)
-        self.clock.advance(LOOK_INTERVAL)
+        self.clock.advance(CHECK_INTERVAL)
         self.assertEqual(len(trust.contexts.credentials.authorities), 2)
         self.assertIsNone(trust.warning())
 
@@ -454,7 +454,7 @@ class LifeTests(World):
         self.assertIn("has expired", trust.problem())
         new = Issuer.make(self, self.clock)
         self.bundle = bundle(new)
-        self.clock.advance(LOOK_INTERVAL)
+        self.clock.advance(CHECK_INTERVAL)
         self.api.issuer = new
         self.api.recover()
         self.pass_time(40)

@@ -26,11 +26,11 @@ from tests.pki.support import (
     handshake,
     peer_serial,
 )
-from yurttunnel.pki.callers import CallerContexts
+from yurttunnel.pki.caller_contexts import CallerContexts
 from yurttunnel.pki.contexts import (
     ENROLMENT_PROTOCOL,
     ClientContexts,
-    Expected,
+    ExpectedServer,
     LiveAuthorities,
     LiveContexts,
     ServerContexts,
@@ -243,20 +243,20 @@ class ClientContextsTests(TestCase):
     def test_advice(self) -> None:
         """Contexts for other servers than ours have other advice."""
         self.contexts = ClientContexts(
-            self.issuer.node(), expected=Expected(advice="or buy another one")
+            self.issuer.node(), expected=ExpectedServer(advice="or buy another one")
         )
         self.refuses("other.test", self.server("server.test"), "these, or buy another one")
 
     def test_certificate_kept_back(self) -> None:
         """Contexts can trust by credentials without presenting them."""
-        for presents in (True, False):
+        for present_certificate in (True, False):
             self.contexts = ClientContexts(
-                self.issuer.node(), ENROLMENT_PROTOCOL, presents=presents
+                self.issuer.node(), ENROLMENT_PROTOCOL, present_certificate=present_certificate
             )
             contexts = ServerContexts(self.server("server.test"), (), (ENROLMENT_PROTOCOL,))
             accepting = accept(contexts)
             handshake(dial(self.contexts, "server.test", self.refusals.append), accepting)
-            self.assertIs(presents, accepting.get_peer_certificate() is not None)
+            self.assertIs(present_certificate, accepting.get_peer_certificate() is not None)
 
     def test_no_authority_is_presented(self) -> None:
         """Root certificates are not sent to the server, but other certificates of the chain are."""

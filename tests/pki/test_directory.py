@@ -19,7 +19,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.e2e.support import which
 from yurttunnel.pki import directory
-from yurttunnel.pki.directory import HELD, LOCK, RESERVE, StateDirectory, StateError
+from yurttunnel.pki.directory import CHANGE_LOCK, RESERVE, USE_LOCK, StateDirectory, StateError
 
 
 def mode(path: Path) -> int:
@@ -253,10 +253,10 @@ class StateFileTests(SynchronousTestCase):
         directory = StateDirectory.open_existing(self.path)
         directory.write("key", b"")
         directory.reserve(1)
-        directory.hold()()
+        directory.acquire()()
         with directory.lock():
             pass
-        for name in ("key", LOCK, HELD, RESERVE):
+        for name in ("key", CHANGE_LOCK, USE_LOCK, RESERVE):
             status = (self.path / name).stat()
             self.assertEqual((status.st_uid, status.st_gid), (12345, 12346))
 
@@ -313,7 +313,7 @@ class StateFileTests(SynchronousTestCase):
             raise SkipTest("only root can give files away")
         other = self.path.parent / f"{self.path.name}-other"
         other.touch(mode=0o600)
-        os.link(other, self.path / LOCK)
+        os.link(other, self.path / CHANGE_LOCK)
         os.chown(self.path, 12345, 12346)
         with StateDirectory.open_existing(self.path).lock():
             pass
@@ -433,7 +433,7 @@ class LedElsewhereTests(SynchronousTestCase):
             self.directory.names,
             partial(self.directory.fingerprint, "list"),
             self.lock,
-            self.directory.hold,
+            self.directory.acquire,
             partial(self.directory.reserve, 1),
             self.directory.use_reserve,
         ):
@@ -465,7 +465,7 @@ class LedElsewhereTests(SynchronousTestCase):
         self.assert_untouched()
 
 
-class HoldTests(SynchronousTestCase):
+class AcquireTests(SynchronousTestCase):
     """Only one process at a time uses the directory."""
 
     def setUp(self) -> None:
@@ -475,12 +475,12 @@ class HoldTests(SynchronousTestCase):
 
     def refused(self) -> str:
         """Return the error of a second holder."""
-        error = self.assertRaises(StateError, StateDirectory.open(self.path).hold)
+        error = self.assertRaises(StateError, StateDirectory.open(self.path).acquire)
         return str(error)
 
     def test_held(self) -> None:
         """A second holder gets an error with the first one; files can still be read and written."""
-        release = self.directory.hold()
+        release = self.directory.acquire()
         for _ in range(2):
             self.assertEqual(
                 self.refused(),
@@ -492,7 +492,7 @@ class HoldTests(SynchronousTestCase):
         self.directory.write("key", b"")
         release()
         release()
-        StateDirectory.open(self.path).hold()()
+        StateDirectory.open(self.path).acquire()()
 
     def test_the_end_of_a_process_lets_go(self) -> None:
         """The lock ends with the process, and leftover files do not exclude others."""
@@ -500,7 +500,7 @@ class HoldTests(SynchronousTestCase):
             "import sys\n"
             "from yurttunnel.pki.directory import StateDirectory\n"
             "directory = StateDirectory.open(sys.argv[1])\n"
-            "release = directory.hold()\n"
+            "release = directory.acquire()\n"
             "print('held', flush=True)\n"
             "sys.stdin.read()\n"
         )
@@ -514,7 +514,7 @@ class HoldTests(SynchronousTestCase):
             self.assertEqual(other.stdout.readline(), b"held\n")
             self.assertIn(f"process {other.pid},", self.refused())
             other.kill()
-        release = self.directory.hold()
+        release = self.directory.acquire()
         release()
         self.assertEqual(self.directory.names(), [])
 
@@ -524,7 +524,7 @@ class HoldTests(SynchronousTestCase):
             raise SkipTest("only root can become a member of a group")
         os.chown(self.path, -1, 12346)
         self.path.chmod(0o750)
-        self.directory.hold()()
+        self.directory.acquire()()
         with self.directory.lock():
             pass
 
@@ -545,7 +545,7 @@ class HoldTests(SynchronousTestCase):
         with locks(".", "sh", "-c", "echo locked; cat") as member:
             assert member.stdout is not None
             self.assertEqual(member.stdout.readline(), b"locked\n")
-            self.directory.hold()()
+            self.directory.acquire()()
             with self.directory.lock():
                 pass
             member.communicate()
@@ -564,7 +564,7 @@ class HoldTests(SynchronousTestCase):
             path.touch()
             path.chmod(0o640)
 
-        for name, access in ((HELD, self.directory.hold), (LOCK, lock)):
+        for name, access in ((USE_LOCK, self.directory.acquire), (CHANGE_LOCK, lock)):
             path = self.path / name
             for make, phrase in (
                 (make_link, "is a symbolic link"),
@@ -579,14 +579,14 @@ class HoldTests(SynchronousTestCase):
         """A lock file of another user is rejected, since that user could hold the lock."""
         if os.geteuid() != 0:
             raise SkipTest("only root can give a file away")
-        path = self.path / HELD
+        path = self.path / USE_LOCK
         path.touch(mode=0o600)
         os.chown(path, 12345, 12345)
         self.assertIn("belongs to another user (id 12345)", self.refused())
 
     def test_who_it_is_may_not_be_known(self) -> None:
         """A process in another container has the number 0."""
-        release = self.directory.hold()
+        release = self.directory.acquire()
         self.addCleanup(release)
         for content in ("", "1: FLOCK  ADVISORY  WRITE 7 00:00:1 0 EOF\n", "garbage\n"):
             listed = Path(self.mktemp())
@@ -601,7 +601,7 @@ class HoldTests(SynchronousTestCase):
                 capturedLogs() as events,
                 mock.patch("fcntl.flock", side_effect=OSError(number, "none")),
             ):
-                releases = [StateDirectory.open(self.path).hold() for _ in range(2)]
+                releases = [StateDirectory.open(self.path).acquire() for _ in range(2)]
                 with self.directory.lock():
                     pass
             for release in releases:
@@ -617,7 +617,7 @@ class HoldTests(SynchronousTestCase):
             error = self.assertRaises(StateError, self.directory.lock().__enter__)
         self.assertIn("(broken)", str(error))
         with capturedLogs() as events:
-            self.directory.hold()()
+            self.directory.acquire()()
         self.assertEqual([], events)
 
 
@@ -642,7 +642,7 @@ class ReserveTests(SynchronousTestCase):
             self.assertEqual((again.st_ino, again.st_size), (status.st_ino, 64 * 1024))
         self.assertEqual(self.directory.names(), [])
         self.assertTrue(self.directory.use_reserve())
-        self.assertEqual(os.listdir(self.path), [LOCK])
+        self.assertEqual(os.listdir(self.path), [CHANGE_LOCK])
 
     def test_more(self) -> None:
         """It grows on demand, and stays as it was if the disk is full."""
@@ -659,4 +659,4 @@ class ReserveTests(SynchronousTestCase):
         with mock.patch("os.posix_fallocate", side_effect=OSError(errno.ENOSPC, "full")):
             error = self.assertRaises(StateError, self.directory.reserve, 1)
         self.assertTrue(error.disk_is_full)
-        self.assertEqual(os.listdir(self.path), [LOCK])
+        self.assertEqual(os.listdir(self.path), [CHANGE_LOCK])

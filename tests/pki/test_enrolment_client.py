@@ -31,7 +31,7 @@ from yurttunnel.pki.enrolment_client import (
     renew,
 )
 from yurttunnel.pki.enrolment_messages import (
-    TIME_QUESTION,
+    TIME_REQUEST,
     EnrolmentRefused,
     EnrolmentRequest,
     EnrolmentResponse,
@@ -202,7 +202,7 @@ class ClientTests(World):
         scripted = Scripted(b"")
         self.serve(credentials, lambda: scripted)
         self.fails(expected, words, self.enroll(name, token))
-        asked = framed(TIME_QUESTION) if expected is ClockSeemsWrong else b""
+        asked = framed(TIME_REQUEST) if expected is ClockSeemsWrong else b""
         self.assertEqual(scripted.received, asked)
 
     def test_wrong_pin(self) -> None:

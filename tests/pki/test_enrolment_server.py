@@ -22,7 +22,7 @@ from yurttunnel.pki.enrolment_messages import (
 )
 from yurttunnel.pki.enrolment_server import (
     MAX_CONNECTIONS,
-    REMEMBERED,
+    PROBLEM_SECONDS,
     EnrolmentFactory,
     EnrolmentProtocol,
 )
@@ -224,7 +224,7 @@ class EnrolmentProtocolTests(World):
         self.ask_again()
         told = f"nodes get no certificates: {problem}"
         self.assertEqual(self.factory.problem(), told)
-        self.clock.advance(REMEMBERED)
+        self.clock.advance(PROBLEM_SECONDS)
         self.assertIsNone(self.factory.problem())
         self.token = self.tokens.issue(600)
         self.ask_again()

@@ -19,7 +19,7 @@ from yurttunnel.pki.identity import (
     format_identifiers,
     identity_from_certificate,
     parse_identifiers,
-    uncovered,
+    uncovered_identifiers,
 )
 from yurttunnel.pki.names import CALLER_NAME, BadIdentity, check_node_name
 
@@ -270,13 +270,13 @@ class CertificateTests(TestCase):
         )
         identity = identity_from_certificate(node.certificate)
         covered = "host=edge-1&ipv4=192.0.2.7&ipv4=10.1.2.3&cidr=10.1.0.0/16&cidr=fd00::/8"
-        self.assertEqual(uncovered(identity, parse_identifiers(covered)), [])
+        self.assertEqual(uncovered_identifiers(identity, parse_identifiers(covered)), [])
         claimed = (
             "host=edge-2&ipv4=192.0.2.8&ipv6=2001:db8::1&cidr=0.0.0.0/0&cidr=10.0.0.0/7"
             "&cidr=fc00::/7&default-route=true"
         )
         self.assertEqual(
-            sorted(uncovered(identity, parse_identifiers(f"{covered}&{claimed}"))),
+            sorted(uncovered_identifiers(identity, parse_identifiers(f"{covered}&{claimed}"))),
             sorted(claimed.split("&")),
         )
 
@@ -286,4 +286,4 @@ class CertificateTests(TestCase):
             Issuer.make(self).node("edge-1", parse_identifiers("default-route=true")).certificate
         )
         claimed = parse_identifiers("cidr=10.0.0.0/8&default-route=true&host=a&ipv4=192.0.2.1")
-        self.assertEqual(uncovered(identity, claimed), ["host=a", "ipv4=192.0.2.1"])
+        self.assertEqual(uncovered_identifiers(identity, claimed), ["host=a", "ipv4=192.0.2.1"])

@@ -7,7 +7,7 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.pki.support import Issuer, clock_now, state_directory
-from yurttunnel.pki.authorities import LOOK_INTERVAL, BadBundle
+from yurttunnel.pki.authorities import CHECK_INTERVAL, BadBundle
 from yurttunnel.pki.credentials import certificates_to_pem
 from yurttunnel.pki.directory import StateDirectory, StateError
 from yurttunnel.pki.embedded_issuer import EmbeddedIssuer
@@ -105,7 +105,7 @@ class KubeletTrustTests(SynchronousTestCase):
         trust = self.open(self.path)
         self.assertEqual((self.issuer.authority.certificate,), self.trusted(trust))
         self.write(other, self.issuer)
-        self.clock.advance(LOOK_INTERVAL)
+        self.clock.advance(CHECK_INTERVAL)
         self.assertEqual(
             (other.authority.certificate, self.issuer.authority.certificate), self.trusted(trust)
         )
@@ -119,13 +119,13 @@ class KubeletTrustTests(SynchronousTestCase):
             (self.path.unlink, "cannot be read"),
         ):
             harm()
-            self.clock.advance(LOOK_INTERVAL)
+            self.clock.advance(CHECK_INTERVAL)
             self.assertIn(words, trust.kubelet_problem())
             self.assertIn(str(self.path), trust.kubelet_problem())
             self.assertEqual(before, self.trusted(trust))
         other = Issuer.make(self)
         self.write(other)
-        self.clock.advance(LOOK_INTERVAL)
+        self.clock.advance(CHECK_INTERVAL)
         self.assertIsNone(trust.kubelet_problem())
         self.assertEqual((other.authority.certificate,), self.trusted(trust))
 

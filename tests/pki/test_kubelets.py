@@ -16,7 +16,7 @@ from zope.interface.verify import verifyObject
 from tests.pki.support import Issuer, handshake, peer_serial
 from tests.tunnel.certificates import ThrowAwayAuthority
 from yurttunnel.ops.clocks import utc_now
-from yurttunnel.pki.callers import CallerContexts
+from yurttunnel.pki.caller_contexts import CallerContexts
 from yurttunnel.pki.credentials import BadCredentials, Credentials, new_key
 from yurttunnel.pki.kubelets import (
     KubeletContexts,

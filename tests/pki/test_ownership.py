@@ -29,7 +29,7 @@ class OwnershipTests(World):
         self.ask("edge-1", "host=camera&ipv4=10.77.2.2")
         self.ask("mallory", "default-route=true&cidr=10.77.2.0/24")
         self.registry = SessionRegistry(self.clock)
-        self.registry.is_anothers = self.ownership.is_anothers
+        self.registry.belongs_to_other_node = self.ownership.belongs_to_other_node
         self.registry.nodes_with = self.ownership.nodes_with
         self.owner = FakeSession("edge-1", hosts=["edge-1", "camera"], addresses=["10.77.2.2"])
         self.other = FakeSession(

@@ -9,7 +9,7 @@ from OpenSSL import SSL
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.pki.support import Issuer, accept, client_context, dial
-from yurttunnel.pki.callers import CallerContexts
+from yurttunnel.pki.caller_contexts import CallerContexts
 from yurttunnel.pki.contexts import ClientContexts, ServerContexts, server_context
 from yurttunnel.pki.kubelets import KubeletContexts, KubeletVerification
 from yurttunnel.pki.names import CALLER_NAME

@@ -16,13 +16,13 @@ from yurttunnel.pki.certificate_template import serving_template
 class _SlowToClose:
     """An issuer that never issues, and closes two connections after a cancellation."""
 
-    final = ()
+    final_errors = ()
 
     def __init__(self, clock):
         self._clock = clock
         self.asked = self.closed = 0
 
-    async def issue(self, request, waits):
+    async def issue(self, request, on_waiting):
         """Wait until cancelled."""
         self.asked += 1
         try:

@@ -23,7 +23,7 @@ from yurttunnel.pki.renewal_schedule import STANDALONE_SCHEDULE
 class _LocalIssuer:
     """Issues certificates of one hour, or fails on request."""
 
-    final = (ZeroDivisionError,)
+    final_errors = (ZeroDivisionError,)
 
     def __init__(self, clock, issuer):
         self._clock = clock
@@ -31,12 +31,12 @@ class _LocalIssuer:
         self.attempts = []
         self.problem = None
 
-    async def issue(self, request, waits):
+    async def issue(self, request, on_waiting):
         """Issue a certificate."""
         self.attempts.append(self._clock.seconds())
         if self.problem is not None:
             raise self.problem
-        return await self._issuer.issue(request, waits)
+        return await self._issuer.issue(request, on_waiting)
 
 
 class _MemoryStore:
@@ -329,8 +329,8 @@ class StandaloneTests(SynchronousTestCase):
         other = CertificateTemplate("edge-1", (), "client auth").request(new_key())
         issue = self.issuer.issue
 
-        async def swapped(request, waits):
-            return await issue(other, waits)
+        async def swapped(request, on_waiting):
+            return await issue(other, on_waiting)
 
         self.issuer.issue = swapped
         self.pass_time(LIFE * 0.7)
@@ -341,7 +341,7 @@ class StandaloneTests(SynchronousTestCase):
         """Stopping ends an attempt in progress, without errors."""
         pending = Deferred()
 
-        async def issue(request, waits):
+        async def issue(request, on_waiting):
             return await pending
 
         self.issuer.issue = issue

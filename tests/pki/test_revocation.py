@@ -12,7 +12,7 @@ from twisted.trial.unittest import TestCase
 
 from tests.pki.support import EDGE_1, Issuer, clock_now, state_directory
 from yurttunnel.ops.clocks import utc_now
-from yurttunnel.pki.credentials import BACKDATED
+from yurttunnel.pki.credentials import BACKDATE
 from yurttunnel.pki.directory import RESERVE, StateError
 from yurttunnel.pki.identity import NodeIdentity, identity_from_certificate, parse_identifiers
 from yurttunnel.pki.records import NodeRecord, NodeRecords
@@ -125,7 +125,7 @@ class RevocationTests(TestCase):
         for begin, expected in ((now - moment, True), (now, True), (now + moment, False)):
             elsewhere = NodeIdentity("edge-9", EDGE_1, begin, now, "c1")
             self.assertEqual(self.revocations.is_revoked(elsewhere), expected, begin - now)
-        here = NodeIdentity("edge-1", EDGE_1, now - BACKDATED, now, "b1")
+        here = NodeIdentity("edge-1", EDGE_1, now - BACKDATE, now, "b1")
         for enrolled, expected in ((now - moment, True), (now, True), (now + moment, False)):
             self.records.put(NodeRecord("edge-1", EDGE_1, "b1", ("key",), enrolled))
             self.assertEqual(self.revocations.is_revoked(here), expected, enrolled - now)

@@ -16,7 +16,7 @@ from tests.tunnel.memory import HalfCloseUser
 from yurttunnel.pki.contexts import ENROLMENT_PROTOCOL, ClientContexts
 from yurttunnel.pki.identity import identity_from_certificate
 from yurttunnel.pki.names import BadIdentity
-from yurttunnel.pki.problems import refusal
+from yurttunnel.pki.tls_errors import rejection_error
 from yurttunnel.server import agents
 from yurttunnel.server.registry import NodeNotConnected
 from yurttunnel.tunnel.connection import SessionConnection
@@ -392,7 +392,7 @@ class LogTests(ListenerTests):
         for problem in ("it is {old}", "it is foreign", "it is {old}", "it is foreign"):
             connection = self.listener.buildProtocol(None)
             connection.makeConnection(StringTransport())
-            connection.connectionLost(Failure(refusal(problem)))
+            connection.connectionLost(Failure(rejection_error(problem)))
         first, second = self.lines()
         self.assertIn("session: it is {old}", first)
         self.assertIn("session: it is foreign", second)

@@ -91,7 +91,7 @@ class FindTests(SynchronousTestCase):
     def test_what_is_another_nodes(self):
         """An outdated identifier in a certificate does not count; others do."""
         owners = {"10.1.2.3": "owner", "camera": "owner"}
-        self.registry.is_anothers = lambda node, host: owners.get(host, node) != node
+        self.registry.belongs_to_other_node = lambda node, host: owners.get(host, node) != node
         self.add("former", addresses=["10.1.2.3"], hosts=["camera"], networks=["10.0.0.0/8"])
         self.add("everything", default_route=True)
         self.assert_nobody_serves("10.1.2.3")

@@ -22,7 +22,7 @@ from yurttunnel.agent.connection_group import (
 from yurttunnel.agent.routes import Location, Routes
 from yurttunnel.http.authority import join_authority
 from yurttunnel.ops.log import RateLimitedLog
-from yurttunnel.pki.problems import problem_with_server
+from yurttunnel.pki.tls_errors import problem_with_server
 from yurttunnel.tunnel.connection import SessionConnection
 from yurttunnel.tunnel.session import SUCCESSION, PeerDescription, SessionContext, TunnelSession
 from yurttunnel.wire.codes import Code, Refused

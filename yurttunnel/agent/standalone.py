@@ -18,7 +18,7 @@ from yurttunnel.agent.trust import AgentTrust
 from yurttunnel.ops.announcement import terminal
 from yurttunnel.ops.configuration.reloading import Following
 from yurttunnel.ops.systemd import NotifyingService
-from yurttunnel.pki.directory import HeldDirectory, StateDirectory
+from yurttunnel.pki.directory import LockedDirectory, StateDirectory
 from yurttunnel.pki.enrolment_client import ServerAddress
 from yurttunnel.pki.enrolment_issuer import (
     NODE_FILE,
@@ -44,7 +44,7 @@ def build(
     if mode.has_join_token and not os.path.exists(mode.state_dir / NODE_FILE):
         # The token will be needed, and nothing has been created yet: errors are reported early.
         mode.read_join_token()
-    held = HeldDirectory(mode.state_dir)
+    held = LockedDirectory(mode.state_dir)
     servers = [
         ServerAddress(host, port, server_endpoint(reactor, host, port))
         for host, port in settings.servers

@@ -184,7 +184,7 @@ class Nodes:
         """Return all nodes that report ``address``, of any type."""
         return self._by_host.get(address, {}).values()
 
-    def is_anothers(self, node: str, host: str) -> bool:
+    def belongs_to_other_node(self, node: str, host: str) -> bool:
         """Return whether ``host``, a name or an address, belongs to others and not to ``node``.
 
         Others are nodes, and the server by its names. A node's name belongs only to that node,

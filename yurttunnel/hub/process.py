@@ -68,7 +68,7 @@ from yurttunnel.ops.status.view import StatusSources
 from yurttunnel.ops.systemd import NotifyingService
 from yurttunnel.ops.threads import JobThread
 from yurttunnel.pki.desired_template import TemplateUnknown
-from yurttunnel.pki.directory import HeldDirectory, StateDirectory, StateError
+from yurttunnel.pki.directory import LockedDirectory, StateDirectory, StateError
 from yurttunnel.pki.metrics import cluster_trust_metrics
 from yurttunnel.tunnel.reactor import IReactor
 
@@ -258,10 +258,10 @@ def build(
     return parts
 
 
-def _held(path: Path) -> HeldDirectory | None:
+def _held(path: Path) -> LockedDirectory | None:
     """Lock the directory against other hubs; a directory that is not writable is not locked."""
     try:
-        return HeldDirectory(path)
+        return LockedDirectory(path)
     except StateError as error:
         if isinstance(error.__cause__, OSError):
             return None

@@ -14,7 +14,7 @@ from yurttunnel.ops.clocks import utc_now
 from yurttunnel.pki.authority import (
     DEFAULT_NODE_LIFETIME,
     Authority,
-    AuthorityEnded,
+    AuthorityExpired,
     BadRequest,
     PublicKey,
     key_of_request,
@@ -33,7 +33,7 @@ from yurttunnel.pki.identity import (
     NodeIdentity,
     identity_from_certificate,
     parse_identifiers,
-    uncovered,
+    uncovered_identifiers,
 )
 from yurttunnel.pki.names import CALLER_NAME, KUBELET_CLIENT_NAME, BadIdentity, check_node_name
 from yurttunnel.pki.ownership import Ownership
@@ -54,7 +54,7 @@ _MAX_ADDRESSES = 1024
 
 
 # A kubelet that trusts the authority may identify callers only by their common name.
-_NAMES_OF_CALLERS = frozenset({CALLER_NAME, KUBELET_CLIENT_NAME})
+_CALLER_NAMES = frozenset({CALLER_NAME, KUBELET_CLIENT_NAME})
 
 
 class Admission:
@@ -116,11 +116,11 @@ class Admission:
         # operation.
         if request.token_id:
             token = self._check_token(request, address)
-            node, identifiers, key = _understand(request)
+            node, identifiers, key = _parse_request(request)
             record = self._enroll(node, identifiers, pin_of(key), token)
         elif presented is not None:
             identity, known = self._check_certificate(presented)
-            node, identifiers, key = _understand(request)
+            node, identifiers, key = _parse_request(request)
             keys = (pin_of(key), pin_of(presented))
             record = self._renew(node, identifiers, keys, identity, known)
         else:
@@ -199,7 +199,7 @@ class Admission:
     ) -> NodeRecord:
         if identity.node != node:
             raise _not_authorized(f"the certificate is that of {identity.node}, not {node}")
-        missing = uncovered(identity, identifiers)
+        missing = uncovered_identifiers(identity, identifiers)
         if missing:
             raise _not_authorized(
                 f"the certificate of {node} does not cover {', '.join(missing)}:"
@@ -209,7 +209,7 @@ class Admission:
         return dataclasses.replace(known, keys=keys)
 
     def _check_claims(self, node: str, identifiers: Identifiers) -> None:
-        taken = self._ownership.of_others(node, identifiers)
+        taken = self._ownership.claims_of_other_nodes(node, identifiers)
         if taken:
             other = min(taken.values())
             claims = sorted(claim for claim, owner in taken.items() if owner == other)
@@ -239,7 +239,7 @@ class Admission:
                 f"{record.node} has had more than {MAX_IDENTIFIERS} identifiers in certificates"
                 " that have not ended: wait until some have, or revoke it and enroll it anew",
             ) from None
-        except AuthorityEnded as error:
+        except AuthorityExpired as error:
             raise EnrolmentRefused(Refusal.UNAVAILABLE, str(error)) from None
         # Stored before the response is sent: a name must not be free while a certificate for it
         # exists.
@@ -250,14 +250,14 @@ class Admission:
         )
 
 
-def _understand(request: EnrolmentRequest) -> tuple[str, Identifiers, PublicKey]:
+def _parse_request(request: EnrolmentRequest) -> tuple[str, Identifiers, PublicKey]:
     try:
         node = check_node_name(request.node)
         claimed = parse_identifiers(request.identifiers)
         key = key_of_request(request.csr)
     except (BadIdentity, BadIdentifiers, BadRequest) as error:
         raise EnrolmentRefused(Refusal.BAD_REQUEST, str(error)) from None
-    if node in _NAMES_OF_CALLERS:
+    if node in _CALLER_NAMES:
         raise EnrolmentRefused(
             Refusal.BAD_REQUEST,
             f"{node!r} is the name by which kubelets recognize authorized callers: give the node"

@@ -18,7 +18,7 @@ AGENT_PREFIX = "yurttunnel-agent"
 
 def agent_template(node: str, identifiers: Identifiers) -> CertificateTemplate:
     """Return the template of a node's certificate; raises ``BadIdentity`` for invalid names."""
-    names = subject_alternative_names(node, identifiers, longest=MAX_HOST_LENGTH)
+    names = subject_alternative_names(node, identifiers, max_length=MAX_HOST_LENGTH)
     return CertificateTemplate(
         common_name_of(node),
         (NODE_ORGANIZATION,),

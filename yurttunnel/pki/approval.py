@@ -28,7 +28,7 @@ from yurttunnel.pki.approval_decision import (
 )
 from yurttunnel.pki.approval_requests import Kind, Request
 from yurttunnel.pki.certificate_template import NODE_USER_PREFIX, NODES_ORGANIZATION
-from yurttunnel.pki.cluster_identity import node_named_by
+from yurttunnel.pki.cluster_identity import node_from_names
 from yurttunnel.pki.hub_approval import KINDS, decide_hub, hub_lookups, organization_fault
 from yurttunnel.pki.issuer import CLIENT_AUTH, SERVER_AUTH
 from yurttunnel.pki.names import NODE_ORGANIZATION, BadIdentity, is_cluster_node_name
@@ -61,7 +61,7 @@ def lookups(request: Request, namespace: str) -> Lookups:
     if request.kind is not Kind.AGENT or request.fault:
         return Lookups()
     try:
-        node = node_named_by(request.common_name, request.dns_names)
+        node = node_from_names(request.common_name, request.dns_names)
     except BadIdentity:
         return Lookups()
     requester = request.requester
@@ -149,7 +149,7 @@ def _decide_server(request: Request, namespace: str) -> Decision:
 
 def _decide_agent(request: Request, facts: Facts) -> Decision:
     try:
-        node = node_named_by(request.common_name, request.dns_names)
+        node = node_from_names(request.common_name, request.dns_names)
     except BadIdentity as error:
         raise NotApproved(Reason.NAMES, f"is left alone: {error}") from None
     _check_requester(request, node, facts)

@@ -13,7 +13,7 @@ from twisted.logger import Logger
 from yurttunnel.ops.reconciler import Reconciler
 from yurttunnel.pki.credentials import BadCredentials, certificates_from_pem
 
-LOOK_INTERVAL = 10.0
+CHECK_INTERVAL = 10.0
 """Seconds between two checks of a bundle."""
 MAX_BUNDLE = 4 * 1024 * 1024
 """Bytes; a bundle of all public authorities has a quarter of a megabyte."""
@@ -44,7 +44,7 @@ class AuthorityBundle(Reconciler):
         read: Callable[[], bytes],
         use: Callable[[Authorities], object],
     ) -> None:
-        super().__init__(clock, LOOK_INTERVAL, f"reading {name}", self._look)
+        super().__init__(clock, CHECK_INTERVAL, f"reading {name}", self._check)
         self._name = name
         self._read = read
         self._use = use
@@ -87,7 +87,7 @@ class AuthorityBundle(Reconciler):
         """When the last of the certificates expires, in UTC."""
         return max(each.not_valid_after_utc for each in self.certificates)
 
-    async def _look(self) -> None:
+    async def _check(self) -> None:
         try:
             content = self._bundle()
             if content != self._content:

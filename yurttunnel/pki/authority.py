@@ -20,7 +20,7 @@ from twisted.logger import Logger
 
 from yurttunnel.ops.clocks import utc_now
 from yurttunnel.pki.credentials import (
-    BACKDATED,
+    BACKDATE,
     Credentials,
     PrivateKey,
     certificates_to_pem,
@@ -45,7 +45,7 @@ DEFAULT_NODE_LIFETIME = 30 * DAY
 SERVER_LIFETIME = 90 * DAY
 CALLER_LIFETIME = 365 * DAY
 _AUTHORITY_LIFETIME = 10 * 365 * DAY
-_NEVER_BEFORE = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+_EARLIEST_TIME = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 """This code is newer. A clock with an earlier time has never been set, and an authority with a
 lifetime of ten years from 1970 would be expired once the clock is set."""
 
@@ -62,7 +62,7 @@ class BadRequest(Exception):
     """A certificate request that cannot be signed; one line describes why."""
 
 
-class AuthorityEnded(Exception):
+class AuthorityExpired(Exception):
     """The authority's own certificate has expired by this machine's clock; one line gives the time.
 
     Every certificate that it would sign would have expired as well.
@@ -77,7 +77,7 @@ def key_of_request(pem: str) -> PublicKey:
     """
     try:
         request = x509.load_pem_x509_csr(pem.encode("ascii"))
-        key = _acceptable(request.public_key())
+        key = _check_key(request.public_key())
         signed = request.is_signature_valid
     except (ValueError, TypeError, x509.InvalidVersion, UnsupportedAlgorithm, InvalidSignature):
         raise BadRequest("the certificate request is not a PKCS #10 request in PEM form") from None
@@ -86,7 +86,7 @@ def key_of_request(pem: str) -> PublicKey:
     return key
 
 
-def _acceptable(key: object) -> PublicKey:
+def _check_key(key: object) -> PublicKey:
     if isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, _CURVES):
         return key
     if isinstance(key, rsa.RSAPublicKey) and key.key_size in _RSA_BITS:
@@ -128,7 +128,7 @@ class Authority:
         path = directory.path
         now = utc_now(clock)
         if certificates is None:
-            if now < _NEVER_BEFORE:
+            if now < _EARLIEST_TIME:
                 raise StateError(
                     f"no authority is made in {path} while the clock of this machine says"
                     f" {now:%F %T} UTC: set it first"
@@ -202,8 +202,8 @@ class Authority:
     ) -> x509.Certificate:
         """Sign a certificate of the server for the names and addresses by which it is dialed."""
         names: list[x509.GeneralName] = [x509.DNSName(host) for host in sorted(set(hosts))]
-        in_order = sorted(set(addresses), key=lambda a: (a.version, int(a)))
-        names += [x509.IPAddress(address) for address in in_order]
+        sorted_addresses = sorted(set(addresses), key=lambda a: (a.version, int(a)))
+        names += [x509.IPAddress(address) for address in sorted_addresses]
         subject = _name(SERVER_COMMON_NAME)
         return self.sign(subject, key, names, ExtendedKeyUsageOID.SERVER_AUTH, lifetime)
 
@@ -229,12 +229,12 @@ class Authority:
         usage: x509.ObjectIdentifier,
         lifetime: float,
     ) -> x509.Certificate:
-        """Sign a certificate of any kind; raises :class:`AuthorityEnded`."""
+        """Sign a certificate of any kind; raises :class:`AuthorityExpired`."""
         now = utc_now(self._clock)
         end = now + datetime.timedelta(seconds=lifetime)
         last = self.certificate.not_valid_after_utc
         if now >= last:
-            raise AuthorityEnded(
+            raise AuthorityExpired(
                 f"the server's authority ended at {last:%F %T} UTC, and the clock of its machine"
                 f" says {now:%F %T} UTC"
             )
@@ -244,7 +244,7 @@ class Authority:
             .issuer_name(self.certificate.subject)
             .public_key(key)
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - BACKDATED)
+            .not_valid_before(now - BACKDATE)
             .not_valid_after(min(end, last))
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_key_usage(signs_certificates=False), critical=True)
@@ -269,7 +269,7 @@ def _self_signed(key: PrivateKey, now: datetime.datetime) -> x509.Certificate:
         .issuer_name(subject)
         .public_key(public)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - BACKDATED)
+        .not_valid_before(now - BACKDATE)
         .not_valid_after(now + datetime.timedelta(seconds=_AUTHORITY_LIFETIME))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_key_usage(signs_certificates=True), critical=True)

@@ -38,7 +38,7 @@ from yurttunnel.pki.credentials import (
 from yurttunnel.pki.directory import StateDirectory, StateError
 from yurttunnel.pki.issuer import IssuedCertificate
 
-KEPT_FILES = 3
+MAX_FILES = 3
 """The maximum number of dated files, the current one included."""
 
 _DATE = r"\d{4}(?:-\d\d){5}"
@@ -56,7 +56,7 @@ def open_certificate_directory(path: Path) -> StateDirectory:
     the problem.
     """
     with contextlib.suppress(OSError):
-        _close_to_readers(path)
+        _remove_read_permissions(path)
     try:
         return StateDirectory.open(path)
     except StateError as error:
@@ -66,7 +66,7 @@ def open_certificate_directory(path: Path) -> StateDirectory:
         return StateDirectory(path)
 
 
-def _close_to_readers(path: Path) -> None:
+def _remove_read_permissions(path: Path) -> None:
     status = os.lstat(path)
     mode = stat.S_IMODE(status.st_mode)
     others = mode & 0o077
@@ -186,7 +186,7 @@ class DatedStore(CertificateStore):
     def _prune(self, current: str) -> None:
         dated = [name for name in self._directory.names() if self._dated.fullmatch(name)]
         others = sorted(name for name in dated if name != current)
-        for name in others[: -(KEPT_FILES - 1)]:
+        for name in others[: -(MAX_FILES - 1)]:
             self._directory.remove(name)
 
 
@@ -210,12 +210,12 @@ def _parse(content: bytes) -> IssuedCertificate:
         raise BadCredentials("it holds no private key")
     certificate, *chain = certificates_from_pem(certificates)
     key = key_from_pem(keys)
-    if not _belong_together(key, certificate):
+    if not _keys_match(key, certificate):
         raise BadCredentials("the key does not belong to the certificate")
     return IssuedCertificate(key, certificate, tuple(chain))
 
 
-def _belong_together(key: PrivateKey, certificate: x509.Certificate) -> bool:
+def _keys_match(key: PrivateKey, certificate: x509.Certificate) -> bool:
     try:
         return key.public_key() == certificate.public_key()
     except ValueError as error:

@@ -45,7 +45,7 @@ def serving_template(
         (NODES_ORGANIZATION,),
         SERVER_AUTH,
         tuple(sorted(set(hosts))),
-        _in_order(addresses),
+        _sorted_addresses(addresses),
         signer=SERVING_SIGNER,
     )
 
@@ -75,10 +75,10 @@ def hub_serving_template(node: str, addresses: Collection[Address]) -> Certifica
         (NODES_ORGANIZATION,),
         SERVER_AUTH,
         HUB_NAMES,
-        _in_order(addresses),
+        _sorted_addresses(addresses),
         signer=SERVING_SIGNER,
     )
 
 
-def _in_order(addresses: Collection[Address]) -> tuple[Address, ...]:
+def _sorted_addresses(addresses: Collection[Address]) -> tuple[Address, ...]:
     return tuple(sorted(set(addresses), key=lambda a: (a.version, int(a))))

@@ -47,8 +47,8 @@ MAX_NODES = 4096
 """The maximum number of nodes whose last warning is remembered."""
 
 _MAX_COMMON_NAME_LENGTH = 64
-_KEPT_OF_LONG_NAMES = 30
-_DIGITS_OF_LONG_NAMES = 20
+_TRUNCATED_LENGTH = 30
+_DIGEST_LENGTH = 20
 
 
 def common_name_of(node: str) -> str:
@@ -56,11 +56,11 @@ def common_name_of(node: str) -> str:
     name = AGENT_NAME_PREFIX + node
     if len(name) <= _MAX_COMMON_NAME_LENGTH:
         return name
-    digest = hashlib.sha256(node.encode("utf-8")).hexdigest()[:_DIGITS_OF_LONG_NAMES]
-    return f"{AGENT_NAME_PREFIX}{node[:_KEPT_OF_LONG_NAMES]}-{digest}"
+    digest = hashlib.sha256(node.encode("utf-8")).hexdigest()[:_DIGEST_LENGTH]
+    return f"{AGENT_NAME_PREFIX}{node[:_TRUNCATED_LENGTH]}-{digest}"
 
 
-def node_named_by(common_name: str, hosts: Iterable[str]) -> str:
+def node_from_names(common_name: str, hosts: Iterable[str]) -> str:
     """Return the node that a certificate with this common name and these DNS names is for.
 
     It is the one host that this is the common name of. Raises :class:`BadIdentity` if there is none
@@ -75,7 +75,7 @@ def node_named_by(common_name: str, hosts: Iterable[str]) -> str:
     return check_cluster_node_name(nodes[0])
 
 
-def has_common_name(certificate: x509.Certificate) -> bool:
+def is_common_certificate(certificate: x509.Certificate) -> bool:
     """Return whether it is the certificate of an agent of yurttunnel 1.2, by its common name."""
     return _values(certificate.subject, NameOID.COMMON_NAME) == [COMMON_AGENT_NAME]
 
@@ -87,8 +87,8 @@ def cluster_identity(certificate: x509.Certificate, accept_common: bool = False)
     the node, and it covers no networks. Raises :class:`BadIdentity` with a sentence if it is not a
     node's certificate.
     """
-    if not has_common_name(certificate):
-        return read_identity(certificate, node_named_by)
+    if not is_common_certificate(certificate):
+        return read_identity(certificate, node_from_names)
     if not accept_common:
         raise BadIdentity(
             f"the certificate's common name is {COMMON_AGENT_NAME}, as all agents of yurttunnel"
@@ -115,7 +115,7 @@ class NodeIdentification:
 
     def identify(self, certificate: x509.Certificate) -> NodeIdentity:
         """Return the identity in a certificate that TLS has verified; raises ``BadIdentity``."""
-        if not has_common_name(certificate):
+        if not is_common_certificate(certificate):
             return cluster_identity(certificate)
         if not self._accepts_common:
             self.counters.refused += 1

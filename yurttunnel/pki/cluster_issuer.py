@@ -45,7 +45,7 @@ class ClusterIssuer:
     abandoned request is not deleted; the cluster removes it in time.
     """
 
-    final: tuple[type[Exception], ...] = ()
+    final_errors: tuple[type[Exception], ...] = ()
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class ClusterIssuer:
         self._signer = signer
         self._usages = list(usages)
 
-    async def issue(self, request: bytes, waits: Callable[[str], object]) -> Chain:
+    async def issue(self, request: bytes, on_waiting: Callable[[str], object]) -> Chain:
         """Return the certificate; raises :class:`NotIssued`, also after :data:`MAX_WAIT`."""
         try:
             created = await self._clients[0].create(
@@ -69,7 +69,7 @@ class ClusterIssuer:
         except (ApiError, ApiUnreachable) as error:
             raise NotIssued(str(error)) from error
         name = _name(created)
-        waiting = _Waiting(self._clock, self._clients, self._signer, name, waits)
+        waiting = _Waiting(self._clock, self._clients, self._signer, name, on_waiting)
         try:
             return certificates_from_pem(await waiting.certificate(created))
         except BadCredentials as error:
@@ -97,14 +97,14 @@ class _Waiting:
         clients: Sequence[IKubeClient],
         signer: str,
         name: str,
-        waits: Callable[[str], object],
+        on_waiting: Callable[[str], object],
     ) -> None:
         self._clock = clock
         self._clients = cycle(clients)
         self._client = next(self._clients)
         self._signer = signer
         self._name = name
-        self._waits = waits
+        self._waits = on_waiting
         self._said = ""
 
     async def certificate(self, created: Object) -> bytes:

@@ -40,8 +40,8 @@ from yurttunnel.ops.clocks import utc_now
 from yurttunnel.pki.authorities import Authorities
 from yurttunnel.pki.credentials import BadCredentials, Credentials, is_issued_by
 from yurttunnel.pki.names import host_is_address
-from yurttunnel.pki.problems import certificate_problem, refusal
 from yurttunnel.pki.rejection import set_verification
+from yurttunnel.pki.tls_errors import certificate_problem, rejection_error
 from yurttunnel.tunnel.host_names import in_ascii
 from yurttunnel.tunnel.tls import ALPN as TUNNEL_PROTOCOL
 
@@ -62,11 +62,11 @@ _OPTIONS = (
 PEER_MUST_PRESENT = SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT
 """The verification mode that rejects peers without a certificate."""
 
-NAME_THE_SERVER = "or start the server with --cert-dns-names or --cert-ips"
+SERVER_NAME_ADVICE = "or start the server with --cert-dns-names or --cert-ips"
 """The alternative fix if the certificate of one of our servers lacks the dialed name."""
 
 
-class Expected(NamedTuple):
+class ExpectedServer(NamedTuple):
     """The expected authority and the advice in errors about a server's certificate.
 
     ``authority`` is the expected issuer. ``advice`` is an alternative to dialing a name in the
@@ -74,10 +74,10 @@ class Expected(NamedTuple):
     """
 
     authority: str = "the authority that is trusted here"
-    advice: str = NAME_THE_SERVER
+    advice: str = SERVER_NAME_ADVICE
 
 
-_EXPECTED = Expected()
+_EXPECTED = ExpectedServer()
 
 _PARTIAL_WRITES = 0x1
 """SSL_MODE_ENABLE_PARTIAL_WRITE of OpenSSL's ssl.h, which pyOpenSSL sets but does not export."""
@@ -225,7 +225,7 @@ class ServerContexts(RotatingContexts):
                 connection.set_verify(SSL.VERIFY_PEER)
                 return protocol
         # Only an exception ends the handshake with the right alert (RFC 7301 section 3.2).
-        raise refusal("it offers no protocol that is served here (ALPN)")
+        raise rejection_error("it offers no protocol that is served here (ALPN)")
 
     def _verify(
         self, connection: SSL.Connection, certificate: X509, error: int, depth: int, valid: int
@@ -234,9 +234,9 @@ class ServerContexts(RotatingContexts):
         chosen = connection.get_alpn_proto_negotiated()
         if not valid:
             problem = certificate_problem(error, "this server's authority")
-            raise refusal(f"its certificate {problem}")
+            raise rejection_error(f"its certificate {problem}")
         if chosen not in self._required and chosen not in self._optional:
-            raise refusal("it does not say by ALPN that it is an agent")
+            raise rejection_error("it does not say by ALPN that it is an agent")
         return True
 
 
@@ -245,7 +245,8 @@ class ClientContexts(RotatingContexts):
 
     ``protocol`` is the only ALPN protocol that may be selected. Servers are verified by the
     credentials' authorities and by the dialed name or address; ``expected`` is for errors about
-    servers that are not trusted. Without ``presents``, the client presents no certificate.
+    servers that are not trusted. Without ``present_certificate``, the client presents no
+    certificate.
     """
 
     def __init__(
@@ -253,11 +254,11 @@ class ClientContexts(RotatingContexts):
         credentials: Credentials,
         protocol: bytes = TUNNEL_PROTOCOL,
         *,
-        presents: bool = True,
-        expected: Expected = _EXPECTED,
+        present_certificate: bool = True,
+        expected: ExpectedServer = _EXPECTED,
     ) -> None:
         self._protocol = protocol
-        self._presents = presents
+        self._presents = present_certificate
         self._expected = expected
         super().__init__(credentials)
 
@@ -271,7 +272,7 @@ class ClientContexts(RotatingContexts):
         return _ClientConnectionCreator(lambda: self._context, server_name, where, self._expected)
 
     def _build(self, credentials: Credentials) -> SSL.Context:
-        context = client_context(credentials, self._protocol, presents=self._presents)
+        context = client_context(credentials, self._protocol, present_certificate=self._presents)
         context.set_verify(PEER_MUST_PRESENT)
         return context
 
@@ -285,7 +286,7 @@ class _ClientConnectionCreator:
         current: Callable[[], SSL.Context],
         server_name: str,
         where: str,
-        expected: Expected,
+        expected: ExpectedServer,
     ) -> None:
         self._current = current
         self._server_name = server_name
@@ -374,15 +375,15 @@ def server_context(credentials: Credentials) -> SSL.Context:
 
 
 def client_context(
-    credentials: Credentials, *protocols: bytes, presents: bool = True
+    credentials: Credentials, *protocols: bytes, present_certificate: bool = True
 ) -> SSL.Context:
     """Return a context that presents ``credentials``, offers ``protocols``, and verifies nothing.
 
-    Without ``presents``, only the authorities of the credentials are used. The caller configures
-    the verification of servers by ``set_verify``.
+    Without ``present_certificate``, only the authorities of the credentials are used. The caller
+    configures the verification of servers by ``set_verify``.
     """
     context = _new_context(SSL.TLS_CLIENT_METHOD, credentials.authorities)
-    if presents:
+    if present_certificate:
         # The server has its authorities already, and would keep memory for those that each agent
         # sends.
         context.set_mode(_NO_AUTO_CHAIN)
@@ -425,7 +426,7 @@ def _present(
 def check_server_name(
     certificate: x509.Certificate,
     server_name: str,
-    advice: str = NAME_THE_SERVER,
+    advice: str = SERVER_NAME_ADVICE,
     where: str = "",
 ) -> None:
     """Raise :class:`ServerNotTrusted` unless the certificate is for the name or address.
@@ -433,7 +434,7 @@ def check_server_name(
     ``advice`` is an alternative to dialing a name in the certificate. ``where`` is what was dialed,
     if that is more than the name.
     """
-    if not is_for(certificate, server_name):
+    if not matches_host(certificate, server_name):
         names = ", ".join(names_in(certificate))
         raise ServerNotTrusted(
             f"{where or server_name}: the server's certificate is for {names}"
@@ -441,7 +442,7 @@ def check_server_name(
         )
 
 
-def is_for(certificate: x509.Certificate, host: str) -> bool:
+def matches_host(certificate: x509.Certificate, host: str) -> bool:
     """Return whether a server's certificate is for the name or address ``host`` (RFC 9525).
 
     The zone of an address is ignored: it is only valid on this machine, and no certificate contains

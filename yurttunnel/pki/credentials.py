@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from yurttunnel.pki.directory import StateDirectory, StateError
 
-BACKDATED = datetime.timedelta(minutes=5)
+BACKDATE = datetime.timedelta(minutes=5)
 """How long before its issue a certificate is valid: the tolerated difference between two clocks."""
 
 PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey

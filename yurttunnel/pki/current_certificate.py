@@ -10,7 +10,7 @@ from cryptography import x509
 from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.ops.clocks import utc_now
-from yurttunnel.pki.credentials import BACKDATED
+from yurttunnel.pki.credentials import BACKDATE
 from yurttunnel.pki.issuer import IssuedCertificate, Template
 from yurttunnel.pki.renewal_schedule import Schedule
 
@@ -154,7 +154,7 @@ class CertificateHolder:
         certificate = issued.certificate
         issued_at = certificate.not_valid_before_utc
         end = certificate.not_valid_after_utc
-        renewal_at = self._schedule.renewal_at(min(issued_at + BACKDATED, end), end)
+        renewal_at = self._schedule.renewal_at(min(issued_at + BACKDATE, end), end)
         return CurrentCertificate(issued, issued_at, renewal_at, self._is_foreign(issued), 0.0)
 
     def _is_foreign(self, issued: IssuedCertificate) -> bool:

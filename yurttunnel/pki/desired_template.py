@@ -32,36 +32,36 @@ class DesiredTemplate:
         self._template = template
         self._last: Template | None = None
         # The time of the last change.
-        self._since = 0.0
+        self._changed_at = 0.0
         self.unknown: str | None = "nobody has looked yet what is wanted of it"
 
     @property
     def is_settled(self) -> bool:
         """Whether the template has been unchanged for long enough."""
-        return self._clock.seconds() - self._since >= SETTLE_TIME
+        return self._clock.seconds() - self._changed_at >= SETTLE_TIME
 
-    def look(self) -> Template | None:
+    def refresh(self) -> Template | None:
         """Return the current template, ``None`` while it is not known."""
         try:
             template = self._template()
         except TemplateUnknown as error:
-            self._became_unknown(str(error))
+            self._set_unknown(str(error))
             return None
         except Exception as error:
             # A defect in ``template()``: the certificate stays in use, and the next look tries
             # again.
             if self.unknown is None:
                 self._log.failure("finding out what the {name} is for failed", name=self._name)
-            self._became_unknown(f"internal error: {error!r}")
+            self._set_unknown(f"internal error: {error!r}")
             return None
         self.unknown = None
         last = self._last
         if last is None or not (last.covers(template) and template.covers(last)):
             self._last = template
-            self._since = self._clock.seconds()
+            self._changed_at = self._clock.seconds()
         return template
 
-    def _became_unknown(self, why: str) -> None:
+    def _set_unknown(self, why: str) -> None:
         if why != self.unknown:
             self._log.info("what the {name} is for is not known: {why}", name=self._name, why=why)
         self.unknown = why

@@ -9,7 +9,7 @@ each access therefore opens the directory, checks its owner, and continues with 
 whatever the path refers to by then. Group members may be allowed to enter and list it (0750), to
 share a socket in it: files with secrets and lock files are 0600 whatever the directory's mode is.
 
-Only one process at a time may use it (:meth:`StateDirectory.hold`), because a process does not
+Only one process at a time may use it (:meth:`StateDirectory.acquire`), because a process does not
 notice changes that another one makes to what it has read.
 """
 
@@ -33,10 +33,10 @@ from yurttunnel.ops.private_files import ExposedPath, check_above
 RESERVE = ".reserve"
 """The file that reserves disk space for writes that must succeed on a full disk."""
 
-LOCK = ".lock"
+CHANGE_LOCK = ".lock"
 """The lock file for one change."""
 
-HELD = ".held"
+USE_LOCK = ".held"
 """The lock file that a process holds as long as it uses the directory."""
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -153,7 +153,7 @@ class StateDirectory:
             )
             try:
                 with os.fdopen(descriptor, "wb") as file:
-                    _give_to_owner(descriptor, directory)
+                    _chown_to_owner(descriptor, directory)
                     file.write(content)
                     file.flush()
                     os.fsync(descriptor)
@@ -198,10 +198,10 @@ class StateDirectory:
         """Lock the directory against changes by other processes for a read-modify-write.
 
         Meant for the milliseconds of one change. If another process holds the lock, the call fails
-        rather than waits. As with :meth:`hold`, there is no exclusion on file systems without
+        rather than waits. As with :meth:`acquire`, there is no exclusion on file systems without
         locks, since revoking a node has to work there, too.
         """
-        descriptor = self._open_private(LOCK)
+        descriptor = self._open_private(CHANGE_LOCK)
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -216,18 +216,18 @@ class StateDirectory:
         finally:
             os.close(descriptor)
 
-    def hold(self) -> Callable[[], object]:
+    def acquire(self) -> Callable[[], object]:
         """Lock the directory against use by other processes, until the returned function is called.
 
         The lock also ends with this process, however that ends. Some network file systems have no
         locks: there is no exclusion there, and a warning is logged.
         """
-        descriptor = self._open_private(HELD)
+        descriptor = self._open_private(USE_LOCK)
         release = weakref.finalize(self, os.close, descriptor)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = _holder_of(os.fstat(descriptor))
+            holder = _lock_holder(os.fstat(descriptor))
             release()
             raise StateError(
                 f"{self.path} is in use by {holder}, which has to be stopped first; or use another"
@@ -250,20 +250,20 @@ class StateDirectory:
         The lock file is created here, too, so that the write after :meth:`use_reserve` needs
         nothing else that a full disk lacks.
         """
-        os.close(self._open_private(LOCK))
+        os.close(self._open_private(CHANGE_LOCK))
         descriptor = self._open_private(RESERVE)
         try:
-            kept = os.fstat(descriptor).st_size
-            if kept >= size:
+            reserved = os.fstat(descriptor).st_size
+            if reserved >= size:
                 return
             with _explained(self.path / RESERVE):
                 try:
                     os.posix_fallocate(descriptor, 0, size)
                 except OSError:
-                    os.ftruncate(descriptor, kept)
+                    os.ftruncate(descriptor, reserved)
                     raise
         except StateError:
-            if not kept:
+            if not reserved:
                 self.remove(RESERVE)
             raise
         finally:
@@ -291,7 +291,7 @@ class StateDirectory:
                         f"{path} is open to other users"
                         f" (mode {stat.S_IMODE(status.st_mode):04o}): chmod 0600 it"
                     )
-                _give_to_owner(descriptor, directory)
+                _chown_to_owner(descriptor, directory)
             except BaseException:
                 os.close(descriptor)
                 raise
@@ -354,7 +354,7 @@ class StateDirectory:
             os.close(descriptor)
 
 
-def make_private(path: Path) -> None:
+def make_private_directory(path: Path) -> None:
     """Create a directory (0700) and its parents, if they do not exist.
 
     Raises :class:`StateError`. The owner and mode of an existing directory are not checked.
@@ -363,7 +363,7 @@ def make_private(path: Path) -> None:
         StateDirectory(path)._create()
 
 
-class HeldDirectory(Service):
+class LockedDirectory(Service):
     """Holds the lock of a state directory from its creation on, before anything is read from it.
 
     Stop it as soon as the shutdown begins: the next process may use the directory while this one
@@ -372,7 +372,7 @@ class HeldDirectory(Service):
 
     def __init__(self, path: Path) -> None:
         self._directory = StateDirectory.open(path)
-        self._release = self._directory.hold()
+        self._release = self._directory.acquire()
 
     def stopService(self) -> None:
         super().stopService()
@@ -393,7 +393,7 @@ def _check_file(path: Path, status: os.stat_result, owner: int) -> None:
         )
 
 
-def _give_to_owner(descriptor: int, directory: int) -> None:
+def _chown_to_owner(descriptor: int, directory: int) -> None:
     """Make the directory's owner the owner of a file that root writes, as a command may do.
 
     A file with several hard links is not changed: the owner may have linked another user's file.
@@ -403,7 +403,7 @@ def _give_to_owner(descriptor: int, directory: int) -> None:
         os.fchown(descriptor, status.st_uid, status.st_gid)
 
 
-def _holder_of(status: os.stat_result) -> str:
+def _lock_holder(status: os.stat_result) -> str:
     """Return the process that has locked a file, from the kernel's list (proc_locks(5))."""
     device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     with contextlib.suppress(OSError):

@@ -8,7 +8,7 @@ from typing import Protocol
 from cryptography import x509
 from twisted.internet.interfaces import IReactorTime
 
-from yurttunnel.pki.authority import Authority, AuthorityEnded, key_of_request
+from yurttunnel.pki.authority import Authority, AuthorityExpired, key_of_request
 from yurttunnel.pki.certificate_store import CertificateStore
 from yurttunnel.pki.credentials import is_issued_by
 from yurttunnel.pki.directory import StateError
@@ -28,14 +28,14 @@ class OwnTemplate(Template, Protocol):
 class EmbeddedIssuer:
     """Signs every request at once, since only this process can make requests."""
 
-    final: tuple[type[Exception], ...] = ()
+    final_errors: tuple[type[Exception], ...] = ()
 
     def __init__(self, authority: Authority, usage: str, lifetime: float) -> None:
         self._authority = authority
         self._usage = EXTENDED_USAGES[usage]
         self._lifetime = lifetime
 
-    async def issue(self, request: bytes, waits: Callable[[str], object]) -> Chain:
+    async def issue(self, request: bytes, on_waiting: Callable[[str], object]) -> Chain:
         """Return the certificate, followed by the authority's."""
         key = key_of_request(request.decode("ascii"))
         asked = x509.load_pem_x509_csr(request)
@@ -47,7 +47,7 @@ class EmbeddedIssuer:
             certificate = self._authority.sign(
                 asked.subject, key, list(names or ()), self._usage, self._lifetime
             )
-        except AuthorityEnded as error:
+        except AuthorityExpired as error:
             raise NotIssued(str(error)) from None
         return (certificate, self._authority.certificate)
 
@@ -80,9 +80,9 @@ def own_certificate(
         lambda: template,
         find_problem,
     )
-    renewal.look()
+    renewal.check()
     if not renewal.is_usable:
         raise StateError(f"{store.path}: {renewal.problem()}")
-    if renewal.not_stored is not None and not renewal.not_stored.disk_is_full:
-        raise renewal.not_stored
+    if renewal.storage_error is not None and not renewal.storage_error.disk_is_full:
+        raise renewal.storage_error
     return renewal

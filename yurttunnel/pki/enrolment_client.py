@@ -27,6 +27,7 @@ from zope.interface import implementer
 
 from yurttunnel.http.authority import join_authority
 from yurttunnel.ops.clocks import utc_now
+from yurttunnel.pki.clock_skew import ClockSkew
 from yurttunnel.pki.contexts import (
     ENROLMENT_PROTOCOL,
     ClientContexts,
@@ -35,7 +36,7 @@ from yurttunnel.pki.contexts import (
     check_server_name,
 )
 from yurttunnel.pki.credentials import (
-    BACKDATED,
+    BACKDATE,
     BadCredentials,
     Credentials,
     certificates_from_pem,
@@ -44,7 +45,7 @@ from yurttunnel.pki.credentials import (
 )
 from yurttunnel.pki.enrolment_messages import (
     MAX_MESSAGE_LENGTH,
-    TIME_QUESTION,
+    TIME_REQUEST,
     BadMessage,
     EnrolmentRefused,
     EnrolmentRequest,
@@ -55,13 +56,12 @@ from yurttunnel.pki.identity import (
     Identifiers,
     format_identifiers,
     identity_from_certificate,
-    uncovered,
+    uncovered_identifiers,
 )
 from yurttunnel.pki.issuer import Chain, NotIssued
 from yurttunnel.pki.names import BadIdentity
-from yurttunnel.pki.problems import problem_with_server
+from yurttunnel.pki.tls_errors import problem_with_server
 from yurttunnel.pki.token import JoinToken
-from yurttunnel.pki.wrong_clock import Misdated
 
 EXCHANGE_DEADLINE = 15.0
 """Seconds for one exchange, from dialing to the response."""
@@ -119,16 +119,16 @@ async def enroll(
 
     def ask(connection: SSL.Connection) -> bytes:
         pinned.check(connection)
-        return request.encode() if pinned.misdated is None else TIME_QUESTION
+        return request.encode() if pinned.clock_skew is None else TIME_REQUEST
 
     try:
         answer = await _exchange(clock, server, pinned, ask)
     except EnrolmentFailed:
-        if pinned.misdated is None:
+        if pinned.clock_skew is None:
             raise
         answer = b""
-    if pinned.misdated is not None:
-        raise ClockSeemsWrong(f"{server.where}: {pinned.misdated.sentence(decode_time(answer))}")
+    if pinned.clock_skew is not None:
+        raise ClockSeemsWrong(f"{server.where}: {pinned.clock_skew.sentence(decode_time(answer))}")
     if pinned.authority is None:
         raise EnrolmentFailed(f"{server.where}: the server answered before it was verified")
     return _checked(clock, server.where, answer, request, identifiers, pinned.authority)
@@ -156,7 +156,7 @@ async def renew(
 class _PinnedServer(UnverifiedConnections):
     """A server whose authority is known only by its pin, until :meth:`check` has found it.
 
-    ``misdated`` is set if the server is correct except for its certificate's validity period.
+    ``clock_skew`` is set if the server is correct except for its certificate's validity period.
     """
 
     def __init__(self, clock: IReactorTime, server: ServerAddress, pin: str) -> None:
@@ -165,7 +165,7 @@ class _PinnedServer(UnverifiedConnections):
         self._where = server.where
         self._pin = pin
         self.authority: x509.Certificate | None = None
-        self.misdated: Misdated | None = None
+        self.clock_skew: ClockSkew | None = None
 
     def check(self, connection: SSL.Connection) -> None:
         """Verify the chain that the server sent; raises :class:`ServerNotTrusted`."""
@@ -197,7 +197,9 @@ class _PinnedServer(UnverifiedConnections):
         except VerificationError as error:
             with suppress(VerificationError):
                 verify(max(leaf.not_valid_before_utc, authority.not_valid_before_utc))
-                self.misdated = Misdated.by(now, "the server's certificate", leaf, authority)
+                self.clock_skew = ClockSkew.from_certificates(
+                    now, "the server's certificate", leaf, authority
+                )
                 return
             raise ServerNotTrusted(
                 f"{self._where}: the server's certificate is not valid: {error}"
@@ -251,10 +253,12 @@ def _checked(
         if now >= certificate.not_valid_after_utc:
             # A certificate that is not valid here yet is accepted: it is valid by the server's
             # clock.
-            misdated = Misdated.by(now, "the certificate that the server sent", certificate)
+            clock_skew = ClockSkew.from_certificates(
+                now, "the certificate that the server sent", certificate
+            )
             # The certificate was just issued, so it shows the server's clock.
-            server_time = certificate.not_valid_before_utc + BACKDATED
-            raise ClockSeemsWrong(f"{where}: {misdated.sentence(server_time)}")
+            server_time = certificate.not_valid_before_utc + BACKDATE
+            raise ClockSeemsWrong(f"{where}: {clock_skew.sentence(server_time)}")
         if asked.public_key() != certificate.public_key():
             raise BadCredentials("the key does not belong to the certificate")
         identity = identity_from_certificate(certificate)
@@ -262,7 +266,7 @@ def _checked(
         raise EnrolmentFailed(f"{where}: the server sent a bad certificate: {error}") from error
     if not is_issued_by(certificate, authority):
         raise EnrolmentFailed(f"{where}: it sent a certificate from another authority")
-    if identity.node != request.node or uncovered(identity, identifiers):
+    if identity.node != request.node or uncovered_identifiers(identity, identifiers):
         raise EnrolmentFailed(f"{where}: it sent a certificate for other names")
     return (certificate, authority)
 

@@ -32,7 +32,7 @@ from yurttunnel.pki.enrolment_messages import EnrolmentRefused, Refusal
 from yurttunnel.pki.identity import (
     Identifiers,
     identity_from_certificate,
-    uncovered,
+    uncovered_identifiers,
 )
 from yurttunnel.pki.issuer import Chain, IssuedCertificate, Template
 from yurttunnel.pki.names import BadIdentity
@@ -61,7 +61,7 @@ class EnrolledTemplate:
             return f"is no node's: {error}"
         if identity.node != self.node:
             return f"is that of node {identity.node}"
-        missing = uncovered(identity, self.identifiers)
+        missing = uncovered_identifiers(identity, self.identifiers)
         return f"lacks {', '.join(missing)}" if missing else None
 
     def covers(self, other: Template) -> bool:
@@ -100,7 +100,7 @@ class EnrolmentIssuer:
     latest token in a file is used; it is ``None`` without a token.
     """
 
-    final: tuple[type[Exception], ...] = (
+    final_errors: tuple[type[Exception], ...] = (
         *(EnrolmentRefused, ServerNotTrusted, StateError),
         ValueError,  # the token is missing or invalid
     )
@@ -134,7 +134,7 @@ class EnrolmentIssuer:
             self._key = self._store.pending_key()
         return self._key
 
-    async def issue(self, request: bytes, waits: Callable[[str], object]) -> Chain:
+    async def issue(self, request: bytes, on_waiting: Callable[[str], object]) -> Chain:
         """Return the certificate for :meth:`key`, followed by the authority's."""
         what = (self._template.node, self._template.identifiers, request.decode("ascii"))
         renewed = self._renewed()
@@ -174,7 +174,7 @@ class EnrolmentIssuer:
         missing = (
             []
             if current is None
-            else uncovered(
+            else uncovered_identifiers(
                 identity_from_certificate(current.certificate), self._template.identifiers
             )
         )

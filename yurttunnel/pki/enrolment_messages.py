@@ -27,7 +27,7 @@ MAX_MESSAGE_LENGTH = 65536
 """Bytes."""
 
 
-TIME_QUESTION = json.dumps({"question": "time"}).encode()
+TIME_REQUEST = json.dumps({"question": "time"}).encode()
 """The request of an agent that must not send its token yet."""
 
 
@@ -156,13 +156,13 @@ def decode_response(content: bytes) -> EnrolmentResponse:
     return EnrolmentResponse(_text(message, "certificate"), _text(message, "authority"))
 
 
-def asks_for_time(content: bytes) -> bool:
+def is_time_request(content: bytes) -> bool:
     """Return whether a request is for the server's time; raises :class:`BadMessage`."""
     return _object(content).get("question") == "time"
 
 
 def encode_time(now: datetime.datetime) -> bytes:
-    """Encode the response to :data:`TIME_QUESTION`."""
+    """Encode the response to :data:`TIME_REQUEST`."""
     return json.dumps({"time": now.timestamp()}).encode()
 
 

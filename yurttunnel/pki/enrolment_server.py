@@ -21,9 +21,9 @@ from yurttunnel.pki.enrolment_messages import (
     EnrolmentRefused,
     EnrolmentRequest,
     Refusal,
-    asks_for_time,
     encode_refusal,
     encode_time,
+    is_time_request,
 )
 
 REQUEST_DEADLINE = 10.0
@@ -32,11 +32,11 @@ MAX_CONNECTIONS = 256
 """Concurrent connections, each of which may hold 64 KiB of a request; the oldest is evicted."""
 CLOSE_DEADLINE = 5.0
 """Seconds for the agent to read the response and close."""
-REMEMBERED = 900.0
+PROBLEM_SECONDS = 900.0
 """Seconds for which a failed write of a record is reported; agents retry more often."""
 
 
-class EnrolmentTroubles:
+class EnrolmentFailures:
     """Logs and reports rejected enrolments, over all connections."""
 
     _log = Logger()
@@ -44,14 +44,14 @@ class EnrolmentTroubles:
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
         self._limited = RateLimitedLog(clock, self._log)
-        self._not_kept = ""
+        self._storage_problem = ""
         self._since = 0.0
 
     def problem(self) -> str | None:
         """Return why valid enrolments failed recently."""
-        if not self._not_kept or self._clock.seconds() - self._since >= REMEMBERED:
+        if not self._storage_problem or self._clock.seconds() - self._since >= PROBLEM_SECONDS:
             return None
-        return f"nodes get no certificates: {self._not_kept}"
+        return f"nodes get no certificates: {self._storage_problem}"
 
     def refused(self, address: str, refused: EnrolmentRefused) -> None:
         """Log a rejection."""
@@ -62,18 +62,18 @@ class EnrolmentTroubles:
             text=refused.text,
         )
 
-    def not_kept(self, address: str, error: StateError) -> None:
+    def not_stored(self, address: str, error: StateError) -> None:
         """Log that a node's record cannot be written, and report it for a while."""
-        self._not_kept, self._since = str(error), self._clock.seconds()
+        self._storage_problem, self._since = str(error), self._clock.seconds()
         self._limited.error(
             "no certificate for a node at {address}, whose record cannot be stored: {error}",
             address=address,
             error=error,
         )
 
-    def kept(self) -> None:
+    def stored(self) -> None:
         """Note that a node's record has been written."""
-        self._not_kept = ""
+        self._storage_problem = ""
 
 
 class EnrolmentProtocol(Int32StringReceiver):
@@ -88,12 +88,12 @@ class EnrolmentProtocol(Int32StringReceiver):
         clock: IReactorTime,
         admission: Admission,
         open_connections: EvictingSet[EnrolmentProtocol],
-        troubles: EnrolmentTroubles,
+        failures: EnrolmentFailures,
     ) -> None:
         self._clock = clock
         self._admission = admission
         self._open = open_connections
-        self._troubles = troubles
+        self._failures = failures
         self._deadline: IDelayedCall | None = None
         self._answered = False
         self._address = "an unknown address"
@@ -102,7 +102,7 @@ class EnrolmentProtocol(Int32StringReceiver):
         peer = self.transport.getPeer()
         self._address = known_host(getattr(peer, "host", str(peer)))
         self._open.begin(self)
-        self._deadline = self._clock.callLater(REQUEST_DEADLINE, self._too_slow)
+        self._deadline = self._clock.callLater(REQUEST_DEADLINE, self._request_timed_out)
 
     def dataReceived(self, data: bytes) -> None:
         """Collect the request; ignore data after it."""
@@ -113,7 +113,7 @@ class EnrolmentProtocol(Int32StringReceiver):
         if self._answered:
             return
         try:
-            if asks_for_time(string):
+            if is_time_request(string):
                 self._answer(encode_time(utc_now(self._clock)))
                 return
             request = EnrolmentRequest.decode(string)
@@ -124,14 +124,14 @@ class EnrolmentProtocol(Int32StringReceiver):
         except EnrolmentRefused as error:
             self._refuse(error)
         except StateError as error:
-            self._troubles.not_kept(self._address, error)
+            self._failures.not_stored(self._address, error)
             text = f"the server cannot keep this node's record: {error}"
             self._answer(encode_refusal(EnrolmentRefused(Refusal.UNAVAILABLE, text)))
         except Exception:
             self._log.failure("enrolling a node for {address} failed", address=self._address)
             self._refuse(EnrolmentRefused(Refusal.INTERNAL, "the server failed: see its log"))
         else:
-            self._troubles.kept()
+            self._failures.stored()
             self._answer(answer)
 
     def lengthLimitExceeded(self, length: int) -> None:
@@ -154,17 +154,17 @@ class EnrolmentProtocol(Int32StringReceiver):
         """Abort the connection to make room for a newer one."""
         if not self._answered:
             text = f"no request had arrived when {MAX_CONNECTIONS} newer connections were there"
-            self._troubles.refused(self._address, EnrolmentRefused(Refusal.TIMEOUT, text))
+            self._failures.refused(self._address, EnrolmentRefused(Refusal.TIMEOUT, text))
         self._answered = True
         self.transport.abortConnection()
 
-    def _too_slow(self) -> None:
+    def _request_timed_out(self) -> None:
         self._deadline = None
         text = f"no request arrived within {REQUEST_DEADLINE:.0f} seconds"
         self._refuse(EnrolmentRefused(Refusal.TIMEOUT, text))
 
     def _refuse(self, refused: EnrolmentRefused) -> None:
-        self._troubles.refused(self._address, refused)
+        self._failures.refused(self._address, refused)
         self._answer(encode_refusal(refused))
 
     def _answer(self, content: bytes) -> None:
@@ -192,13 +192,13 @@ class EnrolmentFactory(Factory):
         self._clock = clock
         self._admission = admission
         self._open = EvictingSet(MAX_CONNECTIONS, EnrolmentProtocol.evicted)
-        self._troubles = EnrolmentTroubles(clock)
+        self._failures = EnrolmentFailures(clock)
 
     def problem(self) -> str | None:
         """Return, for ``/readyz``, why valid enrolments failed recently."""
-        return self._troubles.problem()
+        return self._failures.problem()
 
     def buildProtocol(self, addr: IAddress | None) -> EnrolmentProtocol:
-        protocol = EnrolmentProtocol(self._clock, self._admission, self._open, self._troubles)
+        protocol = EnrolmentProtocol(self._clock, self._admission, self._open, self._failures)
         protocol.factory = self
         return protocol

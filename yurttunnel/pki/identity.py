@@ -100,7 +100,7 @@ def parse_identifiers(text: str, warn: Callable[[str], None] | None = None) -> I
 
     Raises :class:`BadIdentifiers`.
     """
-    collected = _Collected()
+    builder = _IdentifiersBuilder()
     separator = "," if "&" not in text and "," in text else "&"
     items = [item for item in text.strip().split(separator) if item]
     if not items:
@@ -115,15 +115,15 @@ def parse_identifiers(text: str, warn: Callable[[str], None] | None = None) -> I
             if warn is not None:
                 warn(f"{item[:100]!r} is ignored: nodes are not chosen by uid")
         else:
-            collected.add(key, unquote(value))
-    return collected.identifiers()
+            builder.add(key, unquote(value))
+    return builder.identifiers()
 
 
 def format_identifiers(identifiers: Identifiers) -> str:
     """Return the text form that :func:`parse_identifiers` accepts, in a fixed order."""
     return "&".join(
         [f"host={host}" for host in sorted(identifiers.hosts)]
-        + [f"ipv{a.version}={a}" for a in _in_order(identifiers.addresses)]
+        + [f"ipv{a.version}={a}" for a in _sorted_addresses(identifiers.addresses)]
         + _network_items(identifiers)
     )
 
@@ -132,14 +132,14 @@ def subject_alternative_names(
     node: str,
     identifiers: Identifiers,
     enrolment: str = "",
-    longest: int = MAX_NODE_NAME_LENGTH,
+    max_length: int = MAX_NODE_NAME_LENGTH,
 ) -> list[x509.GeneralName]:
     """List the alternative names of a certificate for ``node``, the node's own name first.
 
     Raises :class:`BadIdentity` for names and numbers of names that certificates cannot have, and if
-    the node's name has more than ``longest`` characters.
+    the node's name has more than ``max_length`` characters.
     """
-    check_node_name(node, longest)
+    check_node_name(node, max_length)
     hosts = sorted(identifiers.hosts - {node})
     for host in hosts:
         check_host(host)
@@ -149,7 +149,7 @@ def subject_alternative_names(
     if enrolment:
         items.append(f"enrolment={enrolment}")
     names: list[x509.GeneralName] = [x509.DNSName(host) for host in [node, *hosts]]
-    names += [x509.IPAddress(address) for address in _in_order(identifiers.addresses)]
+    names += [x509.IPAddress(address) for address in _sorted_addresses(identifiers.addresses)]
     names += [x509.UniformResourceIdentifier(_URI_SCHEME + item) for item in items]
     return names
 
@@ -159,7 +159,7 @@ def identity_from_certificate(certificate: x509.Certificate) -> NodeIdentity:
 
     Raises :class:`BadIdentity` with a sentence if it is not a node's certificate.
     """
-    return read_identity(certificate, _node_named_by)
+    return read_identity(certificate, _node_from_names)
 
 
 def read_identity(
@@ -178,17 +178,17 @@ def read_identity(
     common_names = [a.value for a in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
     if len(common_names) != 1 or not isinstance(common_names[0], str):
         raise BadIdentity("the certificate does not have exactly one common name")
-    collected = _Collected()
+    builder = _IdentifiersBuilder()
     try:
-        _collect_names(names, collected)
+        _collect_names(names, builder)
     except BadIdentifiers as error:
         raise BadIdentity(f"the certificate of {common_names[0]!r} is malformed: {error}") from None
     return NodeIdentity(
-        node=node_of(common_names[0], frozenset(collected.hosts)),
-        identifiers=collected.identifiers(),
+        node=node_of(common_names[0], frozenset(builder.hosts)),
+        identifiers=builder.identifiers(),
         not_before=certificate.not_valid_before_utc,
         not_after=certificate.not_valid_after_utc,
-        enrolment=collected.enrolment,
+        enrolment=builder.enrolment,
     )
 
 
@@ -209,14 +209,14 @@ def _names_of_client(
     return names, subject
 
 
-def _node_named_by(common_name: str, hosts: frozenset[str]) -> str:
+def _node_from_names(common_name: str, hosts: frozenset[str]) -> str:
     node = check_node_name(common_name)
     if node not in hosts:
         raise BadIdentity(f"the certificate's common name {node} is not among its DNS names")
     return node
 
 
-def uncovered(identity: NodeIdentity, claimed: Identifiers) -> list[str]:
+def uncovered_identifiers(identity: NodeIdentity, claimed: Identifiers) -> list[str]:
     """List the items of ``claimed``, in text form, that the certificate does not cover.
 
     A network covers the networks and the addresses within it; the default route covers every
@@ -233,7 +233,7 @@ def uncovered(identity: NodeIdentity, claimed: Identifiers) -> list[str]:
 
 
 @dataclass(slots=True)
-class _Collected:
+class _IdentifiersBuilder:
     """Identifiers collected item by item during parsing."""
 
     hosts: set[str] = field(default_factory=set)
@@ -276,7 +276,7 @@ class _Collected:
         if network.prefixlen < network.max_prefixlen:
             self.networks.add(network)
         else:
-            self.addresses.add(_of_one_machine(network.network_address))
+            self.addresses.add(_check_unicast(network.network_address))
 
     def identifiers(self) -> Identifiers:
         """Return the collected identifiers."""
@@ -288,27 +288,27 @@ class _Collected:
         )
 
 
-def _collect_names(names: x509.SubjectAlternativeName, collected: _Collected) -> None:
+def _collect_names(names: x509.SubjectAlternativeName, builder: _IdentifiersBuilder) -> None:
     if len(names) > MAX_IDENTIFIERS + 1:
         raise BadIdentifiers(f"it has more than {MAX_IDENTIFIERS} names")
     for name in names:
         if isinstance(name, x509.DNSName):
-            collected.add("host", name.value)
+            builder.add("host", name.value)
         elif isinstance(name, x509.IPAddress):
-            collected.add(f"ipv{name.value.version}", str(name.value))
+            builder.add(f"ipv{name.value.version}", str(name.value))
         elif isinstance(name, x509.UniformResourceIdentifier):
             scheme, key, value = _split_uri(name.value)
             if scheme and key == "enrolment" and _ENROLMENT.fullmatch(value):
-                collected.enrolment = value
+                builder.enrolment = value
             elif scheme:
-                collected.add(key, value)
+                builder.add(key, value)
         else:
             raise BadIdentifiers(f"it has a name of an unexpected kind, {type(name).__name__}")
     # One name more is allowed for the enrolment. Identities are sent to sibling servers, which
     # reject longer lists and close the session with the sender.
-    if collected.count() > MAX_IDENTIFIERS:
+    if builder.count() > MAX_IDENTIFIERS:
         raise BadIdentifiers(f"it has more than {MAX_IDENTIFIERS} identifiers")
-    if len(format_identifiers(collected.identifiers())) > HELLO_LIMIT:
+    if len(format_identifiers(builder.identifiers())) > HELLO_LIMIT:
         raise BadIdentifiers(f"its identifiers have more than {HELLO_LIMIT} characters")
 
 
@@ -328,10 +328,10 @@ def _address(key: str, text: str) -> Address:
         raise ValueError(f"an address of IPv{given.version}: write ipv{given.version}={given}")
     address = canonical_host(text)
     assert not isinstance(address, str)
-    return _of_one_machine(address)
+    return _check_unicast(address)
 
 
-def _of_one_machine(address: Address) -> Address:
+def _check_unicast(address: Address) -> Address:
     if address.is_unspecified or address.is_multicast:
         raise ValueError("not the address of one machine")
     return address
@@ -342,10 +342,10 @@ def _covers_address(own: Identifiers, address: Address) -> bool:
 
 
 def _covers_network(own: Identifiers, network: Network) -> bool:
-    return own.default_route or any(_within(network, other) for other in own.networks)
+    return own.default_route or any(_is_subnet(network, other) for other in own.networks)
 
 
-def _within(inner: Network, outer: Network) -> bool:
+def _is_subnet(inner: Network, outer: Network) -> bool:
     return inner.network_address in outer and inner.prefixlen >= outer.prefixlen
 
 
@@ -357,7 +357,7 @@ def _network_items(identifiers: Identifiers) -> list[str]:
     return items
 
 
-def _in_order(
+def _sorted_addresses(
     addresses: Iterable[Address],
 ) -> list[Address]:
     return sorted(addresses, key=lambda a: (a.version, int(a)))

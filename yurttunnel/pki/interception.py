@@ -21,8 +21,8 @@ from twisted.protocols.tls import TLSMemoryBIOProtocol
 from yurttunnel.http.authority import BadAuthority, canonical_host
 from yurttunnel.ops.clocks import utc_now
 from yurttunnel.ops.log import RateLimitedLog
-from yurttunnel.pki.authority import Authority, AuthorityEnded
-from yurttunnel.pki.callers import CallerContexts
+from yurttunnel.pki.authority import Authority, AuthorityExpired
+from yurttunnel.pki.caller_contexts import CallerContexts
 from yurttunnel.pki.credentials import Credentials, new_key
 from yurttunnel.pki.names import host_is_address
 
@@ -84,7 +84,7 @@ class InterceptionContexts(CallerContexts):
             host = _wanted_host(connection)
             if host is not None:
                 connection.use_certificate(self._certificate_for(host))
-        except AuthorityEnded as error:
+        except AuthorityExpired as error:
             # The clock may be wrong. The caller gets the default certificate, and rejects it.
             self._limited.warn(
                 "no node certificate can be issued for callers: {error}", error=error

@@ -48,14 +48,14 @@ class Issuer(Protocol):
     """Issues certificates for keys of this process."""
 
     @property
-    def final(self) -> tuple[type[Exception], ...]:
+    def final_errors(self) -> tuple[type[Exception], ...]:
         """The exceptions of :meth:`issue` after which a retry would change nothing."""
 
-    async def issue(self, request: bytes, waits: Callable[[str], object]) -> Chain:
+    async def issue(self, request: bytes, on_waiting: Callable[[str], object]) -> Chain:
         """Return the certificate for a PKCS #10 request in PEM form.
 
-        ``waits`` is called with a sentence about what the request waits for, whenever that changes.
-        Cancelling ends the wait. Raises :class:`NotIssued`, or one of ``final``.
+        ``on_waiting`` is called with a sentence about what the request waits for, whenever that
+        changes. Cancelling ends the wait. Raises :class:`NotIssued`, or one of ``final_errors``.
         """
 
 
@@ -172,17 +172,17 @@ async def obtain(
     issuer: Issuer,
     template: Template,
     key: PrivateKey,
-    waits: Callable[[str], object],
+    on_waiting: Callable[[str], object],
 ) -> IssuedCertificate:
     """Request a certificate for ``key`` and return both, after a check against the template.
 
-    Raises :class:`NotIssued`, and the ``final`` exceptions of the issuer.
+    Raises :class:`NotIssued`, and the ``final_errors`` exceptions of the issuer.
     """
     try:
         request = template.request(key)
     except ValueError as error:
         raise NotIssued(f"no certificate can have the requested names: {error}") from None
-    certificate, *chain = await issuer.issue(request, waits)
+    certificate, *chain = await issuer.issue(request, on_waiting)
     problem = _problem(clock, template, key, certificate)
     if problem is not None:
         raise NotIssued(f"the certificate that was issued {problem}")

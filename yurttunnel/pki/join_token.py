@@ -9,7 +9,7 @@ from twisted.logger import Logger
 
 from yurttunnel.ops.clocks import utc_now
 from yurttunnel.ops.reconciler import Reconciler
-from yurttunnel.pki.credentials import BACKDATED
+from yurttunnel.pki.credentials import BACKDATE
 from yurttunnel.pki.directory import StateDirectory, StateError
 from yurttunnel.pki.revocation import Revocations
 from yurttunnel.pki.token import (
@@ -43,7 +43,7 @@ class JoinTokenFile(Reconciler):
     ) -> None:
         interval = min(_MAX_INTERVAL, lifetime / 10)
         super().__init__(
-            clock, interval, "replacing the join token", self._look, expected=(StateError,)
+            clock, interval, "replacing the join token", self._check, expected=(StateError,)
         )
         self._clock = clock
         self._directory = directory
@@ -55,7 +55,7 @@ class JoinTokenFile(Reconciler):
     def refresh(self) -> None:
         """Replace the token if it is due; raises ``StateError``."""
         issued = self._issued()
-        if issued is not None and self._left(issued) > self._lifetime + BACKDATED:
+        if issued is not None and self._left(issued) > self._lifetime + BACKDATE:
             # Issued by a clock that was ahead: a copy of it could be used for years.
             self._tokens.revoke(issued.token_id)
             issued = None
@@ -82,7 +82,7 @@ class JoinTokenFile(Reconciler):
         if self.running:
             self.replace_if_due()
 
-    async def _look(self) -> None:
+    async def _check(self) -> None:
         self.refresh()
 
     def read(self) -> JoinToken | None:

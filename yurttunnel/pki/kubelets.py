@@ -20,18 +20,18 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.ops.log import RateLimitedLog
-from yurttunnel.pki.callers import HTTP_PROTOCOL
+from yurttunnel.pki.caller_contexts import HTTP_PROTOCOL
 from yurttunnel.pki.contexts import (
     PEER_MUST_PRESENT,
     RotatingContexts,
     client_connection,
     client_context,
-    is_for,
+    matches_host,
     names_in,
 )
 from yurttunnel.pki.credentials import Credentials
-from yurttunnel.pki.problems import certificate_problem
 from yurttunnel.pki.rejection import set_verification
+from yurttunnel.pki.tls_errors import certificate_problem
 
 log = Logger()
 
@@ -178,8 +178,8 @@ class KubeletConnectionCreator:
             return f"its certificate {problem}: {_ADVICE_ON_CHAIN}"
         if (
             depth == 0
-            and not is_for(certificate, self._host)
-            and not is_for(certificate, self._node)
+            and not matches_host(certificate, self._host)
+            and not matches_host(certificate, self._node)
         ):
             names = ", ".join(names_in(certificate)) or "nobody"
             return (

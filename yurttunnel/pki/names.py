@@ -30,25 +30,25 @@ class BadIdentity(ValueError):
     """A name that no node can have, or a certificate that does not name a node."""
 
 
-def check_node_name(name: str, longest: int = MAX_NODE_NAME_LENGTH) -> str:
+def check_node_name(name: str, max_length: int = MAX_NODE_NAME_LENGTH) -> str:
     """Return ``name`` if a node can have it.
 
-    Node names are lower-case RFC 1123 subdomains of at most ``longest`` characters, by default the
-    limit of a common name. Raises :class:`BadIdentity` for everything else, such as line ends,
+    Node names are lower-case RFC 1123 subdomains of at most ``max_length`` characters, by default
+    the limit of a common name. Raises :class:`BadIdentity` for everything else, such as line ends,
     slashes or NUL, and for names by which every machine refers to itself (``localhost``,
     ``127.0.0.1``).
     """
-    if len(name) > longest:
+    if len(name) > max_length:
         raise BadIdentity(
-            f"{name[:longest]!r}... is longer than the"
-            f" {longest} characters that a node's name can have"
+            f"{name[:max_length]!r}... is longer than the"
+            f" {max_length} characters that a node's name can have"
         )
     if not _SUBDOMAIN.fullmatch(name):
         raise BadIdentity(
             f"{name!r} is not a node's name: use lower case letters, digits, '-' and '.',"
             " beginning and ending with a letter or digit, at most 63 from '.' to '.'"
         )
-    return _told_apart(name)
+    return _check_unique(name)
 
 
 def check_cluster_node_name(name: str) -> str:
@@ -72,10 +72,10 @@ def check_host(host: str) -> str:
     """Return ``host`` if it is a valid host name; raises :class:`BadIdentity`."""
     if len(host) > MAX_HOST_LENGTH or not _SUBDOMAIN.fullmatch(host):
         raise BadIdentity("not a host name in lower case (RFC 1123)")
-    return _told_apart(host)
+    return _check_unique(host)
 
 
-def _told_apart(name: str) -> str:
+def _check_unique(name: str) -> str:
     """Return ``name`` if it can identify one machine; raises :class:`BadIdentity`."""
     try:
         host = canonical_host(name)

@@ -49,7 +49,7 @@ class Ownership:
         """Return the nodes that have an address, connected or not."""
         return [record.node for record in self._having(str(address))]
 
-    def is_anothers(self, node: str, host: str) -> bool:
+    def belongs_to_other_node(self, node: str, host: str) -> bool:
         """Return whether ``host``, a name or an address, is other nodes' but not ``node``'s."""
         try:
             claim = str(canonical_host(host))
@@ -61,7 +61,7 @@ class Ownership:
         having = self._having(claim)
         return bool(having) and all(record.node != node for record in having)
 
-    def of_others(self, node: str, identifiers: Identifiers) -> dict[str, str]:
+    def claims_of_other_nodes(self, node: str, identifiers: Identifiers) -> dict[str, str]:
         """Return the claims of ``node`` that belong to other nodes, with their owners.
 
         These are names of other nodes, and also their addresses if ``node`` claims one as a name,

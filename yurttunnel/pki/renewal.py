@@ -35,9 +35,9 @@ from yurttunnel.pki.metrics import RequestCounters
 from yurttunnel.pki.renewal_schedule import Schedule
 from yurttunnel.pki.stored_certificate import StoredCertificate
 
-LOOK_INTERVAL = 1.0
+CHECK_INTERVAL = 1.0
 """Seconds between two checks of the template and the clock."""
-PATIENCE = 60.0
+PENDING_WARNING_SECONDS = 60.0
 """Seconds after which a pending request is reported while another certificate is in use."""
 
 _FOREIGN = (
@@ -51,8 +51,8 @@ class _Attempt:
     """One request, from its creation to the certificate."""
 
     template: Template
-    begun: float
-    waits: str = ""
+    started_at: float
+    waiting_for: str = ""
     abandoned: bool = False
     ended: Deferred[None] | None = None
 
@@ -84,7 +84,7 @@ class CertificateRenewal(Reconciler):
         authorities: Sequence[x509.Certificate] | None = None,
         key: Callable[[], PrivateKey] = new_key,
     ) -> None:
-        super().__init__(clock, LOOK_INTERVAL, f"managing the {name}", self._look)
+        super().__init__(clock, CHECK_INTERVAL, f"managing the {name}", self._check)
         self._clock = clock
         self._name = name
         self._issuer = issuer
@@ -100,8 +100,8 @@ class CertificateRenewal(Reconciler):
         self._attempt: _Attempt | None = None
         self._failures = 0
         self._failure: str | None = None
-        self._kind: type[Exception] | None = None
-        self._final: Exception | None = None
+        self._failure_type: type[Exception] | None = None
+        self._final_error: Exception | None = None
         # On the monotonic clock: the time of day may be years ahead.
         self._next_attempt = 0.0
         self._ready: list[Deferred[None]] = []
@@ -142,7 +142,7 @@ class CertificateRenewal(Reconciler):
         return current is not None and current.is_rejected
 
     @property
-    def not_stored(self) -> StateError | None:
+    def storage_error(self) -> StateError | None:
         """Why the certificate in use is not stored for a restart; ``None`` if it is."""
         return self._stored.problem
 
@@ -153,8 +153,8 @@ class CertificateRenewal(Reconciler):
         """
         if self.is_usable:
             return succeed(None)
-        if self._final is not None:
-            return fail(self._final)
+        if self._final_error is not None:
+            return fail(self._final_error)
         waiting: Deferred[None] = Deferred(self._ready.remove)
         self._ready.append(waiting)
         return waiting
@@ -185,7 +185,7 @@ class CertificateRenewal(Reconciler):
             return None
         attempt = self._attempt
         now = self._clock.seconds()
-        waits_long = attempt is not None and now - attempt.begun > PATIENCE
+        waits_long = attempt is not None and now - attempt.started_at > PENDING_WARNING_SECONDS
         if self._failure is not None or waits_long:
             return (
                 f"the {self._name}, good until {self.not_after:%F %T} UTC, is not renewed:"
@@ -200,43 +200,43 @@ class CertificateRenewal(Reconciler):
 
     def _state(self) -> str:
         """Return the state of the attempt, the last error, or what is missing to begin."""
-        if self._attempt is not None and self._attempt.waits:
+        if self._attempt is not None and self._attempt.waiting_for:
             before = f" (before that: {self._failure})" if self._failure else ""
-            return f"{self._attempt.waits}{before}"
+            return f"{self._attempt.waiting_for}{before}"
         return self._failure or self._desired.unknown or "it is asked for"
 
     def stopService(self) -> Deferred[bool]:
         stopped = super().stopService()
         ended = None if self._attempt is None else self._abandon(self._attempt)
-        return stopped if ended is None else Deferred.fromCoroutine(_both(stopped, ended))
+        return stopped if ended is None else Deferred.fromCoroutine(_wait_for_both(stopped, ended))
 
     def retry_now(self) -> None:
         """Abandon the attempt in progress, and retry at once: another way is available."""
         if self._attempt is not None:
             self._abandon(self._attempt)
-        self._no_failure()
+        self._clear_failure()
         self._holder.allow_replacement()
         if self.running:
-            self.look()
+            self.check()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Do what is due; a certificate that its issuer issues at once is in use on return."""
         if self.is_usable:
             if not self._has_been_usable:
                 # The certificate had expired by a clock that has been set since.
                 if self._attempt is not None:
                     self._abandon(self._attempt)
-                self._no_failure()
-            self._usable()
-        template = self._desired.look()
+                self._clear_failure()
+            self._notify_ready()
+        template = self._desired.refresh()
         if template is not None:
-            self._look_at_attempt(template)
+            self._check_attempt(template)
         self._stored.retry_if_due()
 
-    async def _look(self) -> None:
-        self.look()
+    async def _check(self) -> None:
+        self.check()
 
-    def _look_at_attempt(self, desired: Template) -> None:
+    def _check_attempt(self, desired: Template) -> None:
         attempt = self._attempt
         is_settled = self._desired.is_settled
         if attempt is not None:
@@ -252,7 +252,7 @@ class CertificateRenewal(Reconciler):
             if reason is not None:
                 self._begin(desired, reason)
             else:
-                self._no_failure()
+                self._clear_failure()
 
     # -- One attempt ---------------------------------------------------------------------------
 
@@ -271,16 +271,18 @@ class CertificateRenewal(Reconciler):
         return attempt.ended
 
     async def _obtain(self, attempt: _Attempt) -> None:
-        def waits(sentence: str) -> None:
-            attempt.waits = sentence
+        def on_waiting(sentence: str) -> None:
+            attempt.waiting_for = sentence
             self._log.info("the {name}: {sentence}", name=self._name, sentence=sentence)
 
         try:
-            issued = await obtain(self._clock, self._issuer, attempt.template, self._key(), waits)
+            issued = await obtain(
+                self._clock, self._issuer, attempt.template, self._key(), on_waiting
+            )
         except (CancelledError, NotIssued) as error:
             if not attempt.abandoned:
                 self._failed(error)
-        except self._issuer.final as error:
+        except self._issuer.final_errors as error:
             if not attempt.abandoned:
                 self._failed(error, is_final=True)
         except Exception as error:
@@ -298,16 +300,16 @@ class CertificateRenewal(Reconciler):
         else:
             self.counters.failed += 1
         self._failures += 1
-        self._failure = self._with_clock(" ".join(str(error).split()) or type(error).__name__)
+        self._failure = self._with_clock_hint(" ".join(str(error).split()) or type(error).__name__)
         pause = self._schedule.pause(self._failures, *self._holder.lifetime_and_remaining)
         self._next_attempt = self._clock.seconds() + pause
         # If there is an expired certificate, the clock may be wrong, so the error is not final.
-        self._final = error if is_final and self.current is None else None
-        if self._final is not None:
+        self._final_error = error if is_final and self.current is None else None
+        if self._final_error is not None:
             while self._ready:
-                self._ready.pop(0).errback(self._final)
+                self._ready.pop(0).errback(self._final_error)
         # To limit the log in long outages, only the 1st, 2nd, 4th, 8th ... failure is logged.
-        elif type(error) is not self._kind or self._failures.bit_count() == 1:
+        elif type(error) is not self._failure_type or self._failures.bit_count() == 1:
             self._log.error(
                 "the {name} was not obtained: {error}; {failures} attempts have failed now, the"
                 " next one is in {pause:.1f} seconds",
@@ -316,9 +318,9 @@ class CertificateRenewal(Reconciler):
                 failures=self._failures,
                 pause=pause,
             )
-        self._kind = type(error)
+        self._failure_type = type(error)
 
-    def _with_clock(self, failure: str) -> str:
+    def _with_clock_hint(self, failure: str) -> str:
         """Add a hint about the clock if a stored certificate has never been valid here."""
         if self.not_after is None or self._has_been_usable:
             return failure
@@ -330,7 +332,7 @@ class CertificateRenewal(Reconciler):
 
     def _succeeded(self, issued: IssuedCertificate) -> None:
         self.counters.issued += 1
-        self._no_failure()
+        self._clear_failure()
         current = self._holder.install(issued)
         if current.is_foreign:
             self._log.error("the {name} {problem}", name=self._name, problem=_FOREIGN)
@@ -346,22 +348,22 @@ class CertificateRenewal(Reconciler):
             except Exception:
                 # The certificate is valid, and the other callbacks have to use it.
                 self._log.failure("Defect: a new {name} cannot be used by all", name=self._name)
-        self._usable()
+        self._notify_ready()
 
-    def _no_failure(self) -> None:
+    def _clear_failure(self) -> None:
         self._failures = 0
-        self._kind = None
+        self._failure_type = None
         self._failure = None
-        self._final = None
+        self._final_error = None
         self._next_attempt = 0.0
 
-    def _usable(self) -> None:
+    def _notify_ready(self) -> None:
         """Notify the callers of :meth:`when_ready`."""
         self._has_been_usable = True
         while self._ready:
             self._ready.pop(0).callback(None)
 
 
-async def _both(stopped: Deferred[bool], ended: Deferred[None]) -> bool:
+async def _wait_for_both(stopped: Deferred[bool], ended: Deferred[None]) -> bool:
     await ended
     return await stopped

@@ -27,7 +27,7 @@ from twisted.logger import Logger
 
 from yurttunnel.ops.clocks import utc_now
 from yurttunnel.ops.reconciler import Reconciler
-from yurttunnel.pki.credentials import BACKDATED
+from yurttunnel.pki.credentials import BACKDATE
 from yurttunnel.pki.directory import StateDirectory, StateError
 from yurttunnel.pki.identity import NodeIdentity
 from yurttunnel.pki.names import BadIdentity, check_node_name
@@ -94,7 +94,7 @@ def _revoke(clock: IReactorTime, directory: StateDirectory, node: str) -> str:
         _save(directory, [*others, Revocation(node, enrolment, revoked)])
     if record is not None:
         return f"node {node} is revoked"
-    minutes = BACKDATED.total_seconds() / 60
+    minutes = BACKDATE.total_seconds() / 60
     return (
         f"node {node} was not enrolled at this server, but its certificate will not be accepted"
         f" here, nor one that another server issues within the next {minutes:.0f} minutes"
@@ -127,7 +127,7 @@ class Revocations(Reconciler):
         self._reserve_due = 0.0
         self._take(_load(directory))
         self._keep_room()
-        super().__init__(clock, CHECK_INTERVAL, "looking for revoked nodes", self._look)
+        super().__init__(clock, CHECK_INTERVAL, "looking for revoked nodes", self._check)
 
     @property
     def problem(self) -> str | None:
@@ -200,7 +200,7 @@ class Revocations(Reconciler):
             for callback in self._callbacks:
                 callback(node)
 
-    async def _look(self) -> None:
+    async def _check(self) -> None:
         self.refresh()
         if self._clock.seconds() >= self._reserve_due:
             self._keep_room()

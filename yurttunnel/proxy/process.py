@@ -29,7 +29,7 @@ from yurttunnel.ops.status.page import StatusPage
 from yurttunnel.ops.status.view import StatusSources
 from yurttunnel.ops.systemd import NotifyingService
 from yurttunnel.ops.threads import JobThread
-from yurttunnel.pki.directory import HeldDirectory
+from yurttunnel.pki.directory import LockedDirectory
 from yurttunnel.proxy import flag_table
 from yurttunnel.proxy.carrying import Carrier, find_carrier
 from yurttunnel.proxy.connection_table import METRICS as CONNECTION_METRICS
@@ -72,7 +72,7 @@ class ProxyProcess:
         following: Following[Settings] | None,
     ) -> None:
         """Make the initial parts; raises ``BadKubeConfiguration`` and ``StateError``."""
-        self._held = None if settings.state_dir is None else HeldDirectory(settings.state_dir)
+        self._held = None if settings.state_dir is None else LockedDirectory(settings.state_dir)
         self._reactor = reactor
         self._settings = settings
         self._sync = settings.sync

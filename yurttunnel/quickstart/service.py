@@ -61,7 +61,7 @@ class OwnState(Service):
             )
             path = Path(self._held.enter_context(made))
         self.directory = StateDirectory.open(path)
-        self._held.callback(self.directory.hold())
+        self._held.callback(self.directory.acquire())
 
     def stopService(self) -> None:
         super().stopService()

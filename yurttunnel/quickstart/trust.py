@@ -15,7 +15,7 @@ from yurttunnel.pki.authority import (
     CALLER_LIFETIME,
     Authority,
 )
-from yurttunnel.pki.callers import HTTP_PROTOCOL, CallerContexts, OptionalCallerContexts
+from yurttunnel.pki.caller_contexts import HTTP_PROTOCOL, CallerContexts, OptionalCallerContexts
 from yurttunnel.pki.certificate_store import DatedStore
 from yurttunnel.pki.certificate_template import (
     HUB_PREFIX,

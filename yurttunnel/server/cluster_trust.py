@@ -11,7 +11,7 @@ from twisted.internet.interfaces import IReactorTime
 from yurttunnel.cluster.serving_names import ServingNames
 from yurttunnel.kube.interfaces import IKubeClient
 from yurttunnel.pki.authorities import AuthorityBundle
-from yurttunnel.pki.callers import OptionalCallerContexts
+from yurttunnel.pki.caller_contexts import OptionalCallerContexts
 from yurttunnel.pki.certificate_store import (
     DatedStore,
     open_certificate_directory,

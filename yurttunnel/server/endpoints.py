@@ -31,7 +31,7 @@ from twisted.python.failure import Failure
 from yurttunnel.http.authority import parse_port
 from yurttunnel.ops import flags
 from yurttunnel.ops.listen import BACKLOG, SOCKET_MODE, CannotListen, listen_tcp, listen_unix
-from yurttunnel.pki.callers import CallerContexts
+from yurttunnel.pki.caller_contexts import CallerContexts
 from yurttunnel.pki.credentials import (
     BadCredentials,
     Credentials,

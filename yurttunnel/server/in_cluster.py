@@ -121,7 +121,7 @@ class ClusterServer:
         self._process = ServerProcess(
             reactor, settings, self._trust.certificates, ClusterNodes(self._nodes), following
         )
-        self._process.registry.is_anothers = self._nodes.is_anothers
+        self._process.registry.belongs_to_other_node = self._nodes.belongs_to_other_node
         self._process.joining = label_section()
         self._election = self._make_approver(instance)
         self._reviews = self._make_reviews()

@@ -9,7 +9,12 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from yurttunnel.pki.identity import Identifiers, NodeIdentity, parse_identifiers, uncovered
+from yurttunnel.pki.identity import (
+    Identifiers,
+    NodeIdentity,
+    parse_identifiers,
+    uncovered_identifiers,
+)
 from yurttunnel.server.registry import INodeSession, SessionRegistry
 from yurttunnel.tunnel.errors import StreamFailed
 from yurttunnel.tunnel.interfaces import IStream
@@ -249,7 +254,7 @@ def granted_identifiers(identity: NodeIdentity, hello: Hello) -> Identifiers:
         identifiers = parse_identifiers(claimed)
     except ValueError as error:
         raise Violation(Code.PROTOCOL, f"node {identity.node}: {error}") from error
-    missing = uncovered(identity, identifiers)
+    missing = uncovered_identifiers(identity, identifiers)
     if missing:
         raise Violation(
             Code.NOT_AUTHORIZED,

@@ -11,7 +11,7 @@ from twisted.python.failure import Failure
 
 from yurttunnel.http.authority import join_authority, known_host
 from yurttunnel.ops.log import RateLimitedLog
-from yurttunnel.pki.problems import problem_with_peer
+from yurttunnel.pki.tls_errors import problem_with_peer
 
 
 class RefusedPeers:

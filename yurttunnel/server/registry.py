@@ -130,7 +130,7 @@ class SessionRegistry:
         """Callbacks for each node to which a route through a sibling was removed."""
         self.on_remote_serves: list[Callable[[str], object]] = []
         """Callbacks for each node that has become available through a sibling."""
-        self.is_anothers: Callable[[str, str], bool] = lambda node, host: False
+        self.belongs_to_other_node: Callable[[str, str], bool] = lambda node, host: False
         """Whether a host or address belongs to a node other than the given one, whatever the
         latter's certificate contains: certificates outlive their contents."""
         self.nodes_with: Callable[[Address], Collection[str]] = lambda address: ()
@@ -247,7 +247,7 @@ class SessionRegistry:
         otherwise one that may reconnect soon; otherwise a draining one, which serves until its
         successor is there: a wider claim belongs to another machine. Raises
         :class:`NodeNotConnected`, and :class:`AmbiguousAddress` if several nodes have an address.
-        Claims for which :attr:`is_anothers` is true do not count.
+        Claims for which :attr:`belongs_to_other_node` is true do not count.
         """
         claimants = self._claims.get(_Own(host))
         if claimants is not None:
@@ -278,7 +278,7 @@ class SessionRegistry:
             claimants = [
                 claimant
                 for claimant in self._claims.get(key, ())
-                if not self.is_anothers(claimant.node, str(desired))
+                if not self.belongs_to_other_node(claimant.node, str(desired))
             ]
             if key is desired:
                 self._check_unambiguous(desired, claimants)
@@ -340,7 +340,9 @@ class SessionRegistry:
         now = time_of_day(self._clock)
         for key in _keys(session):
             name = key.name if isinstance(key, _Own) else key
-            if isinstance(name, str | Address) and not self.is_anothers(session.node, str(name)):
+            if isinstance(name, str | Address) and not self.belongs_to_other_node(
+                session.node, str(name)
+            ):
                 # Removed first, so that the order of the dictionary is chronological.
                 self._last_seen.pop(str(name), None)
                 self._last_seen[str(name)] = now

@@ -13,7 +13,7 @@ from yurttunnel.ops.services import CloseOnStop
 from yurttunnel.ops.systemd import NotifyingService
 from yurttunnel.ops.threads import in_own_thread
 from yurttunnel.pki.contexts import ENROLMENT_PROTOCOL
-from yurttunnel.pki.directory import HeldDirectory
+from yurttunnel.pki.directory import LockedDirectory
 from yurttunnel.pki.token import JOIN_TOKEN_FILE
 from yurttunnel.server.admin import server_socket, standalone_pages, status_page
 from yurttunnel.server.cloud_end import Trust, agent_listener, cloud_end
@@ -40,12 +40,12 @@ def build(
     following: Following[Settings] | None = None,
 ) -> IService:
     """Compose the server's parts; raises ``StateError``, ``BadBundle`` and ``BadMiddleware``."""
-    held = HeldDirectory(standalone.state_dir)
+    held = LockedDirectory(standalone.state_dir)
     plugins = _plugins(reactor, settings.middlewares)
     kept = _open_trust(reactor, settings, standalone)
     enrolled = EnrolledNodes(kept.records, kept.revocations)
     process = ServerProcess(reactor, settings, kept.certificates, enrolled, following)
-    process.registry.is_anothers = kept.ownership.is_anothers
+    process.registry.belongs_to_other_node = kept.ownership.belongs_to_other_node
     process.registry.nodes_with = kept.ownership.nodes_with
     trust = Trust(
         agents=kept.contexts,

@@ -136,8 +136,8 @@ class StandaloneServerTrust(ServerTrust):
             clock, directory, tokens, self.revocations, token_lifetime
         )
         _make_token(directory, join_token)
-        if caller.not_stored is not None and directory.fingerprint(CALLER_CERTIFICATE) is None:
-            raise caller.not_stored
+        if caller.storage_error is not None and directory.fingerprint(CALLER_CERTIFICATE) is None:
+            raise caller.storage_error
         for service in (self.revocations, join_token, caller):
             service.setServiceParent(self)
 
@@ -158,7 +158,9 @@ class StandaloneServerTrust(ServerTrust):
         node = identity.node
         # A revoked node must get that reason, and its names may belong to another node by now.
         if not self.revocations.is_revoked(identity):
-            for claim, owner in self.ownership.of_others(node, identity.identifiers).items():
+            for claim, owner in self.ownership.claims_of_other_nodes(
+                node, identity.identifiers
+            ).items():
                 raise BadIdentity(
                     f"the certificate of {node} covers {claim}, which belongs to node {owner}:"
                     f" revoke {node} and enroll it without that, or revoke {owner}"

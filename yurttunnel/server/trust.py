@@ -11,7 +11,7 @@ from twisted.application.service import MultiService
 from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.pki.authorities import Authorities, AuthorityBundle
-from yurttunnel.pki.callers import CallerContexts
+from yurttunnel.pki.caller_contexts import CallerContexts
 from yurttunnel.pki.contexts import LiveAuthorities, LiveContexts, ServerContexts
 from yurttunnel.pki.credentials import Credentials
 from yurttunnel.pki.kubelets import KubeletContexts, KubeletVerification

@@ -15,7 +15,7 @@ from yurttunnel.http.server import HTTPFactory
 from yurttunnel.ops.clocks import utc_now
 from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.ops.services import PortService
-from yurttunnel.pki.callers import HTTP_PROTOCOL, OptionalCallerContexts
+from yurttunnel.pki.caller_contexts import HTTP_PROTOCOL, OptionalCallerContexts
 from yurttunnel.pki.contexts import RotatingContexts, client_context
 from yurttunnel.quickstart.composition import HTTP_SETTINGS
 from yurttunnel.quickstart.reach import TunneledNodes

@@ -44,7 +44,7 @@ from yurttunnel.kube.resources import CONFIG_MAPS, ENDPOINT_SLICES, PODS, SERVIC
 from yurttunnel.ops.clocks import utc_now
 from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.ops.services import CloseOnStop, PortService, StoppedInReverse
-from yurttunnel.pki.callers import CallerContexts
+from yurttunnel.pki.caller_contexts import CallerContexts
 from yurttunnel.pki.cluster_issuer import ClusterIssuer
 from yurttunnel.pki.contexts import RotatingContexts
 from yurttunnel.pki.credentials import Credentials, new_key

@@ -22,7 +22,7 @@ from yurttunnel.kube.client import KubeClient
 from yurttunnel.kube.loading import load_configuration
 from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.ops.services import CloseOnStop, PortService, StoppedInReverse
-from yurttunnel.pki.callers import CallerContexts
+from yurttunnel.pki.caller_contexts import CallerContexts
 from yurttunnel.pki.names import CALLER_NAME, KUBELET_CLIENT_NAME
 from yurttunnel.quickstart.composition import HTTP_SETTINGS
 from yurttunnel.tunnel import tls

@@ -23,7 +23,7 @@ from yurttunnel.hub.upstream import connections
 from yurttunnel.hub.upstream.connections import Connections
 from yurttunnel.hub.upstream.servers import Server
 from yurttunnel.ops.clocks import utc_now
-from yurttunnel.pki.callers import HTTP_PROTOCOL, OptionalCallerContexts
+from yurttunnel.pki.caller_contexts import HTTP_PROTOCOL, OptionalCallerContexts
 from yurttunnel.pki.contexts import ClientContexts, peer_certificate
 from yurttunnel.tunnel import tls
 from yurttunnel.tunnel.direct.reactor import DirectReactor
@@ -35,7 +35,7 @@ class Identity:
 
     def __init__(self, credentials):
         self.node = ClientContexts(credentials, HTTP_PROTOCOL)
-        self.anonymous = ClientContexts(credentials, HTTP_PROTOCOL, presents=False)
+        self.anonymous = ClientContexts(credentials, HTTP_PROTOCOL, present_certificate=False)
 
     def problem(self):
         """Return that there is none."""

@@ -13,7 +13,7 @@ from tests.server.frontends.connecting import (
     MemoryTLSConnection,
     connect,
 )
-from yurttunnel.pki.problems import refusal
+from yurttunnel.pki.tls_errors import rejection_error
 from yurttunnel.server.audit import Audit
 
 
@@ -95,8 +95,8 @@ class TLSTests(ConnectTestCase):
         """Each reason is logged once a minute, with the address."""
         events = Logged(self)
         for problem in ("it is one", "it is another", "it is one"):
-            self.open(connection_class=UnfinishedTLSConnection).break_off(refusal(problem))
-        self.open().break_off(refusal("it has been let in before"))
+            self.open(connection_class=UnfinishedTLSConnection).break_off(rejection_error(problem))
+        self.open().break_off(rejection_error("it has been let in before"))
         lines = [formatEvent(event) for event in events if "problem" in event]
         said = [f"a caller from 127.0.0.1 is refused: it is {what}" for what in ("one", "another")]
         self.assertEqual(said, lines)

@@ -20,7 +20,7 @@ from yurttunnel.hub.interfaces import IIdentity
 from yurttunnel.hub.settings import BootstrapSettings
 from yurttunnel.ops.reconciler import Reconciler
 from yurttunnel.pki.authorities import Authorities
-from yurttunnel.pki.callers import HTTP_PROTOCOL, OptionalCallerContexts
+from yurttunnel.pki.caller_contexts import HTTP_PROTOCOL, OptionalCallerContexts
 from yurttunnel.pki.certificate_store import DatedStore, open_certificate_directory
 from yurttunnel.pki.certificate_template import (
     HUB_PREFIX,
@@ -28,9 +28,9 @@ from yurttunnel.pki.certificate_template import (
     hub_client_template,
     hub_serving_template,
 )
-from yurttunnel.pki.contexts import ClientContexts, Expected, LiveContexts
+from yurttunnel.pki.contexts import ClientContexts, ExpectedServer, LiveContexts
 from yurttunnel.pki.credentials import Credentials
-from yurttunnel.pki.directory import make_private
+from yurttunnel.pki.directory import make_private_directory
 from yurttunnel.pki.discovery import BootstrapToken
 from yurttunnel.pki.issuer import Address, CertificateTemplate
 from yurttunnel.pki.metrics import ClusterTrustStats
@@ -44,7 +44,7 @@ PKI_DIRECTORY = "pki"
 _KEPT_AGAIN = 60.0
 """The interval in seconds of attempts to store the authorities."""
 
-EXPECTED = Expected(
+EXPECTED = ExpectedServer(
     "an authority of this node's cluster (ca.crt of --root-dir). If --server-addr leads to another"
     " cluster now, stop the hub, empty --root-dir and --disk-cache-path, and start it with"
     " --bootstrap-file and --discovery-token-ca-cert-hash of that one",
@@ -85,7 +85,7 @@ class HubIdentity(MultiService):
         self.anonymous: ClientContexts | None = None
         self.serving: ServingContexts | None = None
         self.on_serving: list[Callable[[], object]] = []
-        make_private(root_dir)
+        make_private_directory(root_dir)
         directory = open_certificate_directory(root_dir / PKI_DIRECTORY)
         self._live = LiveContexts(reactor)
         self._authorities = ClusterAuthorities(
@@ -198,7 +198,7 @@ class HubIdentity(MultiService):
 
     def _give_up_joining(self) -> None:
         """Remove the bootstrap credentials once they are not needed after a restart."""
-        is_kept = self.certificate.not_stored is None and self._authorities.is_stored
+        is_kept = self.certificate.storage_error is None and self._authorities.is_stored
         if self._is_new and is_kept:
             self._is_new = False
             self._joining.joined()
@@ -216,7 +216,7 @@ class HubIdentity(MultiService):
         if self.node is None and self.certificate.current is not None:
             self.node = ClientContexts(self._client(), HTTP_PROTOCOL, expected=EXPECTED)
             self.anonymous = ClientContexts(
-                self._client(), HTTP_PROTOCOL, presents=False, expected=EXPECTED
+                self._client(), HTTP_PROTOCOL, present_certificate=False, expected=EXPECTED
             )
             self._live.follow(self.node, self._client)
             self._live.follow(self.anonymous, self._client)

@@ -32,7 +32,7 @@ class HubIssuer:
     ``servers``, which are URLs; while it waits for the certificate, it may use any of them.
     """
 
-    final: tuple[type[Exception], ...] = ()
+    final_errors: tuple[type[Exception], ...] = ()
 
     def __init__(
         self,
@@ -51,11 +51,11 @@ class HubIssuer:
         self._joining = joining
         self._turn = 0
 
-    async def issue(self, request: bytes, waits: Callable[[str], object]) -> Chain:
+    async def issue(self, request: bytes, on_waiting: Callable[[str], object]) -> Chain:
         """Return the certificate; see ``Issuer``."""
         own = self._own()
         if self._joining is None and not own.is_usable:
-            waits("the node's client certificate is needed first")
+            on_waiting("the node's client certificate is needed first")
             await own.when_ready()
         turn = self._turn % len(self._servers)
         self._turn += 1
@@ -65,7 +65,7 @@ class HubIssuer:
         clock: IReactorTime = self._reactor
         issuer = ClusterIssuer(clock, client, self._signer, self._usages, others)
         try:
-            return await issuer.issue(request, waits)
+            return await issuer.issue(request, on_waiting)
         finally:
             for each in clients:
                 await each.close()

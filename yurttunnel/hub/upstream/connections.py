@@ -25,7 +25,7 @@ from yurttunnel.hub.interfaces import IIdentity
 from yurttunnel.hub.upstream.servers import Server
 from yurttunnel.kube.client import HEAD_LIMITS
 from yurttunnel.pki.contexts import ClientContexts
-from yurttunnel.pki.problems import problem_with_api
+from yurttunnel.pki.tls_errors import problem_with_api
 from yurttunnel.tunnel import tls
 from yurttunnel.tunnel.reactor import IReactor
 from yurttunnel.tunnel.sockets import TunedEndpoint, tune_api_socket

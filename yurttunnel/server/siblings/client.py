@@ -15,7 +15,7 @@ from twisted.python.failure import Failure
 
 from yurttunnel.http.authority import join_authority
 from yurttunnel.ops.backoff import full_jitter
-from yurttunnel.pki.problems import problem_with_peer
+from yurttunnel.pki.tls_errors import problem_with_peer
 from yurttunnel.server.registry import INodeSession, SessionRegistry
 from yurttunnel.server.siblings.replicas import Address
 from yurttunnel.server.siblings.session import SiblingSession

@@ -92,7 +92,7 @@ class DeputiesWorld(AuthorizedWorld):
         informers.put(PODS, pod("default", "there", "edge-2"))
         self.other = OtherNode("edge-2")
         self.registry.add(self.other)
-        self.registry.is_anothers = nodes.is_anothers
+        self.registry.belongs_to_other_node = nodes.belongs_to_other_node
         self.aims = ToldAims()
         ports = ProxyPorts(informers, "kube-system", 10264, lambda *event: None)
         informers.put(

@@ -17,7 +17,7 @@ from tests.server.frontends.kubelet.world import World
 from yurttunnel.kube.errors import ApiUnreachable
 from yurttunnel.metrics import MetricRegistry
 from yurttunnel.ops.exposition import exposition
-from yurttunnel.pki.callers import HTTP_PROTOCOL, OptionalCallerContexts
+from yurttunnel.pki.caller_contexts import HTTP_PROTOCOL, OptionalCallerContexts
 from yurttunnel.pki.credentials import new_key
 from yurttunnel.pki.identity import parse_identifiers
 from yurttunnel.server.frontends.kubelet.authorization import Authorization

@@ -102,7 +102,7 @@ class HostNamesTests(SynchronousTestCase):
         """The cluster knows its name, so the proxy reports the error."""
         for fields in ({}, {"X_Tunnel_Proxy_Dest": "edge-9:10250"}):
             destination = Destination("edge-9", "edge-9", 10250)
-            self.registry.is_anothers = lambda node, host: host == "edge-9" != node
+            self.registry.belongs_to_other_node = lambda node, host: host == "edge-9" != node
             asked = head(host="edge-9:10250", **fields)
             self.assertIsNone(self.ask(asked, destination=destination))
 

@@ -47,7 +47,7 @@ class Cluster(SynchronousTestCase):
         self.nodes = Nodes(self.informers)
         self.pods = Pods(self.informers)
         self.registry = SessionRegistry(Clock())
-        self.registry.is_anothers = self.nodes.is_anothers
+        self.registry.belongs_to_other_node = self.nodes.belongs_to_other_node
         self.resolution = Resolution(self.registry, self.nodes, self.pods)
 
     def node(self, *args, **kwargs):

@@ -14,7 +14,7 @@ from tests.tunnel.test_connection import Link
 from yurttunnel.http.head import HeadLimits
 from yurttunnel.http.interfaces import IRequestHandler
 from yurttunnel.http.server import HTTPFactory, ServerSettings
-from yurttunnel.pki.callers import HTTP_PROTOCOL, CallerContexts
+from yurttunnel.pki.caller_contexts import HTTP_PROTOCOL, CallerContexts
 from yurttunnel.pki.contexts import ClientContexts
 from yurttunnel.pki.identity import Identifiers
 from yurttunnel.pki.interception import InterceptionContexts

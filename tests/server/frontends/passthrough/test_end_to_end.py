@@ -25,7 +25,7 @@ from tests.tunnel.certificates import ThrowAwayAuthority
 from yurttunnel.cluster.nodes import Nodes
 from yurttunnel.cluster.services import ClusterAddresses
 from yurttunnel.kube.resources import NODES
-from yurttunnel.pki.callers import OptionalCallerContexts
+from yurttunnel.pki.caller_contexts import OptionalCallerContexts
 from yurttunnel.server.frontends.passthrough.listener import PassthroughFactory
 from yurttunnel.server.frontends.passthrough.nodes import PassthroughNodes
 from yurttunnel.server.frontends.passthrough.stats import Refusal

@@ -16,7 +16,7 @@ from yurttunnel.http.client import ClientConnection
 from yurttunnel.http.errors import RequestFailed, status_of
 from yurttunnel.http.https import HTTPSConnection
 from yurttunnel.pki.kubelets import KubeletContexts, KubeletNotTrusted
-from yurttunnel.pki.problems import problem_with_kubelet
+from yurttunnel.pki.tls_errors import problem_with_kubelet
 from yurttunnel.server.frontends.calls import DIAL_TIMEOUT
 from yurttunnel.server.frontends.kubelet.metrics import InterceptionCounters
 from yurttunnel.server.registry import INodeSession

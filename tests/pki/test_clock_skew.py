@@ -6,7 +6,7 @@ import datetime
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.pki.wrong_clock import Misdated, span
+from yurttunnel.pki.clock_skew import ClockSkew, format_duration
 
 BEGIN = datetime.datetime(2026, 5, 1, 12, 0, 0, tzinfo=datetime.UTC)
 END = BEGIN + datetime.timedelta(days=90)
@@ -18,7 +18,7 @@ class MisdatedTests(SynchronousTestCase):
 
     def told(self, now: datetime.datetime, server_time: datetime.datetime | None = None) -> str:
         """Return the message for a time of this machine."""
-        return Misdated(now, "the server's certificate", BEGIN, END).sentence(server_time)
+        return ClockSkew(now, "the server's certificate", BEGIN, END).sentence(server_time)
 
     def test_behind_and_ahead(self) -> None:
         """The difference to the server's clock, which is right."""
@@ -50,4 +50,4 @@ class MisdatedTests(SynchronousTestCase):
             7200: "2 hours",
             172800: "2 days",
         }.items():
-            self.assertEqual(told, span(seconds))
+            self.assertEqual(told, format_duration(seconds))

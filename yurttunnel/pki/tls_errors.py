@@ -15,7 +15,7 @@ from twisted.python.failure import Failure
 
 from yurttunnel.wire.codes import Code, Refused
 
-_OURS = "yurttunnel"
+_LIBRARY = "yurttunnel"
 """The library name of our own TLS errors, in the place of OpenSSL's."""
 
 _ENROLL_AGAIN = (
@@ -25,32 +25,32 @@ _ENROLL_AGAIN = (
 _COMPARE_CLOCKS = "compare the two machines' clocks"
 
 _ALERT = re.compile(r"alert (.+)")
-_CUT = "the connection was cut during the TLS handshake"
-_NO_TLS = "it does not speak TLS: check the port"
+_CONNECTION_CLOSED = "the connection was cut during the TLS handshake"
+_NOT_TLS = "it does not speak TLS: check the port"
 
 # The reasons of OpenSSL's own errors, on either side.
 _ERRORS = {
-    "unexpected eof while reading": _CUT,
-    "http request": _NO_TLS,
-    "wrong version number": _NO_TLS,
+    "unexpected eof while reading": _CONNECTION_CLOSED,
+    "http request": _NOT_TLS,
+    "wrong version number": _NOT_TLS,
     "unsupported protocol": "it does not support TLS 1.2 or newer",
     "no shared cipher": "it has no cipher suite in common with this end",
     "no application protocol": "it does not speak yurttunnel/1 (ALPN): check the port",
 }
 
-_AT_THE_SERVER = {
+_SERVER_ERRORS = {
     "peer did not return a certificate": "it presented no certificate",
     "certificate verify failed": "its certificate is refused",
 }
 
 # Alerts from an agent to the server: each means that the server's certificate is rejected.
-_AGENT_DISTRUSTS = dict.fromkeys(
+_AGENT_ALERTS = dict.fromkeys(
     ("unknown ca", "bad certificate", "certificate unknown", "certificate expired"),
     "it does not trust this server's certificate; its log says why",
 )
 
 # Alerts from the server to an agent.
-_SERVER_REFUSES = {
+_SERVER_ALERTS = {
     "certificate required": f"the server has got no certificate of this node: {_ENROLL_AGAIN}",
     "certificate expired": (
         f"the server says that this node's certificate has expired: {_COMPARE_CLOCKS}; if it has,"
@@ -76,13 +76,13 @@ _SERVER_REFUSES = {
     "protocol version": "the server does not support TLS 1.2 or newer",
 }
 
-_NOT_KNOWN_TO_KUBELET = (
+_REJECTED_BY_KUBELET = (
     "the kubelet refuses the certificate tunnel-proxy-client of this server: give it the ca.crt"
     " of the server's --state-dir, or the cluster's authority, as its client CA"
 )
 
 # The alerts by which a server rejects a client's certificate, whatever the reason.
-_REFUSALS = (
+_REJECTION_ALERTS = (
     "certificate required",
     "unknown ca",
     "bad certificate",
@@ -92,34 +92,34 @@ _REFUSALS = (
 )
 
 # Alerts from a kubelet to the server: each means that the server's certificate is rejected.
-_KUBELET_REFUSES = dict.fromkeys(_REFUSALS, _NOT_KNOWN_TO_KUBELET)
+_KUBELET_ALERTS = dict.fromkeys(_REJECTION_ALERTS, _REJECTED_BY_KUBELET)
 
-_NOT_KNOWN_TO_API = (
+_REJECTED_BY_API = (
     "the API server refuses this node's certificate: give a new join token by POST /v1/token of the"
     " meta port, or look into the hub's log for why it was not renewed"
 )
 
 # Alerts from an API server to a node. API servers mostly accept every certificate and answer
 # requests with 401; a load balancer before them may be stricter.
-_API_REFUSES = {
-    **dict.fromkeys(_REFUSALS, _NOT_KNOWN_TO_API),
+_API_ALERTS = {
+    **dict.fromkeys(_REJECTION_ALERTS, _REJECTED_BY_API),
     "no application protocol": "it does not speak HTTP/1.1 there: check address and port",
     "protocol version": "it does not support TLS 1.2 or newer",
 }
 
-_AFTER_REFUSAL = {
+_ADVICE_BY_CODE = {
     Code.REVOKED: f"to accept it again, {_ENROLL_AGAIN}",
     Code.NOT_AUTHORIZED: f"leave that out of --agent-identifiers, or {_ENROLL_AGAIN}",
 }
 
 
-def refusal(problem: str) -> SSL.Error:
+def rejection_error(problem: str) -> SSL.Error:
     """Return the exception that a callback of a TLS context raises to reject the peer.
 
     pyOpenSSL raises it from the handshake, after the alert that OpenSSL chose. ``problem`` is a
     sentence about the peer: "its certificate ...".
     """
-    return SSL.Error([(_OURS, "", problem)])
+    return SSL.Error([(_LIBRARY, "", problem)])
 
 
 def certificate_problem(
@@ -133,9 +133,9 @@ def certificate_problem(
     codes = SSL.X509VerificationCodes
     match error:
         case codes.ERR_CERT_HAS_EXPIRED:
-            return f"has expired{_dates_of(certificate)}"
+            return f"has expired{_validity_period(certificate)}"
         case codes.ERR_CERT_NOT_YET_VALID:
-            return f"is not valid yet: {_COMPARE_CLOCKS}{_dates_of(certificate)}"
+            return f"is not valid yet: {_COMPARE_CLOCKS}{_validity_period(certificate)}"
         case (
             codes.ERR_DEPTH_ZERO_SELF_SIGNED_CERT
             | codes.ERR_SELF_SIGNED_CERT_IN_CHAIN
@@ -155,7 +155,7 @@ def certificate_problem(
             return f"is refused (OpenSSL verification error {error})"
 
 
-def _dates_of(certificate: x509.Certificate | None) -> str:
+def _validity_period(certificate: x509.Certificate | None) -> str:
     if certificate is None:
         return ""
     begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
@@ -164,25 +164,25 @@ def _dates_of(certificate: x509.Certificate | None) -> str:
 
 def problem_with_peer(reason: Failure) -> str:
     """Return, for the server's operator, why an accepted connection failed."""
-    return _explain(reason, _AT_THE_SERVER, _AGENT_DISTRUSTS)
+    return _explain(reason, _SERVER_ERRORS, _AGENT_ALERTS)
 
 
 def problem_with_server(reason: Failure) -> str:
     """Return, for the agent's operator, why a connection to a server failed, and the fix."""
     error = reason.value
-    if isinstance(error, Refused) and error.code in _AFTER_REFUSAL:
-        return f"{error}: {_AFTER_REFUSAL[error.code]}"
-    return _explain(reason, {}, _SERVER_REFUSES)
+    if isinstance(error, Refused) and error.code in _ADVICE_BY_CODE:
+        return f"{error}: {_ADVICE_BY_CODE[error.code]}"
+    return _explain(reason, {}, _SERVER_ALERTS)
 
 
 def problem_with_kubelet(reason: Failure) -> str:
     """Return, for the caller of a kubelet, why TLS with it failed."""
-    return _explain(reason, {}, _KUBELET_REFUSES)
+    return _explain(reason, {}, _KUBELET_ALERTS)
 
 
 def problem_with_api(reason: Failure) -> str:
     """Return, for the node's operator, why TLS with an API server failed."""
-    return _explain(reason, {}, _API_REFUSES)
+    return _explain(reason, {}, _API_ALERTS)
 
 
 def _explain(reason: Failure, errors: Mapping[str, str], alerts: Mapping[str, str]) -> str:
@@ -190,11 +190,11 @@ def _explain(reason: Failure, errors: Mapping[str, str], alerts: Mapping[str, st
         return reason.getErrorMessage()
     entries = reason.value.args[0] if reason.value.args else []
     texts = [_sentence(library, text, errors, alerts) for library, _, text in entries]
-    return ", ".join(texts) or _CUT
+    return ", ".join(texts) or _CONNECTION_CLOSED
 
 
 def _sentence(library: str, text: str, errors: Mapping[str, str], alerts: Mapping[str, str]) -> str:
-    if library == _OURS:
+    if library == _LIBRARY:
         return text
     alert = _ALERT.search(text)
     if alert is not None:

@@ -10,7 +10,7 @@ from twisted.trial.unittest import TestCase
 from tests.pki.support import Issuer, accept, client_context, handshake
 from yurttunnel.pki.contexts import ServerContexts
 from yurttunnel.pki.credentials import Credentials
-from yurttunnel.pki.problems import problem_with_peer, problem_with_server, refusal
+from yurttunnel.pki.tls_errors import problem_with_peer, problem_with_server, rejection_error
 from yurttunnel.tunnel.tls import ALPN as TUNNEL_PROTOCOL
 from yurttunnel.wire.codes import Code, Refused
 
@@ -127,7 +127,7 @@ class ProblemTests(TestCase):
 
     def test_own_words(self) -> None:
         """A rejection keeps its own text, whatever names are in it."""
-        error = refusal("its certificate is for 'alert unknown ca'")
+        error = rejection_error("its certificate is for 'alert unknown ca'")
         self.assertEqual(
             problem_with_peer(Failure(error)), "its certificate is for 'alert unknown ca'"
         )

@@ -11,7 +11,7 @@ from zope.interface.verify import verifyObject
 
 from tests.pki.support import Issuer, client_context, handshake, peer_serial
 from yurttunnel.ops.clocks import utc_now
-from yurttunnel.pki.callers import CallerContexts, OptionalCallerContexts
+from yurttunnel.pki.caller_contexts import CallerContexts, OptionalCallerContexts
 from yurttunnel.pki.credentials import BadCredentials, Credentials
 from yurttunnel.pki.identity import parse_identifiers
 from yurttunnel.pki.names import CALLER_NAME

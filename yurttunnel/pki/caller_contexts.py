@@ -19,8 +19,8 @@ from zope.interface import implementer
 from yurttunnel.pki.contexts import PEER_MUST_PRESENT, RotatingContexts, server_context
 from yurttunnel.pki.credentials import Credentials
 from yurttunnel.pki.names import KUBELET_CLIENT_NAME, NODE_ORGANIZATION
-from yurttunnel.pki.problems import certificate_problem, refusal
 from yurttunnel.pki.rejection import set_verification
+from yurttunnel.pki.tls_errors import certificate_problem, rejection_error
 
 HTTP_PROTOCOL = b"http/1.1"
 
@@ -53,7 +53,7 @@ class OptionalCallerContexts(RotatingContexts):
     ) -> bool:
         if not valid:
             problem = certificate_problem(error, "an authority that is trusted here")
-            raise refusal(f"its certificate {problem}")
+            raise rejection_error(f"its certificate {problem}")
         return True
 
 
@@ -79,7 +79,7 @@ class CallerContexts(OptionalCallerContexts):
         if depth == 0:
             wrong = caller_problem(certificate.to_cryptography(), self._names)
             if wrong is not None:
-                raise refusal(f"its certificate is {wrong}")
+                raise rejection_error(f"its certificate is {wrong}")
         return True
 
 
@@ -114,4 +114,4 @@ def _quoted(names: Sequence[str | bytes]) -> str:
 def _select_protocol(connection: SSL.Connection, offered: list[bytes]) -> bytes:
     if HTTP_PROTOCOL in offered:
         return HTTP_PROTOCOL
-    raise refusal("it offers other protocols than http/1.1 (ALPN)")
+    raise rejection_error("it offers other protocols than http/1.1 (ALPN)")

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from cryptography import x509
 
 _UNITS = (("days", 86400), ("hours", 3600), ("minutes", 60))
-_ENOUGH = 2
+_MIN_COUNT = 2
 """The smallest number of a unit that is displayed in that unit."""
 
 
 @dataclass(frozen=True, slots=True)
-class Misdated:
+class ClockSkew:
     """Certificates that are not valid ``now``, by this machine's clock, but otherwise correct.
 
     ``name`` describes them in messages: "the server's certificate".
@@ -29,7 +29,9 @@ class Misdated:
     end: datetime.datetime
 
     @classmethod
-    def by(cls, now: datetime.datetime, name: str, *certificates: x509.Certificate) -> Misdated:
+    def from_certificates(
+        cls, now: datetime.datetime, name: str, *certificates: x509.Certificate
+    ) -> ClockSkew:
         """Record the period in which all of ``certificates`` are valid."""
         return cls(
             now.replace(microsecond=0),
@@ -44,8 +46,8 @@ class Misdated:
             behind = (server_time - self.now).total_seconds()
             which = "behind" if behind > 0 else "ahead of"
             return (
-                f"this machine's clock is {span(abs(behind))} {which} the server's: it says"
-                f" {self.now:%F %T} UTC. The agent waits until it is set"
+                f"this machine's clock is {format_duration(abs(behind))} {which} the server's: it"
+                f" says {self.now:%F %T} UTC. The agent waits until it is set"
             )
         wrong = max(self.begin - self.now, self.now - self.end)
         return (
@@ -56,9 +58,9 @@ class Misdated:
         )
 
 
-def span(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Return a duration for people: in the largest unit of which there are at least two."""
     for unit, size in _UNITS:
-        if seconds >= _ENOUGH * size:
+        if seconds >= _MIN_COUNT * size:
             return f"{round(seconds / size)} {unit}"
     return f"{round(seconds)} seconds"
