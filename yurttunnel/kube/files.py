@@ -8,6 +8,8 @@ from pathlib import Path
 
 from twisted.logger import Logger
 
+from yurttunnel.ops.plain_files import read_plain
+
 _State = tuple[int, int, int]
 
 
@@ -40,7 +42,7 @@ class RereadFile:
             status = os.stat(self.path)
             state = (status.st_mtime_ns, status.st_ino, status.st_size)
             if state != self._state:
-                content = self.path.read_bytes()
+                content = read_plain(self.path)
                 if not content.strip():
                     # A writer that truncates the file first, or a power loss, leaves it empty.
                     raise EmptyFile(errno.ENODATA, "it is empty", str(self.path))

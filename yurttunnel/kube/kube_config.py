@@ -19,6 +19,7 @@ from yurttunnel.kube.credentials import FileCredentials, ICredentialsSource
 from yurttunnel.kube.exec_credentials import ExecCredentials, Plugin
 from yurttunnel.kube.files import RereadFile
 from yurttunnel.kube.yaml_documents import yaml_document
+from yurttunnel.ops.plain_files import read_plain
 
 _log = Logger()
 
@@ -36,7 +37,7 @@ def read_kube_config(path: Path) -> KubeConfiguration:
     except RuntimeError:
         raise BadKubeConfiguration(f"{path}: that user is not known, or has no home") from None
     try:
-        root = yaml_document(path.read_bytes())
+        root = yaml_document(read_plain(path))
         if root is None:
             raise FileNotFoundError
         return _Reading(path, root).configuration()

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from cryptography import x509
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
+from yurttunnel.ops.plain_files import read_plain
 from yurttunnel.ops.reconciler import Reconciler
 from yurttunnel.pki.credentials import BadCredentials, certificates_from_pem
 
 CHECK_INTERVAL = 10.0
 """Seconds between two checks of a bundle."""
-MAX_BUNDLE = 4 * 1024 * 1024
-"""Bytes; a bundle of all public authorities has a quarter of a megabyte."""
 _BEGIN = b"-----BEGIN CERTIFICATE-----"
 
 Authorities = tuple[x509.Certificate, ...]
@@ -80,7 +80,7 @@ class AuthorityBundle(Reconciler):
         cls, clock: IReactorTime, path: Path, use: Callable[[Authorities], object]
     ) -> AuthorityBundle:
         """Watch the file at ``path``."""
-        return cls(clock, str(path), path.read_bytes, use)
+        return cls(clock, str(path), partial(read_plain, path), use)
 
     @property
     def not_after(self) -> datetime.datetime:
@@ -106,14 +106,11 @@ class AuthorityBundle(Reconciler):
         # Whatever the configuration raises, an unreadable bundle is reported as such and is not
         # fatal.
         try:
-            content = self._read()
+            return self._read()
         except BadBundle:
             raise
         except Exception as error:
             raise BadBundle(f"{self._name} cannot be read: {_line(error)}") from error
-        if len(content) > MAX_BUNDLE:
-            raise BadBundle(f"{self._name} is too long for a bundle of authorities")
-        return content
 
     def _parse(self, content: bytes) -> Authorities:
         try:

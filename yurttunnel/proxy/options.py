@@ -14,6 +14,7 @@ from yurttunnel.ops.configuration.sources import Source
 from yurttunnel.ops.diagnose.flags import bundle_path
 from yurttunnel.ops.help import Example
 from yurttunnel.ops.options import KLOG_FLAGS, KLOG_SWITCHES, CommandOptions
+from yurttunnel.ops.plain_files import read_plain
 from yurttunnel.proxy import flag_table
 from yurttunnel.proxy.kernel.parts import Masquerade
 from yurttunnel.proxy.settings import (
@@ -107,7 +108,7 @@ class Options(CommandOptions[Settings]):
     def read_file(self, path: Path) -> Source:
         """See :class:`CommandOptions`; kube-proxy's own ``--config`` file is ignored."""
         with suppress(OSError):
-            if _OF_KUBE_PROXY in path.read_bytes():
+            if _OF_KUBE_PROXY in read_plain(path):
                 self._log.warn(
                     "--config {file} is ignored: it is kube-proxy's; give flags, or a file of them"
                     " (docs/configuration.md)",

@@ -31,6 +31,7 @@ from twisted.python.failure import Failure
 from yurttunnel.http.authority import parse_port
 from yurttunnel.ops import flags
 from yurttunnel.ops.listen import BACKLOG, SOCKET_MODE, CannotListen, listen_tcp, listen_unix
+from yurttunnel.ops.plain_files import read_plain
 from yurttunnel.pki.caller_contexts import CallerContexts
 from yurttunnel.pki.credentials import (
     BadCredentials,
@@ -143,7 +144,7 @@ class TlsEndpoint:
     def _load(self, flag: str) -> CallerContexts:
         """Read the files; they are not reloaded."""
         try:
-            key = key_from_pem(Path(self.private_key).read_bytes())
+            key = key_from_pem(read_plain(Path(self.private_key)))
             certificate, *chain = _load_certificates(self.certificate or self.private_key)
             if self.chain:
                 chain = list(_load_certificates(self.chain))
@@ -289,4 +290,4 @@ def _pop_backlog(keywords: dict[str, str], text: str) -> int:
 
 
 def _load_certificates(path: str) -> tuple[x509.Certificate, ...]:
-    return certificates_from_pem(Path(path).read_bytes())
+    return certificates_from_pem(read_plain(Path(path)))

@@ -11,6 +11,7 @@ from yurttunnel.hub.settings import BootstrapMode, BootstrapSettings
 from yurttunnel.kube.configuration import BadKubeConfiguration
 from yurttunnel.kube.credentials import CredentialsUnavailable, FileCredentials
 from yurttunnel.kube.files import RereadFile
+from yurttunnel.ops.plain_files import read_plain
 from yurttunnel.pki.credentials import BadCredentials, certificates_from_pem
 from yurttunnel.pki.discovery import (
     BadBootstrapToken,
@@ -106,7 +107,7 @@ class Joining:
         pem = RereadFile(settings.kubelet_certificate)
         try:
             pem.read()
-            self._authorities.take(certificates_from_pem(settings.kubelet_authorities.read_bytes()))
+            self._authorities.take(certificates_from_pem(read_plain(settings.kubelet_authorities)))
         except OSError as error:
             raise NotIssued(
                 f"--bootstrap-mode=kubeletcertificate: {error.filename}: {error.strerror}"

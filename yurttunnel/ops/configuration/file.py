@@ -13,6 +13,7 @@ from twisted.python import usage
 from yurttunnel.ops.command_line import did_you_mean
 from yurttunnel.ops.configuration.sources import OFF, ON, Given, Source
 from yurttunnel.ops.flag_table import Entry, Flag, Repeated, Switch
+from yurttunnel.ops.plain_files import read_plain
 
 MOST_BYTES = 1024 * 1024
 """The maximum size of a file; a file with 10,000 forwards has half of that."""
@@ -64,12 +65,9 @@ def read_file(path: Path, table: Sequence[Entry]) -> Source:
 def parse_file(path: Path) -> dict[str, object]:
     """Return the values of a file by key; raise :class:`BadConfiguration`."""
     try:
-        with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
+        content = read_plain(path, MOST_BYTES)
     except OSError as error:
         raise BadConfiguration(f"{path}: it cannot be read: {error.strerror}") from None
-    if len(content) > MOST_BYTES:
-        raise BadConfiguration(f"{path}: it is longer than {MOST_BYTES} bytes")
     if not content.strip():
         # A full disk, a power loss or an editor that writes in place leaves an empty file. It must
         # not lift the restrictions that the file had.

@@ -11,6 +11,7 @@ from typing import Any
 from yurttunnel.cluster.fields import mapping, objects, text
 from yurttunnel.kube.resources import Object
 from yurttunnel.kube.yaml_documents import yaml_documents
+from yurttunnel.ops.plain_files import read_plain
 from yurttunnel.proxy.state.endpoint_slices import SERVICE_NAME, EndpointSlice, endpoint_slice_from
 from yurttunnel.proxy.state.reading import Problems, quoted
 from yurttunnel.proxy.state.services import Service, service_from
@@ -69,9 +70,7 @@ def _current(path: Path, known: Mapping[Path, Manifests]) -> Manifests:
         signature = (status.st_mtime_ns, status.st_ino, status.st_size)
         if before is not None and signature == before.signature:
             return before
-        if status.st_size > MAX_BYTES:
-            raise ValueError(f"it has more than {MAX_BYTES} bytes")
-        content = path.read_bytes()
+        content = read_plain(path, MAX_BYTES)
         if not content:
             raise ValueError(_EMPTY)
         return _parsed(path, content, signature)

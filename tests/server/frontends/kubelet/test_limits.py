@@ -29,8 +29,8 @@ from yurttunnel.kube.exec_credentials import PLUGIN_SECONDS
 from yurttunnel.kube.responses import MAX_BODY
 from yurttunnel.kube.responses import MAX_LINE as MAX_WATCH_LINE
 from yurttunnel.kube.work_queue import MAX_KEYS
+from yurttunnel.ops import plain_files
 from yurttunnel.pki.approval_requests import MAX_REQUEST
-from yurttunnel.pki.authorities import MAX_BUNDLE
 from yurttunnel.pki.cluster_issuer import MAX_WAIT
 from yurttunnel.pki.enrolment_server import CLOSE_DEADLINE, MAX_CONNECTIONS, REQUEST_DEADLINE
 from yurttunnel.pki.identity import MAX_IDENTIFIERS
@@ -158,7 +158,7 @@ VALUES = {
     "identifiers of a node": [MAX_IDENTIFIERS],
     "events that wait": [MAX_WAITING, MAX_MESSAGE],
     "time for a certificate": [MAX_WAIT / 60],
-    "file of authorities": [MAX_BUNDLE / KIB / KIB],
+    "file of authorities": [plain_files.MOST_BYTES / KIB / KIB],
     "time from its start": [LISTED_SECONDS],
     "time in which agents look": [URGENT_DELAY],
     "other servers": [MAX_SIBLINGS],
