@@ -62,7 +62,7 @@ HANDED_ON = {
     },
     "yurttunnel/pki/revocation.py": {"problem", "warning"},
     "yurttunnel/pki/clock_skew.py": {"sentence"},
-    "yurttunnel/proxy/kernel/suspicion.py": set(),
+    "yurttunnel/proxy/kernel/failure_detector.py": set(),
     "yurttunnel/proxy/proxier.py": {"_unclaimed"},
     "yurttunnel/proxy/sources/sources.py": set(),
     "yurttunnel/server/frontends/passthrough/listener.py": {"_alert", "_reset"},

@@ -28,8 +28,8 @@ from yurttunnel.hub.request import callers, parsing, requests
 from yurttunnel.hub.upstream import connections
 from yurttunnel.proxy import health, page, proxier
 from yurttunnel.proxy.balancing import affinity, ejections
+from yurttunnel.proxy.kernel import detection_rules, failure_detector, prober
 from yurttunnel.proxy.kernel import ejections as kernel_ejections
-from yurttunnel.proxy.kernel import prober, suspicion, watching
 from yurttunnel.proxy.sockets import (
     dialing,
     half_closed,
@@ -42,7 +42,7 @@ from yurttunnel.proxy.sockets import (
     udp_table,
 )
 from yurttunnel.proxy.sources import manifests
-from yurttunnel.proxy.state import reading
+from yurttunnel.proxy.state import parsing as object_parsing
 from yurttunnel.server.frontends.passthrough import client_hello
 from yurttunnel.server.frontends.passthrough import listener as passthrough
 from yurttunnel.steering import probe_schedule
@@ -137,12 +137,12 @@ class ProxyTests(Limits, unittest.SynchronousTestCase):
             *(ejections.FIRST, ejections.LONGEST),
             *(kernel_ejections.FIRST, kernel_ejections.LONGEST),
         ),
-        ("probes of kernel mode", prober.AT_ONCE, suspicion.MOST_SIBLINGS),
+        ("probes of kernel mode", prober.AT_ONCE, failure_detector.MAX_SIBLINGS),
         ("file with Services", manifests.MAX_BYTES / MEBIBYTE),
         ("changes of endpoints", health.MOST_TRIGGERED),
         ("time for a sync", proxier.SYNC_SECONDS, PROGRAM_SECONDS),
         ("time to remove rules", proxier.REMOVAL_SECONDS),
-        ("problems that are told", reading.MOST_TOLD, proxier.MOST_TOLD),
+        ("problems that are told", object_parsing.MOST_TOLD, proxier.MOST_TOLD),
         ("Services on the status page", page.MOST_SHOWN, page.MOST_ENDPOINTS),
     )
 
@@ -153,8 +153,10 @@ class ProxyTests(Limits, unittest.SynchronousTestCase):
 
     def test_what_kernel_mode_looks_at(self):
         """The rules have the same numbers as the text."""
-        found = re.findall(r"rate (\d+)/second", watching._SAMPLES + watching._MOST)
-        numbers = [*map(float, found), suspicion.MOST_ATTEMPTS]
+        found = re.findall(
+            r"rate (\d+)/second", detection_rules._ENDPOINT_LIMIT + detection_rules._TOTAL_LIMIT
+        )
+        numbers = [*map(float, found), failure_detector.MAX_ATTEMPTS]
         self.assertEqual(numbers, self.numbers("attempts of clients"))
 
     def test_descriptors(self):

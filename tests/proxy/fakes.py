@@ -6,9 +6,9 @@ from twisted.internet.defer import Deferred
 from zope.interface import implementer
 
 from yurttunnel.proxy.interfaces import (
-    IClaims,
     IConntrack,
     IDesiredStateSource,
+    IPortClaims,
     IProxySocket,
     IProxySockets,
     IRules,
@@ -16,7 +16,7 @@ from yurttunnel.proxy.interfaces import (
     PartlyApplied,
     SocketStats,
 )
-from yurttunnel.proxy.placement import IKernel
+from yurttunnel.proxy.socket_manager import IKernelMode
 from yurttunnel.proxy.state.virtual_services import DesiredState, Problem, Protocol
 from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.interfaces import VERSIONS, Applied
@@ -104,7 +104,7 @@ class FakeSockets:
         return socket
 
 
-@implementer(IClaims)
+@implementer(IPortClaims)
 class FakeClaims:
     """Claims every portal except those whose port is ``taken``."""
 
@@ -148,7 +148,7 @@ class FakeRules:
         self.number = 0
         self._waiting = []
 
-    async def apply(self, placed):
+    async def apply(self, proxied):
         """Create the rules."""
         if self.holds:
             waiting = Deferred()
@@ -157,7 +157,7 @@ class FakeRules:
         if self.failure is not None:
             raise SteeringFailed(self.failure)
         made = {4, 6} - self.refused
-        self.applied.append([each for each in placed if each.service.key.version in made])
+        self.applied.append([each for each in proxied if each.service.key.version in made])
         if self.refused:
             raise PartlyApplied("a family is refused", made)
         found, self.differences = self.differences, ()
@@ -226,11 +226,11 @@ class FakeChecks:
         self.desired = {}
 
 
-@implementer(IKernel)
+@implementer(IKernelMode)
 class FakeKernel:
     """Carries all services except those with the PROXY protocol; each has a problem."""
 
-    def carries(self, service):
+    def supports(self, service):
         """Return whether the service needs no socket."""
         return not service.proxy_protocol
 

@@ -18,9 +18,9 @@ from tests.proxy.fakes import (
 )
 from tests.proxy.services import key
 from yurttunnel.proxy.health import SyncHealth
-from yurttunnel.proxy.placement import Placement
 from yurttunnel.proxy.proxier import Proxier
 from yurttunnel.proxy.settings import SyncSettings
+from yurttunnel.proxy.socket_manager import SocketManager
 from yurttunnel.proxy.state.virtual_services import (
     Portal,
     PortalKind,
@@ -49,12 +49,12 @@ class ProxierTestCase(SynchronousTestCase):
         self.conntrack = FakeConntrack()
         self.checks = FakeChecks()
         self.health = SyncHealth(self.clock, self.settings.period, lambda: True)
-        self.placement = self.make_placement()
+        self.manager = self.make_manager()
         self.proxier = Proxier(
             self.clock,
             self.settings,
             self.source,
-            self.placement,
+            self.manager,
             self.claims,
             self.rules,
             self.conntrack,
@@ -69,9 +69,9 @@ class ProxierTestCase(SynchronousTestCase):
 
     kernel = None
 
-    def make_placement(self):
+    def make_manager(self):
         """Use sockets, except for what the kernel carries."""
-        return Placement(self.clock, dict.fromkeys(Protocol, self.sockets), self.kernel)
+        return SocketManager(self.clock, dict.fromkeys(Protocol, self.sockets), self.kernel)
 
     def set(self, *services, **more):
         """Set another state, and run the next reactor turn."""

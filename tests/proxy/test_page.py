@@ -25,9 +25,9 @@ from yurttunnel.proxy.page import (
     services_section,
     syncs_section,
 )
-from yurttunnel.proxy.placement import Carried
+from yurttunnel.proxy.socket_manager import ServiceStatus
 from yurttunnel.proxy.state.virtual_services import (
-    NobodyServes,
+    NoEndpointsAction,
     Portal,
     PortalKind,
     Problem,
@@ -36,23 +36,25 @@ from yurttunnel.proxy.state.virtual_services import (
 
 CLUSTER_IP = Portal(PortalKind.CLUSTER_IP, ip_address("10.96.0.1"), 80)
 NODE_PORT = Portal(PortalKind.NODE_PORT, None, 30080)
-WELL = Carried(
+WELL = ServiceStatus(
     service([1, 2], portals=(CLUSTER_IP, NODE_PORT)),
     40000,
     (EndpointStats(endpoint(1), 1, 0, "", None), EndpointStats(endpoint(2), 0, 0, "", None)),
     SocketStats(active=1, total=1234, failed=0, received=2048, sent=3 << 20),
 )
 STATS = SocketStats(active=0, total=5, failed=5, received=0, sent=0)
-ILL = Carried(
+ILL = ServiceStatus(
     service([3], key=key("api", Protocol.UDP)),
     40001,
     (EndpointStats(endpoint(3), 0, 5, "connection refused", 130.0),),
     STATS,
 )
-BY_KERNEL = Carried(service([1], key=key("kernel")), None, (), KernelStats(12, 4321))
-UNREAD = Carried(service([1], key=key("busy", Protocol.UDP)), None, (), KernelStats(None, 4321))
-NONE = Carried(
-    service([], key=key("db"), nobody_serves=NobodyServes.DROPPED),
+BY_KERNEL = ServiceStatus(service([1], key=key("kernel")), None, (), KernelStats(12, 4321))
+UNREAD = ServiceStatus(
+    service([1], key=key("busy", Protocol.UDP)), None, (), KernelStats(None, 4321)
+)
+NONE = ServiceStatus(
+    service([], key=key("db"), no_endpoints_action=NoEndpointsAction.DROPPED),
     None,
     (),
     KernelStats(0, None),
@@ -60,19 +62,19 @@ NONE = Carried(
 
 
 class PageTestCase(SynchronousTestCase):
-    """A status page with what a test puts into ``carried`` and ``problems``."""
+    """A status page with what a test puts into ``statuses`` and ``problems``."""
 
     def setUp(self):
         """Start empty."""
         self.clock = Clock()
         self.clock.advance(100)
-        self.carried = []
+        self.statuses = []
         self.problems = []
         self.health = SyncHealth(self.clock, 30.0, lambda: True)
         self.proxier = None
         sections = (
             problems_section(lambda: self.problems),
-            services_section(self.clock, lambda: self.carried),
+            services_section(self.clock, lambda: self.statuses),
             syncs_section(self.health, lambda: self.proxier),
         )
         self.page = StatusPage(
@@ -96,7 +98,7 @@ class StatusTests(PageTestCase):
 
     def test_services(self):
         """Each with its addresses, endpoints and counters; those with failures come first."""
-        self.carried = [WELL, ILL, NONE]
+        self.statuses = [WELL, ILL, NONE]
         ill, none, well = self.render().rows["services"]
         self.assertEqual("shop/web:http TCP IPv4", well[0])
         self.assertEqual("cluster IP 10.96.0.1 port 80 node port 30080", well[1])
@@ -113,8 +115,10 @@ class StatusTests(PageTestCase):
 
         A portal may have open ones that another service counts in its total.
         """
-        served_elsewhere = Carried(service([1], key=key("local")), None, (), KernelStats(7, None))
-        self.carried = [UNREAD, BY_KERNEL, served_elsewhere]
+        served_elsewhere = ServiceStatus(
+            service([1], key=key("local")), None, (), KernelStats(7, None)
+        )
+        self.statuses = [UNREAD, BY_KERNEL, served_elsewhere]
         unread, known, elsewhere = self.render().rows["services"]
         self.assertEqual(["the kernel", "7", ""], elsewhere[3:])
         self.assertEqual(["the kernel", "12 of 4,321", ""], known[3:])
@@ -123,7 +127,7 @@ class StatusTests(PageTestCase):
     def test_without_a_socket(self):
         """It gets one with its first endpoints."""
         nothing = SocketStats(active=0, total=0, failed=0, received=0, sent=0)
-        self.carried = [Carried(service([]), None, (), nothing)]
+        self.statuses = [ServiceStatus(service([]), None, (), nothing)]
         (row,) = self.render().rows["services"]
         self.assertEqual("none: clients are refused", row[2])
         self.assertEqual(["none yet", "0 of 0"], row[3:5])
@@ -157,8 +161,9 @@ class StatusTests(PageTestCase):
 
     def test_many(self):
         """A page has some of them, and the filter finds the others."""
-        self.carried = [
-            Carried(service([1], key=key(f"s{number}")), number, (), STATS) for number in range(150)
+        self.statuses = [
+            ServiceStatus(service([1], key=key(f"s{number}")), number, (), STATS)
+            for number in range(150)
         ]
         self.assertEqual(MOST_SHOWN, len(self.render().rows["services"]))
         self.assertIn("100 of 150", self.render().sections["services"])
@@ -167,7 +172,7 @@ class StatusTests(PageTestCase):
 
     def test_many_endpoints(self):
         """Some endpoints of a service are shown."""
-        self.carried = [Carried(service(range(1, 101)), 1, (), STATS)]
+        self.statuses = [ServiceStatus(service(range(1, 101)), 1, (), STATS)]
         (row,) = self.render().rows["services"]
         self.assertIn(f"and {100 - MOST_ENDPOINTS} more", row[2])
 
@@ -223,9 +228,9 @@ class MetricTests(SynchronousTestCase):
             (Protocol.TCP, "received"): 2048,
         }
         registry = MetricRegistry()
-        carried = [WELL, ILL, NONE]
+        statuses = [WELL, ILL, NONE]
         draining = {Protocol.UDP: 4}
-        registry.add(METRICS, lambda: ProxyStats(Figures, health, carried, totals, draining))
+        registry.add(METRICS, lambda: ProxyStats(Figures, health, statuses, totals, draining))
         health.queued()
         health.begun()
         health.queued([0.5])
@@ -257,9 +262,9 @@ class MetricTests(SynchronousTestCase):
             "kubeproxy_network_programming_duration_seconds_sum 0.5",
         ):
             self.assertIn(line, lines)
-        carried.append(BY_KERNEL)
+        statuses.append(BY_KERNEL)
         self.assertIn('yurtproxy_connections{protocol="TCP"} 13', exposition(registry).decode())
-        carried.append(UNREAD)
+        statuses.append(UNREAD)
         self.assertNotIn("yurtproxy_connections{", exposition(registry).decode())
         health.last_synced = None
         self.assertNotIn("\nyurtproxy_services_without", exposition(registry).decode())

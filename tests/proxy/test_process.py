@@ -8,7 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.proxy.test_options import parse
 from yurttunnel.proxy import process
-from yurttunnel.proxy.carrying import Carrier
+from yurttunnel.proxy.data_path import DataPath
 from yurttunnel.proxy.process import ProxyProcess
 from yurttunnel.proxy.rules.none import NoRules
 from yurttunnel.proxy.settings import Mode
@@ -35,15 +35,15 @@ class FileOfSettingsTests(SynchronousTestCase):
         self.finding = Deferred()
         self.table = None
 
-        async def find_carrier(reactor, settings, run, node, source):
+        async def select_data_path(reactor, settings, run, node, source):
             self.table = NotedTable(settings)
             await self.finding
             nothing = NoRules()
-            return Carrier(Mode.USER, None, self.table, nothing, nothing, nothing)
+            return DataPath(Mode.USER, None, self.table, nothing, nothing, nothing)
 
-        self.patch(process, "find_carrier", find_carrier)
+        self.patch(process, "select_data_path", select_data_path)
         self.proxy = ProxyProcess(MemoryReactorClock(), parse(*FLAGS), None)
-        self.found = Deferred.fromCoroutine(self.proxy._find())
+        self.found = Deferred.fromCoroutine(self.proxy._select())
 
     def use(self, *flags):
         """Change the file."""

@@ -14,15 +14,15 @@ from tests.proxy.fakes import (
 from tests.proxy.proxier_world import CLUSTER_IP, NODE_PORT, ProxierTestCase
 from tests.proxy.services import endpoint, key, service
 from yurttunnel.proxy.interfaces import (
-    IClaims,
     IConntrack,
     IDesiredStateSource,
+    IPortClaims,
     IProxySocket,
     IProxySockets,
     IRules,
 )
-from yurttunnel.proxy.placement import IKernel
 from yurttunnel.proxy.proxier import MOST_TOLD
+from yurttunnel.proxy.socket_manager import IKernelMode
 from yurttunnel.proxy.state.virtual_services import (
     Portal,
     PortalKind,
@@ -37,9 +37,9 @@ class SocketTests(ProxierTestCase):
 
     def test_interfaces(self):
         """The fakes and the placements provide their interfaces."""
-        verifyObject(IKernel, FakeKernel())
+        verifyObject(IKernelMode, FakeKernel())
         verifyObject(IDesiredStateSource, self.source)
-        verifyObject(IClaims, self.claims)
+        verifyObject(IPortClaims, self.claims)
         verifyObject(IProxySockets, self.sockets)
         verifyObject(IRules, self.rules)
         verifyObject(IConntrack, self.conntrack)
@@ -75,15 +75,15 @@ class SocketTests(ProxierTestCase):
         """At once."""
         self.set(service([1, 2], portals=(CLUSTER_IP,)))
         self.assertEqual({key(): 40000}, self.rules.ports)
-        (placed,) = self.rules.applied[-1]
-        self.assertEqual((CLUSTER_IP,), placed.service.portals)
+        (proxied,) = self.rules.applied[-1]
+        self.assertEqual((CLUSTER_IP,), proxied.service.portals)
         self.assertIsNone(self.proxier.problem())
         self.assertIsNone(self.proxier.warning())
 
     def test_endpoints_change_without_rules(self):
         """Also between two syncs: the socket and the picker get them at once."""
         self.set(service([1, 2], portals=(CLUSTER_IP,)))
-        placed = self.rules.applied[-1]
+        proxied = self.rules.applied[-1]
         self.source.set(service([2, 3], portals=(CLUSTER_IP,)))
         (socket,) = self.sockets.opened
         self.assertEqual((endpoint(2), endpoint(3)), socket.services[-1].endpoints)
@@ -92,7 +92,7 @@ class SocketTests(ProxierTestCase):
         self.clock.advance(1)
         self.clock.advance(0)
         # Rules for the same are derived from it, which runs nothing.
-        self.assertEqual(placed, self.rules.applied[-1])
+        self.assertEqual(proxied, self.rules.applied[-1])
 
     def test_a_socket_stays_while_portals_and_policies_change(self):
         """So does its port."""
@@ -127,7 +127,7 @@ class SocketTests(ProxierTestCase):
         def shown():
             return {
                 (each.service.key, each.port, len(each.service.endpoints))
-                for each in self.placement.carried()
+                for each in self.manager.statuses()
             }
 
         never, sometimes = key("never"), key("sometimes")
@@ -151,7 +151,7 @@ class SocketTests(ProxierTestCase):
         self.assertEqual([], socket.drains)
         self.rules.go_on()
         self.assertEqual([5.0], socket.drains)
-        self.assertEqual([], list(self.placement.carried()))
+        self.assertEqual([], list(self.manager.statuses()))
         socket.drained()
 
     def in_scopes(self, *scopes, protocol=Protocol.TCP):
@@ -175,7 +175,7 @@ class SocketTests(ProxierTestCase):
         former.active = 2
         self.in_scopes(Scope.INTERNAL, Scope.EXTERNAL)
         self.assertEqual([None], former.drains)
-        self.assertEqual({Protocol.TCP: 2}, self.placement.draining())
+        self.assertEqual({Protocol.TCP: 2}, self.manager.draining())
         self.in_scopes(Scope.INTERNAL)
         self.assertEqual([None], former.drains)
         self.in_scopes()
@@ -183,7 +183,7 @@ class SocketTests(ProxierTestCase):
         self.in_scopes()
         self.assertEqual([None, 5.0], former.drains)
         former.drained()
-        self.assertEqual({}, self.placement.draining())
+        self.assertEqual({}, self.manager.draining())
 
     def test_connections_go_on_when_a_port_gets_another_name(self):
         """For example when the Service gets a second one; they end when its number is removed."""
@@ -218,7 +218,7 @@ class SocketTests(ProxierTestCase):
                 return super().values()
 
         services = Services()
-        self.placement.leave(services, 5.0)
+        self.manager.close_unused(services, 5.0)
         self.assertEqual([[5.0]] * len(names), [each.drains for each in self.sockets.opened])
         self.assertLess(services.looks, 10)
 
@@ -240,7 +240,7 @@ class SocketTests(ProxierTestCase):
 
     def totals(self):
         """Return the totals, as a scrape reads them."""
-        return finished(self.placement.totals())
+        return finished(self.manager.totals())
 
     def test_what_was_counted_is_not_forgotten(self):
         """Totals only increase, whatever happens to the sockets."""
@@ -286,10 +286,10 @@ class SocketTests(ProxierTestCase):
 class PortTests(ProxierTestCase):
     """Ports that cannot be used are reported, and the rest is served."""
 
-    def make_placement(self):
+    def make_manager(self):
         """Have only one port."""
         self.sockets = FakeSockets(range(40000, 40001))
-        return super().make_placement()
+        return super().make_manager()
 
     def test_no_port_remains(self):
         """The clients are refused; it is served once another one is removed."""

@@ -166,9 +166,9 @@ class FlowTests(ProxierTestCase):
         by_node_port = (4, StaleFlows(Protocol.UDP, None, 30080))
         self.set(internal, external, service([1, 2], key=every))
         self.forgotten()
-        for placed in ([internal, external], [internal, external, service([1, 2], key=every)]):
+        for proxied in ([internal, external], [internal, external, service([1, 2], key=every)]):
             self.clock.advance(1)
-            self.set(*placed)
+            self.set(*proxied)
             self.assertEqual([by_node_port], self.forgotten())
 
     def test_a_removed_service(self):
@@ -279,12 +279,12 @@ class KernelTests(FlowTests):
     def test_rules_know_the_endpoints(self):
         """No socket has them."""
         self.set(service([1, 2]))
-        (placed,) = self.rules.applied[-1]
-        self.assertEqual((None, 2), (placed.proxy_port, len(placed.service.endpoints)))
+        (proxied,) = self.rules.applied[-1]
+        self.assertEqual((None, 2), (proxied.proxy_port, len(proxied.service.endpoints)))
         self.assertEqual([], self.sockets.opened)
-        (carried,) = self.placement.carried()
-        self.assertEqual(KernelStats(2, 7), carried.stats)
-        self.assertEqual({(Protocol.TCP, "total"): 9}, finished(self.placement.totals()))
+        (status,) = self.manager.statuses()
+        self.assertEqual(KernelStats(2, 7), status.stats)
+        self.assertEqual({(Protocol.TCP, "total"): 9}, finished(self.manager.totals()))
         self.assertEqual(["not as asked for"], [each.text for each in self.proxier.problems])
 
     def test_some_take_a_socket_all_the_same(self):
@@ -299,4 +299,4 @@ class KernelTests(FlowTests):
         self.clock.advance(1)
         self.set(by_socket)
         self.assertEqual({key(): 40000}, self.rules.ports)
-        self.assertEqual(1, len(list(self.placement.carried())))
+        self.assertEqual(1, len(list(self.manager.statuses())))

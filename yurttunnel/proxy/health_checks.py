@@ -15,7 +15,7 @@ from twisted.internet.interfaces import IListeningPort
 
 from yurttunnel.ops.http_site import Answer, LimitedSite, PageRequest
 from yurttunnel.ops.listen import CannotListen, listen_tcp
-from yurttunnel.proxy.claims import MOST_ADDRESSES
+from yurttunnel.proxy.port_claims import MOST_ADDRESSES
 from yurttunnel.proxy.state.virtual_services import (
     HealthCheckNodePort,
     NodeFacts,

@@ -135,7 +135,7 @@ class IProxySockets(Interface):
         """
 
 
-class IClaims(Interface):
+class IPortClaims(Interface):
     """Claims ports of this machine that are portals, so that no other program uses them."""
 
     def want(portals: Mapping[Key, Sequence[Portal]]) -> Mapping[tuple[Key, Portal], str]:
@@ -151,7 +151,7 @@ class IClaims(Interface):
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class ProxiedService:
     """A virtual service, and where it is carried.
 
     ``proxy_port`` is the port of its proxy socket; ``None`` if it has no socket, in kernel mode or
@@ -178,11 +178,11 @@ class IRules(Interface):
 
     backend = Attribute("`str`: ``iptables (nft)``, ``iptables (legacy)``, ``nftables``, ``none``.")
 
-    async def apply(placed: Sequence[Placed]) -> Applied:
-        """Change the rules to those for ``placed``, in one transaction for each family.
+    async def apply(proxied: Sequence[ProxiedService]) -> Applied:
+        """Change the rules to those for ``proxied``, in one transaction for each family.
 
         Changes that others have made to our chains are repaired. If the kernel counts generations,
-        nothing is run when neither ``placed`` nor :meth:`generation` has changed since the last
+        nothing is run when neither ``proxied`` nor :meth:`generation` has changed since the last
         successful call. Fails with :class:`PartlyApplied` if some families are known to have their
         rules anyway.
         """

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from yurttunnel.metrics import Metric, MetricRegistry, counter, gauge, histogram
 from yurttunnel.ops.process_stats import add_process_metrics
 from yurttunnel.proxy.health import SyncHealth
-from yurttunnel.proxy.placement import Carried
 from yurttunnel.proxy.proxier import Proxier
+from yurttunnel.proxy.socket_manager import ServiceStatus
 from yurttunnel.proxy.state.virtual_services import Protocol
 
 PREFIX = "yurtproxy_"
@@ -21,11 +21,11 @@ PREFIX = "yurtproxy_"
 
 @dataclass(frozen=True, slots=True)
 class ProxyStats:
-    """What is read at a scrape; ``draining`` are connections of services not in ``carried``."""
+    """What is read at a scrape; ``draining`` are connections of services not in ``statuses``."""
 
     proxier: Proxier
     health: SyncHealth
-    carried: Sequence[Carried]
+    statuses: Sequence[ServiceStatus]
     totals: Mapping[tuple[Protocol, str], int]
     draining: Mapping[Protocol, int]
 
@@ -45,12 +45,12 @@ class ProxyStats:
         """
         if self.health.last_synced is None:
             return None
-        return sum(not each.service.endpoints for each in self.carried)
+        return sum(not each.service.endpoints for each in self.statuses)
 
     def active(self) -> Iterable[tuple[str, int]]:
         """Return the number of connections by protocol; nothing if it is not known."""
         found = {protocol: self.draining.get(protocol, 0) for protocol in Protocol}
-        for each in self.carried:
+        for each in self.statuses:
             if each.stats.active is None:
                 return []
             found[each.service.key.protocol] += each.stats.active
@@ -100,12 +100,12 @@ METRICS: tuple[Metric[ProxyStats], ...] = (
     gauge(
         "yurtproxy_services",
         "Number of virtual services (a port of a Service, by protocol and address family).",
-        lambda stats: len(stats.carried),
+        lambda stats: len(stats.statuses),
     ),
     gauge(
         "yurtproxy_endpoints",
         "Number of endpoints of the virtual services.",
-        lambda stats: sum(len(each.service.endpoints) for each in stats.carried),
+        lambda stats: sum(len(each.service.endpoints) for each in stats.statuses),
     ),
     gauge(
         "yurtproxy_services_without_endpoints",
@@ -117,7 +117,7 @@ METRICS: tuple[Metric[ProxyStats], ...] = (
         "yurtproxy_ejected_endpoints",
         "Endpoints that get no new connections because dials to them failed.",
         lambda stats: sum(
-            one.ejected_until is not None for each in stats.carried for one in each.endpoints
+            one.ejected_until is not None for each in stats.statuses for one in each.endpoints
         ),
     ),
     gauge(

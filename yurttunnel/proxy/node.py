@@ -15,7 +15,7 @@ from yurttunnel.kube.interfaces import IInformers, InformerSpec
 from yurttunnel.kube.resources import NODES, Object
 from yurttunnel.ops.reconciler import Reconciler
 from yurttunnel.proxy.state.virtual_services import Address, Network, NodeFacts
-from yurttunnel.proxy.unnumbered import unnumbered_versions
+from yurttunnel.proxy.unnumbered_links import unnumbered_versions
 from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.firewall.detection import has_family
 from yurttunnel.steering.interfaces import VERSIONS

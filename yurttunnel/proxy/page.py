@@ -23,8 +23,8 @@ from yurttunnel.ops.status.markup import (
 from yurttunnel.ops.status.sections import NO_MATCH, MakeSection, Moment, Section, listing
 from yurttunnel.proxy.health import SyncHealth
 from yurttunnel.proxy.interfaces import EndpointStats, KernelStats, SocketStats
-from yurttunnel.proxy.placement import Carried
 from yurttunnel.proxy.proxier import Proxier
+from yurttunnel.proxy.socket_manager import ServiceStatus
 from yurttunnel.proxy.state.virtual_services import Endpoint, Problem
 
 MOST_SHOWN = 100
@@ -34,21 +34,23 @@ MOST_ENDPOINTS = 10
 """The maximum for one service, those with failures first."""
 
 
-def services_page(clock: IReactorTime, carried: Callable[[], Iterable[Carried]]) -> JsonPage:
+def services_page(clock: IReactorTime, statuses: Callable[[], Iterable[ServiceStatus]]) -> JsonPage:
     """Make the page ``/services``."""
     return JsonPage(
         "services",
         "Services with their endpoints, as JSON",
-        lambda: (_as_json(each, clock.seconds()) for each in carried()),
+        lambda: (_as_json(each, clock.seconds()) for each in statuses()),
         "",
     )
 
 
-def services_section(clock: IReactorTime, carried: Callable[[], Iterable[Carried]]) -> MakeSection:
+def services_section(
+    clock: IReactorTime, statuses: Callable[[], Iterable[ServiceStatus]]
+) -> MakeSection:
     """Return a function that makes the section of Services."""
 
     def section(moment: Moment) -> Generator[str, None, Section]:
-        every = yield from gather(carried())
+        every = yield from gather(statuses())
         found = yield from gather(every, lambda each: _matches(each, moment))
         failures = yield from gather(map(_failures, found))
         order = sorted(
@@ -116,7 +118,7 @@ def problems_section(problems: Callable[[], Sequence[Problem]]) -> MakeSection:
     return section
 
 
-def _columns(now: float) -> list[Column[Carried]]:
+def _columns(now: float) -> list[Column[ServiceStatus]]:
     return [
         Column("Service", _name, "name"),
         Column("Addresses", lambda each: _lines(map(str, each.service.portals))),
@@ -127,16 +129,16 @@ def _columns(now: float) -> list[Column[Carried]]:
     ]
 
 
-def _name(each: Carried) -> Markup:
+def _name(each: ServiceStatus) -> Markup:
     key = each.service.key
     scope = "" if key.scope.value == "all" else f", {key.scope.value}"
     kind = f"{key.protocol.value} IPv{key.version}{scope}"
     return joined(str(key.name), element("small", kind))
 
 
-def _endpoints(each: Carried, now: float) -> Content:
+def _endpoints(each: ServiceStatus, now: float) -> Content:
     if not each.service.endpoints:
-        return mark("warn", f"none: clients are {each.service.nobody_serves.value}")
+        return mark("warn", f"none: clients are {each.service.no_endpoints_action.value}")
     known = {stats.endpoint: stats for stats in each.endpoints}
     ordered = sorted(
         each.service.endpoints,
@@ -157,13 +159,13 @@ def _endpoint(endpoint: Endpoint, stats: EndpointStats | None, now: float) -> Co
     return joined(str(endpoint), " ", mark("bad", f"left out for {left}"), element("small", told))
 
 
-def _port(each: Carried) -> str:
+def _port(each: ServiceStatus) -> str:
     if each.port is not None:
         return str(each.port)
     return "the kernel" if isinstance(each.stats, KernelStats) else "none yet"
 
 
-def _connections(each: Carried) -> Content:
+def _connections(each: ServiceStatus) -> Content:
     stats = each.stats
     if stats.total is None:
         return f"{stats.active:,}" if stats.active else ""
@@ -174,19 +176,19 @@ def _connections(each: Carried) -> Content:
     return joined(f"{stats.active:,} of {stats.total:,}", refused)
 
 
-def _activity(each: Carried) -> float:
+def _activity(each: ServiceStatus) -> float:
     stats = each.stats
     return (stats.total or 0) if stats.active is None else stats.active
 
 
-def _bytes(each: Carried) -> str:
+def _bytes(each: ServiceStatus) -> str:
     stats = each.stats
     if not isinstance(stats, SocketStats):
         return ""
     return f"{formatting.size(stats.received)} in, {formatting.size(stats.sent)} out"
 
 
-def _received(each: Carried) -> float:
+def _received(each: ServiceStatus) -> float:
     return each.stats.received if isinstance(each.stats, SocketStats) else 0
 
 
@@ -194,20 +196,20 @@ def _lines(contents: Iterable[Content]) -> list[Markup]:
     return [element("div", each) for each in contents]
 
 
-def _matches(each: Carried, moment: Moment) -> bool:
+def _matches(each: ServiceStatus, moment: Moment) -> bool:
     return not moment.desired or moment.matches(*_texts(each))
 
 
-def _texts(each: Carried) -> list[str]:
+def _texts(each: ServiceStatus) -> list[str]:
     service = each.service
     return [str(service.key), *map(str, service.portals), *map(str, service.endpoints)]
 
 
-def _failures(each: Carried) -> int:
+def _failures(each: ServiceStatus) -> int:
     return sum(stats.failures for stats in each.endpoints)
 
 
-def _as_json(each: Carried, now: float) -> dict[str, object]:
+def _as_json(each: ServiceStatus, now: float) -> dict[str, object]:
     service = each.service
     known = {stats.endpoint: stats for stats in each.endpoints}
     return {
@@ -222,7 +224,7 @@ def _as_json(each: Carried, now: float) -> dict[str, object]:
     }
 
 
-def _counts(each: Carried) -> dict[str, int]:
+def _counts(each: ServiceStatus) -> dict[str, int]:
     return {name: count for name, count in asdict(each.stats).items() if count is not None}
 
 

@@ -31,9 +31,9 @@ from yurttunnel.ops.systemd import NotifyingService
 from yurttunnel.ops.threads import JobThread
 from yurttunnel.pki.directory import LockedDirectory
 from yurttunnel.proxy import flag_table
-from yurttunnel.proxy.carrying import Carrier, find_carrier
 from yurttunnel.proxy.connection_table import METRICS as CONNECTION_METRICS
 from yurttunnel.proxy.connection_table import connection_table
+from yurttunnel.proxy.data_path import DataPath, select_data_path
 from yurttunnel.proxy.health import METRICS as HEALTH_METRICS
 from yurttunnel.proxy.health import HealthPages, SyncHealth
 from yurttunnel.proxy.health_checks import HealthCheckServers, listening_hosts
@@ -45,9 +45,9 @@ from yurttunnel.proxy.page import (
     services_section,
     syncs_section,
 )
-from yurttunnel.proxy.placement import Carried, Placement
 from yurttunnel.proxy.proxier import Proxier
 from yurttunnel.proxy.settings import Settings, SourceSettings
+from yurttunnel.proxy.socket_manager import ServiceStatus, SocketManager
 from yurttunnel.proxy.sources.sources import Sources
 from yurttunnel.proxy.state.virtual_services import Problem
 from yurttunnel.steering.netlink.address_events import AddressEvents
@@ -59,7 +59,7 @@ PROGRAM = "yurtproxy"
 LIVE_FLAGS = (flag_table.DRAIN_TIMEOUT, flag_table.UDP_TIMEOUT, flag_table.UDP_FIRST_TIMEOUT)
 """The flags that can change while the proxy runs."""
 
-WAITING = "it is being found out what this machine has to lead Services here"
+STARTING = "it is being found out what this machine has to lead Services here"
 
 
 class ProxyProcess:
@@ -100,15 +100,15 @@ class ProxyProcess:
         )
         self._health = SyncHealth(reactor, settings.sync.period, lambda: self._node.facts.eligible)
         self._health_pages = HealthPages(self._health)
-        self._carrier: Carrier | None = None
-        self._placement: Placement | None = None
+        self._data_path: DataPath | None = None
+        self._manager: SocketManager | None = None
         self._proxier: Proxier | None = None
-        self._serving = DeferredStart(reactor, PROGRAM, WAITING, self._find, self._make)
+        self._serving = DeferredStart(reactor, PROGRAM, STARTING, self._select, self._serving_parts)
         self._readiness = Readiness()
         self._readiness.add("rules", self._serving.problem)
         self._readiness.add("services", self._warning, required=False)
         self._readiness.add("retry", self._retry_problem, required=False)
-        self._readiness.add("forwarding", self._obstacle, required=False)
+        self._readiness.add("forwarding", self._forwarding_problem, required=False)
         self._lag = ReactorLag(reactor)
         self._following = following
         if following is not None:
@@ -121,19 +121,19 @@ class ProxyProcess:
         self._settings = replace(self._settings, udp=settings.udp)
         if self._proxier is not None:
             self._proxier.settings = self._sync
-        self._remember_clients()
+        self._apply_udp_timeouts()
 
-    def _remember_clients(self) -> None:
+    def _apply_udp_timeouts(self) -> None:
         """Apply the current timeouts of UDP clients."""
-        if self._carrier is not None:
-            self._carrier.udp.remember(self._settings.udp.first, self._settings.udp.idle)
+        if self._data_path is not None:
+            self._data_path.udp.remember(self._settings.udp.first, self._settings.udp.idle)
 
     def service(self) -> IService:
         """Return all parts as one service."""
         parts = NotifyingService(self._reactor, self._readiness)
         # The ports come first: if one is in use, nothing else has been started. The last part is
         # stopped first.
-        meta, admin = self._meta()
+        meta, admin = self._meta_parts()
         every: list[IService | None] = [
             meta,
             self._following,
@@ -154,26 +154,26 @@ class ProxyProcess:
                 part.setServiceParent(parts)
         return parts
 
-    async def _find(self) -> None:
-        self._carrier = await find_carrier(
+    async def _select(self) -> None:
+        self._data_path = await select_data_path(
             self._reactor, self._settings, self._worker.run, self._node, self._sources
         )
         # They may have changed in the meantime.
-        self._remember_clients()
+        self._apply_udp_timeouts()
 
-    def _make(self) -> IService:
+    def _serving_parts(self) -> IService:
         """Make the parts that serve, with what was found."""
-        carrier = self._carrier
-        assert carrier is not None  # it was found before this is called
-        placement = Placement(self._reactor, carrier.sockets, carrier.kernel)
+        data_path = self._data_path
+        assert data_path is not None  # it was found before this is called
+        manager = SocketManager(self._reactor, data_path.sockets, data_path.kernel)
         proxier = Proxier(
             self._reactor,
             self._sync,
             self._sources,
-            placement,
-            carrier.claims,
-            carrier.rules,
-            carrier.conntrack,
+            manager,
+            data_path.claims,
+            data_path.rules,
+            data_path.conntrack,
             HealthCheckServers(
                 self._reactor,
                 lambda: listening_hosts(self._node.facts),
@@ -182,11 +182,11 @@ class ProxyProcess:
             self._health,
             lambda: self._node.facts.addresses,
         )
-        self._placement, self._proxier = placement, proxier
+        self._manager, self._proxier = manager, proxier
         self._serving.not_accepting = proxier.problem
         self._node.on_changed.append(proxier.node_changed)
         parts = StoppedInReverse()
-        for part in (*carrier.services, proxier):
+        for part in (*data_path.services, proxier):
             part.setServiceParent(parts)
         return parts
 
@@ -194,34 +194,34 @@ class ProxyProcess:
         return self._sources.problem() if self._proxier is None else self._proxier.warning()
 
     def _retry_problem(self) -> str | None:
-        return None if self._carrier is None else self._carrier.problem()
+        return None if self._data_path is None else self._data_path.problem()
 
-    def _obstacle(self) -> str | None:
-        return None if self._carrier is None else self._carrier.obstacle()
+    def _forwarding_problem(self) -> str | None:
+        return None if self._data_path is None else self._data_path.forwarding_problem()
 
     def _mode(self) -> dict[str, str] | None:
-        carrier = self._carrier
-        if carrier is None:
+        data_path = self._data_path
+        if data_path is None:
             return None
-        return {"mode": carrier.mode.value, "backend": carrier.rules.backend}
+        return {"mode": data_path.mode.value, "backend": data_path.rules.backend}
 
-    def _carried(self) -> Iterable[Carried]:
-        return () if self._placement is None else self._placement.carried()
+    def _service_statuses(self) -> Iterable[ServiceStatus]:
+        return () if self._manager is None else self._manager.statuses()
 
     def _problems(self) -> tuple[Problem, ...]:
         return () if self._proxier is None else self._proxier.problems
 
     def _stats(self) -> Generator[str, None, ProxyStats] | None:
-        if self._proxier is None or self._placement is None:
+        if self._proxier is None or self._manager is None:
             return None
-        return self._read(self._proxier, self._placement)
+        return self._read(self._proxier, self._manager)
 
-    def _read(self, proxier: Proxier, placement: Placement) -> Generator[str, None, ProxyStats]:
-        carried = yield from gather(placement.carried())
-        totals = yield from placement.totals()
-        return ProxyStats(proxier, self._health, carried, totals, placement.draining())
+    def _read(self, proxier: Proxier, manager: SocketManager) -> Generator[str, None, ProxyStats]:
+        statuses = yield from gather(manager.statuses())
+        totals = yield from manager.totals()
+        return ProxyStats(proxier, self._health, statuses, totals, manager.draining())
 
-    def _meta(self) -> tuple[IService, IService | None]:
+    def _meta_parts(self) -> tuple[IService, IService | None]:
         reactor, lag = self._reactor, self._lag
         metrics = proxy_registry(lag.worst)
         metrics.add(METRICS, self._stats)
@@ -236,16 +236,16 @@ class ProxyProcess:
                 reactor_lag=lag.worst,
                 sections=(
                     problems_section(self._problems),
-                    services_section(reactor, self._carried),
+                    services_section(reactor, self._service_statuses),
                     syncs_section(self._health, lambda: self._proxier),
                 ),
             ),
         )
         debug = Debug(reactor, tuple, lag, shown_levels)
         mode = JsonPage(
-            "mode", "Who carries connections, led by what, as JSON", self._mode, WAITING
+            "mode", "Who carries connections, led by what, as JSON", self._mode, STARTING
         )
-        features = [services_page(reactor, self._carried), mode]
+        features = [services_page(reactor, self._service_statuses), mode]
         pages = meta_pages(status, self._readiness, metrics, None, features) | debug.guarded
         where = self._settings.pages.metrics
         listen = partial(listen_tcp, reactor, "--metrics-bind-address", *where)

@@ -17,16 +17,16 @@ from yurttunnel.ops.timeouts import fired_within
 from yurttunnel.proxy.health import SyncHealth
 from yurttunnel.proxy.health_checks import HealthCheckServers
 from yurttunnel.proxy.interfaces import (
-    IClaims,
     IConntrack,
     IDesiredStateSource,
+    IPortClaims,
     IRules,
     PartlyApplied,
-    Placed,
+    ProxiedService,
     StaleFlows,
 )
-from yurttunnel.proxy.placement import Placement, Services
 from yurttunnel.proxy.settings import SyncSettings
+from yurttunnel.proxy.socket_manager import Services, SocketManager
 from yurttunnel.proxy.stale_flows import flows_to, stale_flows
 from yurttunnel.proxy.state.virtual_services import (
     Address,
@@ -66,7 +66,7 @@ SYNC_BOUNDS = tuple(0.001 * 2**power for power in range(15))
 class Proxier(Service):
     """Runs one sync at a time: at the start, at changes, and each period.
 
-    It does nothing before ``source`` has a state. Changes of endpoints are passed to ``placement``
+    It does nothing before ``source`` has a state. Changes of endpoints are passed to ``manager``
     at once, even during a sync. A service that cannot be served is reported as a problem, and the
     others are served. Rules stay at the end, unless the settings say to remove them.
     ``addresses()`` returns the addresses of this machine.
@@ -79,8 +79,8 @@ class Proxier(Service):
         clock: IReactorTime,
         settings: SyncSettings,
         source: IDesiredStateSource,
-        placement: Placement,
-        claims: IClaims,
+        manager: SocketManager,
+        claims: IPortClaims,
         rules: IRules,
         conntrack: IConntrack,
         checks: HealthCheckServers,
@@ -90,7 +90,7 @@ class Proxier(Service):
         self._clock = clock
         self.settings = settings
         self._source = source
-        self._placement = placement
+        self._manager = manager
         self._claims = claims
         self._rules = rules
         self._conntrack = conntrack
@@ -99,7 +99,7 @@ class Proxier(Service):
         self._addresses = addresses
         self._limited = RateLimitedLog(clock, self._log)
         # What the rules have been created for.
-        self._placed: dict[Key, Placed] = {}
+        self._proxied: dict[Key, ProxiedService] = {}
         # The addresses of this machine when that began, and all to which rules may redirect by now.
         self._own: frozenset[Address] = frozenset()
         self._led_to: frozenset[Address] = frozenset()
@@ -178,7 +178,7 @@ class Proxier(Service):
         if state is None:
             return
         self._health.queued(state.triggered)
-        self._placement.update(state.services)
+        self._manager.update(state.services)
         # Not before there is a state: a sync without one would delay the next.
         if self._reconciler.running:
             self._reconciler.trigger()
@@ -227,47 +227,52 @@ class Proxier(Service):
         state = self._source.state() or DesiredState()
         services = state.services
         unclaimed = self._claims.want({key: each.portals for key, each in services.items()})
-        placed = await self._placement.place(services, unclaimed)
+        proxied = await self._manager.open_sockets(services, unclaimed)
         await self._checks.update(state.health_checks)
         self._note(
             state.problems,
             [
                 *(_unclaimed(key, portal, why) for (key, portal), why in unclaimed.items()),
-                *self._placement.problems(),
+                *self._manager.problems(),
                 *self._checks.problems(),
             ],
         )
         # The state may have changed while sockets were opened.
-        self._placement.update((self._source.state() or state).services)
-        now = {each.service.key: each for each in placed}
+        self._manager.update((self._source.state() or state).services)
+        now = {each.service.key: each for each in proxied}
         # The addresses may change while rules are created, and these rules do not redirect to the
         # new ones.
         self._own = self._addresses()
         self._led_to |= self._own
         try:
-            applied = await self._rules.apply(placed)
+            applied = await self._rules.apply(proxied)
         except PartlyApplied as error:
-            await self._follow_rules(services, self._placed_in(now, error.made), error.made)
+            await self._follow_rules(services, self._proxied_in(now, error.made), error.made)
             raise
         self._generation = self._rules.generation()
         for difference in applied.differences:
             self._log.debug("Rules were not as they should be: {difference}", difference=difference)
-        repaired = bool(applied.differences) and now == self._placed
+        repaired = bool(applied.differences) and now == self._proxied
         await self._follow_rules(services, now)
         return "repaired" if repaired else "ok"
 
-    def _placed_in(self, now: dict[Key, Placed], made: Collection[int]) -> dict[Key, Placed]:
+    def _proxied_in(
+        self, now: dict[Key, ProxiedService], made: Collection[int]
+    ) -> dict[Key, ProxiedService]:
         """Return what there are rules for once those of some families have been ``made``."""
-        former = {key: each for key, each in self._placed.items() if key.version not in made}
+        former = {key: each for key, each in self._proxied.items() if key.version not in made}
         return former | {key: each for key, each in now.items() if key.version in made}
 
     async def _follow_rules(
-        self, services: Services, placed: dict[Key, Placed], versions: Collection[int] = VERSIONS
+        self,
+        services: Services,
+        proxied: dict[Key, ProxiedService],
+        versions: Collection[int] = VERSIONS,
     ) -> None:
         """End what the rules of these ``versions`` no longer redirect to."""
-        await self._forget_flows(placed, versions)
-        closed = self._placement.leave(services, self.settings.drain, versions)
-        if closed and self._placement.lacks_ports:
+        await self._forget_flows(proxied, versions)
+        closed = self._manager.close_unused(services, self.settings.drain, versions)
+        if closed and self._manager.lacks_ports:
             # A closed socket may have released the port that another service needs.
             self._reconciler.trigger()
 
@@ -285,15 +290,17 @@ class Proxier(Service):
                 more=len(new) - MOST_TOLD,
             )
 
-    async def _forget_flows(self, placed: dict[Key, Placed], versions: Collection[int]) -> None:
+    async def _forget_flows(
+        self, proxied: dict[Key, ProxiedService], versions: Collection[int]
+    ) -> None:
         """Delete the conntrack entries of flows that previous rules led elsewhere, or nowhere."""
         lost = {each for each in self._led_to - self._own if each.version in versions}
-        found = [*flows_to(lost, self._placed)]
-        for version, flows in stale_flows(self._placed, placed).items():
+        found = [*flows_to(lost, self._proxied)]
+        for version, flows in stale_flows(self._proxied, proxied).items():
             found += ((version, each) for each in flows)
         for version, each in found:
             self._stale.setdefault((version, each.protocol), set()).add(each)
-        self._placed, self._led_to = placed, self._led_to - lost
+        self._proxied, self._led_to = proxied, self._led_to - lost
         self._flows_problem = None
         for (version, protocol), stale in list(self._stale.items()):
             try:
@@ -324,7 +331,7 @@ class Proxier(Service):
             await self._remove_rules()
         await self._checks.stop()
         self._claims.release()
-        await self._placement.stop(self.settings.drain)
+        await self._manager.stop(self.settings.drain)
 
     async def _remove_rules(self) -> None:
         removing = Deferred.fromCoroutine(self._removed())

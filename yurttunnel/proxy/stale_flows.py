@@ -12,9 +12,9 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
-from yurttunnel.proxy.claims import MOST_ADDRESSES
-from yurttunnel.proxy.interfaces import Placed, StaleFlows
-from yurttunnel.proxy.rules.within_cluster import WithinCluster
+from yurttunnel.proxy.interfaces import ProxiedService, StaleFlows
+from yurttunnel.proxy.port_claims import MOST_ADDRESSES
+from yurttunnel.proxy.rules.in_cluster import InClusterServices
 from yurttunnel.proxy.state.virtual_services import (
     Address,
     Endpoint,
@@ -30,7 +30,7 @@ _Identity = tuple[ServicePortName, int]
 
 
 def stale_flows(
-    before: Mapping[Key, Placed], after: Mapping[Key, Placed]
+    before: Mapping[Key, ProxiedService], after: Mapping[Key, ProxiedService]
 ) -> dict[int, set[StaleFlows]]:
     """Return the flows that rules for ``before`` may have led elsewhere, by the version of IP.
 
@@ -53,15 +53,15 @@ def stale_flows(
 
 
 def flows_to(
-    addresses: Collection[Address], placed: Mapping[Key, Placed]
+    addresses: Collection[Address], proxied: Mapping[Key, ProxiedService]
 ) -> Iterator[tuple[int, StaleFlows]]:
-    """Yield, with the version of IP, the flows that rules for ``placed`` have redirected to proxy
+    """Yield, with the version of IP, the flows that rules for ``proxied`` have redirected to proxy
     sockets at ``addresses``, which this machine no longer has; if there are very many addresses,
     all flows to their portals.
     """
-    led = _within_cluster(placed)
+    led = _within_cluster(proxied)
     its = {version: [each for each in addresses if each.version == version] for version in VERSIONS}
-    for key, each in placed.items():
+    for key, each in proxied.items():
         lost = its[key.version]
         if key.protocol is not Protocol.UDP or not lost:
             continue
@@ -79,10 +79,10 @@ def flows_to(
 
 
 def _gone(
-    before: Mapping[Key, Placed], after: Mapping[Key, Placed]
+    before: Mapping[Key, ProxiedService], after: Mapping[Key, ProxiedService]
 ) -> Mapping[_Identity, set[Endpoint]]:
     """Return the removed endpoints of all scopes: clients within the cluster that use external
-    portals are sent to those of another scope (:mod:`yurttunnel.proxy.rules.within_cluster`).
+    portals are sent to those of another scope (:mod:`yurttunnel.proxy.rules.in_cluster`).
     """
     found: dict[_Identity, set[Endpoint]] = defaultdict(set)
     for key, old in before.items():
@@ -97,24 +97,24 @@ def _identity(key: Key) -> _Identity:
     return key.name, key.version
 
 
-def _within_cluster(placed: Mapping[Key, Placed]) -> WithinCluster:
-    return WithinCluster(each for key, each in placed.items() if key.protocol is Protocol.UDP)
+def _within_cluster(proxied: Mapping[Key, ProxiedService]) -> InClusterServices:
+    return InClusterServices(each for key, each in proxied.items() if key.protocol is Protocol.UDP)
 
 
-def _own_port(within: WithinCluster, placed: Placed | None) -> int | None:
-    """Return the proxy socket's port for clients within the cluster, according to ``placed``."""
-    return None if placed is None else (within.instead_of(placed) or placed).proxy_port
+def _own_port(within: InClusterServices, proxied: ProxiedService | None) -> int | None:
+    """Return the proxy socket's port for clients within the cluster, according to ``proxied``."""
+    return None if proxied is None else (within.instead_of(proxied) or proxied).proxy_port
 
 
-def _serving(within: WithinCluster, placed: Placed | None) -> frozenset[Endpoint]:
-    """Return the endpoints to which the kernel sends clients, according to ``placed``."""
-    served_by = () if placed is None else (placed, within.instead_of(placed) or placed)
+def _serving(within: InClusterServices, proxied: ProxiedService | None) -> frozenset[Endpoint]:
+    """Return the endpoints to which the kernel sends clients, according to ``proxied``."""
+    served_by = () if proxied is None else (proxied, within.instead_of(proxied) or proxied)
     return frozenset(endpoint for each in served_by for endpoint in each.service.endpoints)
 
 
 def _of_service(
-    old: Placed | None,
-    new: Placed | None,
+    old: ProxiedService | None,
+    new: ProxiedService | None,
     gone: set[Endpoint],
     moved: bool,
     serving: frozenset[Endpoint],
@@ -139,7 +139,7 @@ def _of_service(
                 yield _flows(portal, endpoint)
 
 
-def _attempts(old: Placed | None, new: Placed) -> Iterator[StaleFlows]:
+def _attempts(old: ProxiedService | None, new: ProxiedService) -> Iterator[StaleFlows]:
     """Yield the attempts at new portals; those that rules rejected or dropped have no conntrack
     entry.
 
@@ -158,7 +158,7 @@ def _attempts(old: Placed | None, new: Placed) -> Iterator[StaleFlows]:
             yield _flows(portal, protocol=Protocol.TCP)
 
 
-def _is_kept(old: Placed, new: Placed) -> bool:
+def _is_kept(old: ProxiedService, new: ProxiedService) -> bool:
     """Return whether flows go where they did, except for those to a removed endpoint."""
     if old.proxy_port is None and new.proxy_port is None:
         return bool(old.service.endpoints) == bool(new.service.endpoints)

@@ -390,11 +390,11 @@ class Loops(TakenPort):
     async def ends(self, name: str, protocol: str, version: int) -> None:
         """Wait until no client of a Service is served any more."""
 
-        async def nobody_serves() -> bool:
+        async def no_endpoints_action() -> bool:
             # The log shows some of the clients of a minute.
             return not await self.is_served(name, protocol, version)
 
-        await self.eventually(nobody_serves, f"{name} is served no more")
+        await self.eventually(no_endpoints_action, f"{name} is served no more")
 
     async def answers(self, name: str, protocol: str, version: int, count: int) -> set[str]:
         """Return which endpoints serve clients of a Service; an empty name means none."""

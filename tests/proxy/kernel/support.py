@@ -26,7 +26,7 @@ from tests.proxy.kernel.lab import (
     hang_up,
 )
 from tests.proxy.services import key, service
-from yurttunnel.proxy.interfaces import Placed
+from yurttunnel.proxy.interfaces import ProxiedService
 from yurttunnel.proxy.kernel.mode import KernelMode
 from yurttunnel.proxy.kernel.parts import Masquerade
 from yurttunnel.proxy.kernel.targets import Target
@@ -119,7 +119,7 @@ class KernelTestCase(TestCase):
 
     def apply(self, *services):
         """Apply the rules."""
-        return self.mode.rules.apply([Placed(each, None) for each in services])
+        return self.mode.rules.apply([ProxiedService(each, None) for each in services])
 
     def service(self, version=None, numbers=(0, 1, 2), portals=None, others=(), **more):
         """Make a service of some endpoints, by default all."""

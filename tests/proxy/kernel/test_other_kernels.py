@@ -8,7 +8,7 @@ from twisted.logger import capturedLogs
 from tests.proxy.kernel.support import KernelTestCase
 from tests.steering.firewall.fakes import FakePrograms
 from yurttunnel.proxy.kernel.availability import kernel_mode_available
-from yurttunnel.proxy.kernel.marks import ATTENDED
+from yurttunnel.proxy.kernel.marks import SUPERVISED
 from yurttunnel.steering.netlink import own_table
 from yurttunnel.steering.programs import Programs
 
@@ -40,7 +40,7 @@ class OtherKernelTests(KernelTestCase):
             self.serve(0)
             await self.apply(self.service(numbers=[0, 1]))
             await self.until(lambda: [each for each in logged if "Linux 5.12" in str(each)])
-            await self.until(lambda: f"{ATTENDED:#010x}" not in self.chain("watch-reset"))
+            await self.until(lambda: f"{SUPERVISED:#010x}" not in self.chain("watch-reset"))
         await self.until_served_by({"0"})
 
     def chain(self, name):

@@ -10,7 +10,7 @@ from twisted.internet.testing import MemoryReactor
 from tests.steering.netlink.support import KernelTestCase, command
 from yurttunnel.proxy.kernel.packet_log import PacketLog
 
-GROUP, COPIED = 31099, 64
+LOG_GROUP, SNAPLEN = 31099, 64
 OWN = "10.20.0.9"
 PORT, CALLED = 4000, 4001
 MANY = 500
@@ -19,7 +19,7 @@ MANY = 500
 def rule(port, prefix=""):
     """Return the command for a rule that logs packets to a port."""
     return (
-        f"add rule ip logs output udp dport {port} log {prefix} group {GROUP} snaplen {COPIED}"
+        f"add rule ip logs output udp dport {port} log {prefix} group {LOG_GROUP} snaplen {SNAPLEN}"
         " queue-threshold 1"
     )
 
@@ -39,7 +39,9 @@ class PacketLogTests(KernelTestCase):
         )
         self.told = []
         self.reactor = MemoryReactor()
-        self.log = PacketLog(self.reactor, GROUP, COPIED, lambda *packet: self.told.append(packet))
+        self.log = PacketLog(
+            self.reactor, LOG_GROUP, SNAPLEN, lambda *packet: self.told.append(packet)
+        )
         self.log.start()
         self.addCleanup(self.log.stop)
         self.client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -63,7 +65,7 @@ class PacketLogTests(KernelTestCase):
         """Each packet is passed on from the IP header, up to the requested length."""
         self.send(b"x" * 100)
         ((prefix, payload),) = self.read()
-        self.assertEqual((b"", COPIED), (prefix, len(payload)))
+        self.assertEqual((b"", SNAPLEN), (prefix, len(payload)))
         self.assertEqual((0x45, socket.inet_aton(OWN)), (payload[0], payload[16:20]))
         self.assertEqual([], self.read())
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.proxy.kernel.lab import ip
-from yurttunnel.proxy.kernel.packets import Refused, Tried, told
+from yurttunnel.proxy.kernel.packets import LoggedAttempt, LoggedRefusal, parse_packet
 from yurttunnel.proxy.kernel.targets import Attempt, Target
 from yurttunnel.proxy.state.virtual_services import Endpoint, Protocol
 
@@ -38,19 +38,19 @@ class ToldTests(SynchronousTestCase):
         for version in (4, 6):
             packet = ip(CLIENT[version], POD[version], TCP, tcp(40000, 8080, SYN))
             attempt = Attempt(target(version), CLIENT[version], 40000)
-            self.assertEqual(Tried(attempt, False), told(b"", packet))
+            self.assertEqual(LoggedAttempt(attempt, False), parse_packet(b"", packet))
 
     def test_a_reset(self):
         """A reset contains the endpoint that sent it, and its client."""
         for version in (4, 6):
             packet = ip(POD[version], CLIENT[version], TCP, tcp(8080, 40000, RST | ACK))
             attempt = Attempt(target(version), CLIENT[version], 40000)
-            self.assertEqual(Refused(attempt, False), told(b"", packet))
+            self.assertEqual(LoggedRefusal(attempt, False), parse_packet(b"", packet))
 
     def test_options(self):
         """The payload is found after options of the IP header."""
         packet = ip(POD[4], CLIENT[4], TCP, tcp(8080, 40000, RST | ACK), options=bytes(8))
-        self.assertEqual(target(4), told(b"", packet).attempt.target)
+        self.assertEqual(target(4), parse_packet(b"", packet).attempt.target)
 
     def test_unreachable(self):
         """An error contains the destination of the original packet, whoever sends it."""
@@ -61,7 +61,7 @@ class ToldTests(SynchronousTestCase):
                 error = struct.pack("!BBHI", code, 4 if version == 6 else 3, 0, 0) + about
                 packet = ip(router[version], CLIENT[version], kind, error)
                 attempt = Attempt(target(version, protocol), CLIENT[version], 9)
-                self.assertEqual(Refused(attempt), told(b"", packet))
+                self.assertEqual(LoggedRefusal(attempt), parse_packet(b"", packet))
 
     def test_no_way(self):
         """Codes that a firewall or router may send for a single client are distinguished."""
@@ -74,41 +74,43 @@ class ToldTests(SynchronousTestCase):
             number = ICMP if version == 4 else ICMPV6
             for code, expected in codes.items():
                 error = struct.pack("!BBHI", kind, code, 0, 0) + about[version]
-                refused = told(b"", ip(POD[version], CLIENT[version], number, error))
-                self.assertIs(expected, refused.has_no_way)
+                refused = parse_packet(b"", ip(POD[version], CLIENT[version], number, error))
+                self.assertIs(expected, refused.has_no_route)
 
     def test_other_errors(self):
         """Errors about the size or the lifetime of a packet say nothing about the endpoint."""
         about = ip(CLIENT[4], POD[4], TCP, tcp(40000, 8080, SYN))
         for kind, code in ((0, 0), (3, 4), (8, 0), (11, 0)):
             packet = ip(POD[4], CLIENT[4], ICMP, struct.pack("!BBHI", kind, code, 0, 0) + about)
-            self.assertIsNone(told(b"", packet))
+            self.assertIsNone(parse_packet(b"", packet))
         about = ip(CLIENT[6], POD[6], TCP, tcp(40000, 8080, SYN))
         packet = ip(POD[6], CLIENT[6], ICMPV6, struct.pack("!BBHI", 2, 0, 0, 1280) + about)
-        self.assertIsNone(told(b"", packet))
+        self.assertIsNone(parse_packet(b"", packet))
 
     def test_other_packets(self):
         """Answers, data, and packets that are neither TCP nor errors are ignored."""
         for flags in (SYN | ACK, ACK):
-            self.assertIsNone(told(b"", ip(POD[4], CLIENT[4], TCP, tcp(8080, 40000, flags))))
-        self.assertIsNone(told(b"", ip(CLIENT[4], POD[4], UDP, bytes(8))))
+            self.assertIsNone(
+                parse_packet(b"", ip(POD[4], CLIENT[4], TCP, tcp(8080, 40000, flags)))
+            )
+        self.assertIsNone(parse_packet(b"", ip(CLIENT[4], POD[4], UDP, bytes(8))))
 
     def test_too_short(self):
         """A packet that is too short is ignored."""
         packet = ip(POD[4], CLIENT[4], TCP, tcp(8080, 40000, RST | ACK))
         for size in range(33):
-            self.assertIsNone(told(b"", packet[:size]), size)
+            self.assertIsNone(parse_packet(b"", packet[:size]), size)
 
     def test_stale(self):
         """The log prefix marks packets of earlier connections, in both directions."""
         for version in (4, 6):
             attempt = Attempt(target(version), CLIENT[version], 40000)
             packet = ip(CLIENT[version], POD[version], TCP, tcp(40000, 8080, SYN))
-            self.assertEqual(Tried(attempt, True), told(b"stale", packet))
+            self.assertEqual(LoggedAttempt(attempt, True), parse_packet(b"stale", packet))
             packet = ip(POD[version], CLIENT[version], TCP, tcp(8080, 40000, RST | ACK))
-            self.assertEqual(Refused(attempt, True), told(b"stale", packet))
+            self.assertEqual(LoggedRefusal(attempt, True), parse_packet(b"stale", packet))
 
     @given(st.sampled_from((b"", b"stale")), st.binary(max_size=128))
     def test_anything(self, prefix, payload):
         """No packet causes an exception."""
-        told(prefix, payload)
+        parse_packet(prefix, payload)

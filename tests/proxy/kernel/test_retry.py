@@ -103,8 +103,8 @@ class Retry(NodePorts):
         self.serve(0)
         family = FAMILIES[self.version]
         for affinity in (None, 60.0):
-            placed = self.service(numbers=[0], affinity=affinity)
-            await self.apply(placed)
+            proxied = self.service(numbers=[0], affinity=affinity)
+            await self.apply(proxied)
             listed = self.lab.node.run("nft", "-a", "list", "table", family, "yurtproxy")
             (choice,) = (line for line in listed.splitlines() if "numgen random" in line)
             rule, _, handle = choice.strip().partition(" # handle ")
@@ -117,9 +117,9 @@ class Retry(NodePorts):
             self.lab.node.run("nft", f"replace rule {where} handle {handle} {empty}")
             self.lab.attempts()
 
-            async def repair(placed=placed):
+            async def repair(proxied=proxied):
                 await self.until(self.lab.attempts)
-                await self.apply(placed)
+                await self.apply(proxied)
 
             await self.clients_are_soon_served(then=repair)
 
@@ -308,8 +308,8 @@ class Retry(NodePorts):
             # Otherwise a machine limits the errors to one host (RFC 1812, 4.3.2.8).
             for setting in ("ipv4/icmp_ratelimit", "ipv6/icmp/ratelimit"):
                 Path("/proc/sys/net", setting).write_text("0")
-        placed = self.service(numbers=[0, 1], protocol=Protocol.UDP)
-        await self.apply(placed)
+        proxied = self.service(numbers=[0, 1], protocol=Protocol.UDP)
+        await self.apply(proxied)
         await self.mode.stopService()
         flows = [Flow(self.lab.client, CLUSTER[self.version]) for _ in range(20)]
         for each in flows:
@@ -323,7 +323,7 @@ class Retry(NodePorts):
         self.assertIn(False, [each.is_answered for each in flows])
         self.mode = self.new()
         self.mode.startService()
-        await self.apply(placed)
+        await self.apply(proxied)
         await self.until(lambda: all_are_told() and all(each.is_answered for each in flows))
 
     async def test_the_end_of_the_process(self):

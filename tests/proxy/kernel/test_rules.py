@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.proxy.services import endpoint, key, service
 from tests.steering.firewall.fakes import FakePrograms
-from yurttunnel.proxy.interfaces import Placed
+from yurttunnel.proxy.interfaces import ProxiedService
 from yurttunnel.proxy.kernel import rules
 from yurttunnel.proxy.kernel.ejections import Ejections
 from yurttunnel.proxy.kernel.marks import RETRIED, set_mark
@@ -51,7 +51,7 @@ class KernelRulesTests(SynchronousTestCase):
         )
         endpoints = [each.endpoint for each in (ONE, TWO, THREE)]
         web = service(endpoints, key=key("web"), portals=(PORTAL,))
-        self.successResultOf(self.rules.apply([Placed(web, None)]))
+        self.successResultOf(self.rules.apply([ProxiedService(web, None)]))
         self.transactions.clear()
 
     def nft(self, arguments, given):
@@ -145,10 +145,10 @@ class KernelRulesTests(SynchronousTestCase):
         self.eject(ONE, TWO)
         self.clock.advance(0)
         web = service([1, 2], key=key("web"), portals=(PORTAL,))
-        self.successResultOf(self.rules.apply([Placed(web, None)]))
+        self.successResultOf(self.rules.apply([ProxiedService(web, None)]))
         self.assertEqual([ONE.endpoint, TWO.endpoint], [where for where, _ in self.probes])
         self.assertIn(set_mark(RETRIED), self.transactions[-1])
-        self.successResultOf(self.rules.apply([Placed(web, None)]))
+        self.successResultOf(self.rules.apply([ProxiedService(web, None)]))
         self.assertEqual(2, len(self.probes))
 
     def test_a_new_one(self):
@@ -176,10 +176,10 @@ class KernelRulesTests(SynchronousTestCase):
         self.assertEqual(others, self.rules.siblings(ONE))
         self.assertIsNone(self.rules.siblings(Target(Protocol.UDP, ONE.endpoint)))
         both = [
-            Placed(service([1, 4], key=key("web"), portals=(PORTAL,)), None),
-            Placed(service([1, 5], key=key("api")), None),
-            Placed(service([1, 6], key=key("socket")), 40000),
-            Placed(service([3], key=key("alone")), None),
+            ProxiedService(service([1, 4], key=key("web"), portals=(PORTAL,)), None),
+            ProxiedService(service([1, 5], key=key("api")), None),
+            ProxiedService(service([1, 6], key=key("socket")), 40000),
+            ProxiedService(service([3], key=key("alone")), None),
         ]
         self.successResultOf(self.rules.apply(both))
         self.assertEqual({endpoint(4), endpoint(5)}, self.rules.siblings(ONE))
@@ -193,10 +193,10 @@ class KernelRulesTests(SynchronousTestCase):
         outside = dataclasses.replace(PORTAL, kind=PortalKind.EXTERNAL_IP)
         within, external = (key("web", scope=scope) for scope in (Scope.INTERNAL, Scope.EXTERNAL))
         services = [
-            Placed(service([1, 4], key=within, portals=(PORTAL,)), None),
-            Placed(service([5], key=external, portals=(outside,)), None),
-            Placed(service([1], key=key("web", Protocol.UDP), portals=(PORTAL,)), None),
-            Placed(service([6], key=key("api"), portals=(PORTAL,)), None),
+            ProxiedService(service([1, 4], key=within, portals=(PORTAL,)), None),
+            ProxiedService(service([5], key=external, portals=(outside,)), None),
+            ProxiedService(service([1], key=key("web", Protocol.UDP), portals=(PORTAL,)), None),
+            ProxiedService(service([6], key=key("api"), portals=(PORTAL,)), None),
         ]
         self.successResultOf(self.rules.apply(services))
         self.assertEqual([PORTAL, outside], list(self.rules.portals(ONE)))
@@ -247,7 +247,7 @@ class KernelRulesTests(SynchronousTestCase):
 
     def test_an_endpoint_leaves_one_of_its_services(self):
         """Attempts are kept if another service has the endpoint, or if it was added again."""
-        api = Placed(service([1], key=key("api")), None)
+        api = ProxiedService(service([1], key=key("api")), None)
         for others in ([api], []):
             self.apply([2, 3], *others)
             self.clock.advance(LEAVING / 2)
@@ -259,7 +259,7 @@ class KernelRulesTests(SynchronousTestCase):
     def test_services_leave(self):
         """All TCP endpoints of removed services are removed; for UDP see the stale flows."""
         names = key("names", Protocol.UDP)
-        self.apply([1, 2], Placed(service([1, 2, 3], key=names), None))
+        self.apply([1, 2], ProxiedService(service([1, 2, 3], key=names), None))
         self.successResultOf(self.rules.apply([]))
         self.clock.advance(LEAVING)
         self.clock.advance(0)
@@ -268,7 +268,7 @@ class KernelRulesTests(SynchronousTestCase):
     def apply(self, numbers, *others):
         """Apply rules for other endpoints, and perhaps other services."""
         web = service(numbers, key=key("web"), portals=(PORTAL,))
-        self.successResultOf(self.rules.apply([Placed(web, None), *others]))
+        self.successResultOf(self.rules.apply([ProxiedService(web, None), *others]))
 
     def test_the_end(self):
         """Pending changes are dropped, no timer is left, and no endpoint is ejected."""
@@ -276,7 +276,7 @@ class KernelRulesTests(SynchronousTestCase):
         self.apply([1, 2])
         self.assertIn("mod 1 map", self.transactions[-1])
         self.ejections.stop()
-        self.successResultOf(self.rules.leave())
+        self.successResultOf(self.rules.end_ejections())
         self.assertEqual([], self.clock.getDelayedCalls())
         self.assertIn("mod 2 map", self.transactions[-1])
 
@@ -288,7 +288,7 @@ class KernelRulesTests(SynchronousTestCase):
         self.clock.advance(0)
         self.eject(TWO)
         self.ejections.stop()
-        self.successResultOf(self.rules.leave())
+        self.successResultOf(self.rules.end_ejections())
         self.transactions.clear()
         change.callback(0)
         self.assertEqual([], self.transactions)

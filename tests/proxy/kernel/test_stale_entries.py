@@ -11,9 +11,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.proxy.services import endpoint
 from yurttunnel.proxy.kernel.ejections import Ejections
+from yurttunnel.proxy.kernel.failure_detector import ANSWER_TIMEOUT, RECENT_SECONDS, FailureDetector
 from yurttunnel.proxy.kernel.prober import Outcome
-from yurttunnel.proxy.kernel.stale_entries import MOST_WAITING, StaleEntries
-from yurttunnel.proxy.kernel.suspicion import ANSWER, RECENT, Suspicion
+from yurttunnel.proxy.kernel.stale_entries import MAX_WAITING, StaleEntries
 from yurttunnel.proxy.kernel.targets import Attempt, Target
 from yurttunnel.proxy.state.virtual_services import Protocol
 from yurttunnel.steering.failures import SteeringFailed
@@ -33,10 +33,10 @@ class StaleEntriesTests(SynchronousTestCase):
         self.probes = []
         self.service = [ONE.endpoint, TWO.endpoint]
         self.ejections = Ejections(self.clock, lambda where: Deferred())
-        self.suspicion = Suspicion(
+        self.detector = FailureDetector(
             self.clock, lambda attempt: True, self.probe, self.siblings, self.ejections
         )
-        self.entries = StaleEntries(self.clock, self.forget, self.probe, self.suspicion)
+        self.entries = StaleEntries(self.clock, self.forget, self.probe, self.detector)
 
     def forget(self, attempt):
         """Delete an entry."""
@@ -69,7 +69,7 @@ class StaleEntriesTests(SynchronousTestCase):
         for outcome, is_ejected in ((Outcome.ANSWERED, False), (Outcome.REFUSED, True)):
             self.forgotten.clear()
             self.probes.clear()
-            self.clock.advance(RECENT + 1)
+            self.clock.advance(RECENT_SECONDS + 1)
             self.entries.refused(FIRST)
             self.assertEqual([FIRST], self.forgotten)
             self.ends(outcome)
@@ -78,21 +78,21 @@ class StaleEntriesTests(SynchronousTestCase):
     def test_an_endpoint_that_answers(self):
         """The entry is valid, even if the endpoint was removed: its client is connected."""
         self.service.remove(ONE.endpoint)
-        self.entries.tried(FIRST)
+        self.entries.attempted(FIRST)
         self.ends(Outcome.ANSWERED)
         self.assertEqual(([], False), (self.forgotten, self.is_ejected()))
 
     def test_an_endpoint_that_refuses_a_probe(self):
         """It is treated as if it had refused the client."""
-        self.entries.tried(FIRST)
+        self.entries.attempted(FIRST)
         self.assertEqual([], self.forgotten)
         self.ends(Outcome.REFUSED)
         self.assertEqual(([FIRST], True), (self.forgotten, self.is_ejected()))
 
     def test_a_silent_endpoint(self):
         """All entries that wait for its probe are deleted, and it is suspected as usual."""
-        self.entries.tried(FIRST)
-        self.entries.tried(SECOND)
+        self.entries.attempted(FIRST)
+        self.entries.attempted(SECOND)
         self.assertEqual(1, len(self.probes))
         probing = self.probes.pop()[1]
         probing.callback(Outcome.SILENT)
@@ -101,35 +101,35 @@ class StaleEntriesTests(SynchronousTestCase):
 
     def test_an_endpoint_that_is_silent_to_probes_alone(self):
         """If clients have just been answered, failed probes are ignored."""
-        self.suspicion.tried(FIRST)
-        self.clock.advance(ANSWER)
-        self.entries.tried(SECOND)
-        self.clock.advance(RECENT - 0.1)
+        self.detector.attempted(FIRST)
+        self.clock.advance(ANSWER_TIMEOUT)
+        self.entries.attempted(SECOND)
+        self.clock.advance(RECENT_SECONDS - 0.1)
         self.ends(Outcome.SILENT)
         self.assertEqual([], self.forgotten)
 
     def test_an_endpoint_that_cannot_be_probed(self):
         """Nothing is known and nothing is done; the next attempt causes another probe."""
-        self.entries.tried(FIRST)
+        self.entries.attempted(FIRST)
         self.ends(Outcome.UNKNOWN)
         self.assertEqual([], self.forgotten)
         self.probes.clear()
-        self.entries.tried(FIRST)
+        self.entries.attempted(FIRST)
         self.ends(Outcome.REFUSED)
         self.assertEqual([FIRST], self.forgotten)
 
     def test_many(self):
         """The number of waiting attempts is limited; other clients retry."""
-        for port in range(MOST_WAITING + 1):
-            self.entries.tried(FIRST._replace(port=port))
+        for port in range(MAX_WAITING + 1):
+            self.entries.attempted(FIRST._replace(port=port))
         self.ends(Outcome.REFUSED)
-        self.assertEqual(MOST_WAITING, len(self.forgotten))
+        self.assertEqual(MAX_WAITING, len(self.forgotten))
 
     def test_a_kernel_that_does_not_forget(self):
         """The failure is logged, and the next entry is deleted all the same."""
         self.kept.append(FIRST)
-        self.entries.tried(FIRST)
-        self.entries.tried(SECOND)
+        self.entries.attempted(FIRST)
+        self.entries.attempted(SECOND)
         with capturedLogs() as logged:
             self.ends(Outcome.REFUSED)
         self.assertIn("the table is not given", str(logged[-1]["error"]))
@@ -137,7 +137,7 @@ class StaleEntriesTests(SynchronousTestCase):
 
     def test_the_end(self):
         """A cancelled probe has no effect."""
-        self.entries.tried(FIRST)
+        self.entries.attempted(FIRST)
         self.probes[0][1].cancel()
         self.assertEqual([], self.forgotten)
         self.assertEqual([], self.flushLoggedErrors())

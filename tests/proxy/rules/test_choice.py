@@ -40,7 +40,7 @@ class RecordedRules:
         self.calls.append(call)
         return succeed(answer) if self.problem is None else fail(SteeringFailed(self.problem))
 
-    def apply(self, placed):
+    def apply(self, proxied):
         """Record the call."""
         if self.made is not None:
             self.calls.append("apply")
@@ -225,7 +225,7 @@ class CleanupTests(SynchronousTestCase):
         self.patch(detection, "PROC_NET", Path(self.mktemp()))
         kinds = (
             IptablesRules(programs, {}.get),
-            Nftables(programs, lambda placed: []),
+            Nftables(programs, lambda proxied: []),
         )
         self.assertEqual([], self.successResultOf(self.removed(*kinds)))
 
@@ -235,7 +235,7 @@ class CleanupTests(SynchronousTestCase):
         """
         programs = FakePrograms()
         programs.programs["nft"] = lambda arguments, given: Finished(1, b"", said)
-        rules = Nftables(programs, lambda placed: [])
+        rules = Nftables(programs, lambda proxied: [])
         self.patch(rules, "generation", lambda: generation)
         return self.removed(rules)
 

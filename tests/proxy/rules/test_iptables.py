@@ -14,12 +14,12 @@ from twisted.trial.unittest import SkipTest, TestCase
 from tests.e2e.cluster.network import OwnNetwork
 from tests.steering.firewall.machines import BASES, CountedPrograms, execute, use_own_lock
 from yurttunnel.proxy.host_address import no_address
-from yurttunnel.proxy.interfaces import PartlyApplied, Placed
+from yurttunnel.proxy.interfaces import PartlyApplied, ProxiedService
 from yurttunnel.proxy.rules.iptables.portals import PortalRules
 from yurttunnel.proxy.rules.iptables.rules import IptablesRules
 from yurttunnel.proxy.state.virtual_services import (
     Key,
-    NobodyServes,
+    NoEndpointsAction,
     Portal,
     PortalKind,
     Protocol,
@@ -85,7 +85,7 @@ def services(version, port=4000):
 
     def one(name, *portals, port, protocol=Protocol.TCP, scope=Scope.ALL, **more):
         key = Key(ServicePortName("shop", name, "http"), version, protocol, scope)
-        return Placed(VirtualService(key, portals, (), **more), port)
+        return ProxiedService(VirtualService(key, portals, (), **more), port)
 
     def at(kind, last, number=80, **more):
         return Portal(kind, ip_address(f"{prefix}{last}"), number, **more)
@@ -103,7 +103,7 @@ def services(version, port=4000):
             at(balancer, 8, sources=(SOURCES[version],)),
             port=None,
             scope=Scope.EXTERNAL,
-            nobody_serves=NobodyServes.DROPPED,
+            no_endpoints_action=NoEndpointsAction.DROPPED,
         ),
     ]
 
@@ -126,7 +126,7 @@ class IptablesContract:
         self.foreign = self.save()
         self.programs = CountedPrograms(Programs(reactor))
         self.rules = self.new_rules()
-        self.placed = [*services(4), *services(6)]
+        self.proxied = [*services(4), *services(6)]
 
     def new_rules(self, host_for_all=no_address):
         """Make the rules of a proxy that has just started."""
@@ -159,16 +159,16 @@ class IptablesContract:
                 gone = f"{PREFIXES[version]}99"
                 execute(f"{base}-{self.back_end} -w 20 {command.format(gone=gone)}")
 
-    async def calls(self, placed):
+    async def calls(self, proxied):
         """Apply; return which programs ran, and what was changed."""
         del self.programs.calls[:]
-        applied = await self.rules.apply(placed)
+        applied = await self.rules.apply(proxied)
         return [call[0].rpartition("-")[2] for call in self.programs.calls], applied
 
     async def test_apply(self):
         """The first call reads the tables, and changes everything by one run for each family."""
         await self.rules.find((4, 6))
-        calls, applied = await self.calls(self.placed)
+        calls, applied = await self.calls(self.proxied)
         self.assertEqual(["save", "restore"] * 2, calls)
         self.assertTrue(applied.differences)
         self.assertEqual(f"iptables ({self.back_end})", self.rules.backend)
@@ -184,10 +184,10 @@ class IptablesContract:
 
     async def shown_as_made(self, host_for_all):
         """Create the rules, and read them."""
-        await self.new_rules(host_for_all).apply(self.placed)
+        await self.new_rules(host_for_all).apply(self.proxied)
         shown = self.save()
         for version, base in BASES.items():
-            wanted = PortalRules(version).rules(self.placed, HOSTS[version], host_for_all(version))
+            wanted = PortalRules(version).rules(self.proxied, HOSTS[version], host_for_all(version))
             for table, rules in wanted.items():
                 for chain, some in rules.chains.items():
                     found = [
@@ -200,12 +200,12 @@ class IptablesContract:
                     for chain, some in jumps.items():
                         for rule in some:
                             self.assertIn(f"-A {chain} {rule}", shown[base, table])
-        self.assertEqual(Applied(), await self.new_rules(host_for_all).apply(self.placed))
+        self.assertEqual(Applied(), await self.new_rules(host_for_all).apply(self.proxied))
         self.assertEqual(shown, self.save())
 
     async def test_places_of_jumps(self):
         """Portals precede the rules of others, and node ports follow them."""
-        await self.rules.apply(self.placed)
+        await self.rules.apply(self.proxied)
         for base in BASES.values():
             nat = self.save()[base, "nat"]
             for chain, others in (("PREROUTING", "OTHERS"), ("OUTPUT", "OTHERS")):
@@ -217,10 +217,10 @@ class IptablesContract:
 
     async def test_one_more(self):
         """A new service adds its rules, and changes nothing else in the chain."""
-        await self.rules.apply(self.placed)
+        await self.rules.apply(self.proxied)
         key = Key(ServicePortName("shop", "x", ""), 4, Protocol.TCP, Scope.ALL)
         portal = Portal(PortalKind.CLUSTER_IP, ip_address("10.96.0.77"), 80)
-        more = [*self.placed, Placed(VirtualService(key, (portal,), ()), 4010)]
+        more = [*self.proxied, ProxiedService(VirtualService(key, (portal,), ()), 4010)]
         applied = await self.rules.apply(more)
         self.assertEqual(
             (
@@ -229,11 +229,11 @@ class IptablesContract:
             ),
             applied.differences,
         )
-        self.assertTrue((await self.rules.apply(self.placed)).differences)
+        self.assertTrue((await self.rules.apply(self.proxied)).differences)
 
     async def test_disturbed(self):
         """Changes of others in our chains are repaired; nothing else is touched."""
-        await self.rules.apply(self.placed)
+        await self.rules.apply(self.proxied)
         good = self.save()
         for commands in (
             ["-t nat -D KUBE-PORTALS-CONTAINER 1"],
@@ -248,36 +248,36 @@ class IptablesContract:
         ):
             self.everywhere(*commands)
             self.assertNotEqual(good, self.save())
-            self.assertTrue((await self.rules.apply(self.placed)).differences, commands)
+            self.assertTrue((await self.rules.apply(self.proxied)).differences, commands)
             self.assertEqual(good, self.save(), commands)
 
     async def test_flushed(self):
         """Everything is created again after another program has flushed everything."""
-        await self.rules.apply(self.placed)
+        await self.rules.apply(self.proxied)
         self.everywhere("-t nat -F", "-t nat -X", "-t filter -F", "-t filter -X")
-        self.assertTrue((await self.rules.apply(self.placed)).differences)
-        self.assertEqual(Applied(), await self.rules.apply(self.placed))
+        self.assertTrue((await self.rules.apply(self.proxied)).differences)
+        self.assertEqual(Applied(), await self.rules.apply(self.proxied))
         self.assertIn("KUBE-PORTALS-HOST", str(self.save()["ip6tables", "nat"]))
 
     async def test_wrong_order(self):
         """The order of our own jumps is restored; their place among others is not contested."""
-        await self.rules.apply(self.placed)
+        await self.rules.apply(self.proxied)
         good = self.save()
         jump = next(line for line in good["iptables", "nat"] if "-A OUTPUT -m addrtype" in line)
         rule = jump.removeprefix("-A OUTPUT ")
         self.everywhere(f"-t nat -D OUTPUT {rule}", f"-t nat -I OUTPUT 1 {rule}")
-        applied = await self.rules.apply(self.placed)
+        applied = await self.rules.apply(self.proxied)
         self.assertIn(
             "IPv4: the jumps from OUTPUT to our chains are in a wrong order", applied.differences
         )
         self.assertEqual(good, self.save())
         self.everywhere("-t nat -I OUTPUT 1 -p udp -j OTHERS", "-t nat -A OUTPUT -j OTHERS")
-        self.assertEqual(Applied(), await self.rules.apply(self.placed))
+        self.assertEqual(Applied(), await self.rules.apply(self.proxied))
 
     async def test_leftovers_of_kube_proxy(self):
         """Chains and jumps of its userspace mode are taken over, and its rules are removed."""
         self.everywhere(*KUBE_PROXY)
-        applied = await self.rules.apply(self.placed)
+        applied = await self.rules.apply(self.proxied)
         self.assertNotIn("IPv4: the jump from PREROUTING is missing", applied.differences)
         self.assertNotIn("IPv4: the chain KUBE-PORTALS-HOST is missing", applied.differences)
         taken_over = self.save()
@@ -286,7 +286,7 @@ class IptablesContract:
         )
         self.assert_foreign_untouched()
         await self.rules.remove()
-        await self.rules.apply(self.placed)
+        await self.rules.apply(self.proxied)
         self.assertEqual(taken_over, self.save())
 
     async def test_leftovers_removed(self):
@@ -297,7 +297,7 @@ class IptablesContract:
 
     async def test_remove_of_one_family(self):
         """The other family keeps its rules, of whichever process they are."""
-        await self.rules.apply(self.placed)
+        await self.rules.apply(self.proxied)
         made = self.save()
         for rules in (self.rules, self.new_rules()):
             self.assertTrue(await rules.remove([4]))
@@ -305,18 +305,18 @@ class IptablesContract:
             for each, lines in found.items():
                 expected = made if "ip6" in str(each) else self.foreign
                 self.assertEqual(expected[each], lines, each)
-            await self.rules.apply(self.placed)
+            await self.rules.apply(self.proxied)
 
     async def test_remove(self):
         """Nothing remains, even if this process has created none; removing nothing is no error."""
-        await self.rules.apply(self.placed)
+        await self.rules.apply(self.proxied)
         self.assertTrue(await self.rules.remove())
         self.assertEqual(self.foreign, self.save())
         self.assertFalse(await self.rules.remove())
-        await self.rules.apply(self.placed)
+        await self.rules.apply(self.proxied)
         self.assertTrue(await self.new_rules().remove())
         self.assertEqual(self.foreign, self.save())
-        self.assertTrue((await self.rules.apply(self.placed)).differences)
+        self.assertTrue((await self.rules.apply(self.proxied)).differences)
 
     def refuse_ipv6(self):
         """Have the kernel reject changes of IPv6; return a function that ends this."""
@@ -334,15 +334,15 @@ class IptablesContract:
         """The failure of one family is reported, and the other one is changed."""
         refusal = self.refuse_ipv6()
         with self.assertRaises(PartlyApplied) as raised:
-            await self.rules.apply(self.placed)
+            await self.rules.apply(self.proxied)
         error = raised.exception
         self.assertEqual({4}, error.made)
         self.assertIn("changing the filter and nat tables of IPv6", str(error))
         self.assertNotIn("IPv4", str(error))
         self.assertIn("KUBE-PORTALS-HOST", str(self.save()["iptables", "nat"]))
         refusal.restore()
-        await self.rules.apply(self.placed)
-        self.assertEqual(Applied(), await self.new_rules().apply(self.placed))
+        await self.rules.apply(self.proxied)
+        self.assertEqual(Applied(), await self.new_rules().apply(self.proxied))
 
     async def test_refused_and_not_needed(self):
         """The failure of a family without services is no failure, but logged once, and retried."""
@@ -360,7 +360,7 @@ class IptablesContract:
 
     async def test_refused_and_no_longer_needed(self):
         """While rules of its last Services still lead to sockets, it is a failure."""
-        await self.rules.apply(self.placed)
+        await self.rules.apply(self.proxied)
         refusal = self.refuse_ipv6()
         with self.assertRaises(PartlyApplied) as raised:
             await self.rules.apply(services(4))
@@ -382,8 +382,8 @@ class IptablesContract:
             return run(arguments, given, *more)
 
         self.patch(self.programs, "run", lacking)
-        self.assertTrue((await self.rules.apply(self.placed)).differences)
-        self.assertEqual(Applied(), await self.rules.apply(self.placed))
+        self.assertTrue((await self.rules.apply(self.proxied)).differences)
+        self.assertEqual(Applied(), await self.rules.apply(self.proxied))
         shown = self.save()
         for version, base in BASES.items():
             bits = 32 if version == 4 else 128
@@ -399,11 +399,11 @@ class NftTests(IptablesContract, TestCase):
 
     async def test_unchanged(self):
         """An unchanged state runs nothing, until another program changes something."""
-        await self.calls(self.placed)
-        self.assertEqual(([], Applied()), await self.calls(list(self.placed)))
+        await self.calls(self.proxied)
+        self.assertEqual(([], Applied()), await self.calls(list(self.proxied)))
         self.everywhere("-t filter -A OTHERS -j RETURN")
-        self.assertEqual((["save"] * 2, Applied()), await self.calls(self.placed))
-        self.assertEqual(([], Applied()), await self.calls(self.placed))
+        self.assertEqual((["save"] * 2, Applied()), await self.calls(self.proxied))
+        self.assertEqual(([], Applied()), await self.calls(self.proxied))
 
     async def test_changed_meanwhile(self):
         """Changes by others while rules are created are detected by the next call."""
@@ -415,19 +415,19 @@ class NftTests(IptablesContract, TestCase):
             return run(arguments, *more)
 
         self.patch(self.programs, "run", disturbed)
-        await self.rules.apply(self.placed)
+        await self.rules.apply(self.proxied)
         self.patch(self.programs, "run", run)
-        applied = await self.rules.apply(self.placed)
+        applied = await self.rules.apply(self.proxied)
         self.assertEqual(1, len(applied.differences), applied.differences)
-        self.assertEqual(([], Applied()), await self.calls(self.placed))
+        self.assertEqual(([], Applied()), await self.calls(self.proxied))
 
     async def test_host_address(self):
         """Another address of this machine requires other rules."""
         hosts = dict(HOSTS)
         self.rules = IptablesRules(self.programs, hosts.get)
-        await self.rules.apply(self.placed)
+        await self.rules.apply(self.proxied)
         hosts[4] += 1
-        calls, applied = await self.calls(self.placed)
+        calls, applied = await self.calls(self.proxied)
         self.assertEqual(["save", "restore", "save"], calls)
         self.assertEqual(2, len(applied.differences))
 
@@ -439,14 +439,14 @@ class LegacyTests(IptablesContract, TestCase):
 
     async def test_unchanged(self):
         """An unchanged state is checked, and nothing is changed."""
-        await self.calls(self.placed)
+        await self.calls(self.proxied)
         for _ in range(2):
-            self.assertEqual((["save"] * 2, Applied()), await self.calls(self.placed))
+            self.assertEqual((["save"] * 2, Applied()), await self.calls(self.proxied))
 
     async def test_generation(self):
         """The kernel does not count its changes."""
         self.assertIsNone(self.rules.generation())
-        await self.rules.apply(self.placed)
+        await self.rules.apply(self.proxied)
         self.assertIsNone(self.rules.generation())
 
 

@@ -14,7 +14,7 @@ from twisted.trial.unittest import SkipTest, TestCase
 from tests.steering.firewall.machines import BASES, execute, use_own_lock
 from tests.steering.firewall.networks import Networks
 from yurttunnel.proxy.host_address import host_address
-from yurttunnel.proxy.interfaces import Placed
+from yurttunnel.proxy.interfaces import ProxiedService
 from yurttunnel.proxy.rules.iptables.rules import IptablesRules
 from yurttunnel.proxy.sockets.local_address import (
     SPACE,
@@ -24,7 +24,7 @@ from yurttunnel.proxy.sockets.local_address import (
 )
 from yurttunnel.proxy.state.virtual_services import (
     Key,
-    NobodyServes,
+    NoEndpointsAction,
     Portal,
     PortalKind,
     Protocol,
@@ -85,12 +85,12 @@ class PacketsContract(Networks):
             for kind, last in kinds_and_lasts
         )
 
-    def placed(
+    def proxied(
         self, *portals, port=PROXY_PORT, protocol=Protocol.TCP, scope=Scope.ALL, name="web", **more
     ):
         """Place a virtual service."""
         key = Key(ServicePortName("shop", name, ""), self.version, protocol, scope)
-        return Placed(VirtualService(key, portals, (), **more), port)
+        return ProxiedService(VirtualService(key, portals, (), **more), port)
 
     def all_portals(self):
         """Return one portal of each kind, and those at addresses of this machine."""
@@ -133,7 +133,7 @@ class PacketsContract(Networks):
 
     async def test_led(self):
         """Each portal leads to the proxy port: from pods, from outside, and from this machine."""
-        await self.rules.apply([self.placed(*self.all_portals())])
+        await self.rules.apply([self.proxied(*self.all_portals())])
         lasts = CLUSTER, OWN_EXTERNAL, BALANCER, OWN_BALANCER
         for where in (self.from_pod, self.from_here):
             found = [where(self.address(last)) for last in lasts]
@@ -146,13 +146,13 @@ class PacketsContract(Networks):
 
     async def test_external_ip_elsewhere(self):
         """Incoming packets are redirected; this machine itself reaches the other machine."""
-        await self.rules.apply([self.placed(*self.all_portals())])
+        await self.rules.apply([self.proxied(*self.all_portals())])
         self.assertEqual(PROXY_PORT, self.from_pod(self.address(EXTERNAL)))
         self.assertEqual("outside", self.from_here(self.address(EXTERNAL)))
 
     async def test_nothing_else(self):
         """Other ports of the addresses, and node ports at other machines, are not redirected."""
-        await self.rules.apply([self.placed(*self.all_portals())])
+        await self.rules.apply([self.proxied(*self.all_portals())])
         self.assertEqual(errno.ECONNREFUSED, self.from_pod(PODS[self.version][0], PORT + 1))
         self.assertEqual(errno.ECONNREFUSED, self.from_pod(OUTSIDE[self.version][1], NODE_PORT))
 
@@ -161,10 +161,10 @@ class PacketsContract(Networks):
         balancer = Portal(
             PortalKind.LOAD_BALANCER_IP, ip_address(self.address(OWN_BALANCER)), NODE_PORT
         )
-        other = self.placed(
+        other = self.proxied(
             Portal(PortalKind.NODE_PORT, None, NODE_PORT), port=OTHER_PROXY_PORT, name="a"
         )
-        await self.rules.apply([other, self.placed(balancer)])
+        await self.rules.apply([other, self.proxied(balancer)])
         for where in (self.from_pod, self.from_here):
             self.assertEqual(PROXY_PORT, where(self.address(OWN_BALANCER), NODE_PORT))
             self.assertEqual(OTHER_PROXY_PORT, where(PODS[self.version][0], NODE_PORT))
@@ -176,9 +176,9 @@ class PacketsContract(Networks):
         if self.version == 6:
             execute(f"{prefix} -A INPUT -p ipv6-icmp -j ACCEPT")
         execute(f"{prefix} -P INPUT DROP")
-        await self.rules.apply([self.placed(*self.all_portals())])
+        await self.rules.apply([self.proxied(*self.all_portals())])
         self.assertEqual(PROXY_PORT, self.from_outside(OUTSIDE[self.version][0], NODE_PORT))
-        await self.rules.apply([self.placed(*self.all_portals()[:-1])])
+        await self.rules.apply([self.proxied(*self.all_portals()[:-1])])
         self.assertEqual(-1, self.from_outside(OUTSIDE[self.version][0], NODE_PORT))
 
     async def test_datagrams(self):
@@ -186,7 +186,7 @@ class PacketsContract(Networks):
         server = self.socket(socket.SOCK_DGRAM)
         server.bind(("", PROXY_PORT))
         ask_for_local_address(server)
-        await self.rules.apply([self.placed(*self.all_portals(), protocol=Protocol.UDP)])
+        await self.rules.apply([self.proxied(*self.all_portals(), protocol=Protocol.UDP)])
         for make in (self.udp_pods.pop, lambda: self.socket(socket.SOCK_DGRAM)):
             for address, port in (
                 (self.address(CLUSTER), PORT),
@@ -204,19 +204,21 @@ class PacketsContract(Networks):
         """Portals without endpoints are refused at once, even though a socket claims their port."""
         self.listeners[NODE_PORT] = self.listen(NODE_PORT)
         self.assertEqual(NODE_PORT, self.from_pod(PODS[self.version][0], NODE_PORT))
-        await self.rules.apply([self.placed(*self.all_portals(), port=None)])
+        await self.rules.apply([self.proxied(*self.all_portals(), port=None)])
         for where in (self.from_pod, self.from_here):
             for last in (CLUSTER, OWN_EXTERNAL, BALANCER, OWN_BALANCER):
                 self.assertEqual(errno.ECONNREFUSED, where(self.address(last)), last)
             self.assertEqual(errno.ECONNREFUSED, where(PODS[self.version][0], NODE_PORT))
         self.assertEqual(errno.ECONNREFUSED, self.from_pod(self.address(EXTERNAL)))
         self.assertEqual("outside", self.from_here(self.address(EXTERNAL)))
-        await self.rules.apply([self.placed(*self.all_portals())])
+        await self.rules.apply([self.proxied(*self.all_portals())])
         self.assertEqual(PROXY_PORT, self.from_pod(self.address(CLUSTER)))
 
     async def test_datagrams_refused(self):
         """Datagrams without endpoints are rejected; for programs of this machine at once."""
-        await self.rules.apply([self.placed(*self.all_portals(), protocol=Protocol.UDP, port=None)])
+        await self.rules.apply(
+            [self.proxied(*self.all_portals(), protocol=Protocol.UDP, port=None)]
+        )
         pod, own = self.udp_pods.pop(), self.socket(socket.SOCK_DGRAM)
         for client in (pod, own):
             client.connect((self.address(CLUSTER), PORT))
@@ -229,13 +231,13 @@ class PacketsContract(Networks):
         internal, *_, balancer, node_port = self.all_portals()
         await self.rules.apply(
             [
-                self.placed(internal, scope=Scope.INTERNAL),
-                self.placed(
+                self.proxied(internal, scope=Scope.INTERNAL),
+                self.proxied(
                     balancer,
                     node_port,
                     scope=Scope.EXTERNAL,
                     port=None,
-                    nobody_serves=NobodyServes.DROPPED,
+                    no_endpoints_action=NoEndpointsAction.DROPPED,
                     keeps_source=True,
                 ),
             ]
@@ -254,8 +256,8 @@ class PacketsContract(Networks):
         rules = IptablesRules(Programs(reactor), host_address, pods=[pods])
         await rules.apply(
             [
-                self.placed(internal, scope=Scope.INTERNAL),
-                self.placed(
+                self.proxied(internal, scope=Scope.INTERNAL),
+                self.proxied(
                     balancer,
                     node_port,
                     scope=Scope.EXTERNAL,
@@ -277,12 +279,12 @@ class PacketsContract(Networks):
         for last in (BALANCER, OWN_BALANCER):
             restricted = self.portals((PortalKind.LOAD_BALANCER_IP, last), sources=(pods,))
             node_port = Portal(PortalKind.NODE_PORT, None, NODE_PORT)
-            await self.rules.apply([self.placed(*restricted, node_port)])
+            await self.rules.apply([self.proxied(*restricted, node_port)])
             self.assertEqual(PROXY_PORT, self.from_pod(self.address(last)))
             self.assertEqual(-1, self.from_outside(self.address(last)))
             self.assertEqual(-1, self.from_here(self.address(last)))
             self.assertEqual(PROXY_PORT, self.from_outside(OUTSIDE[self.version][0], NODE_PORT))
-            await self.rules.apply([self.placed(*restricted, port=None)])
+            await self.rules.apply([self.proxied(*restricted, port=None)])
             self.assertEqual(errno.ECONNREFUSED, self.from_pod(self.address(last)))
             self.assertEqual(-1, self.from_outside(self.address(last)))
 
@@ -293,7 +295,7 @@ class PacketsContract(Networks):
         restricted = self.portals(
             *((PortalKind.LOAD_BALANCER_IP, last) for last in lasts), sources=(here,)
         )
-        await self.rules.apply([self.placed(*restricted)])
+        await self.rules.apply([self.proxied(*restricted)])
         self.assertEqual([PROXY_PORT] * 2, [self.from_here(self.address(last)) for last in lasts])
         self.assertEqual(-1, self.from_pod(self.address(BALANCER)))
 
@@ -304,15 +306,15 @@ class PacketsContract(Networks):
         """
         prefix = f"{BASES[self.version]}-{self.back_end} -w 20"
         execute(f"{prefix} -A INPUT -m conntrack --ctstate RELATED -j ACCEPT")
-        await self.rules.apply([self.placed(*self.all_portals())])
+        await self.rules.apply([self.proxied(*self.all_portals())])
         client = self.pods.pop()
         client.connect((self.address(CLUSTER), PORT))
         server, _ = self.listeners[PROXY_PORT].accept()
         self.addCleanup(server.close)
-        other = self.placed(Portal(PortalKind.NODE_PORT, None, NODE_PORT + 1), name="other")
+        other = self.proxied(Portal(PortalKind.NODE_PORT, None, NODE_PORT + 1), name="other")
         server.settimeout(5)
         for step in (
-            lambda: self.rules.apply([self.placed(*self.all_portals()), other]),
+            lambda: self.rules.apply([self.proxied(*self.all_portals()), other]),
             lambda: self.rules.apply([other]),
             self.rules.remove,
         ):
@@ -325,7 +327,7 @@ class PacketsContract(Networks):
         self.assertEqual(ip_address(OUTSIDE[self.version][0]), host_address(self.version))
         execute(f"ip -{self.version} route del default")
         self.assertIsNone(host_address(self.version))
-        await self.rules.apply([self.placed(*self.all_portals())])
+        await self.rules.apply([self.proxied(*self.all_portals())])
         self.assertEqual(PROXY_PORT, self.from_here(PODS[self.version][0], NODE_PORT))
 
 

@@ -7,11 +7,11 @@ from ipaddress import ip_address, ip_network
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.proxy.interfaces import Placed
+from yurttunnel.proxy.interfaces import ProxiedService
 from yurttunnel.proxy.rules.iptables.portals import MOST_IN_COMMENT, PortalRules
 from yurttunnel.proxy.state.virtual_services import (
     Key,
-    NobodyServes,
+    NoEndpointsAction,
     Portal,
     PortalKind,
     Protocol,
@@ -32,12 +32,12 @@ NODE_PORT = Portal(PortalKind.NODE_PORT, None, 30080)
 NAMED = '-m comment --comment "shop/web:http"'
 
 
-def placed(
+def proxied(
     *portals, port=4000, version=4, protocol=Protocol.TCP, scope=Scope.ALL, name=WEB, **more
 ):
     """Place a virtual service at a proxy port."""
     key = Key(name, version, protocol, scope)
-    return Placed(VirtualService(key, portals, (), **more), port)
+    return ProxiedService(VirtualService(key, portals, (), **more), port)
 
 
 class PortalsCase(SynchronousTestCase):
@@ -64,7 +64,7 @@ class LedTests(PortalsCase):
                 "KUBE-PORTALS-CONTAINER": [f"{match} -j REDIRECT --to-ports 4000"],
                 "KUBE-PORTALS-HOST": [f"{match} -j DNAT --to-destination 172.16.1.9:4000"],
             },
-            self.filled(placed(CLUSTER_IP)),
+            self.filled(proxied(CLUSTER_IP)),
         )
 
     def test_external_ip(self):
@@ -79,7 +79,7 @@ class LedTests(PortalsCase):
                 ],
                 "KUBE-PORTALS-HOST": [f"{local} -j DNAT --to-destination 172.16.1.9:4000"],
             },
-            self.filled(placed(EXTERNAL_IP)),
+            self.filled(proxied(EXTERNAL_IP)),
         )
 
     def test_load_balancer_ip(self):
@@ -90,7 +90,7 @@ class LedTests(PortalsCase):
                 "KUBE-PORTALS-CONTAINER": [f"{match} -j REDIRECT --to-ports 4000"],
                 "KUBE-PORTALS-HOST": [f"{match} -j DNAT --to-destination 172.16.1.9:4000"],
             },
-            self.filled(placed(LOAD_BALANCER_IP)),
+            self.filled(proxied(LOAD_BALANCER_IP)),
         )
 
     def test_node_port(self):
@@ -104,7 +104,7 @@ class LedTests(PortalsCase):
                     f"-p tcp {NAMED} -m tcp --dport 4000 -m state --state NEW -j ACCEPT"
                 ],
             },
-            self.filled(placed(NODE_PORT)),
+            self.filled(proxied(NODE_PORT)),
         )
 
     def test_udp_by_ipv6(self):
@@ -112,7 +112,7 @@ class LedTests(PortalsCase):
         cluster = replace(CLUSTER_IP, address=ip_address("fd96::a"))
         match = f"-p udp {NAMED} -m udp --dport"
         found = self.filled(
-            placed(cluster, NODE_PORT, version=6, protocol=Protocol.UDP), version=6, host=HOST6
+            proxied(cluster, NODE_PORT, version=6, protocol=Protocol.UDP), version=6, host=HOST6
         )
         self.assertEqual(
             {
@@ -131,18 +131,18 @@ class LedTests(PortalsCase):
 
     def test_other_family(self):
         """A family has no services of the other one."""
-        self.assertEqual({}, self.filled(placed(CLUSTER_IP), version=6))
+        self.assertEqual({}, self.filled(proxied(CLUSTER_IP), version=6))
 
     def test_no_host_address(self):
         """Without a host address the node's packets are redirected to loopback."""
-        (rule,) = self.filled(placed(CLUSTER_IP), host=None)["KUBE-PORTALS-HOST"]
+        (rule,) = self.filled(proxied(CLUSTER_IP), host=None)["KUBE-PORTALS-HOST"]
         self.assertTrue(rule.endswith("-j REDIRECT --to-ports 4000"), rule)
 
     def test_address_for_all(self):
         """Incoming packets are sent to it as well, because a link may have no address; those to an
         address of the link are redirected to the link.
         """
-        tables = PortalRules(4).rules([placed(CLUSTER_IP, NODE_PORT)], HOST, HOST)
+        tables = PortalRules(4).rules([proxied(CLUSTER_IP, NODE_PORT)], HOST, HOST)
         there, at_the_link = f"-j DNAT --to-destination {HOST}:4000", "-j REDIRECT --to-ports 4000"
         for chain, expected in (
             ("KUBE-PORTALS-CONTAINER", [there]),
@@ -153,8 +153,8 @@ class LedTests(PortalsCase):
 
     def test_order(self):
         """Rules have a fixed order for any order of services; portals keep their own order."""
-        other = placed(CLUSTER_IP, LOAD_BALANCER_IP, name=ServicePortName("a", "b", ""), port=5000)
-        one, two = self.rules(placed(CLUSTER_IP), other), self.rules(other, placed(CLUSTER_IP))
+        other = proxied(CLUSTER_IP, LOAD_BALANCER_IP, name=ServicePortName("a", "b", ""), port=5000)
+        one, two = self.rules(proxied(CLUSTER_IP), other), self.rules(other, proxied(CLUSTER_IP))
         self.assertEqual(one, two)
         rules = one["nat"].chains["KUBE-PORTALS-CONTAINER"]
         self.assertEqual(["5000", "5000", "4000"], [rule.split()[-1] for rule in rules])
@@ -162,13 +162,13 @@ class LedTests(PortalsCase):
 
     def test_changes(self):
         """After changes the rules are the same as without previous ones."""
-        one, two = PortalRules(4), [placed(CLUSTER_IP), placed(NODE_PORT, protocol=Protocol.UDP)]
+        one, two = PortalRules(4), [proxied(CLUSTER_IP), proxied(NODE_PORT, protocol=Protocol.UDP)]
         for services, host in (
             (two, HOST),
             (two[:1], HOST),
-            ([placed(CLUSTER_IP, port=4001)], HOST),
-            ([placed(CLUSTER_IP, port=4001)], HOST + 1),
-            ([placed(CLUSTER_IP, port=None)], HOST),
+            ([proxied(CLUSTER_IP, port=4001)], HOST),
+            ([proxied(CLUSTER_IP, port=4001)], HOST + 1),
+            ([proxied(CLUSTER_IP, port=None)], HOST),
             (two, HOST),
         ):
             self.assertEqual(self.rules(*services, host=host), one.rules(services, host))
@@ -177,7 +177,7 @@ class LedTests(PortalsCase):
         """Only the rules of changed Services are made again."""
         one = PortalRules(4)
         before, after = (
-            one.rules([placed(CLUSTER_IP)], HOST)["nat"].chains["KUBE-PORTALS-CONTAINER"][0]
+            one.rules([proxied(CLUSTER_IP)], HOST)["nat"].chains["KUBE-PORTALS-CONTAINER"][0]
             for _ in range(2)
         )
         self.assertIs(before, after)
@@ -185,11 +185,11 @@ class LedTests(PortalsCase):
     def test_names(self):
         """A comment is no longer than the kernel accepts, and nothing but a comment."""
         name = ServicePortName("n" * 63, "s" * 253, 'x" -j ACCEPT\n-A INPUT -j ACCEPT #')
-        (rule,) = self.filled(placed(CLUSTER_IP, name=name))["KUBE-PORTALS-HOST"]
+        (rule,) = self.filled(proxied(CLUSTER_IP, name=name))["KUBE-PORTALS-HOST"]
         comment = rule.split('"')[1]
         self.assertEqual(MOST_IN_COMMENT, len(comment))
         name = replace(name, name="s")
-        (rule,) = self.filled(placed(CLUSTER_IP, name=name))["KUBE-PORTALS-HOST"]
+        (rule,) = self.filled(proxied(CLUSTER_IP, name=name))["KUBE-PORTALS-HOST"]
         self.assertNotIn("\n", rule)
         self.assertEqual(3, len(rule.split('"')))
 
@@ -200,8 +200,10 @@ class OwnPacketsTests(PortalsCase):
     def test_internal_serves(self):
         """This machine's own packets are served like those to the cluster IP."""
         found = self.filled(
-            placed(CLUSTER_IP, scope=Scope.INTERNAL, port=4001),
-            placed(LOAD_BALANCER_IP, NODE_PORT, scope=Scope.EXTERNAL, port=4002, keeps_source=True),
+            proxied(CLUSTER_IP, scope=Scope.INTERNAL, port=4001),
+            proxied(
+                LOAD_BALANCER_IP, NODE_PORT, scope=Scope.EXTERNAL, port=4002, keeps_source=True
+            ),
         )
         ports = {chain: [rule.split()[-1] for rule in rules] for chain, rules in found.items()}
         self.assertEqual(["4002", "4001"], ports["KUBE-PORTALS-CONTAINER"])
@@ -212,8 +214,10 @@ class OwnPacketsTests(PortalsCase):
     def test_pods(self):
         """Known pods are served the same way, with precedence over others."""
         found = self.filled(
-            placed(CLUSTER_IP, scope=Scope.INTERNAL, port=4001),
-            placed(LOAD_BALANCER_IP, NODE_PORT, scope=Scope.EXTERNAL, port=4002, keeps_source=True),
+            proxied(CLUSTER_IP, scope=Scope.INTERNAL, port=4001),
+            proxied(
+                LOAD_BALANCER_IP, NODE_PORT, scope=Scope.EXTERNAL, port=4002, keeps_source=True
+            ),
             pods=[ip_network("10.1.0.0/16"), ip_network("fd01::/48")],
         )
         balancer = f"-d 203.0.113.1/32 -p tcp {NAMED} -m tcp --dport 80 -j REDIRECT --to-ports"
@@ -227,17 +231,17 @@ class OwnPacketsTests(PortalsCase):
             found["KUBE-NODEPORT-CONTAINER"],
         )
         self.assertEqual(2, len(found["KUBE-NODEPORT-NON-LOCAL"]))
-        self.assertEqual(1, len(self.filled(placed(CLUSTER_IP))["KUBE-PORTALS-CONTAINER"]))
+        self.assertEqual(1, len(self.filled(proxied(CLUSTER_IP))["KUBE-PORTALS-CONTAINER"]))
 
     def test_only_internal(self):
         """This also holds if no endpoint is on this node: only incoming packets are dropped."""
         found = self.filled(
-            placed(CLUSTER_IP, scope=Scope.INTERNAL, port=4001),
-            placed(
+            proxied(CLUSTER_IP, scope=Scope.INTERNAL, port=4001),
+            proxied(
                 LOAD_BALANCER_IP,
                 scope=Scope.EXTERNAL,
                 port=None,
-                nobody_serves=NobodyServes.DROPPED,
+                no_endpoints_action=NoEndpointsAction.DROPPED,
                 keeps_source=True,
             ),
         )
@@ -256,7 +260,9 @@ class NobodyServesTests(PortalsCase):
     def both(self, *portals, **more):
         """Return the rules, which are only in chains for refusals."""
         host = more.get("host", HOST)
-        found = self.filled(placed(*portals, port=None, **more), host=host, version=more["version"])
+        found = self.filled(
+            proxied(*portals, port=None, **more), host=host, version=more["version"]
+        )
         names = ["YURTPROXY-REFUSED-CONTAINER", "YURTPROXY-REFUSED-HOST"]
         self.assertEqual(names, sorted(found))
         return [found[name] for name in names]
@@ -282,7 +288,9 @@ class NobodyServesTests(PortalsCase):
 
     def test_dropped(self):
         """If another node serves, there is no answer."""
-        found = self.both(LOAD_BALANCER_IP, version=4, nobody_serves=NobodyServes.DROPPED)
+        found = self.both(
+            LOAD_BALANCER_IP, version=4, no_endpoints_action=NoEndpointsAction.DROPPED
+        )
         rule = f"-d 203.0.113.1/32 -p tcp {NAMED} -m tcp --dport 80 -j DROP"
         self.assertEqual([[rule]] * 2, found)
 
@@ -311,7 +319,7 @@ class SourceRangesTests(PortalsCase):
         """Return the rules for sources."""
         networks = tuple(ip_network(text) for text in texts)
         portal = replace(LOAD_BALANCER_IP, sources=networks)
-        return self.filled(placed(portal), host=host).get("YURTPROXY-SOURCES")
+        return self.filled(proxied(portal), host=host).get("YURTPROXY-SOURCES")
 
     def test_some(self):
         """Clients outside all ranges are dropped, by the original destination."""
@@ -397,7 +405,7 @@ class JumpsTests(PortalsCase):
     def test_node_port_networks(self):
         """With node port networks, only their addresses are redirected and refused."""
         networks = [ip_network(text) for text in ("10.1.0.0/16", "172.16.1.9/32", "fd00::/8")]
-        tables = self.rules(placed(NODE_PORT, port=None), node_ports=networks)
+        tables = self.rules(proxied(NODE_PORT, port=None), node_ports=networks)
         for jumps in tables["nat"].last_jumps.values():
             self.assertEqual(["10.1.0.0/16", "172.16.1.9/32"], [rule.split()[1] for rule in jumps])
         refused = tables["filter"].chains["YURTPROXY-REFUSED-CONTAINER"]

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.steering.firewall.fakes import FakeTable
-from yurttunnel.proxy.interfaces import Placed
+from yurttunnel.proxy.interfaces import ProxiedService
 from yurttunnel.proxy.rules.iptables.chains import PROXY
 from yurttunnel.proxy.rules.iptables.portals import PortalRules
 from yurttunnel.proxy.state.virtual_services import (
     Key,
-    NobodyServes,
+    NoEndpointsAction,
     Portal,
     PortalKind,
     Protocol,
@@ -41,12 +41,12 @@ PORTALS = st.one_of(
     ),
 )
 SERVICES = st.builds(
-    lambda name, protocol, scope, portals, nobody, port: Placed(
+    lambda name, protocol, scope, portals, nobody, port: ProxiedService(
         VirtualService(
             Key(ServicePortName("n", name, ""), 4, protocol, scope),
             tuple(portals),
             (),
-            nobody_serves=nobody,
+            no_endpoints_action=nobody,
         ),
         port,
     ),
@@ -54,16 +54,16 @@ SERVICES = st.builds(
     st.sampled_from(Protocol),
     st.sampled_from(Scope),
     st.lists(PORTALS, max_size=4, unique=True),
-    st.sampled_from(NobodyServes),
+    st.sampled_from(NoEndpointsAction),
     st.sampled_from([None, 4000, 4001]),
 )
-PLACED = st.lists(SERVICES, max_size=6, unique_by=lambda placed: placed.service.key)
+PLACED = st.lists(SERVICES, max_size=6, unique_by=lambda proxied: proxied.service.key)
 TABLES = st.sampled_from(PROXY.tables)
 
 
-def rules_of(table, placed):
+def rules_of(table, proxied):
     """Return the desired rules of one table."""
-    return PortalRules(4).rules(placed, HOST)[table]
+    return PortalRules(4).rules(proxied, HOST)[table]
 
 
 def changed(table, desired):
@@ -141,11 +141,11 @@ class AnyStateTests(SynchronousTestCase):
 
     @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(st.data(), TABLES, PLACED)
-    def test_any(self, data, name, placed):
+    def test_any(self, data, name, proxied):
         """Our chains are as desired, our jumps in order, and everything else is unchanged."""
         table = data.draw(damaged(name))
         before = others(table)
-        desired = rules_of(name, placed)
+        desired = rules_of(name, proxied)
         changed(table, desired)
         ours = {chain: tuple(some) for chain, some in table.chains.items() if PROXY.owns(chain)}
         self.assertEqual(dict(desired.chains), ours)
@@ -164,12 +164,12 @@ class AnyStateTests(SynchronousTestCase):
 
     @settings(deadline=None)
     @given(PLACED)
-    def test_places(self, placed):
+    def test_places(self, proxied):
         """In a table with rules of others, portals come first, and node ports last."""
         table = FakeTable("nat")
         for chain in ("OUTPUT", "PREROUTING"):
             table.chains[chain] += FOREIGN
-        changed(table, rules_of("nat", placed))
+        changed(table, rules_of("nat", proxied))
         for chain in ("OUTPUT", "PREROUTING"):
             first, *between, last = table.chains[chain]
             self.assertIn("-j KUBE-PORTALS-", first)

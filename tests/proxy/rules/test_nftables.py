@@ -15,12 +15,12 @@ from tests.proxy.services import key, service
 from tests.steering.firewall.fakes import FakePrograms
 from tests.steering.firewall.machines import CountedPrograms, execute
 from yurttunnel.proxy.host_address import no_address
-from yurttunnel.proxy.interfaces import IRules, Placed
+from yurttunnel.proxy.interfaces import IRules, ProxiedService
 from yurttunnel.proxy.rules.nftables.parts import user_part
 from yurttunnel.proxy.rules.nftables.rules import Nftables
 from yurttunnel.proxy.rules.nftables.tables import Networks, Tables
 from yurttunnel.proxy.state.virtual_services import (
-    NobodyServes,
+    NoEndpointsAction,
     Portal,
     PortalKind,
     Protocol,
@@ -60,11 +60,11 @@ def all_portals(version):
     )
 
 
-def placed(name="web", version=4, port=40000, portals=None, **more):
+def proxied(name="web", version=4, port=40000, portals=None, **more):
     """Make a service that is carried by a proxy socket on ``port``."""
     the_key = key(name, more.pop("protocol", Protocol.TCP), version, more.pop("scope", Scope.ALL))
     portals = all_portals(version) if portals is None else portals
-    return Placed(service(key=the_key, portals=tuple(portals), **more), port)
+    return ProxiedService(service(key=the_key, portals=tuple(portals), **more), port)
 
 
 def elements(found, version=4):
@@ -81,11 +81,11 @@ class ElementsTests(SynchronousTestCase):
 
     def test_portals(self):
         """Packets to each portal, in both directions, lead to the proxy port."""
-        found = elements(tables()([placed()]))
+        found = elements(tables()([proxied()]))
         by_address = {"10.96.0.1 . tcp . 80": "40000", "192.0.2.1 . tcp . 80": "40000"}
-        for way in ("arriving", "own"):
-            self.assertEqual(by_address, found[f"{way}-portals"])
-            self.assertEqual({"tcp . 30080": "40000"}, found[f"{way}-portals-node-ports"])
+        for direction in ("arriving", "own"):
+            self.assertEqual(by_address, found[f"{direction}-portals"])
+            self.assertEqual({"tcp . 30080": "40000"}, found[f"{direction}-portals-node-ports"])
 
     def test_address_for_all(self):
         """Incoming packets are sent to it as well, because a link may have no address; those to an
@@ -94,7 +94,7 @@ class ElementsTests(SynchronousTestCase):
         make = tables(host_for_all={4: HOSTS[4]}.get)
         four, six = (
             str([table.chains[name] for name in ("nat-prerouting", "prerouting-node-ports")])
-            for table in make([placed()])
+            for table in make([proxied()])
         )
         self.assertEqual(2, four.count(f"dnat to {HOSTS[4]}:"))
         of_the_link = "fib daddr . iif type local meta l4proto { tcp, udp } redirect to :"
@@ -107,7 +107,7 @@ class ElementsTests(SynchronousTestCase):
         nets = [ip_network(each) for each in ("10.8.0.0/16", "10.8.1.0/24", "192.0.2.7/32")]
         nets.append(ip_network("fd00::/8"))
         lb = portal(PortalKind.LOAD_BALANCER_IP, 4, 80, tuple(nets))
-        found = elements(tables()([placed(portals=[lb])]))
+        found = elements(tables()([proxied(portals=[lb])]))
         self.assertEqual({"192.0.2.1 . tcp . 80": ""}, found["restricted"])
         self.assertEqual(
             {"192.0.2.1 . tcp . 80 . 10.8.0.0/16", "192.0.2.1 . tcp . 80 . 192.0.2.7"},
@@ -126,7 +126,7 @@ class ElementsTests(SynchronousTestCase):
             ("11.1.1.1", {"10.0.0.0/8"}),
         ):
             hosts[4] = ip_address(host)
-            found = elements(make([placed(portals=[lb])]))
+            found = elements(make([proxied(portals=[lb])]))
             self.assertEqual(
                 {f"192.0.2.1 . tcp . 80 . {each}" for each in allowed}, found["allowed"].keys()
             )
@@ -134,23 +134,23 @@ class ElementsTests(SynchronousTestCase):
     def test_nobody_serves(self):
         """Clients are refused, or get no answer, as the service specifies."""
         cluster = [portal(PortalKind.CLUSTER_IP, 4)]
-        refused = placed(port=None, portals=cluster)
+        refused = proxied(port=None, portals=cluster)
         self.assertEqual(
             {"10.96.0.1 . tcp . 80": "goto refuse"}, elements(tables()([refused]))["own-nobody"]
         )
-        dropped = placed(port=None, portals=cluster, nobody_serves=NobodyServes.DROPPED)
+        dropped = proxied(port=None, portals=cluster, no_endpoints_action=NoEndpointsAction.DROPPED)
         self.assertEqual(
             {"10.96.0.1 . tcp . 80": "drop"}, elements(tables()([dropped]))["own-nobody"]
         )
 
     def test_own_packets_to_external_portals(self):
         """Own packets go to the endpoints for the cluster, and others' to local ones."""
-        within = placed(port=40001, scope=Scope.INTERNAL, portals=[])
-        outside = placed(
+        within = proxied(port=40001, scope=Scope.INTERNAL, portals=[])
+        outside = proxied(
             port=None,
             scope=Scope.EXTERNAL,
             portals=[portal(PortalKind.EXTERNAL_IP, 4)],
-            nobody_serves=NobodyServes.DROPPED,
+            no_endpoints_action=NoEndpointsAction.DROPPED,
             keeps_source=True,
         )
         found = elements(tables()([outside, within]))
@@ -161,18 +161,18 @@ class ElementsTests(SynchronousTestCase):
 
     def test_the_same_portal_twice(self):
         """The first service has it; the rest of the second is served."""
-        both = [placed("one", port=1001), placed("two", port=1002)]
+        both = [proxied("one", port=1001), proxied("two", port=1002)]
         found = elements(tables()(both))
         self.assertEqual({"1001"}, set(found["own-portals"].values()))
 
     def test_other_families(self):
         """Families without a table are left out."""
-        (table,) = tables(versions=(4,))([placed(version=6)])
+        (table,) = tables(versions=(4,))([proxied(version=6)])
         self.assertEqual({}, table.elements)
 
     def test_rules_do_not_grow(self):
         """A thousand services need no more rules than none."""
-        many = [placed(f"web-{number}", port=number + 1) for number in range(1000)]
+        many = [proxied(f"web-{number}", port=number + 1) for number in range(1000)]
         few, more = tables()([]), tables()(many)
         self.assertEqual([each.chains for each in few], [each.chains for each in more])
 
@@ -185,7 +185,7 @@ class ElementsTests(SynchronousTestCase):
             return user_part(one, internal, host)
 
         make = tables(part=part)
-        both = [placed("one"), placed("two")]
+        both = [proxied("one"), proxied("two")]
         make(both)
         make([both[0], replace(both[1], proxy_port=7)])
         self.assertEqual(["shop/one:http", "shop/two:http", "shop/two:http"], asked)
@@ -200,7 +200,7 @@ class NftablesTests(TestCase):
         self.addCleanup(self.network.close)
         self.programs = CountedPrograms(Programs(reactor))
         self.rules = self.new()
-        self.both = [placed(version=4), placed(version=6)]
+        self.both = [proxied(version=4), proxied(version=6)]
 
     def new(self, host_for_all=no_address):
         """Make the rules of a new process."""
@@ -387,7 +387,7 @@ class RefusalTests(SynchronousTestCase):
         self.patch(Nftables, "generation", lambda _: next(numbers))
         self.successResultOf(rules.apply([]))
         for _ in range(2):
-            self.failureResultOf(rules.apply([placed()]), SteeringFailed)
+            self.failureResultOf(rules.apply([proxied()]), SteeringFailed)
         self.assertEqual(["list", "-f", "-f", "list", "-f"], [each[1] for each in programs.calls])
 
     def test_where_changes_are_not_counted(self):

@@ -23,12 +23,12 @@ from tests.proxy.kernel.lab import (
     hang_up,
 )
 from tests.proxy.services import key, service
-from yurttunnel.proxy.interfaces import Placed
+from yurttunnel.proxy.interfaces import ProxiedService
 from yurttunnel.proxy.rules.nftables.parts import user_part
 from yurttunnel.proxy.rules.nftables.rules import Nftables
 from yurttunnel.proxy.rules.nftables.tables import Networks, Tables
 from yurttunnel.proxy.state.virtual_services import (
-    NobodyServes,
+    NoEndpointsAction,
     Portal,
     PortalKind,
     Protocol,
@@ -57,16 +57,16 @@ class Packets:
         self.addCleanup(hang_up, port)
         return port.getHost().port
 
-    async def apply(self, *placed, networks=None):
+    async def apply(self, *proxied, networks=None):
         """Apply the rules."""
         networks = networks or Networks()
         tables = Tables((4, 6), user_part, HOSTS.get, networks)
-        await Nftables(Programs(reactor), tables).apply(placed)
+        await Nftables(Programs(reactor), tables).apply(proxied)
 
-    def placed(self, *portals, port=None, scope=Scope.ALL, name="web", **more):
+    def proxied(self, *portals, port=None, scope=Scope.ALL, name="web", **more):
         """Make a service, by default without a socket."""
         the_key = key(name, version=self.version, scope=scope)
-        return Placed(service(key=the_key, portals=portals, **more), port)
+        return ProxiedService(service(key=the_key, portals=portals, **more), port)
 
     def portal(self, kind, sources=None):
         """Make a portal of a kind."""
@@ -83,7 +83,7 @@ class Packets:
     async def test_portals(self):
         """All lead to the proxy, from elsewhere, from pods and from this machine."""
         kinds = (PortalKind.CLUSTER_IP, PortalKind.EXTERNAL_IP, PortalKind.NODE_PORT)
-        await self.apply(self.placed(*map(self.portal, kinds), port=self.port))
+        await self.apply(self.proxied(*map(self.portal, kinds), port=self.port))
         for inside in (self.lab.client, self.lab.endpoints[0], self.lab.node):
             for addresses, port in ((CLUSTER, 80), (EXTERNAL, 80), (NODE, NODE_PORT)):
                 server, _ = await self.served(inside, addresses, port)
@@ -96,8 +96,8 @@ class Packets:
         """Other addresses of this machine have no node ports."""
         nets = tuple(ip_network(each) for each in NODE.values())
         networks = Networks(node_ports=nets)
-        placed = self.placed(self.portal(PortalKind.NODE_PORT), port=self.port)
-        await self.apply(placed, networks=networks)
+        proxied = self.proxied(self.portal(PortalKind.NODE_PORT), port=self.port)
+        await self.apply(proxied, networks=networks)
         await self.served(self.lab.client, NODE, NODE_PORT)
         refused = connect(self.lab.client, PODS[self.version], NODE_PORT)
         await self.assertFailure(refused, ConnectionRefusedError)
@@ -109,16 +109,18 @@ class Packets:
         for inside in (self.lab.client, self.lab.node):
             for addresses, port in ((CLUSTER, 80), (NODE, NODE_PORT)):
                 to = addresses[self.version]
-                await self.apply(self.placed(*portals))
+                await self.apply(self.proxied(*portals))
                 await self.assertFailure(connect(inside, to, port), ConnectionRefusedError)
-                await self.apply(self.placed(*portals, nobody_serves=NobodyServes.DROPPED))
+                await self.apply(
+                    self.proxied(*portals, no_endpoints_action=NoEndpointsAction.DROPPED)
+                )
                 await self.assertFailure(connect(inside, to, port, timeout=0.3), TimeoutError)
 
     async def test_nobody_serves_datagrams(self):
         """Clients are notified by ICMP."""
         portal = self.portal(PortalKind.CLUSTER_IP)
         the_key = key(protocol=Protocol.UDP, version=self.version)
-        await self.apply(Placed(service(key=the_key, portals=(portal,)), None))
+        await self.apply(ProxiedService(service(key=the_key, portals=(portal,)), None))
         with self.lab.client.inside():
             client = socket.socket(FAMILY[self.version], socket.SOCK_DGRAM)
         with closing(client):
@@ -138,13 +140,13 @@ class Packets:
         served, other = self.listen("balancer"), self.port
         for port, node_port_of_it in ((served, None), (served, other)):
             await self.apply(
-                self.placed(node_port, port=node_port_of_it, name="other"),
-                self.placed(balancer, port=port),
+                self.proxied(node_port, port=node_port_of_it, name="other"),
+                self.proxied(balancer, port=port),
             )
             found, _ = await self.served(self.lab.client, NODE, NODE_PORT)
             self.assertEqual("balancer", found)
         await self.apply(
-            self.placed(node_port, port=other, name="other"), self.placed(balancer, port=None)
+            self.proxied(node_port, port=other, name="other"), self.proxied(balancer, port=None)
         )
         refused = connect(self.lab.client, NODE[self.version], NODE_PORT)
         await self.assertFailure(refused, ConnectionRefusedError)
@@ -154,9 +156,9 @@ class Packets:
     async def test_external_portals_from_within(self):
         """Packets of this machine and known pods go to the endpoints for the cluster."""
         within = self.listen("within")
-        placed = (
-            self.placed(self.portal(PortalKind.CLUSTER_IP), port=within, scope=Scope.INTERNAL),
-            self.placed(
+        proxied = (
+            self.proxied(self.portal(PortalKind.CLUSTER_IP), port=within, scope=Scope.INTERNAL),
+            self.proxied(
                 self.portal(PortalKind.EXTERNAL_IP),
                 port=self.port,
                 scope=Scope.EXTERNAL,
@@ -164,7 +166,7 @@ class Packets:
             ),
         )
         pods = ip_network("10.1.0.0/24"), ip_network("fd01::/64")
-        await self.apply(*placed, networks=Networks(pods=pods))
+        await self.apply(*proxied, networks=Networks(pods=pods))
         for inside, name in (
             (self.lab.client, "proxy"),
             (self.lab.node, "within"),
@@ -178,7 +180,7 @@ class Packets:
         for address, error in ((CLIENT, None), (PODS, TimeoutError)):
             nets = (ip_network(address[self.version]),)
             portal = self.portal(PortalKind.LOAD_BALANCER_IP, nets)
-            await self.apply(self.placed(portal, port=self.port))
+            await self.apply(self.proxied(portal, port=self.port))
             if error is None:
                 await connect(self.lab.client, EXTERNAL[self.version])
             else:
@@ -190,7 +192,7 @@ class Packets:
         address = EXTERNAL[self.version]
         self.lab.node.run("ip", "address", "add", address, "dev", "lo")
         portal = self.portal(PortalKind.LOAD_BALANCER_IP, (ip_network(NODE[self.version]),))
-        await self.apply(self.placed(portal, port=self.port))
+        await self.apply(self.proxied(portal, port=self.port))
         self.assertEqual(("proxy", address), await self.served(self.lab.node, EXTERNAL))
 
 

@@ -8,7 +8,7 @@ from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
-from yurttunnel.proxy.interfaces import IClaims, IConntrack, IRules, Placed
+from yurttunnel.proxy.interfaces import IConntrack, IPortClaims, IRules, ProxiedService
 from yurttunnel.proxy.rules.none import NoRules
 from yurttunnel.proxy.state.virtual_services import (
     Key,
@@ -33,9 +33,9 @@ class NoRulesTests(SynchronousTestCase):
 
     def told(self, rules, port):
         """Apply; return the log messages."""
-        placed = [Placed(VirtualService(KEY, PORTALS, ()), port)]
+        proxied = [ProxiedService(VirtualService(KEY, PORTALS, ()), port)]
         with capturedLogs() as events:
-            self.assertEqual(Applied(), self.successResultOf(rules.apply(placed)))
+            self.assertEqual(Applied(), self.successResultOf(rules.apply(proxied)))
         self.assertEqual(
             {LogLevel.debug}, {event["log_level"] for event in events} or {LogLevel.debug}
         )
@@ -60,7 +60,7 @@ class NoRulesTests(SynchronousTestCase):
     def test_nothing_else(self):
         """There is nothing to remove, to claim or to delete."""
         rules = NoRules()
-        for interface in (IRules, IClaims, IConntrack):
+        for interface in (IRules, IPortClaims, IConntrack):
             verifyObject(interface, rules)
         self.assertFalse(self.successResultOf(rules.remove()))
         self.assertIsNone(rules.generation())

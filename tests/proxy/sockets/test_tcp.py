@@ -69,7 +69,7 @@ class RelayTests(SynchronousTestCase):
 
         def waits() -> bool:
             nonlocal sent
-            if not end.waits and end.carried == sent:
+            if not end.waits and end.transferred == sent:
                 sent += sender.socket.send(MUCH[:READ_BYTES])
             return end.waits > 0
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.proxy.objects import HERE, endpoint, endpoint_slice, port, service, taken
-from yurttunnel.proxy.state.desired_state import Memory, desired_state
+from yurttunnel.proxy.state.desired_state import ServiceStateCache, desired_state
 from yurttunnel.proxy.state.endpoint_slices import EndpointSlice, endpoint_slice_from
-from yurttunnel.proxy.state.reading import MOST_TOLD
+from yurttunnel.proxy.state.parsing import MOST_TOLD
 from yurttunnel.proxy.state.services import Service, service_from
 from yurttunnel.proxy.state.virtual_services import Scope
 
@@ -112,7 +112,7 @@ class AnyOrderTests(SynchronousTestCase):
     @given(st.lists(_OBJECTS, max_size=5), st.sampled_from("ab"))
     def test_memory(self, steps, zone):
         """The result with a memory of other states is the same as without."""
-        memory = Memory()
+        memory = ServiceStateCache()
         services, slices = {}, {}
         for step, objects in enumerate(steps):
             changed = by_name(objects)

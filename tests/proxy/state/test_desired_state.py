@@ -9,8 +9,8 @@ from weakref import ref
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.proxy.objects import HERE, endpoint, endpoint_slice, port, service, shown, taken, told
-from yurttunnel.proxy.state.desired_state import Memory, desired_state
-from yurttunnel.proxy.state.virtual_services import NobodyServes, Protocol, Scope
+from yurttunnel.proxy.state.desired_state import ServiceStateCache, desired_state
+from yurttunnel.proxy.state.virtual_services import NoEndpointsAction, Protocol, Scope
 
 
 def of(*objects, node=HERE):
@@ -99,7 +99,9 @@ class PortalTests(SynchronousTestCase):
     def test_nobody(self):
         """A Service without endpoints is included, because its clients are refused."""
         (made,) = of(service()).services.values()
-        self.assertEqual(((), NobodyServes.REFUSED), (made.endpoints, made.nobody_serves))
+        self.assertEqual(
+            ((), NoEndpointsAction.REFUSED), (made.endpoints, made.no_endpoints_action)
+        )
 
     def test_slices_of_another_namespace(self):
         """A Service has the endpoints of its own namespace."""
@@ -211,7 +213,7 @@ class PolicyTests(SynchronousTestCase):
             made.key.scope: (
                 len(made.portals),
                 [str(each.address) for each in made.endpoints],
-                made.nobody_serves,
+                made.no_endpoints_action,
                 made.keeps_source,
             )
             for made in of(web, endpoint_slice(*endpoints)).services.values()
@@ -221,7 +223,7 @@ class PolicyTests(SynchronousTestCase):
         """By default all endpoints serve all portals, and local ones are known."""
         everyone = ["10.1.0.1", "10.1.0.2"]
         self.assertEqual(
-            {Scope.ALL: (2, everyone, NobodyServes.REFUSED, False)}, self.served(*self.both)
+            {Scope.ALL: (2, everyone, NoEndpointsAction.REFUSED, False)}, self.served(*self.both)
         )
         (made,) = of(service(), endpoint_slice(*self.both)).services.values()
         self.assertEqual({ip_address("10.1.0.1")}, {each.address for each in made.local})
@@ -236,8 +238,8 @@ class PolicyTests(SynchronousTestCase):
         """External portals are served by local endpoints only, which see the client's address."""
         self.assertEqual(
             {
-                Scope.INTERNAL: (1, ["10.1.0.1", "10.1.0.2"], NobodyServes.REFUSED, False),
-                Scope.EXTERNAL: (1, ["10.1.0.1"], NobodyServes.DROPPED, True),
+                Scope.INTERNAL: (1, ["10.1.0.1", "10.1.0.2"], NoEndpointsAction.REFUSED, False),
+                Scope.EXTERNAL: (1, ["10.1.0.1"], NoEndpointsAction.DROPPED, True),
             },
             self.served(*self.both, externalTrafficPolicy="Local"),
         )
@@ -245,15 +247,17 @@ class PolicyTests(SynchronousTestCase):
     def test_external_local_without_any(self):
         """Without local endpoints packets are dropped if there are others, else refused."""
         there = self.served(self.both[1], externalTrafficPolicy="Local")
-        self.assertEqual((1, [], NobodyServes.DROPPED, True), there[Scope.EXTERNAL])
+        self.assertEqual((1, [], NoEndpointsAction.DROPPED, True), there[Scope.EXTERNAL])
         nowhere = self.served(externalTrafficPolicy="Local")
-        self.assertEqual((1, [], NobodyServes.REFUSED, True), nowhere[Scope.EXTERNAL])
+        self.assertEqual((1, [], NoEndpointsAction.REFUSED, True), nowhere[Scope.EXTERNAL])
 
     def test_internal_local(self):
         """Within the cluster only local endpoints serve; others are ignored."""
         served = self.served(self.both[1], internalTrafficPolicy="Local")
-        self.assertEqual((1, [], NobodyServes.REFUSED, False), served[Scope.INTERNAL])
-        self.assertEqual((1, ["10.1.0.2"], NobodyServes.REFUSED, False), served[Scope.EXTERNAL])
+        self.assertEqual((1, [], NoEndpointsAction.REFUSED, False), served[Scope.INTERNAL])
+        self.assertEqual(
+            (1, ["10.1.0.2"], NoEndpointsAction.REFUSED, False), served[Scope.EXTERNAL]
+        )
 
     def test_both_local(self):
         """All endpoints are kept for clients within the cluster that use external portals, as if
@@ -263,9 +267,9 @@ class PolicyTests(SynchronousTestCase):
         everyone = ["10.1.0.1", "10.1.0.2"]
         self.assertEqual(
             {
-                Scope.INTERNAL: (1, ["10.1.0.1"], NobodyServes.REFUSED, False),
-                Scope.EXTERNAL: (1, ["10.1.0.1"], NobodyServes.DROPPED, True),
-                Scope.CLUSTER: (0, everyone, NobodyServes.REFUSED, False),
+                Scope.INTERNAL: (1, ["10.1.0.1"], NoEndpointsAction.REFUSED, False),
+                Scope.EXTERNAL: (1, ["10.1.0.1"], NoEndpointsAction.DROPPED, True),
+                Scope.CLUSTER: (0, everyone, NoEndpointsAction.REFUSED, False),
             },
             self.served(*self.both, **policies),
         )
@@ -529,7 +533,7 @@ class LinkLocalTests(SynchronousTestCase):
 
     def test_others(self):
         """One that this machine does not have is left out, and used once it does."""
-        memory = Memory()
+        memory = ServiceStateCache()
         objects = taken(service(), self.slices)
         (made,) = desired_state(*objects, HERE, memory).services.values()
         self.assertEqual(1, len(made.endpoints))
@@ -598,7 +602,7 @@ class MemoryTests(SynchronousTestCase):
 
     def test_unchanged_services_are_the_same(self):
         """After one slice has changed, virtual services of others are identical objects."""
-        memory = Memory()
+        memory = ServiceStateCache()
         services, slices = taken(
             *(service(f"s{n}", f"10.96.0.{n}") for n in range(1, 9)),
             *(endpoint_slice(f"10.1.0.{n}", of=f"s{n}") for n in range(1, 9)),
@@ -619,7 +623,10 @@ class MemoryTests(SynchronousTestCase):
 
     def test_reasons(self):
         """Those of new or changed slices are returned once, even if the endpoints are the same."""
-        memory, one = Memory(), endpoint_slice("10.1.0.1", triggered="2026-01-01T00:00:00.5Z")
+        memory, one = (
+            ServiceStateCache(),
+            endpoint_slice("10.1.0.1", triggered="2026-01-01T00:00:00.5Z"),
+        )
         self.assertEqual((1767225600.5,), self.triggered(memory, one))
         self.assertEqual((), self.triggered(memory, one))
         later = "2026-01-01T00:00:10Z"
@@ -632,7 +639,7 @@ class MemoryTests(SynchronousTestCase):
 
     def test_loops(self):
         """The same holds for a Service with an endpoint that is a portal."""
-        memory = Memory()
+        memory = ServiceStateCache()
         objects = taken(service(), endpoint_slice("10.96.0.1", "10.1.0.1", ports=[port(80)]))
         (before,) = desired_state(*objects, HERE, memory).services.values()
         (after,) = desired_state(*objects, HERE, memory).services.values()
@@ -645,7 +652,7 @@ class MemoryTests(SynchronousTestCase):
         class Text(str):
             """A text with weak references, to test whether it still exists."""
 
-        memory = Memory()
+        memory = ServiceStateCache()
         gone = Text("gone")
         seen = ref(gone)
         services, _ = taken(service("a"), service("b", "10.96.0.2"))

@@ -7,7 +7,7 @@ from ipaddress import ip_address, ip_network
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.proxy.objects import port, service
-from yurttunnel.proxy.state.reading import MOST_TOLD
+from yurttunnel.proxy.state.parsing import MOST_TOLD
 from yurttunnel.proxy.state.service_ports import ServicePort
 from yurttunnel.proxy.state.services import Distribution, service_from
 from yurttunnel.proxy.state.virtual_services import Protocol

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from ipaddress import ip_address, ip_network
 
-from yurttunnel.proxy.interfaces import Placed
+from yurttunnel.proxy.interfaces import ProxiedService
 from yurttunnel.proxy.kernel.common import common
 from yurttunnel.proxy.kernel.connections import check as check_connections
+from yurttunnel.proxy.kernel.detection_rules import LOG_GROUP, SNAPLEN
 from yurttunnel.proxy.kernel.packet_log import open_log
 from yurttunnel.proxy.kernel.parts import KernelParts, Masquerade
-from yurttunnel.proxy.kernel.watching import COPIED, GROUP
 from yurttunnel.proxy.rules.nftables.rules import Nftables
 from yurttunnel.proxy.rules.nftables.tables import Networks, Tables
 from yurttunnel.proxy.state.virtual_services import (
@@ -47,13 +47,13 @@ async def kernel_mode_available(programs: IPrograms, version: int) -> str | None
         await Nftables(programs, tables).check([_example(version)])
         check_connections()
         # Not the group that a running process may use.
-        open_log(GROUP + 1, COPIED).close()
+        open_log(LOG_GROUP + 1, SNAPLEN).close()
     except SteeringFailed as error:
         return str(error)
     return None
 
 
-def _example(version: int) -> Placed:
+def _example(version: int) -> ProxiedService:
     """Return a service that uses all features of the kernel that are needed."""
     address = ip_address(_ADDRESSES[version])
     key = Key(ServicePortName("example", "example", ""), version, Protocol.TCP, Scope.ALL)
@@ -62,4 +62,6 @@ def _example(version: int) -> Placed:
         Portal(PortalKind.NODE_PORT, None, 30000),
         Portal(PortalKind.LOAD_BALANCER_IP, address, 81, (ip_network(address),)),
     )
-    return Placed(VirtualService(key, portals, (Endpoint(address, 80),), affinity=1.0), None)
+    return ProxiedService(
+        VirtualService(key, portals, (Endpoint(address, 80),), affinity=1.0), None
+    )

@@ -6,7 +6,7 @@ These are not packet marks: routing and the masquerading of other programs do no
 RETRIED = 0x2000
 """The connection may be retried at another endpoint if this one does not respond."""
 
-ATTENDED = 0x1000
+SUPERVISED = 0x1000
 """The connection began while a process ran that acts on refusals."""
 
 MASQUERADED = 0x4000

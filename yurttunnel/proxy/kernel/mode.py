@@ -12,25 +12,25 @@ from zope.interface import implementer
 
 from yurttunnel.proxy.host_address import HostAddress, no_address
 from yurttunnel.proxy.interfaces import EndpointStats, KernelStats
-from yurttunnel.proxy.kernel.attending import attended_connections
 from yurttunnel.proxy.kernel.common import common
 from yurttunnel.proxy.kernel.connection_counts import ConnectionCounts
 from yurttunnel.proxy.kernel.connections import Connections
+from yurttunnel.proxy.kernel.detection_rules import LOG_GROUP, SNAPLEN
 from yurttunnel.proxy.kernel.ejections import Ejections
+from yurttunnel.proxy.kernel.failure_detector import FailureDetector
 from yurttunnel.proxy.kernel.packet_log import PacketLog
-from yurttunnel.proxy.kernel.packets import Refused, told
-from yurttunnel.proxy.kernel.parts import KernelParts, Masquerade, carries
+from yurttunnel.proxy.kernel.packets import LoggedRefusal, parse_packet
+from yurttunnel.proxy.kernel.parts import KernelParts, Masquerade, kernel_supports
 from yurttunnel.proxy.kernel.prober import Prober
 from yurttunnel.proxy.kernel.rules import KernelRules
 from yurttunnel.proxy.kernel.stale_entries import StaleEntries
-from yurttunnel.proxy.kernel.suspicion import Suspicion
+from yurttunnel.proxy.kernel.supervised import supervised_connections
 from yurttunnel.proxy.kernel.sysctl import BE_LIBERAL, is_on
 from yurttunnel.proxy.kernel.targets import Target
-from yurttunnel.proxy.kernel.watching import COPIED, GROUP
-from yurttunnel.proxy.placement import IKernel
 from yurttunnel.proxy.rules.nftables.parts import Part
 from yurttunnel.proxy.rules.nftables.rules import Nftables
 from yurttunnel.proxy.rules.nftables.tables import Networks, Tables
+from yurttunnel.proxy.socket_manager import IKernelMode
 from yurttunnel.proxy.state.virtual_services import (
     Address,
     Problem,
@@ -43,12 +43,12 @@ from yurttunnel.steering.netlink.worker import Run
 from yurttunnel.steering.programs import IPrograms
 from yurttunnel.tunnel.reactor import IReactor
 
-RETRY = 5.0
+RETRY_SECONDS = 5.0
 """Seconds until the packet log is requested again: a previous process that still receives it may
 have ended by then."""
 
 
-@implementer(IKernel)
+@implementer(IKernelMode)
 class KernelMode(Service):
     """Provides ``rules``, and ejects endpoints that do not respond.
 
@@ -74,9 +74,9 @@ class KernelMode(Service):
         self._reactor = reactor
         self._addresses = addresses
         self._node_ports = networks.node_ports
-        self._again: IDelayedCall | None = None
+        self._retry: IDelayedCall | None = None
         self._connections = Connections(run, self._portals)
-        self._watches = False
+        self._detects = False
         self._prober = prober = Prober(reactor)
         self.ejections = Ejections(reactor, prober.probe)
         """The ejected endpoints, and the state of all that have failed."""
@@ -90,7 +90,7 @@ class KernelMode(Service):
             self._connections.forget_unanswered,
         )
         """The rules that send clients of portals to endpoints."""
-        self._suspicion = Suspicion(
+        self._detector = FailureDetector(
             reactor,
             self._connections.is_answered,
             prober.probe,
@@ -98,22 +98,22 @@ class KernelMode(Service):
             self.ejections,
         )
         self._stale_entries = StaleEntries(
-            reactor, self._connections.forget, prober.probe, self._suspicion
+            reactor, self._connections.forget, prober.probe, self._detector
         )
         self.counts = ConnectionCounts(reactor, run, versions)
         """The number of open connections, and of all, of each service."""
-        self._packets = PacketLog(reactor, GROUP, COPIED, self._take)
-        self._attending = attended_connections(run, self._attend_to_all)
-        self._all_are_attended = False
+        self._packet_log = PacketLog(reactor, LOG_GROUP, SNAPLEN, self._handle_packet)
+        self._supervision = supervised_connections(run, self._treat_all_as_supervised)
+        self._all_are_supervised = False
         self.problem: str | None = None
         """Why dead endpoints are not detected; ``None`` if they are."""
 
-    def carries(self, service: VirtualService) -> bool:
-        """See :class:`IKernel`."""
-        return carries(service)
+    def supports(self, service: VirtualService) -> bool:
+        """See :class:`IKernelMode`."""
+        return kernel_supports(service)
 
     def problems(self, service: VirtualService) -> Iterator[Problem]:
-        """See :class:`IKernel`."""
+        """See :class:`IKernelMode`."""
         if service.least_connections:
             yield Problem(
                 str(service.key.name),
@@ -122,79 +122,82 @@ class KernelMode(Service):
             )
 
     def endpoints(self, service: VirtualService) -> Sequence[EndpointStats]:
-        """See :class:`IKernel`."""
+        """See :class:`IKernelMode`."""
         return self.ejections.endpoints(service.key.protocol, service.endpoints)
 
     def stats(self, service: VirtualService) -> KernelStats:
-        """See :class:`IKernel`."""
+        """See :class:`IKernelMode`."""
         return self.counts.of(service)
 
     def totals(self) -> Mapping[Protocol, int]:
-        """See :class:`IKernel`."""
+        """See :class:`IKernelMode`."""
         return self.counts.totals()
 
     def startService(self) -> None:
         """Start the detection; if the kernel rejects that, log it and continue without."""
         super().startService()
-        self._attending.startService()
+        self._supervision.startService()
         self.counts.startService()
-        self._begin()
+        self._start_detection()
 
-    def _begin(self) -> None:
-        self._again = None
+    def _start_detection(self) -> None:
+        self._retry = None
         try:
             self._connections.start()
-            self._packets.start()
+            self._packet_log.start()
         except SteeringFailed as error:
             self._connections.stop()
             if self.problem is None:
                 self._log.warn("{error}; retrying", error=error)
             self.problem = str(error)
-            self._again = self._reactor.callLater(RETRY, self._begin)
+            self._retry = self._reactor.callLater(RETRY_SECONDS, self._start_detection)
             return
-        self._watches = True
+        self._detects = True
         if self.problem is not None:
             self.problem = None
-            self.rules.again()
+            self.rules.reapply()
 
-    def _take(self, prefix: bytes, payload: bytes) -> None:
-        what = told(prefix, payload)
+    def _handle_packet(self, prefix: bytes, payload: bytes) -> None:
+        what = parse_packet(prefix, payload)
         if what is None:
             return
-        if not isinstance(what, Refused):
-            (self._stale_entries if what.is_stale else self._suspicion).tried(what.attempt)
+        if not isinstance(what, LoggedRefusal):
+            (self._stale_entries if what.is_stale else self._detector).attempted(what.attempt)
         elif what.is_stale:
             self._stale_entries.refused(what.attempt)
-        elif what.has_no_way and what.attempt.target.protocol is Protocol.TCP:
+        elif what.has_no_route and what.attempt.target.protocol is Protocol.TCP:
             # A firewall may reject only that client.
-            self._suspicion.suspect(what.attempt.target)
+            self._detector.suspect(what.attempt.target)
         else:
-            self._suspicion.refused(what.attempt.target)
+            self._detector.refused(what.attempt.target)
 
-    def _attend_to_all(self, error: SteeringFailed) -> None:
-        self._all_are_attended = True
+    def _treat_all_as_supervised(self, error: SteeringFailed) -> None:
+        self._all_are_supervised = True
         self._log.warn(
             "{error}. Rules that drop connection refusals stay if this process is killed:"
             " clients of endpoints that refuse connections then wait until it runs again",
             error=error,
         )
-        self.rules.again()
+        self.rules.reapply()
 
-    async def _stop(self) -> None:
-        self._watches = False
-        if self._again is not None:
-            self._again.cancel()
-            self._again = None
-        counting, attending = self.counts.stopService(), self._attending.stopService()
-        self._packets.stop()
-        self._suspicion.stop()
+    async def _stop_detection(self) -> None:
+        self._detects = False
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+        counts_stopped, supervision_stopped = (
+            self.counts.stopService(),
+            self._supervision.stopService(),
+        )
+        self._packet_log.stop()
+        self._detector.stop()
         self.ejections.stop()
         self._prober.stop()
         self._connections.stop()
-        await counting
-        await attending
+        await counts_stopped
+        await supervision_stopped
         try:
-            await self.rules.leave()
+            await self.rules.end_ejections()
         except SteeringFailed as error:
             self._log.warn(
                 "Rules remain that may exclude endpoints permanently: {error}; run yurttunnel"
@@ -205,7 +208,7 @@ class KernelMode(Service):
     def stopService(self) -> Deferred[None]:
         """Stop the detection; fires when the rules have been changed accordingly."""
         super().stopService()
-        return Deferred.fromCoroutine(self._stop())
+        return Deferred.fromCoroutine(self._stop_detection())
 
     def _portals(self, target: Target) -> Iterator[tuple[Address, int]]:
         """Yield the destinations of an endpoint's clients, with each address for a node port."""
@@ -224,8 +227,8 @@ class KernelMode(Service):
     def _common(self, version: int) -> Part:
         return common(
             version,
-            watches=self._watches,
-            all_are_attended=self._all_are_attended,
+            detects=self._detects,
+            all_are_supervised=self._all_are_supervised,
             # Read at each sync, so that a change applies without a restart.
             drops_invalid=not is_on(BE_LIBERAL),
         )

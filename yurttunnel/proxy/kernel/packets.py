@@ -25,7 +25,7 @@ _ICMP_SIZE = 8
 _UNREACHABLE = {socket.IPPROTO_ICMP: 3, socket.IPPROTO_ICMPV6: 1}
 """The type of a destination-unreachable error."""
 
-NO_WAY = {4: (0, 1), 6: (0, 3)}
+NO_ROUTE_CODES = {4: (0, 1), 6: (0, 3)}
 """The codes of such an error that mean that there is no route to the destination."""
 
 TOO_BIG = 4
@@ -36,7 +36,7 @@ _IPV4_SIZE, _IPV6_SIZE = 20, 40
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class LoggedAttempt:
     """A client's first packet.
 
     It ``is_stale`` if the kernel assigns it to an earlier connection from the same port, and has
@@ -48,52 +48,52 @@ class Tried:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class LoggedRefusal:
     """The endpoint, or a router on the path to it, has reported that nothing listens there.
 
-    It ``is_stale`` like an attempt. ``has_no_way`` means that there is no route to the endpoint.
+    It ``is_stale`` like an attempt. ``has_no_route`` means that there is no route to the endpoint.
     """
 
     attempt: Attempt
     is_stale: bool = False
-    has_no_way: bool = False
+    has_no_route: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class _Packet:
-    """The IP header; ``carried`` is the payload."""
+    """The IP header; ``data`` is the payload."""
 
     protocol: int
     source: Address
     destination: Address
-    carried: bytes
+    payload: bytes
 
 
-def told(prefix: bytes, payload: bytes) -> Tried | Refused | None:
+def parse_packet(prefix: bytes, data: bytes) -> LoggedAttempt | LoggedRefusal | None:
     """Parse a packet that the rules have logged.
 
     ``prefix`` is its log prefix. Return ``None`` if it is neither an attempt nor a refusal, or too
     short.
     """
-    packet = _packet(payload)
+    packet = _packet(data)
     if packet is None:
         return None
     if packet.protocol in _UNREACHABLE:
         return _error(packet)
-    if packet.protocol != socket.IPPROTO_TCP or len(packet.carried) <= _TCP_FLAGS:
+    if packet.protocol != socket.IPPROTO_TCP or len(packet.payload) <= _TCP_FLAGS:
         return None
-    flags = packet.carried[_TCP_FLAGS]
+    flags = packet.payload[_TCP_FLAGS]
     source, destination = _ends(packet)
     is_stale = prefix == STALE.encode()
     if flags & _RST:
-        return Refused(_attempt(Protocol.TCP, destination, source), is_stale)
+        return LoggedRefusal(_attempt(Protocol.TCP, destination, source), is_stale)
     if flags & (_SYN | _ACK) == _SYN:
-        return Tried(_attempt(Protocol.TCP, source, destination), is_stale)
+        return LoggedAttempt(_attempt(Protocol.TCP, source, destination), is_stale)
     return None
 
 
 def _ends(packet: _Packet) -> tuple[Endpoint, Endpoint]:
-    source_port, port = _PORTS.unpack_from(packet.carried)
+    source_port, port = _PORTS.unpack_from(packet.payload)
     return Endpoint(packet.source, source_port), Endpoint(packet.destination, port)
 
 
@@ -101,31 +101,35 @@ def _attempt(protocol: Protocol, client: Endpoint, endpoint: Endpoint) -> Attemp
     return Attempt(Target(protocol, endpoint), client.address, client.port)
 
 
-def _error(packet: _Packet) -> Refused | None:
+def _error(packet: _Packet) -> LoggedRefusal | None:
     """Return the endpoint that a router, or the endpoint's own machine, reports as unreachable."""
-    if packet.carried[:1] != bytes([_UNREACHABLE[packet.protocol]]):
+    if packet.payload[:1] != bytes([_UNREACHABLE[packet.protocol]]):
         return None
-    if packet.protocol == socket.IPPROTO_ICMP and packet.carried[1:2] == bytes([TOO_BIG]):
+    if packet.protocol == socket.IPPROTO_ICMP and packet.payload[1:2] == bytes([TOO_BIG]):
         return None
-    about = _packet(packet.carried[_ICMP_SIZE:])
-    if about is None or about.protocol not in _PROTOCOLS or len(about.carried) < _PORTS.size:
+    original = _packet(packet.payload[_ICMP_SIZE:])
+    if (
+        original is None
+        or original.protocol not in _PROTOCOLS
+        or len(original.payload) < _PORTS.size
+    ):
         return None
-    has_no_way = packet.carried[1] in NO_WAY[packet.source.version]
-    return Refused(_attempt(_PROTOCOLS[about.protocol], *_ends(about)), has_no_way=has_no_way)
+    has_no_route = packet.payload[1] in NO_ROUTE_CODES[packet.source.version]
+    return LoggedRefusal(
+        _attempt(_PROTOCOLS[original.protocol], *_ends(original)), has_no_route=has_no_route
+    )
 
 
-def _packet(payload: bytes) -> _Packet | None:
-    version = payload[0] >> 4 if payload else 0
-    if version == 4 and len(payload) >= _IPV4_SIZE:
+def _packet(data: bytes) -> _Packet | None:
+    version = data[0] >> 4 if data else 0
+    if version == 4 and len(data) >= _IPV4_SIZE:
         return _Packet(
-            payload[9],
-            IPv4Address(payload[12:16]),
-            IPv4Address(payload[16:20]),
-            payload[(payload[0] & 0xF) * 4 :],
+            data[9],
+            IPv4Address(data[12:16]),
+            IPv4Address(data[16:20]),
+            data[(data[0] & 0xF) * 4 :],
         )
-    if version == 6 and len(payload) >= _IPV6_SIZE:
+    if version == 6 and len(data) >= _IPV6_SIZE:
         # Extension headers are not parsed: a client's first packet has none.
-        return _Packet(
-            payload[6], IPv6Address(payload[8:24]), IPv6Address(payload[24:40]), payload[40:]
-        )
+        return _Packet(data[6], IPv6Address(data[8:24]), IPv6Address(data[24:40]), data[40:])
     return None

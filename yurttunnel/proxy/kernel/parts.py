@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from yurttunnel.proxy.interfaces import Placed
+from yurttunnel.proxy.interfaces import ProxiedService
 from yurttunnel.proxy.kernel.affinity import (
     ClientsSets,
     EndpointNumbers,
@@ -15,7 +15,7 @@ from yurttunnel.proxy.kernel.affinity import (
     remember,
 )
 from yurttunnel.proxy.kernel.marks import MASQUERADED, RETRIED, set_mark
-from yurttunnel.proxy.rules.nftables.parts import Led, Part, elements, socket_of
+from yurttunnel.proxy.rules.nftables.parts import Part, PortalTarget, elements, socket_target
 from yurttunnel.proxy.rules.nftables.table import FAMILIES, Chain, chain
 from yurttunnel.proxy.rules.nftables.tables import SERVICES
 from yurttunnel.proxy.state.virtual_services import (
@@ -33,7 +33,7 @@ HAIRPIN = "hairpin"
 """A set of endpoints that may be on this node, each twice. Packets that one sends to itself must
 return through this machine, else it would reply to itself directly."""
 
-_BETWEEN = "drop"
+_NO_MATCH = "drop"
 """The last rule after the selection of an endpoint. A packet is processed by the rules at its
 arrival, but maps are looked up in their current state: during a change a lookup may find nothing in
 a map that has just been deleted. If the packet passed, its connection would be sent nowhere from
@@ -44,7 +44,7 @@ _PROTOCOLS = {each.value.lower(): each for each in Protocol}
 _MOST_NAMED = 80
 """The maximum length of a Service's name in those of chains, which may have 127 characters."""
 
-Judges = Callable[[Protocol, Endpoint], bool]
+EndpointPredicate = Callable[[Protocol, Endpoint], bool]
 """Returns a boolean property of an endpoint."""
 
 
@@ -60,7 +60,7 @@ class Masquerade:
     pods: tuple[Network, ...] = ()
 
 
-def carries(service: VirtualService) -> bool:
+def kernel_supports(service: VirtualService) -> bool:
     """Return whether the kernel can carry a service, which then needs no proxy socket.
 
     The kernel cannot use the PROXY protocol.
@@ -71,35 +71,42 @@ def carries(service: VirtualService) -> bool:
 class KernelParts:
     """Makes the parts: see :data:`yurttunnel.proxy.rules.nftables.parts.Parts`."""
 
-    def __init__(self, masquerade: Masquerade, is_ejected: Judges, is_in_doubt: Judges) -> None:
+    def __init__(
+        self, masquerade: Masquerade, is_ejected: EndpointPredicate, is_in_doubt: EndpointPredicate
+    ) -> None:
         self._masquerade = masquerade
         self._is_ejected = is_ejected
         self._is_in_doubt = is_in_doubt
         self._numbers = EndpointNumbers()
         self._clients = ClientsSets()
 
-    def __call__(self, placed: Placed, internal: Placed | None, host: Address | None) -> Part:
+    def __call__(
+        self, proxied: ProxiedService, internal: ProxiedService | None, host: Address | None
+    ) -> Part:
         """Return the part of a service that the kernel carries, or that has a proxy socket."""
-        service = placed.service
+        service = proxied.service
         found = elements(
-            placed, internal, host, lambda served, portal: self._lead(placed, served, portal)
+            proxied,
+            internal,
+            host,
+            lambda served, portal: self._select_target(proxied, served, portal),
         )
         chains: dict[str, Chain] = {}
         # The counter stays while the service has no endpoints.
-        maps = {counter_name(service.key): "counter"} if carries(service) else {}
+        maps = {counter_name(service.key): "counter"} if kernel_supports(service) else {}
         own = dict(found)
-        if is_carried(placed):
+        if is_in_kernel(proxied):
             self._add_choice(service, chains, maps)
             own |= {(HAIRPIN, f"{end.address} . {end.address}"): "" for end in service.local}
             if any(portal.is_external for portal in service.portals) and not service.keeps_source:
                 chains[_name("ext", service.key)] = chain(
                     set_mark(MASQUERADED), f"goto {_name('svc', service.key)}"
                 )
-            if self._masquerades_within(service):
+            if self._masquerades_cluster_ips(service):
                 chains[_name("int", service.key)] = chain(
                     self._masquerading(service.key.version), f"goto {_name('svc', service.key)}"
                 )
-        if internal is not None and is_carried(internal):
+        if internal is not None and is_in_kernel(internal):
             # The packets of a local program may have a source to which no endpoint can reply.
             chains[_name("own", service.key)] = chain(
                 f"fib saddr type local {set_mark(MASQUERADED)}",
@@ -107,17 +114,19 @@ class KernelParts:
             )
         return Part(chains, maps, own)
 
-    def _lead(self, placed: Placed, served: Placed, portal: Portal) -> Led:
-        if not is_carried(served):
-            return socket_of(served)
+    def _select_target(
+        self, proxied: ProxiedService, served: ProxiedService, portal: Portal
+    ) -> PortalTarget:
+        if not is_in_kernel(served):
+            return socket_target(served)
         service = served.service
-        if served is not placed:
-            return _to("own", placed.service.key)
+        if served is not proxied:
+            return _to("own", proxied.service.key)
         if portal.kind is PortalKind.CLUSTER_IP:
-            return _to("int" if self._masquerades_within(service) else "svc", service.key)
+            return _to("int" if self._masquerades_cluster_ips(service) else "svc", service.key)
         return _to("svc" if service.keeps_source else "ext", service.key)
 
-    def _masquerades_within(self, service: VirtualService) -> bool:
+    def _masquerades_cluster_ips(self, service: VirtualService) -> bool:
         return self._masquerade.everyone or bool(self._pods(service.key.version))
 
     def _masquerading(self, version: int) -> str:
@@ -133,7 +142,7 @@ class KernelParts:
         self, service: VirtualService, chains: dict[str, Chain], maps: dict[str, str]
     ) -> None:
         """Add the chain that selects an endpoint, and with affinity a chain for each endpoint."""
-        chosen, is_retried = self._chosen(service)
+        chosen, is_retried = self._active_endpoints(service)
         mark = f"{set_mark(RETRIED)} " if is_retried else ""
         protocol = service.key.protocol.value.lower()
         name = _name("svc", service.key)
@@ -143,7 +152,7 @@ class KernelParts:
             choice = f"dnat to numgen random mod {len(chosen)} map {to}"
             # One rule only: a second one would take a tenth of a second more for a thousand
             # services.
-            chains[name] = chain(f"{count} {mark}meta l4proto {protocol} {choice}", _BETWEEN)
+            chains[name] = chain(f"{count} {mark}meta l4proto {protocol} {choice}", _NO_MATCH)
             return
         version = service.key.version
         # A longer timeout changes only the rules: the set stays, with its clients.
@@ -159,9 +168,9 @@ class KernelParts:
             known.append(f"{is_known(version, number, clients)} goto {one}")
             verdicts.append(f"goto {one}")
         choice = f"numgen random mod {len(chosen)} vmap {_numbered(verdicts)}"
-        chains[name] = chain(count, *known, choice, _BETWEEN)
+        chains[name] = chain(count, *known, choice, _NO_MATCH)
 
-    def _chosen(self, service: VirtualService) -> tuple[tuple[Endpoint, ...], bool]:
+    def _active_endpoints(self, service: VirtualService) -> tuple[tuple[Endpoint, ...], bool]:
         """Return the endpoints for new connections, and whether a retry at another is possible.
 
         If all are ejected, all of them are used. As soon as it is known that none is back, clients
@@ -185,13 +194,13 @@ def counted_protocol(counter: str) -> Protocol | None:
     return _PROTOCOLS.get(counter.partition("-")[0])
 
 
-def is_carried(placed: Placed) -> bool:
+def is_in_kernel(proxied: ProxiedService) -> bool:
     """Return whether the kernel carries a service."""
-    return bool(placed.service.endpoints) and placed.proxy_port is None
+    return bool(proxied.service.endpoints) and proxied.proxy_port is None
 
 
-def _to(kind: str, key: Key) -> Led:
-    return Led(SERVICES, f"goto {_name(kind, key)}")
+def _to(kind: str, key: Key) -> PortalTarget:
+    return PortalTarget(SERVICES, f"goto {_name(kind, key)}")
 
 
 def _name(kind: str, key: Key, more: object = "") -> str:

@@ -13,11 +13,11 @@ from zope.interface import implementer
 
 from yurttunnel.http.deadlines import Deadlines
 from yurttunnel.ops.log import RateLimitedLog
-from yurttunnel.proxy.interfaces import IRules, Placed
+from yurttunnel.proxy.interfaces import IRules, ProxiedService
 from yurttunnel.proxy.kernel.connections import MOST_PORTALS
 from yurttunnel.proxy.kernel.ejections import Ejections
 from yurttunnel.proxy.kernel.marks import RETRIED
-from yurttunnel.proxy.kernel.parts import is_carried
+from yurttunnel.proxy.kernel.parts import is_in_kernel
 from yurttunnel.proxy.kernel.targets import Target
 from yurttunnel.proxy.rules.nftables.rules import Nftables
 from yurttunnel.proxy.rules.nftables.tables import Tables
@@ -68,10 +68,10 @@ class KernelRules:
         # The portals of endpoints that have been removed from a service, the oldest first.
         self._former_portals: dict[Target, Collection[Portal]] = {}
         self._turn = DeferredLock()
-        self._placed: Sequence[Placed] | None = None
+        self._proxied: Sequence[ProxiedService] | None = None
         # The services by endpoint, and by name; computed when they are first needed.
-        self._services: dict[Target, list[Placed]] | None = None
-        self._named: dict[ServicePortName, list[Placed]] = {}
+        self._services: dict[Target, list[ProxiedService]] | None = None
+        self._named: dict[ServicePortName, list[ProxiedService]] = {}
         self._due = False
         self._changed: set[Target] = set()
         self._following: Deferred[None] | None = None
@@ -85,21 +85,21 @@ class KernelRules:
         """The name for pages and logs."""
         return self._nftables.backend
 
-    async def apply(self, placed: Sequence[Placed]) -> Applied:
+    async def apply(self, proxied: Sequence[ProxiedService]) -> Applied:
         """See :class:`IRules`."""
-        former = {each.service.key: each for each in self._placed or ()}
-        self._place(placed)
+        former = {each.service.key: each for each in self._proxied or ()}
+        self._place(proxied)
         self._ejections.keep(lambda target: self.siblings(target) is not None)
-        for target, portals in _removed(former, {each.service.key: each for each in placed}):
+        for target, portals in _removed(former, {each.service.key: each for each in proxied}):
             self._remember_portals(target, portals)
             if target not in self._leaving:
                 self._leaving.add(target)
-        for each in placed:
+        for each in proxied:
             before = former.get(each.service.key)
-            if is_carried(each) and before != each:
+            if is_in_kernel(each) and before != each:
                 self._reconsider(each)
                 self._lead_to_new_ones(each, before)
-        return await self._turn.run(self._nftables.apply, placed)
+        return await self._turn.run(self._nftables.apply, proxied)
 
     async def remove(self, versions: Collection[int] = VERSIONS) -> bool:
         """See :class:`IRules`; ejections have no effect from now on."""
@@ -115,7 +115,7 @@ class KernelRules:
 
         Return ``None`` if it belongs to none, or there are no others: then it must not be ejected.
         """
-        found = {each for placed in self._with(target) for each in placed.service.endpoints} - {
+        found = {each for proxied in self._with(target) for each in proxied.service.endpoints} - {
             target.endpoint
         }
         return found or None
@@ -128,14 +128,14 @@ class KernelRules:
         """
         where = target.protocol, target.endpoint.address.version
         found: dict[Portal, None] = {}
-        for name in {placed.service.key.name for placed in self._with(target)}:
-            for placed in self._named[name]:
-                key = placed.service.key
+        for name in {proxied.service.key.name for proxied in self._with(target)}:
+            for proxied in self._named[name]:
+                key = proxied.service.key
                 if (key.protocol, key.version) == where:
-                    found.update(dict.fromkeys(placed.service.portals))
+                    found.update(dict.fromkeys(proxied.service.portals))
         return found | dict.fromkeys(self._former_portals.get(target, ()))
 
-    def again(self) -> None:
+    def reapply(self) -> None:
         """Update the rules for the services that were placed last, because something else has
         changed.
 
@@ -147,29 +147,29 @@ class KernelRules:
         if self._following is None and self._next is None:
             self._next = self._clock.callLater(0, self._begin)
 
-    async def leave(self) -> None:
+    async def end_ejections(self) -> None:
         """Change the rules to those of a machine where no process ejects endpoints."""
         self._due = False
         self._leaving.stop()
         if self._next is not None:
             self._next.cancel()
             self._next = None
-        self._tables.forget([placed.service.key for placed in self._placed or ()])
+        self._tables.forget([proxied.service.key for proxied in self._proxied or ()])
         await self._apply_again()
 
-    def _place(self, placed: Sequence[Placed] | None) -> None:
-        self._placed = placed
+    def _place(self, proxied: Sequence[ProxiedService] | None) -> None:
+        self._proxied = proxied
         self._services = None
 
-    def _with(self, target: Target) -> Sequence[Placed]:
+    def _with(self, target: Target) -> Sequence[ProxiedService]:
         """Return the services that the kernel sends to an endpoint."""
         if self._services is None:
             services, named = defaultdict(list), defaultdict(list)
-            for placed in self._placed or ():
-                named[placed.service.key.name].append(placed)
-                if is_carried(placed):
-                    for endpoint in placed.service.endpoints:
-                        services[Target(placed.service.key.protocol, endpoint)].append(placed)
+            for proxied in self._proxied or ():
+                named[proxied.service.key.name].append(proxied)
+                if is_in_kernel(proxied):
+                    for endpoint in proxied.service.endpoints:
+                        services[Target(proxied.service.key.protocol, endpoint)].append(proxied)
             self._services, self._named = services, named
         return self._services.get(target, ())
 
@@ -183,20 +183,20 @@ class KernelRules:
             del self._former_portals[next(iter(self._former_portals))]
 
     def _reconsider_siblings(self, target: Target) -> None:
-        for placed in self._with(target):
-            self._reconsider(placed, target)
+        for proxied in self._with(target):
+            self._reconsider(proxied, target)
 
-    def _reconsider(self, placed: Placed, found_dead: Target | None = None) -> None:
+    def _reconsider(self, proxied: ProxiedService, found_dead: Target | None = None) -> None:
         """Probe the endpoints of a service if all of them are ejected."""
-        protocol = placed.service.key.protocol
-        targets = [Target(protocol, each) for each in placed.service.endpoints]
+        protocol = proxied.service.key.protocol
+        targets = [Target(protocol, each) for each in proxied.service.endpoints]
         others = [each for each in targets if each != found_dead]
         if all(self._ejections.is_ejected(*each) for each in others):
             self._ejections.reconsider(others)
 
-    def _lead_to_new_ones(self, placed: Placed, before: Placed | None) -> None:
+    def _lead_to_new_ones(self, proxied: ProxiedService, before: ProxiedService | None) -> None:
         """When endpoints are added, send clients of ejected ones to them."""
-        service = placed.service
+        service = proxied.service
         protocol = service.key.protocol
         if any(self._ejections.is_ejected(protocol, each) for each in service.endpoints):
             known = () if before is None else before.service.endpoints
@@ -210,7 +210,7 @@ class KernelRules:
 
     def _follow(self, target: Target) -> None:
         self._changed.add(target)
-        self.again()
+        self.reapply()
 
     def _begin(self) -> None:
         self._next = None
@@ -227,7 +227,7 @@ class KernelRules:
             self._due = False
             changed, self._changed = self._changed, set()
             for target in changed:
-                self._tables.forget([placed.service.key for placed in self._with(target)])
+                self._tables.forget([proxied.service.key for proxied in self._with(target)])
             try:
                 await self._apply_again()
                 # Not earlier: else an attempt might be sent there again.
@@ -257,10 +257,10 @@ class KernelRules:
     def _left_out_beside(self, changed: Collection[Target]) -> Collection[Target]:
         """Return the ejected endpoints of services in which one of these targets is not ejected."""
         services = {
-            placed.service.key: placed.service
+            proxied.service.key: proxied.service
             for each in changed
             if not self._ejections.is_ejected(*each)
-            for placed in self._with(each)
+            for proxied in self._with(each)
         }
         targets = {
             Target(key.protocol, endpoint)
@@ -271,18 +271,18 @@ class KernelRules:
 
     async def _apply_again(self) -> None:
         async with self._turn:
-            if self._placed is not None:
-                await self._nftables.apply(self._placed)
+            if self._proxied is not None:
+                await self._nftables.apply(self._proxied)
 
 
 def _removed(
-    former: Mapping[Key, Placed], placed: Mapping[Key, Placed]
+    former: Mapping[Key, ProxiedService], proxied: Mapping[Key, ProxiedService]
 ) -> Iterator[tuple[Target, Collection[Portal]]]:
     """Yield the TCP endpoints to which the kernel no longer sends a service, and its portals."""
     for key, before in former.items():
-        after = placed.get(key)
-        if key.protocol is not Protocol.TCP or after == before or not is_carried(before):
+        after = proxied.get(key)
+        if key.protocol is not Protocol.TCP or after == before or not is_in_kernel(before):
             continue
-        left = after.service.endpoints if after is not None and is_carried(after) else ()
+        left = after.service.endpoints if after is not None and is_in_kernel(after) else ()
         for endpoint in set(before.service.endpoints).difference(left):
             yield Target(key.protocol, endpoint), before.service.portals

@@ -17,31 +17,31 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from yurttunnel.ops.log import RateLimitedLog
+from yurttunnel.proxy.kernel.failure_detector import RECENT_SECONDS, FailureDetector
 from yurttunnel.proxy.kernel.prober import Outcome
-from yurttunnel.proxy.kernel.suspicion import RECENT, Suspicion
 from yurttunnel.proxy.kernel.targets import Attempt, Target
 from yurttunnel.proxy.state.virtual_services import Endpoint
 from yurttunnel.steering.failures import SteeringFailed
 
-MOST_WAITING = 128
+MAX_WAITING = 128
 """The maximum number of attempts by stale entries that wait for the probe of one endpoint."""
 
 
 class StaleEntries:
-    """Deletes stale entries by ``forget``, once ``probe`` has found that nothing responds."""
+    """Deletes stale entries by ``delete_entry``, once ``probe`` has found that nothing responds."""
 
     _log = Logger()
 
     def __init__(
         self,
         clock: IReactorTime,
-        forget: Callable[[Attempt], None],
+        delete_entry: Callable[[Attempt], None],
         probe: Callable[[Endpoint], Deferred[Outcome]],
-        suspicion: Suspicion,
+        detector: FailureDetector,
     ) -> None:
-        self._forget = forget
+        self._delete_entry = delete_entry
         self._probe = probe
-        self._suspicion = suspicion
+        self._detector = detector
         self._limited = RateLimitedLog(clock, self._log)
         self._waiting: dict[Target, list[Attempt]] = {}
 
@@ -50,17 +50,17 @@ class StaleEntries:
 
         It may come from a firewall, and concern only that client.
         """
-        self._forget_all([attempt])
-        self._suspicion.suspect(attempt.target)
+        self._delete_entries([attempt])
+        self._detector.suspect(attempt.target)
 
-    def tried(self, attempt: Attempt) -> None:
+    def attempted(self, attempt: Attempt) -> None:
         """Handle an attempt that follows such an entry.
 
         Whether it will be answered is not known: an endpoint that has been removed from its
         services may continue to serve.
         """
         waiting = self._waiting.setdefault(attempt.target, [])
-        if len(waiting) < MOST_WAITING:
+        if len(waiting) < MAX_WAITING:
             waiting.append(attempt)
         if len(waiting) == 1:
             probing = self._probe(attempt.target.endpoint)
@@ -71,19 +71,21 @@ class StaleEntries:
         if isinstance(outcome, Failure):
             return outcome
         # Something may block our probes to an endpoint that answers clients.
-        is_silent = outcome is Outcome.SILENT and not self._suspicion.has_answered(target, RECENT)
+        is_silent = outcome is Outcome.SILENT and not self._detector.has_answered(
+            target, RECENT_SECONDS
+        )
         if outcome is Outcome.REFUSED:
-            self._suspicion.refused(target)
+            self._detector.refused(target)
         elif is_silent:
-            self._suspicion.suspect(target)
+            self._detector.suspect(target)
         if outcome is Outcome.REFUSED or is_silent:
-            self._forget_all(attempts)
+            self._delete_entries(attempts)
         return None
 
-    def _forget_all(self, attempts: list[Attempt]) -> None:
+    def _delete_entries(self, attempts: list[Attempt]) -> None:
         for attempt in attempts:
             try:
-                self._forget(attempt)
+                self._delete_entry(attempt)
             except SteeringFailed as error:
                 self._limited.warn(
                     "A client of {target} keeps that endpoint, which does not respond: {error}",

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from twisted.logger import Logger
 from zope.interface import implementer
 
-from yurttunnel.proxy.interfaces import IRules, PartlyApplied, Placed
+from yurttunnel.proxy.interfaces import IRules, PartlyApplied, ProxiedService
 from yurttunnel.proxy.rules.iptables.rules import IptablesRules
 from yurttunnel.proxy.rules.none import NoRules
 from yurttunnel.proxy.settings import BackEnd
@@ -50,13 +50,13 @@ class ChosenRules:
         """The name for pages and logs; ``auto`` until the back end is selected."""
         return "auto" if self._chosen is None else str(self._chosen.backend)
 
-    async def apply(self, placed: Sequence[Placed]) -> Applied:
+    async def apply(self, proxied: Sequence[ProxiedService]) -> Applied:
         """See :class:`IRules`."""
         try:
             if self._chosen is None:
-                applied = await self._apply_first(placed)
+                applied = await self._apply_first(proxied)
             else:
-                applied = await self._chosen.apply(placed)
+                applied = await self._chosen.apply(proxied)
         except PartlyApplied as error:
             await self._remove_leftovers(error.made)
             raise
@@ -71,20 +71,20 @@ class ChosenRules:
         """See :class:`IRules`."""
         return None if self._chosen is None else self._chosen.generation()
 
-    async def _apply_first(self, placed: Sequence[Placed]) -> Applied:
+    async def _apply_first(self, proxied: Sequence[ProxiedService]) -> Applied:
         """Select the back end."""
         try:
             await self._iptables.find()
         except SteeringFailed as why:
             try:
-                applied = await self._nftables.apply(placed)
+                applied = await self._nftables.apply(proxied)
             except SteeringFailed as error:
                 raise SteeringFailed(f"{why}; {error}") from error
             self._chosen = self._nftables
             self._log.info("Rules are made by nftables, since iptables cannot: {why}", why=why)
             return applied
         self._chosen = self._iptables
-        return await self._iptables.apply(placed)
+        return await self._iptables.apply(proxied)
 
     async def _remove_leftovers(self, made: Collection[int]) -> None:
         versions = self._leftovers_due.intersection(made)

@@ -9,17 +9,17 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from yurttunnel.proxy.interfaces import (
-    IClaims,
     IConntrack,
+    IPortClaims,
     IRules,
-    Placed,
+    ProxiedService,
     StaleFlows,
 )
 from yurttunnel.proxy.state.virtual_services import Key, Portal
 from yurttunnel.steering.interfaces import VERSIONS, Applied
 
 
-@implementer(IRules, IClaims, IConntrack)
+@implementer(IRules, IPortClaims, IConntrack)
 class NoRules:
     """Leaves the kernel unchanged: claims no portals, and deletes no conntrack entries.
 
@@ -33,9 +33,9 @@ class NoRules:
     def __init__(self) -> None:
         self._told: frozenset[str] = frozenset()
 
-    async def apply(self, placed: Sequence[Placed]) -> Applied:
+    async def apply(self, proxied: Sequence[ProxiedService]) -> Applied:
         """Log the changes of the rules that would be created; see :class:`IRules`."""
-        would = dict.fromkeys(sentence for each in placed for sentence in _sentences(each))
+        would = dict.fromkeys(sentence for each in proxied for sentence in _sentences(each))
         for sentence in would:
             if sentence not in self._told:
                 self._log.debug("--proxy-backend none: {sentence}", sentence=sentence)
@@ -51,20 +51,20 @@ class NoRules:
         return None
 
     def want(self, portals: Mapping[Key, Sequence[Portal]]) -> Mapping[tuple[Key, Portal], str]:
-        """See :class:`IClaims`."""
+        """See :class:`IPortClaims`."""
         return {}
 
     def release(self) -> None:
-        """See :class:`IClaims`."""
+        """See :class:`IPortClaims`."""
 
     def forget(self, version: int, stale: Collection[StaleFlows]) -> Deferred[int]:
         """See :class:`IConntrack`."""
         return succeed(0)
 
 
-def _sentences(placed: Placed) -> list[str]:
-    service, port = placed.service, placed.proxy_port
-    end = f"led to port {port}" if port is not None else service.nobody_serves.value
+def _sentences(proxied: ProxiedService) -> list[str]:
+    service, port = proxied.service, proxied.proxy_port
+    end = f"led to port {port}" if port is not None else service.no_endpoints_action.value
     return [
         f"{service.key}: {portal.kind.value} {portal.address or '*'} port {portal.port} would be"
         f" {end}"

@@ -85,12 +85,12 @@ class Relay:
     @property
     def received(self) -> int:
         """The number of bytes received from the client."""
-        return self._client.carried
+        return self._client.transferred
 
     @property
     def sent(self) -> int:
         """The number of bytes received from the endpoint."""
-        return self._server.carried
+        return self._server.transferred
 
     def progress(self) -> int:
         """Return the number of bytes delivered in both directions, as far as the peers acknowledge
@@ -150,10 +150,10 @@ class _End:
         "_relay",
         "_socket",
         "_waiting",
-        "carried",
         "has_ended",
         "other",
         "send",
+        "transferred",
     )
 
     other: _End
@@ -167,7 +167,7 @@ class _End:
         # Looked up once, because they are called for each piece of data.
         self._receive = connected.recv
         self.send = connected.send
-        self.carried = 0
+        self.transferred = 0
         self.has_ended = False
         self._is_open = True
         # Whether the last read filled its buffer.
@@ -203,11 +203,11 @@ class _End:
         if not size:
             self._finish()
             return
-        carried = self.carried
-        self.carried += size
+        before = self.transferred
+        self.transferred += size
         if size == READ_BYTES:
             self._filled = True
-        if carried < READ_BYTES <= self.carried:
+        if before < READ_BYTES <= self.transferred:
             # Once, when enough data has been received; nothing is spliced before.
             self._context.pacing.bring_in(self.other._socket)
         try:
@@ -263,7 +263,7 @@ class _End:
 
     def delivered(self) -> int:
         """Return the number of bytes delivered to the peer of the other end."""
-        return self.carried - self.waits - _unacknowledged(self.other._number)
+        return self.transferred - self.waits - _unacknowledged(self.other._number)
 
     def release(self, close: Callable[[socket.socket], None]) -> bool:
         """Close the socket; return whether it was open."""
@@ -301,7 +301,7 @@ class _End:
             pass
         except OSError:
             is_broken = True
-        self.carried += moved
+        self.transferred += moved
         self._filled = moved >= READ_BYTES
         if pipe.held and not is_broken:
             self._pipe = pipe

@@ -13,7 +13,7 @@ from yurttunnel.kube.resources import Object
 from yurttunnel.kube.yaml_documents import yaml_documents
 from yurttunnel.ops.plain_files import read_plain
 from yurttunnel.proxy.state.endpoint_slices import SERVICE_NAME, EndpointSlice, endpoint_slice_from
-from yurttunnel.proxy.state.reading import Problems, quoted
+from yurttunnel.proxy.state.parsing import Problems, quoted
 from yurttunnel.proxy.state.services import Service, service_from
 from yurttunnel.proxy.state.virtual_services import Problem
 

@@ -20,7 +20,7 @@ from yurttunnel.ops.threads import Jobs
 from yurttunnel.proxy.interfaces import IDesiredStateSource
 from yurttunnel.proxy.node import ThisNode
 from yurttunnel.proxy.sources.file import FileSource
-from yurttunnel.proxy.state.desired_state import Memory, desired_state
+from yurttunnel.proxy.state.desired_state import ServiceStateCache, desired_state
 from yurttunnel.proxy.state.endpoint_slices import ENDPOINT_SLICES_SPEC, EndpointSlice
 from yurttunnel.proxy.state.services import SERVICES_SPEC, Service
 from yurttunnel.proxy.state.virtual_services import DesiredState, Problem
@@ -63,7 +63,7 @@ class Sources(MultiService):
         self._state: DesiredState | None = None
         # The current problems.
         self._logged: frozenset[Problem] = frozenset()
-        self._memory = Memory()
+        self._memory = ServiceStateCache()
         self._file: FileSource | None = None
         node.on_changed.append(self._notify)
         if informers is not None:

@@ -11,9 +11,9 @@ from yurttunnel.proxy.state.endpoint_slices import EndpointSlice
 from yurttunnel.proxy.state.service_state import (
     Claim,
     Loop,
-    Place,
+    LoopInputs,
+    NodeContext,
     ServiceState,
-    Ways,
     service_state,
 )
 from yurttunnel.proxy.state.services import Service
@@ -34,14 +34,14 @@ from yurttunnel.proxy.state.virtual_services import (
 _Name = tuple[str, str]
 """The namespace and name of a Service."""
 
-_Inputs = tuple[Service, tuple[EndpointSlice, ...], Place, frozenset[Loop]]
+_Inputs = tuple[Service, tuple[EndpointSlice, ...], NodeContext, frozenset[Loop]]
 """The inputs of a Service's state."""
 
-_NO_WAYS = Ways()
+_NO_LOOP_INPUTS = LoopInputs()
 """For a Service without ports of a protocol."""
 
 
-class Memory:
+class ServiceStateCache:
     """Caches the state of each Service, because most inputs stay the same from one state to the
     next.
 
@@ -57,7 +57,7 @@ class Memory:
         self,
         service: Service,
         slices: tuple[EndpointSlice, ...],
-        place: Place,
+        place: NodeContext,
         loops: frozenset[Loop] = frozenset(),
     ) -> ServiceState:
         """Return :func:`~yurttunnel.proxy.state.service_state.service_state` of these arguments."""
@@ -92,14 +92,14 @@ def desired_state(
     services: Iterable[Service],
     slices: Iterable[EndpointSlice],
     node: NodeFacts,
-    memory: Memory | None = None,
+    memory: ServiceStateCache | None = None,
 ) -> DesiredState:
     """Return all that is to be served on ``node``; the order of objects makes no difference.
 
     It is fast with the ``memory`` of the previous call; the result is the same without it.
     """
-    memory = Memory() if memory is None else memory
-    place = Place(
+    memory = ServiceStateCache() if memory is None else memory
+    place = NodeContext(
         node.name,
         node.zone,
         frozenset(each for each in node.addresses if each.version == 4 and each.is_link_local),
@@ -135,7 +135,7 @@ def _loops(states: Sequence[ServiceState], own: Collection[Address]) -> dict[int
     """
     found: dict[int, frozenset[Loop]] = {}
     for protocol in Protocol:
-        ways = [state.ways.get(protocol, _NO_WAYS) for state in states]
+        ways = [state.ways.get(protocol, _NO_LOOP_INPUTS) for state in states]
         for index, loops in _loops_of_protocol(ways, own):
             its = frozenset((protocol, each) for each in loops)
             found[index] = found.get(index, frozenset()) | its
@@ -143,7 +143,7 @@ def _loops(states: Sequence[ServiceState], own: Collection[Address]) -> dict[int
 
 
 def _loops_of_protocol(
-    states: Sequence[Ways], own: Collection[Address]
+    states: Sequence[LoopInputs], own: Collection[Address]
 ) -> Iterator[tuple[int, frozenset[Endpoint]]]:
     """Yield those of one protocol.
 
@@ -164,7 +164,7 @@ def _loops_of_protocol(
             yield index, loops
 
 
-def _around(states: Sequence[Ways]) -> dict[int, frozenset[Endpoint]]:
+def _around(states: Sequence[LoopInputs]) -> dict[int, frozenset[Endpoint]]:
     """Return the endpoints by which states lead to external portals of others, and back."""
     # If several request the same portal, the first one gets it.
     owners = {

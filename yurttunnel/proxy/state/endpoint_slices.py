@@ -13,7 +13,7 @@ from yurttunnel.cluster.fields import mapping, objects, text
 from yurttunnel.kube.durations import seconds_of
 from yurttunnel.kube.interfaces import InformerSpec
 from yurttunnel.kube.resources import ENDPOINT_SLICES, Object
-from yurttunnel.proxy.state.reading import (
+from yurttunnel.proxy.state.parsing import (
     OURS,
     Problems,
     Unusable,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from yurttunnel.cluster.fields import objects, text
-from yurttunnel.proxy.state.reading import Problems, Unusable, is_name, port_number, quoted
+from yurttunnel.proxy.state.parsing import Problems, Unusable, is_name, port_number, quoted
 from yurttunnel.proxy.state.virtual_services import Protocol
 
 

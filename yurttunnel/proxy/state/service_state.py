@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from yurttunnel.proxy.state.endpoint_slices import Condition, EndpointSlice, SliceEndpoint
+from yurttunnel.proxy.state.parsing import Problems
 from yurttunnel.proxy.state.policies import Candidates, cluster_endpoints, local_endpoints
-from yurttunnel.proxy.state.reading import Problems
 from yurttunnel.proxy.state.service_ports import ServicePort
 from yurttunnel.proxy.state.services import Service
 from yurttunnel.proxy.state.virtual_services import (
@@ -16,7 +16,7 @@ from yurttunnel.proxy.state.virtual_services import (
     HealthCheckNodePort,
     Key,
     Network,
-    NobodyServes,
+    NoEndpointsAction,
     Portal,
     PortalKind,
     Problem,
@@ -34,7 +34,7 @@ Loop = tuple[Protocol, Endpoint]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class NodeContext:
     """The facts of this node on which the selection of endpoints depends.
 
     ``link_local`` are the link-local addresses of this machine: on another one they would mean
@@ -58,7 +58,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
+class LoopInputs:
     """The portals and endpoints of one Service, of one protocol.
 
     ``endpoints`` are all that serve it, with the ports ``endpoint_ports``. None of them may be in
@@ -84,13 +84,13 @@ class ServiceState:
     health_check: HealthCheckNodePort | None
     problems: tuple[Problem, ...]
     claims: dict[Claim, str]
-    ways: Mapping[Protocol, Ways]
+    ways: Mapping[Protocol, LoopInputs]
 
 
 def service_state(
     service: Service,
     slices: Iterable[EndpointSlice],
-    place: Place,
+    place: NodeContext,
     loops: Collection[Loop] = (),
 ) -> ServiceState:
     """Return what is to be served of ``service``, whose ``slices`` may be in any order.
@@ -127,8 +127,8 @@ def service_state(
     )
 
 
-def _ways(portals: Collection[Portal], endpoints: Collection[Endpoint]) -> Ways:
-    return Ways(
+def _ways(portals: Collection[Portal], endpoints: Collection[Endpoint]) -> LoopInputs:
+    return LoopInputs(
         virtual=_portal_endpoints(portals, PortalKind.CLUSTER_IP),
         external=_portal_endpoints(portals, PortalKind.EXTERNAL_IP, PortalKind.LOAD_BALANCER_IP),
         node_ports=frozenset(portal.port for portal in portals if portal.address is None),
@@ -160,7 +160,7 @@ def _claims(
 
 def _leave_out(
     loops: Collection[Endpoint],
-    place: Place,
+    place: NodeContext,
     candidates: dict[Endpoint, SliceEndpoint],
     name: str,
     problems: Problems,
@@ -208,7 +208,7 @@ def _virtual_services(
     name: ServicePortName,
     version: int,
     candidates: Candidates,
-    place: Place,
+    place: NodeContext,
 ) -> Iterator[VirtualService]:
     """Yield the virtual services of a port for one address family."""
     portals = list(_portals(service, port, version, candidates))
@@ -232,7 +232,7 @@ def _virtual_services(
             affinity=service.affinity,
             proxy_protocol=service.proxy_protocol if port.protocol is Protocol.TCP else 0,
             least_connections=service.least_connections,
-            nobody_serves=NobodyServes.DROPPED if dropped else NobodyServes.REFUSED,
+            no_endpoints_action=NoEndpointsAction.DROPPED if dropped else NoEndpointsAction.REFUSED,
             keeps_source=keeps_source,
         )
 
@@ -278,7 +278,7 @@ def _sources(service: Service, version: int) -> tuple[Network, ...] | None:
 
 
 def _health_check(
-    service: Service, slices: Iterable[EndpointSlice], place: Place
+    service: Service, slices: Iterable[EndpointSlice], place: NodeContext
 ) -> HealthCheckNodePort | None:
     """Return the health check for load balancers; terminating pods do not count (KEP-1669)."""
     if not service.health_check_node_port:

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from yurttunnel.cluster.fields import mapping, objects, text, texts
 from yurttunnel.kube.interfaces import InformerSpec
 from yurttunnel.kube.resources import SERVICES, Object
-from yurttunnel.proxy.state.reading import (
+from yurttunnel.proxy.state.parsing import (
     OURS,
     Problems,
     Unusable,

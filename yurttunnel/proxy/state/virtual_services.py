@@ -125,7 +125,7 @@ class Key:
         return f"{self.name} {self.protocol.value} IPv{self.version}{scope}"
 
 
-class NobodyServes(enum.Enum):
+class NoEndpointsAction(enum.Enum):
     """What happens to clients of a virtual service without endpoints."""
 
     REFUSED = "refused"
@@ -154,7 +154,7 @@ class VirtualService:
     affinity: float | None = None
     proxy_protocol: int = 0
     least_connections: bool = False
-    nobody_serves: NobodyServes = NobodyServes.REFUSED
+    no_endpoints_action: NoEndpointsAction = NoEndpointsAction.REFUSED
     keeps_source: bool = False
     """``externalTrafficPolicy: Local``: in kernel mode the client's address is not replaced."""
 

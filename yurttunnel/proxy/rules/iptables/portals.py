@@ -8,15 +8,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import collapse_addresses, ip_network
 
-from yurttunnel.proxy.interfaces import Placed
+from yurttunnel.proxy.interfaces import ProxiedService
+from yurttunnel.proxy.rules.in_cluster import InClusterServices
 from yurttunnel.proxy.rules.iptables import chains
-from yurttunnel.proxy.rules.sources import allowed_sources
-from yurttunnel.proxy.rules.within_cluster import WithinCluster
+from yurttunnel.proxy.rules.source_ranges import allowed_sources
 from yurttunnel.proxy.state.virtual_services import (
     Address,
     Key,
     Network,
-    NobodyServes,
+    NoEndpointsAction,
     Portal,
     PortalKind,
     Protocol,
@@ -52,8 +52,8 @@ class _Served:
     addresses to which packets of this machine, and incoming ones, are redirected.
     """
 
-    placed: Placed
-    own: Placed
+    proxied: ProxiedService
+    own: ProxiedService
     host: Address | None
     host_for_all: Address | None
 
@@ -83,7 +83,7 @@ class PortalRules:
 
     def rules(
         self,
-        placed: Iterable[Placed],
+        proxied: Iterable[ProxiedService],
         host: Address | None,
         host_for_all: Address | None = None,
     ) -> Mapping[str, Rules]:
@@ -94,9 +94,9 @@ class PortalRules:
         is one, unless they are sent to an address of the link.
         """
         services = {
-            each.service.key: each for each in placed if each.service.key.version == self._version
+            each.service.key: each for each in proxied if each.service.key.version == self._version
         }
-        within = WithinCluster(services.values())
+        within = InClusterServices(services.values())
         former, self._made = self._made, {}
         found: dict[str, list[str]] = defaultdict(list)
         for key in sorted(services, key=_order):
@@ -125,20 +125,20 @@ class _ServiceRules:
         pods: Sequence[Network],
         bridges: bool,
     ) -> None:
-        key = served.placed.service.key
-        self._placed = served.placed
+        key = served.proxied.service.key
+        self._proxied = served.proxied
         self._own = served.own
         self._host = served.host
         self._host_for_all = served.host_for_all
         self._node_ports = node_ports
         # Incoming clients that are served like this machine's own.
-        self._pods = pods if served.own is not served.placed else ()
+        self._pods = pods if served.own is not served.proxied else ()
         self._bridges = bridges
         self._key = key
         self._name = comment(_comment_of(key.name))
         self._protocol = key.protocol.value.lower()
         self.rules: dict[str, list[str]] = defaultdict(list)
-        for portal in served.placed.service.portals:
+        for portal in served.proxied.service.portals:
             self._lead(portal)
             self._restrict(portal)
             self._refuse(portal)
@@ -147,7 +147,7 @@ class _ServiceRules:
         """Redirect packets for the portal to proxy ports."""
         is_node_port = portal.kind is PortalKind.NODE_PORT
         match = self._match(portal)
-        port, own_port = self._placed.proxy_port, self._own.proxy_port
+        port, own_port = self._proxied.proxy_port, self._own.proxy_port
         clients = [(f"-s {network(pods)} ", own_port) for pods in self._pods]
         for source, to in (*clients, ("", port)):
             if to is not None:
@@ -186,13 +186,13 @@ class _ServiceRules:
 
         Otherwise, addresses of portals may be those of other machines.
         """
-        for placed, chain, conditions in (
-            (self._placed, chains.REFUSED_CONTAINER, self._arriving(portal)),
+        for proxied, chain, conditions in (
+            (self._proxied, chains.REFUSED_CONTAINER, self._arriving(portal)),
             (self._own, chains.REFUSED_HOST, (_leaving(portal),)),
         ):
-            if placed.proxy_port is not None:
+            if proxied.proxy_port is not None:
                 continue
-            dropped = placed.service.nobody_serves is NobodyServes.DROPPED
+            dropped = proxied.service.no_endpoints_action is NoEndpointsAction.DROPPED
             target = "-j DROP" if dropped else _REFUSE[self._key.version, self._key.protocol]
             match = self._match(portal)
             if portal.kind is PortalKind.NODE_PORT:

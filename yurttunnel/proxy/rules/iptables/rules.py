@@ -9,7 +9,7 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from yurttunnel.proxy.host_address import HostAddress, no_address
-from yurttunnel.proxy.interfaces import IRules, PartlyApplied, Placed
+from yurttunnel.proxy.interfaces import IRules, PartlyApplied, ProxiedService
 from yurttunnel.proxy.rules.iptables.chains import PROXY
 from yurttunnel.proxy.rules.iptables.portals import PortalRules
 from yurttunnel.proxy.state.virtual_services import Address, Network
@@ -52,7 +52,7 @@ class _Family:
 class _Right:
     """The last successful request, and the kernel's rule generation after it."""
 
-    placed: tuple[Placed, ...]
+    proxied: tuple[ProxiedService, ...]
     hosts: Mapping[int, _Hosts]
     generation: int
 
@@ -64,7 +64,7 @@ class IptablesRules:
     ``node_ports`` are the networks whose addresses serve node ports, all if empty; ``pods`` those
     of the cluster's pods, empty if they are not known. ``host_for_all`` returns the address to
     which incoming packets are also redirected, if they may come from links without an address
-    (:mod:`yurttunnel.proxy.unnumbered`).
+    (:mod:`yurttunnel.proxy.unnumbered_links`).
     """
 
     _log = Logger()
@@ -91,11 +91,11 @@ class IptablesRules:
         names = dict.fromkeys(each.back_end.name for each in self._families.values())
         return f"iptables ({', '.join(names)})" if names else "iptables"
 
-    async def apply(self, placed: Sequence[Placed]) -> Applied:
+    async def apply(self, proxied: Sequence[ProxiedService]) -> Applied:
         """Read the current rules, and change what differs; see :class:`IRules`."""
-        placed = tuple(placed)
+        proxied = tuple(proxied)
         problems: list[str] = []
-        needed = {each.service.key.version for each in placed}
+        needed = {each.service.key.version for each in proxied}
         try:
             await self.find(sorted(needed))
         except SteeringFailed as error:
@@ -106,14 +106,14 @@ class IptablesRules:
             for version in self._families
         }
         generation = self.generation()
-        if generation is not None and self._right == _Right(placed, hosts, generation):
+        if generation is not None and self._right == _Right(proxied, hosts, generation):
             return Applied()
         self._right = None
         differences: list[str] = []
         made: set[int] = set()
         for version, family in self._families.items():
             try:
-                outcome = await self._change(family, placed, hosts[version])
+                outcome = await self._change(family, proxied, hosts[version])
             except SteeringFailed as error:
                 if version in needed or family.serves:
                     problems.append(str(error))
@@ -130,7 +130,7 @@ class IptablesRules:
         # If the number differs, another program has changed rules meanwhile: the next call will
         # check.
         if generation is not None and made == self._families.keys():
-            self._right = _Right(placed, hosts, generation)
+            self._right = _Right(proxied, hosts, generation)
         return Applied(tuple(differences))
 
     async def remove(self, versions: Collection[int] = VERSIONS) -> bool:
@@ -201,10 +201,12 @@ class IptablesRules:
                 why=why,
             )
 
-    async def _change(self, family: _Family, placed: tuple[Placed, ...], hosts: _Hosts) -> Outcome:
+    async def _change(
+        self, family: _Family, proxied: tuple[ProxiedService, ...], hosts: _Hosts
+    ) -> Outcome:
         """Change the rules, without matching bridges if the kernel does not support that."""
         try:
-            return await family.tables.apply(family.portals.rules, placed, *hosts)
+            return await family.tables.apply(family.portals.rules, proxied, *hosts)
         except Refused as error:
             if _BRIDGES not in error.said or not family.portals.bridges:
                 raise
@@ -216,4 +218,4 @@ class IptablesRules:
         family.portals = PortalRules(
             family.back_end.version, self._node_ports, self._pods, bridges=False
         )
-        return await family.tables.apply(family.portals.rules, placed, *hosts)
+        return await family.tables.apply(family.portals.rules, proxied, *hosts)

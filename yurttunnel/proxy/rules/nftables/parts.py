@@ -6,13 +6,13 @@ import enum
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from yurttunnel.proxy.interfaces import Placed
+from yurttunnel.proxy.interfaces import ProxiedService
 from yurttunnel.proxy.rules.nftables.table import Chain
-from yurttunnel.proxy.rules.sources import allowed_sources
+from yurttunnel.proxy.rules.source_ranges import allowed_sources
 from yurttunnel.proxy.state.virtual_services import (
     Address,
     Network,
-    NobodyServes,
+    NoEndpointsAction,
     Portal,
     PortalKind,
 )
@@ -24,19 +24,19 @@ REFUSE = "refuse"
 """A chain that rejects clients because there are no endpoints."""
 
 
-class Way(enum.Enum):
+class Direction(enum.Enum):
     """The two directions from which packets reach the rules; each has its own maps."""
 
-    ARRIVING = "arriving"
-    OWN = "own"
+    INCOMING = "arriving"
+    LOCAL = "own"
     """From programs of this machine, and from pods if their networks are known: at external portals
     they get all endpoints, whatever the policies are
-    (:mod:`yurttunnel.proxy.rules.within_cluster`)."""
+    (:mod:`yurttunnel.proxy.rules.in_cluster`)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Led:
-    """Where a portal leads: ``data`` is its value in a map ``{way}-{map}``."""
+class PortalTarget:
+    """Where a portal leads: ``data`` is its value in a map ``{direction}-{map}``."""
 
     map: str
     data: str
@@ -58,44 +58,52 @@ class Part:
     elements: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
 
-Parts = Callable[[Placed, Placed | None, Address | None], Part]
+Parts = Callable[[ProxiedService, ProxiedService | None, Address | None], Part]
 """Makes the part of a service. The second argument is the service for clients within the cluster
 that use its portals, ``None`` if it is the same. The third one is the address of this machine."""
 
 
-def user_part(placed: Placed, internal: Placed | None, host: Address | None) -> Part:
+def user_part(
+    proxied: ProxiedService, internal: ProxiedService | None, host: Address | None
+) -> Part:
     """Return the part of a service whose connections are all redirected to proxy sockets."""
-    found = elements(placed, internal, host, lambda served, _: socket_of(served))
+    found = elements(proxied, internal, host, lambda served, _: socket_target(served))
     return Part(elements=dict(found))
 
 
-Lead = Callable[[Placed, Portal], Led]
+TargetSelector = Callable[[ProxiedService, Portal], PortalTarget]
 """Returns where a service is led by one of its portals, or by those of its external sibling."""
 
 
-def socket_of(served: Placed) -> Led:
+def socket_target(served: ProxiedService) -> PortalTarget:
     """Return the element for the proxy socket of a service, or the verdict if it has none."""
     if served.proxy_port is not None:
-        return Led(PORTALS, str(served.proxy_port))
-    refused = served.service.nobody_serves is NobodyServes.REFUSED
-    return Led(NOBODY, f"goto {REFUSE}" if refused else "drop")
+        return PortalTarget(PORTALS, str(served.proxy_port))
+    refused = served.service.no_endpoints_action is NoEndpointsAction.REFUSED
+    return PortalTarget(NOBODY, f"goto {REFUSE}" if refused else "drop")
 
 
 def elements(
-    placed: Placed, internal: Placed | None, host: Address | None, lead: Lead
+    proxied: ProxiedService,
+    internal: ProxiedService | None,
+    host: Address | None,
+    select_target: TargetSelector,
 ) -> Iterator[tuple[tuple[str, str], str]]:
     """Yield the elements for all portals of a service."""
-    served = {Way.ARRIVING: placed, Way.OWN: internal if internal is not None else placed}
-    protocol = placed.service.key.protocol.value.lower()
-    for portal in placed.service.portals:
+    served = {
+        Direction.INCOMING: proxied,
+        Direction.LOCAL: internal if internal is not None else proxied,
+    }
+    protocol = proxied.service.key.protocol.value.lower()
+    for portal in proxied.service.portals:
         is_node_port = portal.kind is PortalKind.NODE_PORT
         key = f"{protocol} . {portal.port}"
         if not is_node_port:
             key = f"{portal.address} . {key}"
-        for way, by in served.items():
-            led = lead(by, portal)
-            name = f"{way.value}-{led.map}{NODE_PORTS if is_node_port else ''}"
-            yield (name, key), led.data
+        for direction, by in served.items():
+            target = select_target(by, portal)
+            name = f"{direction.value}-{target.map}{NODE_PORTS if is_node_port else ''}"
+            yield (name, key), target.data
         sources = allowed_sources(portal, host)
         if sources is not None:
             yield (RESTRICTED, key), ""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from zope.interface import implementer
 
-from yurttunnel.proxy.interfaces import IRules, Placed
+from yurttunnel.proxy.interfaces import IRules, ProxiedService
 from yurttunnel.proxy.rules.nftables.listing import read
 from yurttunnel.proxy.rules.nftables.table import FAMILIES, NAME, Table
 from yurttunnel.proxy.rules.nftables.transaction import transaction
@@ -41,7 +41,7 @@ class Nftables:
     """Manages the tables ``yurtproxy``; ``tables`` makes the desired ones."""
 
     def __init__(
-        self, programs: IPrograms, tables: Callable[[Sequence[Placed]], Collection[Table]]
+        self, programs: IPrograms, tables: Callable[[Sequence[ProxiedService]], Collection[Table]]
     ) -> None:
         self._programs = programs
         self._tables = tables
@@ -53,9 +53,9 @@ class Nftables:
         """The name for pages and logs."""
         return "nftables"
 
-    async def apply(self, placed: Sequence[Placed]) -> Applied:
+    async def apply(self, proxied: Sequence[ProxiedService]) -> Applied:
         """Change what differs, in one transaction of all families; see :class:`IRules`."""
-        desired = {table.version: table for table in self._tables(placed)}
+        desired = {table.version: table for table in self._tables(proxied)}
         known, self._known = self._known, None
         before = self.generation()
         if known is None or before is None or before != self._generation:
@@ -70,12 +70,12 @@ class Nftables:
         self._known = desired
         return Applied(change.differences)
 
-    async def check(self, placed: Sequence[Placed]) -> None:
+    async def check(self, proxied: Sequence[ProxiedService]) -> None:
         """Have program and kernel check the rules, and change nothing.
 
         Raises :class:`SteeringFailed`.
         """
-        given = transaction({}, self._tables(placed)).text
+        given = transaction({}, self._tables(proxied)).text
         await self._run("checking", "-c", "-f", "-", given=given.encode())
 
     async def remove(self, versions: Collection[int] = VERSIONS) -> bool:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from yurttunnel.proxy.host_address import HostAddress, no_address
-from yurttunnel.proxy.interfaces import Placed
+from yurttunnel.proxy.interfaces import ProxiedService
+from yurttunnel.proxy.rules.in_cluster import InClusterServices
 from yurttunnel.proxy.rules.nftables.parts import (
     ALLOWED,
     NOBODY,
@@ -19,12 +20,11 @@ from yurttunnel.proxy.rules.nftables.parts import (
     PORTALS,
     REFUSE,
     RESTRICTED,
+    Direction,
     Part,
     Parts,
-    Way,
 )
 from yurttunnel.proxy.rules.nftables.table import FAMILIES, FORMAT, Chain, Table, chain
-from yurttunnel.proxy.rules.within_cluster import WithinCluster
 from yurttunnel.proxy.state.virtual_services import Address, Key, Network
 
 SERVICES = "services"
@@ -61,7 +61,7 @@ class Tables:
 
     ``common`` returns the part for all services that depends on the mode, for a version of IP.
     ``host_for_all`` returns the address to which incoming packets are also redirected, if they may
-    come from links without an address (:mod:`yurttunnel.proxy.unnumbered`).
+    come from links without an address (:mod:`yurttunnel.proxy.unnumbered_links`).
     """
 
     def __init__(
@@ -79,18 +79,20 @@ class Tables:
         self._networks = networks
         self._common = common
         self._host_for_all = host_for_all
-        self._made: dict[Key, tuple[Placed, Placed | None, Address | None, Part]] = {}
+        self._made: dict[
+            Key, tuple[ProxiedService, ProxiedService | None, Address | None, Part]
+        ] = {}
 
-    def __call__(self, placed: Sequence[Placed]) -> list[Table]:
+    def __call__(self, proxied: Sequence[ProxiedService]) -> list[Table]:
         """Return the tables for these services; if two have the same portal, the first gets it.
 
         Families other than those of this object are left out.
         """
-        within = WithinCluster(placed)
+        within = InClusterServices(proxied)
         former, self._made = self._made, {}
         hosts = {version: self._host_address(version) for version in self._versions}
         tables = {version: self._base(version, host) for version, host in hosts.items()}
-        for each in placed:
+        for each in proxied:
             key = each.service.key
             internal = within.instead_of(each)
             host = hosts.get(key.version)
@@ -115,20 +117,22 @@ class Tables:
         more = self._common(version)
         chains = {FORMAT: Chain(), REFUSE: _refuse(), **more.chains}
         hooks = (
-            (Way.ARRIVING, "prerouting", _arriving_to(self._host_for_all(version))),
-            (Way.OWN, "output", (_to(host),)),
+            (Direction.INCOMING, "prerouting", _incoming_redirects(self._host_for_all(version))),
+            (Direction.LOCAL, "output", (_redirect_statement(host),)),
         )
-        for way, hook, leads in hooks:
+        for direction, hook, redirects in hooks:
             node_ports = f"{hook}-node-ports"
             chains[f"nat-{hook}"] = chain(
-                *self._to_portals(version, way, leads),
+                *self._to_portals(version, direction, redirects),
                 f"{self._local(version)} goto {node_ports}",
                 hook=f"type nat hook {hook} priority -100;",
             )
-            chains[node_ports] = chain(*self._to_node_ports(version, way, leads))
+            chains[node_ports] = chain(*self._to_node_ports(version, direction, redirects))
         return Part(chains, {**_maps(version), **more.maps}, dict(more.elements))
 
-    def _to_portals(self, version: int, way: Way, leads: Sequence[str]) -> Iterator[str]:
+    def _to_portals(
+        self, version: int, direction: Direction, redirects: Sequence[str]
+    ) -> Iterator[str]:
         """Yield the rules for portals with an address; the most frequent destinations come first.
 
         They precede node ports, which any address of the machine has: if a load balancer's address
@@ -137,29 +141,31 @@ class Tables:
         family = FAMILIES[version]
         portal = f"{family} daddr . {_PORT}"
         yield f"{portal} @{RESTRICTED} {portal} . {family} saddr != @{ALLOWED} drop"
-        for by, clients in self._ways(version, way):
+        for by, clients in self._directions(version, direction):
             yield f"{clients}{portal} vmap @{by.value}-{SERVICES}"
-            yield from (f"{clients}{to}:{portal} map @{by.value}-{PORTALS}" for to in leads)
+            yield from (f"{clients}{to}:{portal} map @{by.value}-{PORTALS}" for to in redirects)
             yield f"{clients}{portal} vmap @{by.value}-{NOBODY}"
 
-    def _to_node_ports(self, version: int, way: Way, leads: Sequence[str]) -> Iterator[str]:
+    def _to_node_ports(
+        self, version: int, direction: Direction, redirects: Sequence[str]
+    ) -> Iterator[str]:
         """Yield the rules for packets to this machine, in the same order."""
         others = f"{FAMILIES[version]} daddr != {_LOOPBACK[version]}"
-        for by, clients in self._ways(version, way):
+        for by, clients in self._directions(version, direction):
             yield f"{clients}{others} {_PORT} vmap @{by.value}-{SERVICES}{NODE_PORTS}"
             node_ports = f"@{by.value}-{PORTALS}{NODE_PORTS}"
-            yield from (f"{clients}{to}:{_PORT} map {node_ports}" for to in leads)
+            yield from (f"{clients}{to}:{_PORT} map {node_ports}" for to in redirects)
             yield f"{clients}{_PORT} vmap @{by.value}-{NOBODY}{NODE_PORTS}"
 
-    def _ways(self, version: int, way: Way) -> Iterator[tuple[Way, str]]:
+    def _directions(self, version: int, direction: Direction) -> Iterator[tuple[Direction, str]]:
         """Yield the maps for packets at one hook, each with the match for its clients."""
         pods = [str(each) for each in self._networks.pods if each.version == version]
-        if way is Way.OWN or not pods:
-            yield way, ""
+        if direction is Direction.LOCAL or not pods:
+            yield direction, ""
             return
         source = f"{FAMILIES[version]} saddr"
-        yield Way.OWN, f"{source} {{ {', '.join(pods)} }} "
-        yield Way.ARRIVING, f"{source} != {{ {', '.join(pods)} }} "
+        yield Direction.LOCAL, f"{source} {{ {', '.join(pods)} }} "
+        yield Direction.INCOMING, f"{source} != {{ {', '.join(pods)} }} "
 
     def _local(self, version: int) -> str:
         networks = [str(each) for each in self._networks.node_ports if each.version == version]
@@ -178,7 +184,7 @@ def _add(table: Part, part: Part) -> None:
         table.elements.setdefault(place, data)
 
 
-def _to(host: Address | None) -> str:
+def _redirect_statement(host: Address | None) -> str:
     """Return the statement that redirects to a proxy port, to be followed by a colon; ``host`` is
     the address of this machine, ``None`` for that of the incoming link.
 
@@ -190,14 +196,14 @@ def _to(host: Address | None) -> str:
     return f"{_TRANSPORT} dnat to " + (f"[{host}]" if host.version == 6 else str(host))
 
 
-def _arriving_to(host: Address | None) -> Sequence[str]:
+def _incoming_redirects(host: Address | None) -> Sequence[str]:
     """Return the statements for incoming packets; the first one that matches is used.
 
     Clients of an address of the link are redirected to an address of the link all the same, because
     a node may have routes that depend on the source address of a reply.
     """
-    own = _to(None)
-    return (own,) if host is None else (f"{_OF_THE_LINK} {own}", _to(host))
+    own = _redirect_statement(None)
+    return (own,) if host is None else (f"{_OF_THE_LINK} {own}", _redirect_statement(host))
 
 
 def _refuse() -> Chain:
@@ -211,8 +217,8 @@ def _maps(version: int) -> dict[str, str]:
         RESTRICTED: f"set {{ type {address} . {port}; }}",
         ALLOWED: f"set {{ type {address} . {port} . {address}; flags interval; }}",
     }
-    for way in Way:
+    for direction in Direction:
         for name, data in _MAPS.items():
-            maps[f"{way.value}-{name}"] = f"map {{ type {address} . {port} : {data}; }}"
-            maps[f"{way.value}-{name}{NODE_PORTS}"] = f"map {{ type {port} : {data}; }}"
+            maps[f"{direction.value}-{name}"] = f"map {{ type {address} . {port} : {data}; }}"
+            maps[f"{direction.value}-{name}{NODE_PORTS}"] = f"map {{ type {port} : {data}; }}"
     return maps

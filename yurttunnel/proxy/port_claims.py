@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from zope.interface import implementer
 
-from yurttunnel.proxy.interfaces import IClaims
+from yurttunnel.proxy.interfaces import IPortClaims
 from yurttunnel.proxy.sockets.listening import listen, refuse, share_with_the_past
 from yurttunnel.proxy.state.virtual_services import (
     Address,
@@ -65,8 +65,8 @@ class _Place(NamedTuple):
 _Claimants = list[tuple[Key, Portal]]
 
 
-@implementer(IClaims)
-class Claims:
+@implementer(IPortClaims)
+class PortClaims:
     """Claims ports in the network namespace that it is called in.
 
     ``own_addresses`` returns the addresses of this machine: external addresses of others are not
@@ -90,7 +90,7 @@ class Claims:
         self._owners: dict[tuple[_Place, Address | None], Key] = {}
 
     def want(self, portals: Mapping[Key, Sequence[Portal]]) -> Mapping[tuple[Key, Portal], str]:
-        """See :class:`IClaims`."""
+        """See :class:`IPortClaims`."""
         wanted = self._wanted(portals)
         # A socket for one address would conflict with the one for all addresses.
         needed = {
@@ -115,7 +115,7 @@ class Claims:
         return problems
 
     def release(self) -> None:
-        """See :class:`IClaims`."""
+        """See :class:`IPortClaims`."""
         self._close(list(self._sockets))
         self._owners.clear()
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from yurttunnel.proxy.interfaces import Placed
+from yurttunnel.proxy.interfaces import ProxiedService
 from yurttunnel.proxy.state.virtual_services import Key, Protocol, Scope, ServicePortName
 
 _Identity = tuple[ServicePortName, int, Protocol]
@@ -20,19 +20,19 @@ _SCOPES = (Scope.INTERNAL, Scope.CLUSTER)
 """The scopes of siblings; the last one that exists has all endpoints."""
 
 
-class WithinCluster:
-    """Finds these services among all that are ``placed``."""
+class InClusterServices:
+    """Finds these services among all that are ``proxied``."""
 
-    def __init__(self, placed: Iterable[Placed]) -> None:
-        found = [each for each in placed if each.service.key.scope in _SCOPES]
+    def __init__(self, proxied: Iterable[ProxiedService]) -> None:
+        found = [each for each in proxied if each.service.key.scope in _SCOPES]
         found.sort(key=lambda each: _SCOPES.index(each.service.key.scope))
         self._siblings = {_identity(each.service.key): each for each in found}
 
-    def instead_of(self, placed: Placed) -> Placed | None:
-        """Return the service for clients within the cluster that use the portals of ``placed``;
+    def instead_of(self, proxied: ProxiedService) -> ProxiedService | None:
+        """Return the service for clients within the cluster that use the portals of ``proxied``;
         ``None`` if it is the same.
         """
-        service = placed.service
+        service = proxied.service
         if service.key.scope is not Scope.EXTERNAL or not service.keeps_source:
             return None
         return self._siblings.get(_identity(service.key))

@@ -11,13 +11,12 @@ from twisted.application.service import IService
 from twisted.logger import Logger
 
 from yurttunnel.ops.services import CloseOnStop
-from yurttunnel.proxy.claims import Claims
 from yurttunnel.proxy.conntrack import Conntrack
 from yurttunnel.proxy.host_address import host_address, no_address
 from yurttunnel.proxy.interfaces import (
-    IClaims,
     IConntrack,
     IDesiredStateSource,
+    IPortClaims,
     IProxySockets,
     IRules,
 )
@@ -25,7 +24,7 @@ from yurttunnel.proxy.kernel.availability import kernel_mode_available
 from yurttunnel.proxy.kernel.forwarding import Forwarding, forwards
 from yurttunnel.proxy.kernel.mode import KernelMode
 from yurttunnel.proxy.node import ThisNode
-from yurttunnel.proxy.placement import IKernel
+from yurttunnel.proxy.port_claims import PortClaims
 from yurttunnel.proxy.rules.choice import choose
 from yurttunnel.proxy.rules.iptables.rules import IptablesRules
 from yurttunnel.proxy.rules.nftables.parts import user_part
@@ -33,6 +32,7 @@ from yurttunnel.proxy.rules.nftables.rules import Nftables
 from yurttunnel.proxy.rules.nftables.tables import Networks, Tables
 from yurttunnel.proxy.rules.none import NoRules
 from yurttunnel.proxy.settings import BackEnd, Mode, Settings
+from yurttunnel.proxy.socket_manager import IKernelMode
 from yurttunnel.proxy.sockets.ports import LOOPBACKS, WILDCARDS, PortAllocator
 from yurttunnel.proxy.sockets.tcp import most_connections, tcp_proxy_sockets
 from yurttunnel.proxy.sockets.udp import UdpSockets
@@ -43,7 +43,7 @@ from yurttunnel.proxy.state.virtual_services import (
     PortalKind,
     Protocol,
 )
-from yurttunnel.proxy.unnumbered import address_for_all
+from yurttunnel.proxy.unnumbered_links import address_for_all
 from yurttunnel.steering.firewall.detection import has_family
 from yurttunnel.steering.netlink.tracking import Tracking
 from yurttunnel.steering.netlink.worker import Run
@@ -55,7 +55,7 @@ _log = Logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Carrier:
+class DataPath:
     """The parts that were chosen; ``kernel`` is set in kernel mode only.
 
     ``services`` are started before everything else, and stopped after it. ``problem()`` returns
@@ -66,17 +66,17 @@ class Carrier:
     sockets: Mapping[Protocol, IProxySockets]
     udp: UdpClientTable
     rules: IRules
-    claims: IClaims
+    claims: IPortClaims
     conntrack: IConntrack
-    kernel: IKernel | None = None
+    kernel: IKernelMode | None = None
     services: tuple[IService, ...] = ()
     problem: Callable[[], str | None] = lambda: None
-    obstacle: Callable[[], str | None] = lambda: None
+    forwarding_problem: Callable[[], str | None] = lambda: None
 
 
-async def find_carrier(
+async def select_data_path(
     reactor: IReactor, settings: Settings, run: Run, node: ThisNode, source: IDesiredStateSource
-) -> Carrier:
+) -> DataPath:
     """Find out what this machine supports, and choose the parts according to the command line.
 
     ``run`` runs blocking calls to the kernel.
@@ -85,7 +85,7 @@ async def find_carrier(
     sockets, udp, shared = proxy_sockets(reactor, settings, ports)
     if settings.back_end is BackEnd.NONE:
         nothing = NoRules()
-        return Carrier(Mode.USER, sockets, udp, nothing, nothing, nothing, services=(shared,))
+        return DataPath(Mode.USER, sockets, udp, nothing, nothing, nothing, services=(shared,))
     programs = Programs(reactor)
     host = no_address if settings.serves_itself else host_address
 
@@ -102,30 +102,30 @@ async def find_carrier(
     def own_addresses() -> frozenset[Address]:
         return node.facts.addresses
 
-    carrier = partial(
-        Carrier,
+    data_path = partial(
+        DataPath,
         sockets=sockets,
         udp=udp,
-        claims=Claims(own_addresses, ports.is_used, settings.node_port_networks),
+        claims=PortClaims(own_addresses, ports.is_used, settings.node_port_networks),
         conntrack=Conntrack(run),
     )
-    if await _kernel_carries(settings, programs, versions):
+    if await _uses_kernel_mode(settings, programs, versions):
         forwarding = Forwarding(reactor, programs, source)
         masquerade = settings.masquerade
         kernel = KernelMode(
             reactor, programs, run, versions, host, networks, masquerade, own_addresses, for_all
         )
-        return carrier(
+        return data_path(
             mode=Mode.KERNEL,
             rules=choose(settings.back_end, True, iptables, kernel.rules),
             kernel=kernel,
             services=(shared, tracking, kernel, forwarding),
             problem=lambda: kernel.problem,
-            obstacle=forwarding.problem,
+            forwarding_problem=forwarding.problem,
         )
     tables = Tables(versions, user_part, host, networks, host_for_all=for_all)
     nftables = Nftables(programs, tables)
-    return carrier(
+    return data_path(
         mode=Mode.USER,
         rules=choose(settings.back_end, False, iptables, nftables),
         services=(shared, tracking),
@@ -140,7 +140,7 @@ def _bind_addresses(settings: Settings) -> Mapping[int, str]:
     return {**LOOPBACKS, given.version: str(given)}
 
 
-async def _kernel_carries(
+async def _uses_kernel_mode(
     settings: Settings, programs: IPrograms, versions: Collection[int]
 ) -> bool:
     """Return whether to use kernel mode: as the command line says, or if the kernel supports it.

@@ -9,9 +9,9 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.steering.netlink.support import KernelTestCase, command
-from yurttunnel.proxy import unnumbered
+from yurttunnel.proxy import unnumbered_links
 from yurttunnel.proxy.state.virtual_services import NodeFacts
-from yurttunnel.proxy.unnumbered import address_for_all, unnumbered_versions
+from yurttunnel.proxy.unnumbered_links import address_for_all, unnumbered_versions
 
 
 class LinkTests(KernelTestCase):
@@ -53,7 +53,7 @@ class LinkTests(KernelTestCase):
 
     def test_no_such_family(self):
         """A machine without a family has no links of it."""
-        self.patch(unnumbered, "PROC_NET", Path(self.mktemp()))
+        self.patch(unnumbered_links, "PROC_NET", Path(self.mktemp()))
         self.assertEqual(set(), unnumbered_versions())
 
 

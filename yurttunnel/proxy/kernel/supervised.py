@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from yurttunnel.proxy.kernel.marks import ATTENDED, RETRIED
+from yurttunnel.proxy.kernel.marks import RETRIED, SUPERVISED
 from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.netlink import expressions as nft
 from yurttunnel.steering.netlink.own_table import INPUT, POSTROUTING, OwnChain, OwnTable
@@ -26,14 +26,14 @@ _DST_NAT = 1 << 5
 """``IPS_DST_NAT`` of linux/netfilter/nf_conntrack_common.h."""
 
 
-def attended_connections(run: Run, refused: Callable[[SteeringFailed], object]) -> OwnTable:
+def supervised_connections(run: Run, refused: Callable[[SteeringFailed], object]) -> OwnTable:
     """Return the table that marks connections while it runs; see :class:`OwnTable`."""
     hooks = (("postrouting", POSTROUTING), ("input", INPUT))
-    chains = [OwnChain(name, "nat", hook, _PRIORITY, (_attend(),)) for name, hook in hooks]
+    chains = [OwnChain(name, "nat", hook, _PRIORITY, (_mark_rule(),)) for name, hook in hooks]
     return OwnTable(run, TABLE, chains, "cannot keep refusals from clients", refused)
 
 
-def _attend() -> bytes:
+def _mark_rule() -> bytes:
     """Return the rule, for translated connections only: others may use the same bits."""
-    led = nft.ct_has(nft.CT_STATUS, _DST_NAT) + nft.ct_has(nft.CT_MARK, RETRIED)
-    return led + nft.add_to_ct(nft.CT_MARK, ATTENDED)
+    translated = nft.ct_has(nft.CT_STATUS, _DST_NAT) + nft.ct_has(nft.CT_MARK, RETRIED)
+    return translated + nft.add_to_ct(nft.CT_MARK, SUPERVISED)

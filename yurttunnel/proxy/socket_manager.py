@@ -18,7 +18,7 @@ from yurttunnel.proxy.interfaces import (
     IProxySocket,
     IProxySockets,
     KernelStats,
-    Placed,
+    ProxiedService,
     SocketStats,
 )
 from yurttunnel.proxy.state.virtual_services import (
@@ -32,13 +32,13 @@ from yurttunnel.proxy.state.virtual_services import (
 )
 from yurttunnel.steering.interfaces import VERSIONS
 
-AT_ONCE = 32
+MAX_OPENED_AT_ONCE = 32
 """The number of sockets that are opened in one reactor turn, which takes about 3 ms."""
 
-COUNTED = ("total", "failed", "received", "sent")
+COUNTERS = ("total", "failed", "received", "sent")
 """The fields of a socket's stats that only increase."""
 
-_NOTHING = SocketStats(active=0, total=0, failed=0, received=0, sent=0)
+_NO_STATS = SocketStats(active=0, total=0, failed=0, received=0, sent=0)
 """For a virtual service that has had no socket yet."""
 
 Services = Mapping[Key, VirtualService]
@@ -46,10 +46,10 @@ Unclaimed = Mapping[tuple[Key, Portal], str]
 _Number = tuple[tuple[str, str], int, Protocol, Address | None, int]
 
 
-class IKernel(Interface):
+class IKernelMode(Interface):
     """The virtual services that the kernel carries."""
 
-    def carries(service: VirtualService) -> bool:
+    def supports(service: VirtualService) -> bool:
         """Return whether the service needs no socket."""
 
     def problems(service: VirtualService) -> Iterable[Problem]:
@@ -66,7 +66,7 @@ class IKernel(Interface):
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
+class ServiceStatus:
     """A virtual service as the status page shows it, with the ``stats`` of its socket or of the
     kernel.
 
@@ -79,7 +79,7 @@ class Carried:
     stats: SocketStats | KernelStats
 
 
-class _Open:
+class _OpenSocket:
     """A virtual service with its picker and its socket."""
 
     def __init__(
@@ -90,7 +90,7 @@ class _Open:
         self.socket = socket
 
 
-class Placement:
+class SocketManager:
     """Maintains a proxy socket for each virtual service that has had endpoints.
 
     A service keeps its socket, and so its port, as long as it exists, even while it has no
@@ -101,23 +101,23 @@ class Placement:
         self,
         clock: IReactorTime,
         sockets: Mapping[Protocol, IProxySockets],
-        kernel: IKernel | None = None,
+        kernel: IKernelMode | None = None,
     ) -> None:
         self._clock = clock
         self._sockets = sockets
         self._kernel = kernel
-        self._open: dict[Key, _Open] = {}
-        self._by_kernel: dict[Key, VirtualService] = {}
+        self._open: dict[Key, _OpenSocket] = {}
+        self._in_kernel: dict[Key, VirtualService] = {}
         # Services that need a socket once they have endpoints.
-        self._waiting: dict[Key, VirtualService] = {}
+        self._without_endpoints: dict[Key, VirtualService] = {}
         self._failed: dict[Key, str] = {}
         # Sockets that drain, by the Deferred that fires at the end.
         self._stopping: dict[Deferred[None], tuple[Key, IProxySocket]] = {}
         # Draining sockets whose connections may continue, because the port of their Service still
         # exists.
-        self._lasting: dict[IProxySocket, VirtualService] = {}
+        self._continuing: dict[IProxySocket, VirtualService] = {}
         # The counters of closed sockets.
-        self._past: Counter[tuple[Protocol, str]] = Counter()
+        self._closed_counters: Counter[tuple[Protocol, str]] = Counter()
 
     def update(self, services: Services) -> None:
         """Apply changes to new connections, as far as that requires no rules."""
@@ -128,46 +128,48 @@ class Placement:
                 each.picker.update(service)
                 each.socket.update(service)
 
-    async def place(self, services: Services, unclaimed: Unclaimed) -> list[Placed]:
+    async def open_sockets(self, services: Services, unclaimed: Unclaimed) -> list[ProxiedService]:
         """Open the missing sockets, and return what the rules should redirect where.
 
         Portals in ``unclaimed`` are omitted.
         """
         self.update(services)
         self._failed.clear()
-        self._by_kernel = {
+        self._in_kernel = {
             key: service
             for key, service in services.items()
-            if self._kernel is not None and self._kernel.carries(service)
+            if self._kernel is not None and self._kernel.supports(service)
         }
         missing = {
             key: service
             for key, service in services.items()
-            if key not in self._open and key not in self._by_kernel
+            if key not in self._open and key not in self._in_kernel
         }
-        self._waiting = {key: each for key, each in missing.items() if not each.endpoints}
+        self._without_endpoints = {key: each for key, each in missing.items() if not each.endpoints}
         await self._open_all([each for each in missing.values() if each.endpoints])
-        lacking = {key for key, _ in unclaimed}
+        _affected = {key for key, _ in unclaimed}
         return [
-            self._placed(_without(service, unclaimed) if key in lacking else service)
+            self._proxied(_without(service, unclaimed) if key in _affected else service)
             for key, service in services.items()
         ]
 
     def problems(self) -> Iterable[Problem]:
-        """Yield what the last call of :meth:`place` could not do."""
+        """Yield what the last call of :meth:`open_sockets` could not do."""
         for key, why in self._failed.items():
             text = f"its clients are refused, since the proxy cannot listen for it: {why}"
             yield Problem(str(key.name), text)
-        for service in self._by_kernel.values():
+        for service in self._in_kernel.values():
             if self._kernel is not None:
                 yield from self._kernel.problems(service)
 
     @property
     def lacks_ports(self) -> bool:
-        """Whether the last call of :meth:`place` could not listen for some services."""
+        """Whether the last call of :meth:`open_sockets` could not listen for some services."""
         return bool(self._failed)
 
-    def leave(self, services: Services, drain: float, versions: Collection[int] = VERSIONS) -> bool:
+    def close_unused(
+        self, services: Services, drain: float, versions: Collection[int] = VERSIONS
+    ) -> bool:
         """Close sockets to which no rule of these ``versions`` leads any more; ``services`` are all
         current services.
 
@@ -179,36 +181,36 @@ class Placement:
         gone = [
             key
             for key in self._open
-            if key.version in versions and (key not in services or key in self._by_kernel)
+            if key.version in versions and (key not in services or key in self._in_kernel)
         ]
         numbers = _numbers_of_services(
-            [self._open[key].service for key in gone] + list(self._lasting.values()), services
+            [self._open[key].service for key in gone] + list(self._continuing.values()), services
         )
         for key in gone:
-            goes_on = _goes_on(self._open[key].service, services, numbers)
-            self._close(key, None if goes_on else drain)
-        for socket, service in list(self._lasting.items()):
-            if service.key.version in versions and not _goes_on(service, services, numbers):
-                del self._lasting[socket]
+            may_continue = _may_continue(self._open[key].service, services, numbers)
+            self._close(key, None if may_continue else drain)
+        for socket, service in list(self._continuing.items()):
+            if service.key.version in versions and not _may_continue(service, services, numbers):
+                del self._continuing[socket]
                 _ = socket.stop(drain)
         return bool(gone)
 
     async def stop(self, drain: float) -> None:
         """Stop everything in the same way, and wait until the remaining connections have ended."""
-        self.leave({}, drain)
+        self.close_unused({}, drain)
         await gatherResults(list(self._stopping))
 
-    def carried(self) -> Iterable[Carried]:
+    def statuses(self) -> Iterable[ServiceStatus]:
         """Yield what is carried now, or was at the first item, and what had no endpoints yet."""
         for each in list(self._open.values()):
             stats = each.socket.stats()
-            yield Carried(each.service, each.socket.port, each.picker.endpoints(), stats)
-        for service in list(self._by_kernel.values()):
+            yield ServiceStatus(each.service, each.socket.port, each.picker.endpoints(), stats)
+        for service in list(self._in_kernel.values()):
             if self._kernel is not None:
                 known = self._kernel.endpoints(service)
-                yield Carried(service, None, known, self._kernel.stats(service))
-        for service in list(self._waiting.values()):
-            yield Carried(service, None, (), _NOTHING)
+                yield ServiceStatus(service, None, known, self._kernel.stats(service))
+        for service in list(self._without_endpoints.values()):
+            yield ServiceStatus(service, None, (), _NO_STATS)
 
     def draining(self) -> Mapping[Protocol, int]:
         """Return the number of connections by protocol whose service is no longer carried."""
@@ -218,12 +220,12 @@ class Placement:
         return found
 
     def totals(self) -> Generator[str, None, Mapping[tuple[Protocol, str], int]]:
-        """Return the counters since the start, by the names in :data:`COUNTED`.
+        """Return the counters since the start, by the names in :data:`COUNTERS`.
 
         The kernel counts connections only. Yields between slices of work
         (:func:`yurttunnel.ops.slices.visit`).
         """
-        totals = self._past.copy()
+        totals = self._closed_counters.copy()
         # Include draining sockets: a counter that decreases would be interpreted as a restart.
         sockets = [(key, each.socket) for key, each in self._open.items()]
         sockets += self._stopping.values()
@@ -237,17 +239,19 @@ class Placement:
     async def _open_all(self, missing: Collection[VirtualService]) -> None:
         for number, service in enumerate(missing, 1):
             self._open_for(service)
-            if number % AT_ONCE == 0:
+            if number % MAX_OPENED_AT_ONCE == 0:
                 await deferLater(self._clock, 0)
 
-    def _placed(self, service: VirtualService) -> Placed:
-        if service.key in self._by_kernel:
-            return Placed(service, None)
+    def _proxied(self, service: VirtualService) -> ProxiedService:
+        if service.key in self._in_kernel:
+            return ProxiedService(service, None)
         opened = self._open.get(service.key)
-        leads = opened is not None and service.endpoints
+        is_served = opened is not None and service.endpoints
         # Rules that redirect to a socket do not depend on endpoints, which change often.
         bare = replace(service, endpoints=(), local=frozenset())
-        return Placed(bare, opened.socket.port if opened is not None and leads else None)
+        return ProxiedService(
+            bare, opened.socket.port if opened is not None and is_served else None
+        )
 
     def _open_for(self, service: VirtualService) -> None:
         picker = EndpointPicker(self._clock, service)
@@ -256,7 +260,7 @@ class Placement:
         except OSError as error:
             self._failed[service.key] = error.strerror or str(error)
         else:
-            self._open[service.key] = _Open(service, picker, socket)
+            self._open[service.key] = _OpenSocket(service, picker, socket)
 
     def _close(self, key: Key, drain: float | None) -> None:
         closed = self._open.pop(key)
@@ -265,19 +269,21 @@ class Placement:
             return
         self._stopping[stopping] = key, closed.socket
         if drain is None:
-            self._lasting[closed.socket] = closed.service
+            self._continuing[closed.socket] = closed.service
         _ = stopping.addBoth(self._stopped, stopping, closed.socket)
 
     def _stopped(self, _: object, stopping: Deferred[None], socket: IProxySocket) -> None:
         del self._stopping[stopping]
-        self._lasting.pop(socket, None)
+        self._continuing.pop(socket, None)
 
     async def _closed(self, key: Key, socket: IProxySocket, drain: float | None) -> None:
         await socket.stop(drain)
-        self._past.update(_counted(key.protocol, socket.stats()))
+        self._closed_counters.update(_counted(key.protocol, socket.stats()))
 
 
-def _goes_on(service: VirtualService, services: Services, numbers: Collection[_Number]) -> bool:
+def _may_continue(
+    service: VirtualService, services: Services, numbers: Collection[_Number]
+) -> bool:
     """Return whether connections may continue, because the port of their Service exists in some
     scope.
 
@@ -318,4 +324,4 @@ def _without(service: VirtualService, unclaimed: Unclaimed) -> VirtualService:
 
 
 def _counted(protocol: Protocol, stats: SocketStats) -> dict[tuple[Protocol, str], int]:
-    return {(protocol, name): getattr(stats, name) for name in COUNTED}
+    return {(protocol, name): getattr(stats, name) for name in COUNTERS}

@@ -2,8 +2,8 @@
 
 A client whose first packet is not answered retransmits it after 1 s (RFC 6298). By then the
 endpoint must be detected and ejected, and the entry of the attempt deleted: detection takes
-:data:`ANSWER` and the time of a probe. All endpoints to which the client might be sent instead are
-probed as well.
+:data:`ANSWER_TIMEOUT` and the time of a probe. All endpoints to which the client might be sent
+instead are probed as well.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from yurttunnel.proxy.kernel.targets import Attempt, Target
 from yurttunnel.proxy.state.virtual_services import Endpoint, Protocol
 from yurttunnel.steering.failures import SteeringFailed
 
-ANSWER = 0.15
+ANSWER_TIMEOUT = 0.15
 """Seconds after which an attempt without an answer is suspicious."""
 
-MOST_ATTEMPTS = 4096
+MAX_ATTEMPTS = 4096
 """The maximum number of attempts that wait for their check; the rules log 500 in a second."""
 
-RECENT = 1.0
+RECENT_SECONDS = 1.0
 """Seconds for which an endpoint that has answered is not probed when a neighbor is suspected."""
 
-MOST_SIBLINGS = 63
+MAX_SIBLINGS = 63
 """The maximum number of an endpoint's neighbors that are probed with it."""
 
 
-class Suspicion:
+class FailureDetector:
     """Probes suspected endpoints, and ejects them.
 
     ``is_answered`` looks up an attempt in the conntrack table. ``siblings`` returns the other
@@ -59,16 +59,16 @@ class Suspicion:
         self._siblings = siblings
         self._ejections = ejections
         self._limited = RateLimitedLog(clock, self._log)
-        self._attempts: deque[tuple[float, Attempt]] = deque(maxlen=MOST_ATTEMPTS)
-        self._looking: IDelayedCall | None = None
+        self._attempts: deque[tuple[float, Attempt]] = deque(maxlen=MAX_ATTEMPTS)
+        self._next_check: IDelayedCall | None = None
         self._answered: dict[Target, float] = {}
         self._probing: set[Target] = set()
 
-    def tried(self, attempt: Attempt) -> None:
+    def attempted(self, attempt: Attempt) -> None:
         """Handle a client's attempt."""
-        self._attempts.append((self._clock.seconds() + ANSWER, attempt))
-        if self._looking is None:
-            self._looking = self._clock.callLater(ANSWER, self._look)
+        self._attempts.append((self._clock.seconds() + ANSWER_TIMEOUT, attempt))
+        if self._next_check is None:
+            self._next_check = self._clock.callLater(ANSWER_TIMEOUT, self._check_attempts)
 
     def refused(self, target: Target) -> None:
         """Handle a refusal by an endpoint."""
@@ -82,13 +82,13 @@ class Suspicion:
     def stop(self) -> None:
         """Stop checking attempts."""
         self._attempts.clear()
-        if self._looking is not None:
-            self._looking.cancel()
-            self._looking = None
+        if self._next_check is not None:
+            self._next_check.cancel()
+            self._next_check = None
 
-    def _look(self) -> None:
+    def _check_attempts(self) -> None:
         now = self._clock.seconds()
-        self._looking = None
+        self._next_check = None
         while self._attempts and self._attempts[0][0] <= now:
             _, attempt = self._attempts.popleft()
             try:
@@ -101,13 +101,15 @@ class Suspicion:
             elif answered is not None:
                 self.suspect(attempt.target)
         if self._attempts:
-            self._looking = self._clock.callLater(self._attempts[0][0] - now, self._look)
+            self._next_check = self._clock.callLater(
+                self._attempts[0][0] - now, self._check_attempts
+            )
 
     def _note_answer(self, target: Target) -> None:
         self._answered.pop(target, None)
         self._answered[target] = self._clock.seconds()
         self._ejections.answered(target)
-        while len(self._answered) > MOST_ATTEMPTS:
+        while len(self._answered) > MAX_ATTEMPTS:
             del self._answered[next(iter(self._answered))]
 
     def suspect(self, target: Target) -> None:
@@ -120,8 +122,8 @@ class Suspicion:
         """Probe the target if it is suspected, and siblings that may be dead as well."""
         others = [Target(target.protocol, each) for each in siblings]
         others = [each for each in others if not self._ejections.is_ejected(*each)]
-        doubtful = [each for each in others if not self.has_answered(each, RECENT)]
-        examined = [*([target] if suspected else []), *doubtful[:MOST_SIBLINGS]]
+        doubtful = [each for each in others if not self.has_answered(each, RECENT_SECONDS)]
+        examined = [*([target] if suspected else []), *doubtful[:MAX_SIBLINGS]]
         examined = [each for each in examined if each not in self._probing]
         if not examined:
             return
@@ -131,7 +133,7 @@ class Suspicion:
         for each in examined:
             probing = self._probe(each.endpoint)
             _ = probing.addCallback(self._probed, each, examination)
-            _ = probing.addErrback(self._failed).addBoth(self._end, each, examination)
+            _ = probing.addErrback(self._failed).addBoth(self._probe_ended, each, examination)
 
     def _probed(self, outcome: Outcome, target: Target, examination: _Examination) -> None:
         if outcome is Outcome.ANSWERED:
@@ -142,7 +144,7 @@ class Suspicion:
         elif outcome is Outcome.SILENT:
             examination.silent.append(target)
 
-    def _end(self, _: object, target: Target, examination: _Examination) -> None:
+    def _probe_ended(self, _: object, target: Target, examination: _Examination) -> None:
         self._probing.discard(target)
         examination.left -= 1
         self._conclude(examination)

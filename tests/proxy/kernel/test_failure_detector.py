@@ -11,8 +11,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.proxy.services import endpoint
 from yurttunnel.proxy.kernel.ejections import Ejections
+from yurttunnel.proxy.kernel.failure_detector import ANSWER_TIMEOUT, MAX_SIBLINGS, FailureDetector
 from yurttunnel.proxy.kernel.prober import SECONDS, Outcome
-from yurttunnel.proxy.kernel.suspicion import ANSWER, MOST_SIBLINGS, Suspicion
 from yurttunnel.proxy.kernel.targets import Attempt, Target
 from yurttunnel.proxy.state.virtual_services import Protocol
 from yurttunnel.steering.failures import SteeringFailed
@@ -34,7 +34,7 @@ class SuspicionTests(SynchronousTestCase):
         self.probes = []
         self.service = [ONE.endpoint, TWO.endpoint, THREE.endpoint]
         self.ejections = Ejections(self.clock, lambda where: Deferred())
-        self.suspicion = Suspicion(
+        self.detector = FailureDetector(
             self.clock, self.is_answered, self.probe, self.siblings, self.ejections
         )
 
@@ -62,7 +62,7 @@ class SuspicionTests(SynchronousTestCase):
 
     def attempt(self, target):
         """Log a client's first packet."""
-        self.suspicion.tried(Attempt(target, ip_address("10.5.0.2"), 40000))
+        self.detector.attempted(Attempt(target, ip_address("10.5.0.2"), 40000))
 
     def pass_time(self, seconds=FIRST_RETRANSMISSION - APPLYING):
         """Let time pass in small steps."""
@@ -98,13 +98,13 @@ class SuspicionTests(SynchronousTestCase):
 
     def test_a_refusal(self):
         """An endpoint that refuses is ejected at once."""
-        self.suspicion.refused(ONE)
+        self.detector.refused(ONE)
         self.assertEqual([ONE], self.ejected())
 
     def test_neighbors(self):
         """Endpoints to which the client might be sent next are probed, and found dead in time."""
         self.outcomes[TWO.endpoint] = Outcome.SILENT
-        self.suspicion.refused(ONE)
+        self.detector.refused(ONE)
         self.pass_time()
         self.assertEqual([ONE, TWO], self.ejected())
 
@@ -113,8 +113,8 @@ class SuspicionTests(SynchronousTestCase):
         for target in (TWO, THREE):
             self.answered[target.endpoint] = True
             self.attempt(target)
-        self.pass_time(ANSWER + 0.1)
-        self.suspicion.refused(ONE)
+        self.pass_time(ANSWER_TIMEOUT + 0.1)
+        self.detector.refused(ONE)
         self.assertEqual([], self.probes)
 
     def test_probes_that_reach_nobody(self):
@@ -130,7 +130,7 @@ class SuspicionTests(SynchronousTestCase):
         self.outcomes[ONE.endpoint] = Outcome.SILENT
         self.answered[ONE.endpoint] = False
         self.attempt(ONE)
-        self.pass_time(ANSWER - 0.05)
+        self.pass_time(ANSWER_TIMEOUT - 0.05)
         self.attempt(ONE)
         self.pass_time(0.1)
         self.answered[ONE.endpoint] = True
@@ -140,14 +140,14 @@ class SuspicionTests(SynchronousTestCase):
     def test_all_refuse(self):
         """All are ejected before the client retries, which then gets a refusal."""
         self.outcomes.update(dict.fromkeys(self.service, Outcome.REFUSED))
-        self.suspicion.refused(ONE)
+        self.detector.refused(ONE)
         self.pass_time()
         self.assertEqual([ONE, TWO, THREE], self.ejected())
 
     def test_endpoints_of_no_service(self):
         """Endpoints without a service are ignored, also if they have lost it meanwhile."""
         self.service.remove(ONE.endpoint)
-        self.suspicion.refused(ONE)
+        self.detector.refused(ONE)
         self.answered[ONE.endpoint] = False
         self.attempt(ONE)
         self.pass_time()
@@ -164,14 +164,14 @@ class SuspicionTests(SynchronousTestCase):
         """The number of concurrent probes is limited, and none is probed twice."""
         self.service += [endpoint(number) for number in range(10, 500)]
         for _ in range(10):
-            self.suspicion.refused(ONE)
-        self.assertLessEqual(len(self.probes), 10 * MOST_SIBLINGS)
+            self.detector.refused(ONE)
+        self.assertLessEqual(len(self.probes), 10 * MAX_SIBLINGS)
         self.assertEqual(len(self.probes), len(set(self.probes)))
 
     def test_udp(self):
         """A UDP endpoint that refuses is ejected; none can be probed."""
         dns = Target(Protocol.UDP, ONE.endpoint)
-        self.suspicion.refused(dns)
+        self.detector.refused(dns)
         self.assertTrue(self.ejections.is_ejected(*dns))
         self.assertEqual([], self.probes)
 
@@ -182,12 +182,12 @@ class SuspicionTests(SynchronousTestCase):
         self.attempt(ONE)
         self.attempt(TWO)
         with capturedLogs() as logged:
-            self.pass_time(ANSWER + 0.1)
+            self.pass_time(ANSWER_TIMEOUT + 0.1)
         self.assertIn("the table is not given", str(logged[0]["error"]))
         self.assertIn(TWO.endpoint, self.probes)
 
     def test_stop(self):
         """Attempts are no longer checked."""
         self.attempt(ONE)
-        self.suspicion.stop()
+        self.detector.stop()
         self.assertEqual([], self.clock.getDelayedCalls())

@@ -13,15 +13,15 @@ from zope.interface.verify import verifyObject
 from tests.proxy.fakes import FakeSource
 from tests.proxy.services import key, service
 from tests.proxy.test_options import parse
-from yurttunnel.proxy import carrying
-from yurttunnel.proxy.carrying import NodePorts, find_carrier
+from yurttunnel.proxy import data_path
+from yurttunnel.proxy.data_path import NodePorts, select_data_path
 from yurttunnel.proxy.interfaces import KernelStats
 from yurttunnel.proxy.kernel.forwarding import Forwarding
 from yurttunnel.proxy.kernel.mode import KernelMode
-from yurttunnel.proxy.placement import IKernel
 from yurttunnel.proxy.rules.choice import ChosenRules
 from yurttunnel.proxy.rules.none import NoRules
 from yurttunnel.proxy.settings import Mode
+from yurttunnel.proxy.socket_manager import IKernelMode
 from yurttunnel.proxy.sockets.ports import PortAllocator
 from yurttunnel.proxy.sockets.tcp import TcpProxySockets
 from yurttunnel.proxy.state.virtual_services import HealthCheckNodePort, Portal, PortalKind
@@ -36,23 +36,23 @@ class CarrierTests(SynchronousTestCase):
         self.unable = None
         self.versions = (4, 6)
         self.patch(
-            carrying,
+            data_path,
             "kernel_mode_available",
             lambda _, version: succeed(self.unable if version in self.versions else None),
         )
-        self.patch(carrying, "has_family", lambda version: True)
-        self.patch(carrying, "forwards", lambda versions: True)
+        self.patch(data_path, "has_family", lambda version: True)
+        self.patch(data_path, "forwards", lambda versions: True)
         # It would open descriptors that no test uses, and raise this process's limit of them.
         self.shared = Service()
         self.patch(
-            carrying,
+            data_path,
             "proxy_sockets",
             lambda reactor, settings, is_claimed: (None, None, self.shared),
         )
 
     def found(self, *flags):
         """Return what is chosen for a command line."""
-        coroutine = find_carrier(
+        coroutine = select_data_path(
             MemoryReactorClock(), parse(*flags), lambda job: None, None, FakeSource()
         )
         return self.successResultOf(Deferred.fromCoroutine(coroutine))
@@ -73,7 +73,7 @@ class CarrierTests(SynchronousTestCase):
             self.ports = ports
             return None, None, self.shared
 
-        self.patch(carrying, "proxy_sockets", kept)
+        self.patch(data_path, "proxy_sockets", kept)
         for flags, expected in (
             ((), ["0.0.0.0", "::"]),
             (("--bind-address=127.0.0.5",), ["127.0.0.5", "::1"]),
@@ -91,14 +91,14 @@ class CarrierTests(SynchronousTestCase):
         """It has its own service, and reports its problems."""
         found = self.found()
         self.assertIs(Mode.KERNEL, found.mode)
-        verifyObject(IKernel, found.kernel)
+        verifyObject(IKernelMode, found.kernel)
         self.assertEqual(
             [Service, Tracking, KernelMode, Forwarding], [type(each) for each in found.services]
         )
         self.assertIsNone(found.problem())
-        self.assertIsNone(found.obstacle())
-        self.assertTrue(found.kernel.carries(service([1])))
-        self.assertFalse(found.kernel.carries(service([1], proxy_protocol=1)))
+        self.assertIsNone(found.forwarding_problem())
+        self.assertTrue(found.kernel.supports(service([1])))
+        self.assertFalse(found.kernel.supports(service([1], proxy_protocol=1)))
         self.assertEqual(1, len(found.kernel.endpoints(service([1]))))
         self.assertEqual(KernelStats(None, None), found.kernel.stats(service([1])))
         self.assertEqual({}, found.kernel.totals())
@@ -122,7 +122,7 @@ class CarrierTests(SynchronousTestCase):
 
     def test_a_machine_that_forwards_nothing(self):
         """User mode is used, unless the command line requests kernel mode."""
-        self.patch(carrying, "forwards", lambda versions: False)
+        self.patch(data_path, "forwards", lambda versions: False)
         self.assertIs(Mode.USER, self.found().mode)
         self.assertIs(Mode.KERNEL, self.found("--mode=kernel").mode)
 
@@ -135,7 +135,7 @@ class CarrierTests(SynchronousTestCase):
 
     def test_where_node_ports_are_held(self):
         """They are claimed where rules redirect them."""
-        self.patch(carrying, "Claims", lambda own, is_proxy_port, node_ports: node_ports)
+        self.patch(data_path, "PortClaims", lambda own, is_proxy_port, node_ports: node_ports)
         found = self.found("--nodeport-addresses=10.0.0.0/8")
         self.assertEqual((ip_network("10.0.0.0/8"),), found.claims)
 
@@ -146,9 +146,9 @@ class ProxySocketsTests(SynchronousTestCase):
     def test_it_ends_with_its_service(self):
         """Idle pipes are closed, and connections are no longer checked."""
         closed = []
-        self.patch(carrying, "most_connections", lambda: 100)
+        self.patch(data_path, "most_connections", lambda: 100)
         self.patch(TcpProxySockets, "close", lambda context: closed.append(context))
-        _, _, shared = carrying.proxy_sockets(MemoryReactorClock(), parse(), PortAllocator())
+        _, _, shared = data_path.proxy_sockets(MemoryReactorClock(), parse(), PortAllocator())
         shared.startService()
         self.assertEqual([], closed)
         shared.stopService()

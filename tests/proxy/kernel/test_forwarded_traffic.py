@@ -24,14 +24,14 @@ from tests.proxy.kernel.lab import (
     out_of_window,
 )
 from tests.proxy.kernel.support import FAMILY, HOSTS, KernelTestCase, most_retransmissions
-from yurttunnel.proxy.interfaces import Placed
+from yurttunnel.proxy.interfaces import ProxiedService
 from yurttunnel.proxy.kernel.connection_counts import ConnectionCounts
 from yurttunnel.proxy.kernel.parts import Masquerade
 from yurttunnel.proxy.rules.nftables.parts import user_part
 from yurttunnel.proxy.rules.nftables.rules import Nftables
 from yurttunnel.proxy.rules.nftables.tables import Networks, Tables
 from yurttunnel.proxy.state.virtual_services import (
-    NobodyServes,
+    NoEndpointsAction,
     Portal,
     PortalKind,
     Protocol,
@@ -150,7 +150,7 @@ class Carrying:
         await self.apply(self.service(affinity=60.0))
         programs = Programs(reactor)
         tables = Tables((4, 6), user_part, HOSTS.get, Networks())
-        await Nftables(programs, tables).apply([Placed(self.service(numbers=[]), 40000)])
+        await Nftables(programs, tables).apply([ProxiedService(self.service(numbers=[]), 40000)])
         listed = self.listed()
         self.assertNotIn("counter", listed)
         self.assertIn(": 40000", listed)
@@ -243,7 +243,9 @@ class Carrying:
             self.lab.attempts()
             await self.is_refused(inside)
             self.assertLessEqual(self.lab.attempts(), 1)
-            await self.apply(self.service(numbers=[], nobody_serves=NobodyServes.DROPPED))
+            await self.apply(
+                self.service(numbers=[], no_endpoints_action=NoEndpointsAction.DROPPED)
+            )
             await self.assertFailure(
                 connect(inside, CLUSTER[self.version], timeout=0.3), TimeoutError
             )
@@ -266,8 +268,8 @@ class Carrying:
         server = Server("proxy")
         port = reactor.listenTCP(0, server, interface="::")
         self.addCleanup(hang_up, port)
-        placed = Placed(self.service(numbers=[]), port.getHost().port)
-        await self.mode.rules.apply([placed])
+        proxied = ProxiedService(self.service(numbers=[]), port.getHost().port)
+        await self.mode.rules.apply([proxied])
         for inside in (self.lab.client, self.lab.node):
             found = await self.clients(3, CLUSTER[self.version], inside)
             self.assertEqual({"proxy"}, {each.server for each in found})

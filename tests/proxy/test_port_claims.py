@@ -11,8 +11,8 @@ from zope.interface.verify import verifyObject
 from tests.e2e.network.namespaces import wait_for_ipv6
 from tests.proxy.services import key
 from tests.steering.netlink.support import KernelTestCase, command
-from yurttunnel.proxy.claims import Claims
-from yurttunnel.proxy.interfaces import IClaims
+from yurttunnel.proxy.interfaces import IPortClaims
+from yurttunnel.proxy.port_claims import PortClaims
 from yurttunnel.proxy.state.virtual_services import Portal, PortalKind, Protocol
 
 OWN, OTHER, OWN_6 = (ip_address(text) for text in ("10.20.0.1", "10.20.0.2", "fd00:20::1"))
@@ -44,7 +44,7 @@ class ClaimsTests(KernelTestCase):
         wait_for_ipv6()
         self.own = {OWN, OTHER, OWN_6}
         self.proxy_ports = set()
-        self.claims = Claims(lambda: self.own, lambda *asked: asked in self.proxy_ports)
+        self.claims = PortClaims(lambda: self.own, lambda *asked: asked in self.proxy_ports)
         self.addCleanup(self.claims.release)
 
     def bound(self, version=4, protocol=Protocol.TCP, port=30080, address=None, options=()):
@@ -72,7 +72,7 @@ class ClaimsTests(KernelTestCase):
 
     def test_interface(self):
         """The claims provide their interface."""
-        verifyObject(IClaims, self.claims)
+        verifyObject(IPortClaims, self.claims)
 
     def test_node_ports(self):
         """Each is claimed on every address of its family, by its protocol; no others are."""
@@ -85,7 +85,7 @@ class ClaimsTests(KernelTestCase):
 
     def restrict_node_ports(self, *networks):
         """Serve node ports at the addresses of some networks only."""
-        self.claims = Claims(
+        self.claims = PortClaims(
             lambda: self.own,
             lambda *asked: asked in self.proxy_ports,
             tuple(ip_network(each) for each in networks),
