@@ -411,7 +411,7 @@ class FakeSession:
         self.dials.append(dial)
         return dial.opening
 
-    open_here = open_stream
+    open_without_fallback = open_stream
 
     def snapshot(self):
         """Return a snapshot."""

@@ -13,7 +13,7 @@ from tests.fakes import Recorder
 from tests.server.frontends.kubelet.world import World
 from yurttunnel.http.pool import PoolSettings
 from yurttunnel.http.request_body import read_body
-from yurttunnel.server.frontends.calls import caller_behind
+from yurttunnel.server.frontends.calls import caller_key
 from yurttunnel.server.frontends.kubelet.listeners import SETTINGS
 
 HEAD = b"POST /exec/ns/pod/c HTTP/1.1\r\nHost: edge-1:10250\r\nContent-Length: 1000\r\n"
@@ -125,7 +125,7 @@ class SlowTests(World):
             most = self.settings.max_long_heads
             self.assertGreaterEqual(len(refused), 2)
             self.assertLess(factory.long_heads.used, most // 2 + 70_000)
-            self.assertIs(caller_behind, factory.caller_of)
+            self.assertIs(caller_key, factory.caller_of)
             factory.caller_of = lambda transport: "another"
             caller = dial()
             self.ask(caller, "/exec/ns/pod/c?command=" + "x" * 60_000)

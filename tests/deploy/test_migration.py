@@ -13,7 +13,7 @@ from tests.deploy.messages import source_files
 from tests.deploy.metrics import samples
 from tests.deploy.rendering import REPOSITORY
 from tests.server.frontends.connecting import ESTABLISHED, ConnectTestCase, connect
-from tests.server.frontends.kubelet.deputies import EDGE_1, DeputiesWorld
+from tests.server.frontends.kubelet.delegated_callers import EDGE_1, DeputiesWorld
 from tests.server.frontends.kubelet.fakes import head, request
 from tests.server.frontends.kubelet.test_resolution import Session
 from yurttunnel.agent.options import Options as AgentOptions

@@ -9,7 +9,7 @@ from tests.e2e.clients import Download, Echo, EchoClient, Question, Source
 from tests.e2e.programs import Tunnel
 from tests.e2e.support import TwistedTransports
 from tests.e2e.test_resumption import CutTunnelTestCase
-from yurttunnel.server.node_session import RETURN_PATIENCE
+from yurttunnel.server.node_session import RECONNECT_TIMEOUT
 
 DETECTION = 7.5
 """Seconds in which a side that hears nothing gives up, with streams open (protocol.md)."""
@@ -82,7 +82,7 @@ class AwayTests(CutTunnelTestCase):
         clients = [EchoClient(reactor) for _ in range(20)]
         dials = [Deferred.fromCoroutine(self.connected(tunnel, echo, one)) for one in clients]
         self.proxy.start()
-        await self.within(RETURN_PATIENCE + SLACK, gatherResults(dials), "each dial succeeds")
+        await self.within(RECONNECT_TIMEOUT + SLACK, gatherResults(dials), "each dial succeeds")
         await gatherResults([Deferred.fromCoroutine(one.round_trip()) for one in clients])
 
     async def test_dials_fail_soon_when_it_stays_away_and_succeed_when_it_is_back(self) -> None:
@@ -95,7 +95,7 @@ class AwayTests(CutTunnelTestCase):
         began = reactor.seconds()
         waiting = [Deferred.fromCoroutine(self.answer(tunnel, echo.port)) for _ in range(5)]
         for status, _ in await self.within(
-            RETURN_PATIENCE + SLACK, gatherResults(waiting), "dials that wait fail"
+            RECONNECT_TIMEOUT + SLACK, gatherResults(waiting), "dials that wait fail"
         ):
             self.assertEqual(status, 503)
         print(f"\ndials that wait fail after {reactor.seconds() - began:.1f} s")

@@ -18,7 +18,7 @@ from tests.e2e.clients import Echo, EchoClient, Incomplete
 from tests.e2e.programs import Agent, Program, Tunnel
 from tests.e2e.stopwatch import Stopwatch
 from tests.e2e.support import EndToEndTestCase, copy_state
-from yurttunnel.server.node_session import RETURN_PATIENCE
+from yurttunnel.server.node_session import RECONNECT_TIMEOUT
 
 UNREACHABLE = 1.0
 """Seconds for which a replacement may keep callers from a node of which an agent runs."""
@@ -174,7 +174,7 @@ class ReplacedAgentTests(EndToEndTestCase):
         tunnel.agent.signal(signal.SIGKILL)
         await tunnel.agent.ended(10)
         await self.successor(tunnel)
-        await self.within(RETURN_PATIENCE + 1, stream.when_ended(), "the stream ends")
+        await self.within(RECONNECT_TIMEOUT + 1, stream.when_ended(), "the stream ends")
 
     async def test_killed_while_it_drains_beside_its_successor(self) -> None:
         """They end in the same time."""
@@ -184,7 +184,7 @@ class ReplacedAgentTests(EndToEndTestCase):
         await self.successor(tunnel)
         await stream.round_trip()
         tunnel.agent.signal(signal.SIGKILL)
-        await self.within(RETURN_PATIENCE + 1, stream.when_ended(), "the stream ends")
+        await self.within(RECONNECT_TIMEOUT + 1, stream.when_ended(), "the stream ends")
 
     async def test_an_agent_that_is_started_when_the_old_one_has_ended(self) -> None:
         """As a DaemonSet does it: a second at most is without dials, which the old one serves for

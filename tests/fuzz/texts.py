@@ -13,7 +13,7 @@ from yurttunnel.server.audit_log import MAX_LINE, format_line
 from yurttunnel.server.audit_requests import subject_of
 from yurttunnel.server.frontends.kubelet.request import follows, path_class_of
 from yurttunnel.server.frontends.kubelet.resolution import pod_in
-from yurttunnel.server.quoting import LONGEST_QUOTED, quotable
+from yurttunnel.server.redaction import MAX_QUOTED, redacted
 from yurttunnel.server.siblings.feed import BadEntry, NodeEntry, decode_line, encode_entry
 
 SECRET = "s3cret"
@@ -82,8 +82,8 @@ def check_line(case: bytes) -> bool:
 def check_quoted(case: bytes) -> bool:
     """What stands before an ``@`` or behind a ``?`` is never quoted."""
     text = case[PLAN:].decode("latin-1")
-    quoted = quotable(text)
-    assert len(quoted) <= LONGEST_QUOTED + 3, "it is too long"
+    quoted = redacted(text)
+    assert len(quoted) <= MAX_QUOTED + 3, "it is too long"
     for word in quoted.split():
         before, at, _ = word.rpartition("@")
         assert not at or SECRET not in before, "user information is quoted"

@@ -104,11 +104,11 @@ class Way:
         self.node = node
         self.identifiers = parse_identifiers(f"host={node}")
 
-    def open_here(self, host, port, timeout, request_id, holder):
+    def open_without_fallback(self, host, port, timeout, request_id, holder):
         """Return a marker of this route."""
         return succeed("by the sibling")
 
-    open_stream = open_here
+    open_stream = open_without_fallback
 
     def snapshot(self):
         """Not used."""

@@ -212,7 +212,7 @@ class ConnectionTests(ListenerTests):
         self.registry.on_direct_changed.append(
             lambda node: self.changes.append((node, self.session.connected))
         )
-        self.listener.on_sessions_drain.append(self.idle.extend)
+        self.listener.on_sessions_draining.append(self.idle.extend)
 
     def test_lost(self):
         """The loss is reported once, and idle connections in the session are closed."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from tests.logged import Logged
 from tests.server.agents import GRACE, WINDOW, ListenerTests, Way
 from yurttunnel.agent.connection_group import FIRST_DELAY
-from yurttunnel.server.node_session import RETURN_PATIENCE
+from yurttunnel.server.node_session import RECONNECT_TIMEOUT
 from yurttunnel.tunnel.errors import StreamFailed
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.hello import NO_SESSION
@@ -187,7 +187,7 @@ class AwayTests(ListenerTests):
     def test_soon_back(self):
         """A dial waits for an agent that is back in time, and continues."""
         dial = self.dial_node()
-        self.clock.advance(RETURN_PATIENCE - 0.1)
+        self.clock.advance(RECONNECT_TIMEOUT - 0.1)
         self.assertNoResult(dial)
         self.come_back()
         self.accept()
@@ -213,14 +213,14 @@ class AwayTests(ListenerTests):
         self.come_back()
         dial = self.dial_node()
         self.network.settle()
-        self.clock.advance(RETURN_PATIENCE + 1)
+        self.clock.advance(RECONNECT_TIMEOUT + 1)
         self.accept()
         self.successResultOf(dial)
 
     def test_waited_for_too_long(self):
         """Waiting dials fail together if the agent is not back in time."""
         dials = [self.dial_node() for _ in range(3)]
-        self.clock.advance(RETURN_PATIENCE)
+        self.clock.advance(RECONNECT_TIMEOUT)
         for dial in dials:
             self.assert_failed(dial, 5)
 
@@ -250,7 +250,7 @@ class AwayTests(ListenerTests):
         while self.session.connected:
             self.clock.advance(0.25)
         self.network.cut()
-        self.clock.advance(2 * RETURN_PATIENCE)
+        self.clock.advance(2 * RECONNECT_TIMEOUT)
         self.assert_failed(self.dial_node(), 10)
         self.come_back()
         user.transport.write(b"goes on")
@@ -264,7 +264,7 @@ class AwayTests(ListenerTests):
         self.registry.add_remote(way)
         self.addCleanup(self.registry.remove_remote, way)
         self.assertIs(way, self.registry.find("edge-1"))
-        self.clock.advance(RETURN_PATIENCE)
+        self.clock.advance(RECONNECT_TIMEOUT)
         self.assertEqual("by the sibling", self.successResultOf(waits))
 
     def test_session_ends_first(self):
@@ -277,7 +277,7 @@ class AwayTests(ListenerTests):
         """The time is that of an agent's first four attempts, plus a moment for the last one."""
         attempts = sum(FIRST_DELAY * 2**number for number in range(4))
         self.assertEqual(4.5, attempts)
-        self.assertLess(attempts, RETURN_PATIENCE)
+        self.assertLess(attempts, RECONNECT_TIMEOUT)
 
 
 class SeveralServersTests(ListenerTests):

@@ -8,7 +8,7 @@ from tests.server.agents import WINDOW, ListenerTests
 from yurttunnel.server.agents import (
     MAX_SESSIONS_OF_NODE,
 )
-from yurttunnel.server.node_session import HESITATION, RETURN_PATIENCE
+from yurttunnel.server.node_session import RECONNECT_GRACE, RECONNECT_TIMEOUT
 from yurttunnel.wire.codes import Code
 
 
@@ -21,7 +21,7 @@ class ReplacementTests(ListenerTests):
         Its GOAWAY for the old one, on another connection, may arrive after the new HELLO.
         """
         idle = []
-        self.listener.on_sessions_drain.append(idle.extend)
+        self.listener.on_sessions_draining.append(idle.extend)
         first = self.connected()
         user = self.stream(first)
         old = self.registry.direct("edge-1")
@@ -198,7 +198,7 @@ class ReplacementTests(ListenerTests):
     def test_told_of_draining(self):
         """Subscribers are notified of a session that its agent is about to end."""
         drained = []
-        self.listener.on_sessions_drain.append(drained.extend)
+        self.listener.on_sessions_draining.append(drained.extend)
         agent = self.connected()
         self.assertEqual([], drained)
         agent.session.drain("the agent is about to stop")
@@ -250,7 +250,7 @@ class SuccessionTests(ListenerTests):
         self.assertTrue(self.serving(second))
         changed = []
         self.registry.on_direct_changed.append(changed.append)
-        self.clock.advance(HESITATION - 0.1)
+        self.clock.advance(RECONNECT_GRACE - 0.1)
         self.assertTrue(self.serving(second))
         self.clock.advance(0.2)
         self.assertEqual(["edge-1"], changed, "siblings are told")
@@ -270,7 +270,7 @@ class SuccessionTests(ListenerTests):
         self.network.cut()
         self.clock.advance(1)
         self.connected(process=b"b" * 16)
-        self.clock.advance(RETURN_PATIENCE - 1.1)
+        self.clock.advance(RECONNECT_TIMEOUT - 1.1)
         self.assertEqual([], self.user.reasons)
         self.clock.advance(0.2)
         self.assert_restarted()
@@ -278,7 +278,7 @@ class SuccessionTests(ListenerTests):
     def test_a_predecessor_that_drained_is_long_away(self):
         """Its streams end as soon as its successor connects."""
         self.network.cut()
-        self.clock.advance(RETURN_PATIENCE + 1)
+        self.clock.advance(RECONNECT_TIMEOUT + 1)
         self.assertEqual([], self.user.reasons)
         self.connected(process=b"b" * 16)
         self.assert_restarted()
@@ -289,7 +289,7 @@ class SuccessionTests(ListenerTests):
         self.network.pass_time(3)
         self.link.cut()
         self.network.settle()
-        self.clock.advance(RETURN_PATIENCE - 0.1)
+        self.clock.advance(RECONNECT_TIMEOUT - 0.1)
         self.assertEqual([], self.user.reasons)
         self.clock.advance(0.2)
         self.assert_restarted()
@@ -299,10 +299,10 @@ class SuccessionTests(ListenerTests):
         self.connected(process=b"b" * 16)
         self.link.cut()
         self.network.settle()
-        self.clock.advance(RETURN_PATIENCE - 0.1)
+        self.clock.advance(RECONNECT_TIMEOUT - 0.1)
         self.first.ask_to_resume()
         self.dial(self.first)
-        self.network.pass_time(RETURN_PATIENCE)
+        self.network.pass_time(RECONNECT_TIMEOUT)
         self.assertEqual([], self.user.reasons)
 
     def test_a_further_session_of_a_process_ends_none_of_its_own(self):
@@ -310,7 +310,7 @@ class SuccessionTests(ListenerTests):
         self.connected()
         self.link.cut()
         self.network.settle()
-        self.clock.advance(RETURN_PATIENCE + 1)
+        self.clock.advance(RECONNECT_TIMEOUT + 1)
         self.assertEqual([], self.user.reasons)
 
     def test_the_successors_own_session_is_known_while_it_does_not_serve(self):
@@ -318,7 +318,7 @@ class SuccessionTests(ListenerTests):
         second = self.connected(process=b"b" * 16)
         self.network.links[-1].cut()
         self.network.settle()
-        self.clock.advance(HESITATION)
+        self.clock.advance(RECONNECT_GRACE)
         self.assertTrue(self.serving(self.first))
         again = self.agent(process=b"b" * 16)
         held = {"held": second.answer.process.hex()}

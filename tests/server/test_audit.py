@@ -334,7 +334,7 @@ class PassthroughTests(AuditTestCase):
                 iptables=True,
             ),
             frozenset({10250}),
-            led_here_from=lambda handle: handle.asked,
+            redirect_source=lambda handle: handle.asked,
             dials=DialSettings(request_ids=RequestIds("test")),
         )
 

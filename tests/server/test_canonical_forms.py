@@ -47,7 +47,7 @@ from yurttunnel.pki.identity import (
 from yurttunnel.pki.names import BadIdentity, check_node_name
 from yurttunnel.pki.revocation import RevocationFailed, revoke_node
 from yurttunnel.server.audit import Audit
-from yurttunnel.server.audit_peers import peer_behind
+from yurttunnel.server.audit_peers import audited_peer
 from yurttunnel.server.audit_requests import RequestAudit
 from yurttunnel.server.frontends.admission import parse_permission
 from yurttunnel.server.frontends.connect import ConnectFactory
@@ -461,7 +461,7 @@ class EveryEntryTests(World):
         """A caller at a listener for both families is recorded by its IPv4 address."""
         peer = IPv6Address("TCP", "::ffff:10.77.2.2", 9)
         transport = SimpleNamespace(getPeer=lambda: peer)
-        self.assertEqual("10.77.2.2:9", peer_behind(transport).address)
+        self.assertEqual("10.77.2.2:9", audited_peer(transport).address)
 
     def test_audited_nodes(self):
         """The node and the destination of a CONNECT, and of a request, for an unknown node."""

@@ -156,7 +156,7 @@ class SettingsTests(SynchronousTestCase):
                     passthrough_ports=frozenset(),
                     dns=True,
                     dns_period=1800.0,
-                    named_upgrades=False,
+                    refuse_unnamed_upgrades=False,
                 ),
             ),
         )
@@ -203,7 +203,7 @@ class SettingsTests(SynchronousTestCase):
                     passthrough_ports=frozenset({10250, 9443}),
                     dns=False,
                     dns_period=3600.0,
-                    named_upgrades=True,
+                    refuse_unnamed_upgrades=True,
                 ),
             ),
         )

@@ -24,7 +24,7 @@ from yurttunnel.pki.identity import (
 )
 from yurttunnel.pki.names import BadIdentity
 from yurttunnel.server.node_session import RESTARTED, NodeSession, granted_identifiers
-from yurttunnel.server.refused_peers import RefusedPeers, authority_behind
+from yurttunnel.server.refused_peers import RefusedPeers, peer_authority
 from yurttunnel.server.registry import INodeSession, SessionRegistry
 from yurttunnel.tunnel.connection import MAX_UNFINISHED, SessionConnection
 from yurttunnel.tunnel.interfaces import IStreamAcceptor, IStreamRequest
@@ -133,7 +133,7 @@ class AgentListener(Factory):
         self._refused_peers = RefusedPeers(context.clock, self._log)
         self.refusals: Counter[str] = Counter()
         """Connections that did not become sessions, by reason (``REFUSALS``)."""
-        self.on_sessions_drain: list[Callable[[frozenset[INodeSession]], object]] = []
+        self.on_sessions_draining: list[Callable[[frozenset[INodeSession]], object]] = []
         """Callbacks that close idle connections in draining or disconnected sessions."""
         self.on_ended: list[Callable[[str, str], object]] = []
         """Callbacks for each session that has ended, with the name of its node and the reason."""
@@ -168,9 +168,9 @@ class AgentListener(Factory):
         """Let ``build`` create the protocols of connections that negotiate ``alpn``."""
         self._others[alpn] = build
 
-    def sessions_drain(self, sessions: frozenset[INodeSession]) -> None:
+    def sessions_draining(self, sessions: frozenset[INodeSession]) -> None:
         """Have idle connections closed in sessions that are ending or disconnected."""
-        for callback in self.on_sessions_drain:
+        for callback in self.on_sessions_draining:
             callback(sessions)
 
     def replicas_changed(self) -> None:
@@ -212,7 +212,7 @@ class AgentListener(Factory):
         """Report sessions without a connection; log connections that did not become sessions."""
         session = self._carried.pop(connection, None)
         if session is not None and not (session.tunnel.closed or session.tunnel.connected):
-            self.sessions_drain(frozenset({session}))
+            self.sessions_draining(frozenset({session}))
             self._registry.direct_changed(session.node)
             session.connection_lost()
             for callback in self.on_interrupted:
@@ -226,7 +226,7 @@ class AgentListener(Factory):
         elif not (connection.session_started or _is_connected_already(reason)):
             self.refusals[_reason(reason)] += 1
             text = "a connection from {address} has not become a session"
-            self._refused_peers.warn(text, reason, address=authority_behind(connection.transport))
+            self._refused_peers.warn(text, reason, address=peer_authority(connection.transport))
 
     def hello_received(self, connection: SessionConnection, hello: Hello) -> None:
         """Resume the session that the agent names, or start a new one."""
@@ -345,7 +345,7 @@ class AgentListener(Factory):
                 session.served_elsewhere()
 
     def _drains(self, session: NodeSession) -> None:
-        self.sessions_drain(frozenset({session}))
+        self.sessions_draining(frozenset({session}))
         self._registry.direct_changed(session.node)
 
     def _replace(self, replaced: NodeSession, process: bytes, kept: frozenset[bytes]) -> None:
@@ -363,7 +363,7 @@ class AgentListener(Factory):
             # its clients have dialed this server at the same moment. An agent that has lost its
             # state is another process.
             tunnel.drain("the agent has begun a new session")
-            self.sessions_drain(frozenset({replaced}))
+            self.sessions_draining(frozenset({replaced}))
         elif is_same:
             tunnel.close(Code.REPLACED, "the agent has begun a new session")
         elif tunnel.connected:
@@ -398,7 +398,7 @@ class AgentListener(Factory):
         return PeerDescription(
             local_name=self.settings.name,
             peer_name=identity.node,
-            address=authority_behind(connection.transport),
+            address=peer_authority(connection.transport),
             certificate_not_after=identity.not_after,
         )
 

@@ -16,8 +16,8 @@ from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.ops.clocks import time_of_day
 from yurttunnel.server.audit_log import Value, format_line
-from yurttunnel.server.audit_peers import Peer, peer_behind
-from yurttunnel.server.quoting import quotable
+from yurttunnel.server.audit_peers import Peer, audited_peer
+from yurttunnel.server.redaction import redacted
 from yurttunnel.wire.codes import Code
 
 
@@ -63,7 +63,7 @@ class AuditEntry:
 
     def asks(self, transport: Any, request_id: str, node: str, destination: str) -> None:
         """Set the caller and its request; ``transport`` is the caller's, while that exists."""
-        self._peer = peer_behind(transport)
+        self._peer = audited_peer(transport)
         self.request_id = request_id
         self.node = node
         self.destination = destination
@@ -74,10 +74,10 @@ class AuditEntry:
         The node may still have received something, without responding.
         """
         if self._peer is None:
-            self._peer = peer_behind(transport)
+            self._peer = audited_peer(transport)
         if self.status == HTTPStatus.BAD_REQUEST:
             # The reason quotes malformed input.
-            reason = quotable(reason)
+            reason = redacted(reason)
         self._end("refused", self.code, reason, bytes_from_caller, 0)
 
     def ended(self, code: Code, reason: str, bytes_from_caller: int, bytes_to_caller: int) -> None:

@@ -12,7 +12,7 @@ from twisted.internet.address import UNIXAddress
 from yurttunnel.http.connection import is_secure
 from yurttunnel.ops.unix_peers import peer_credentials, user_id_behind
 from yurttunnel.pki.contexts import peer_certificate
-from yurttunnel.server.refused_peers import authority_behind
+from yurttunnel.server.refused_peers import peer_authority
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Peer:
         return Peer(user, "token", self.address)
 
 
-def peer_behind(transport: Any) -> Peer:
+def audited_peer(transport: Any) -> Peer:
     """Return the peer of a transport; over TLS, call it after the handshake."""
     address = _address(transport)
     name = _common_name(transport) if is_secure(transport) else ""
@@ -43,7 +43,7 @@ def _address(transport: Any) -> str:
     peer = transport.getPeer()
     if isinstance(peer, UNIXAddress):
         return _unix_credentials(transport.getHandle())
-    return authority_behind(transport)
+    return peer_authority(transport)
 
 
 def unix_user(connection: socket.socket) -> str:

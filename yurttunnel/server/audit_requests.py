@@ -22,7 +22,7 @@ from yurttunnel.http.interfaces import ExchangeFailed, IBodySink, IExchange
 from yurttunnel.http.upgrade import SplicedSide
 from yurttunnel.server.audit import Audit, AuditEntry
 from yurttunnel.server.audit_log import Value
-from yurttunnel.server.audit_peers import Peer, peer_behind
+from yurttunnel.server.audit_peers import Peer, audited_peer
 from yurttunnel.server.audit_streams import code_of
 from yurttunnel.server.frontends.kubelet.middleware import IMiddleware
 from yurttunnel.server.frontends.kubelet.request import Handler, InterceptedRequest
@@ -73,7 +73,7 @@ class RequestAudit:
     def _peer(self, transport: ITransport) -> Peer:
         peer = self._peers.get(transport)
         if peer is None:
-            peer = self._peers[transport] = peer_behind(transport)
+            peer = self._peers[transport] = audited_peer(transport)
         return peer
 
 

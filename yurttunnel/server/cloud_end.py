@@ -148,13 +148,13 @@ def cloud_end(
         failures=process.failures,
     )
     process.pooled_streams = interception.pooled_streams
-    agents.on_sessions_drain.append(interception.sessions_drain)
+    agents.on_sessions_draining.append(interception.sessions_draining)
     process.metrics.add(INTERCEPTION_METRICS, interception.stats)
     secured = tls.server_side(reactor, trust.secure, interception.secure)
     passing: list[Listener] = []
     if passthrough is not None:
         port, factory = passthrough
-        factory.unnamed = secured
+        factory.no_sni_factory = secured
         passing = _on_both_families(
             reactor, settings, "--passthrough-port", settings.bind_address, port, factory
         )

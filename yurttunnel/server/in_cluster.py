@@ -40,8 +40,8 @@ from yurttunnel.server.cluster_trust import ClusterServerTrust
 from yurttunnel.server.expected_nodes import ClusterNodes
 from yurttunnel.server.frontends.kubelet.authorization import Authorization
 from yurttunnel.server.frontends.kubelet.callers import CertificateUsers
-from yurttunnel.server.frontends.kubelet.connections import Aims
-from yurttunnel.server.frontends.kubelet.deputies import Deputies, KnownCluster
+from yurttunnel.server.frontends.kubelet.connections import ConnectionTargets
+from yurttunnel.server.frontends.kubelet.delegated_callers import ClusterState, DelegatedCallers
 from yurttunnel.server.frontends.kubelet.host_names import HostNames
 from yurttunnel.server.frontends.kubelet.localhost_ports import LocalhostPorts
 from yurttunnel.server.frontends.kubelet.middleware import (
@@ -242,18 +242,18 @@ class ClusterServer:
         registry, nodes, pods = self._process.registry, self._nodes, Pods(self._informers)
         users = CertificateUsers(self._cluster.allowed_callers)
         flags = self._cluster.steering
-        cluster = KnownCluster(
+        cluster = ClusterState(
             nodes,
             pods,
             self._services,
             self._ports,
             flags.iptables,
             flags.dns,
-            flags.named_upgrades,
+            flags.refuse_unnamed_upgrades,
         )
         names = self._settings.middlewares
         return [
-            Deputies(self._reactor, registry, cluster, users, Aims()),
+            DelegatedCallers(self._reactor, registry, cluster, users, ConnectionTargets()),
             Resolution(registry, nodes, pods),
             LocalhostPorts(registry, nodes, self._ports),
             HostNames(registry, lambda host: {node.name for node in nodes.find(host)}),

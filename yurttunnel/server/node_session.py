@@ -30,7 +30,7 @@ _ELSEWHERE = frozenset({Code.GOING_AWAY, Code.SESSION_LOST, Code.REPLACED})
 
 RESTARTED = "the agent has been restarted"
 
-RETURN_PATIENCE = 5.0
+RECONNECT_TIMEOUT = 5.0
 """Seconds for which dials wait for an agent that has lost its connection.
 
 An agent that can reach the server is back after its next attempt. The first four follow each other
@@ -39,7 +39,7 @@ the rest is for the last one's handshakes. A node whose agent is not back by the
 streams continue to wait, but new dials fail at once.
 """
 
-HESITATION = 0.5
+RECONNECT_GRACE = 0.5
 """Seconds for which dials wait although another session of the node, a draining one, is connected.
 
 The first attempt of a live agent comes within 0.3 s. Streams over the draining session are cut off
@@ -52,7 +52,7 @@ class _Presence(IntEnum):
 
     CONNECTED = 0
     RETURNING = 1  # for HESITATION
-    LATE = 2  # until RETURN_PATIENCE has passed
+    LATE = 2  # until RECONNECT_TIMEOUT has passed
     MISSING = 3
 
 
@@ -60,8 +60,8 @@ class _Presence(IntEnum):
 class NodeSession:
     """The session of this server with a node's agent; ``registry`` knows other routes to the node.
 
-    While no connection carries it, dials wait until :data:`RETURN_PATIENCE` after the loss, or
-    until :data:`HESITATION` if another session leads to the node; later ones fail at once. A
+    While no connection carries it, dials wait until :data:`RECONNECT_TIMEOUT` after the loss, or
+    until :data:`RECONNECT_GRACE` if another session leads to the node; later ones fail at once. A
     draining session whose agent was succeeded by another process is closed then, see
     :meth:`end_if_succeeded`.
     """
@@ -106,11 +106,11 @@ class NodeSession:
         self, host: str, port: int, timeout: float, request_id: str, holder: Holder = OTHER
     ) -> Deferred[IStream]:
         """Open a stream to a target at the node, over another route if this session is lost."""
-        return open_by_two_ways(
+        return open_with_fallback(
             self._registry, self.tunnel.clock, self, host, port, timeout, request_id, holder
         )
 
-    def open_here(
+    def open_without_fallback(
         self, host: str, port: int, timeout: float, request_id: str, holder: Holder = OTHER
     ) -> Deferred[IStream]:
         """Open a stream to a target at the node in this session."""
@@ -129,8 +129,8 @@ class NodeSession:
         self._lost_at = clock.seconds()
         self._presence = _Presence.RETURNING
         self._waits = [
-            clock.callLater(HESITATION, self._is_late),
-            clock.callLater(RETURN_PATIENCE, self._is_missing),
+            clock.callLater(RECONNECT_GRACE, self._is_late),
+            clock.callLater(RECONNECT_TIMEOUT, self._is_missing),
         ]
         another = self._registry.find_another(self)
         if another is not None and another.connected and not another.draining:
@@ -207,7 +207,7 @@ class NodeSession:
         return self.tunnel.snapshot()
 
 
-def open_by_two_ways(
+def open_with_fallback(
     registry: SessionRegistry,
     clock: IReactorTime,
     session: INodeSession,
@@ -230,9 +230,9 @@ def open_by_two_ways(
         left = timeout - (clock.seconds() - began)
         if other is None or left <= 0:
             return fail(reason)
-        return other.open_here(host, port, left, request_id, holder)
+        return other.open_without_fallback(host, port, left, request_id, holder)
 
-    opening = session.open_here(host, port, timeout, request_id, holder)
+    opening = session.open_without_fallback(host, port, timeout, request_id, holder)
     return opening.addErrback(open_elsewhere)
 
 

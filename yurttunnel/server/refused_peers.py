@@ -33,15 +33,15 @@ class RefusedPeers:
 
     def warn_of_caller(self, transport: Any, reason: Failure) -> None:
         """Warn of a caller whose TLS handshake failed."""
-        self.warn("a caller from {address} is refused", reason, address=address_behind(transport))
+        self.warn("a caller from {address} is refused", reason, address=peer_address(transport))
 
 
-def authority_behind(transport: Any) -> str:
+def peer_authority(transport: Any) -> str:
     """Return the address and port of the peer in readable form."""
     peer = transport.getPeer()
     return join_authority(known_host(peer.host), peer.port) if hasattr(peer, "port") else str(peer)
 
 
-def address_behind(transport: Any) -> str:
+def peer_address(transport: Any) -> str:
     """Return the IP address of the peer in readable form."""
     return known_host(getattr(transport.getPeer(), "host", "an unknown address"))

@@ -45,7 +45,7 @@ class INodeSession(IStreamOpener):
     draining = Attribute("`bool`: new streams go another way where there is one.")
     connected = Attribute("`bool`: a connection carries it, so that it answers now.")
 
-    def open_here(
+    def open_without_fallback(
         host: str, port: int, timeout: float, request_id: str, holder: Holder = OTHER
     ) -> Deferred[IStream]:
         """Open a stream like ``open_stream``, but over this route only.

@@ -130,7 +130,7 @@ class SteeringFlags:
     """The values of the flags; periods are in seconds.
 
     Connections for ``passthrough_ports`` of nodes are redirected to ``passthrough_port``, if set.
-    ``named_upgrades`` is whether upgrades without a name in TLS are rejected.
+    ``refuse_unnamed_upgrades`` is whether upgrades without a name in TLS are rejected.
     """
 
     iptables: bool
@@ -141,7 +141,7 @@ class SteeringFlags:
     passthrough_ports: frozenset[int]
     dns: bool
     dns_period: float
-    named_upgrades: bool
+    refuse_unnamed_upgrades: bool
 
 
 def steering_flags(options: CommandOptions[Any]) -> SteeringFlags:
@@ -161,7 +161,7 @@ def steering_flags(options: CommandOptions[Any]) -> SteeringFlags:
         passthrough_ports=_passthrough_ports(options),
         dns=options.optional_value(ENABLE_DNS_CONTROLLER, True),
         dns_period=_period(options, DNS_SYNC_PERIOD, LEAST_DNS_PERIOD),
-        named_upgrades=options.optional_value(UNNAMED_UPGRADES, False),
+        refuse_unnamed_upgrades=options.optional_value(UNNAMED_UPGRADES, False),
     )
 
 

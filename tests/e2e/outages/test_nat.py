@@ -17,7 +17,7 @@ from tests.e2e.outages.gateway import (
 from tests.e2e.outages.site import SERVER, SiteTestCase
 from tests.e2e.stopwatch import Stopwatch
 from tests.e2e.support import which
-from yurttunnel.server.node_session import RETURN_PATIENCE
+from yurttunnel.server.node_session import RECONNECT_TIMEOUT
 
 DIALS = 50
 """Dials of which none may be lost."""
@@ -217,7 +217,7 @@ class LargePacketTests(SiteTestCase):
         await self.eventually(cut_off, "closing the connection", DETECTION + SLACK)
         dial = self.reached("edge-1", echo, Question())
         self.assertEqual(
-            await self.within(RETURN_PATIENCE + SLACK, dial, "a dial is answered"), 503
+            await self.within(RECONNECT_TIMEOUT + SLACK, dial, "a dial is answered"), 503
         )
         ends = gatherResults([client.when_ended(), download.when_ended()])
         await self.within(RESUME_WINDOW + SLACK, ends, "the streams end")

@@ -121,7 +121,7 @@ class LossTests(TwoServersTests):
         other = self.agent(self.first, "edge-2", identifiers="host=edge-2&default-route=true")
         way = self.first.registry.found("edge-1")
         idle = []
-        self.first.listener.on_sessions_drain.append(idle.append)
+        self.first.listener.on_sessions_draining.append(idle.append)
         self.second.stop_listening()
         for link in self.network.open_links:
             if link not in (agent.link, other.link):
@@ -163,7 +163,7 @@ class DrainTests(TwoServersTests):
         agent = self.joined()
         near, far = self.stream(self.first, agent)
         drained = []
-        self.first.listener.on_sessions_drain.append(drained.extend)
+        self.first.listener.on_sessions_draining.append(drained.extend)
         gone = self.second.drain()
         self.network.pass_time(1)
         self.assertTrue(self.first.registry.found("edge-1").draining)

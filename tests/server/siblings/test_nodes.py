@@ -246,7 +246,7 @@ class NodeTests(TwoServersTests):
     def test_agent_that_drains(self):
         """A node whose agent is draining is chosen last, and its idle connections are closed."""
         drained = []
-        self.first.listener.on_sessions_drain.append(drained.extend)
+        self.first.listener.on_sessions_draining.append(drained.extend)
         agent = self.joined()
         agent.acceptor.answer = None
         near, _ = self.stream(self.first, agent)
@@ -407,7 +407,7 @@ class NodeTests(TwoServersTests):
         """A dial that is lost in a sibling's session with the agent does not return through us."""
         near, far = self.both()
         way = self.first.registry.find_another(self.first.registry.found("edge-1"))
-        opened = way.open_here("192.0.2.80", 80, 15.0, "r")
+        opened = way.open_without_fallback("192.0.2.80", 80, 15.0, "r")
         self.network.settle()
         far.session.close(Code.SESSION_LOST, "the agent has been restarted")
         self.network.pass_time(0.5)

@@ -35,7 +35,7 @@ MAX_PENDING_DIALS = 4096
 """The maximum number of pending dials of one listener; each holds one connection and a few KiB."""
 
 
-def caller_behind(transport: Any) -> str:
+def caller_key(transport: Any) -> str:
     """Return the key under which a caller is counted: its address, or the user of a Unix socket."""
     peer = transport.getPeer()
     if isinstance(peer, UNIXAddress):
@@ -145,7 +145,7 @@ class Call:
         """
         self.node, self.host, self.port = node, host, port
         self.transport = transport
-        self._caller = caller_behind(transport)
+        self._caller = caller_key(transport)
         dialer = self._dialer
         if self._entry is not None:
             self._entry.asks(transport, self.request_id, node, join_authority(host, port))
@@ -215,9 +215,7 @@ class Call:
         if failures is not None and not self._noted:
             self._noted = True
             node = self.serving_node or self.node
-            failures.note(
-                self.kind, caller_behind(transport), node, self.request_id, status, reason
-            )
+            failures.note(self.kind, caller_key(transport), node, self.request_id, status, reason)
         entry = self._entry
         if entry is not None:
             entry.request_id = self.request_id

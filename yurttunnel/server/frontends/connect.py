@@ -37,8 +37,8 @@ from yurttunnel.http.server_connection import ServerConnection
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.ops.log_levels import request_log
 from yurttunnel.server.frontends.calls import Call, Dialer, DialSettings
-from yurttunnel.server.quoting import quotable
-from yurttunnel.server.refused_peers import RefusedPeers, address_behind
+from yurttunnel.server.redaction import redacted
+from yurttunnel.server.refused_peers import RefusedPeers, peer_address
 from yurttunnel.server.registry import NodeNotConnected, SessionRegistry
 from yurttunnel.tunnel.errors import StreamFailed
 from yurttunnel.tunnel.interfaces import IStream
@@ -133,7 +133,7 @@ class ConnectFactory(Dialer, ConnectionsFactory):
                 "a caller from {address} is disconnected: {max_unread_heads} newer ones have not"
                 " sent their request either; see who holds them (ss -tn), and filter addresses in"
                 " front of --connect-endpoint",
-                address=address_behind(connection.transport),
+                address=peer_address(connection.transport),
                 max_unread_heads=self.settings.max_unread_heads,
             )
             return
@@ -141,7 +141,7 @@ class ConnectFactory(Dialer, ConnectionsFactory):
             "a caller from {address} is disconnected: {max_handshakes} newer ones have not"
             " finished their TLS handshake either; see who holds them (ss -tn), and filter"
             " addresses in front of --connect-endpoint",
-            address=address_behind(connection.transport),
+            address=peer_address(connection.transport),
             max_handshakes=self.settings.max_handshakes,
         )
 
@@ -150,7 +150,7 @@ class ConnectFactory(Dialer, ConnectionsFactory):
         self.warnings.warn(
             "a caller from {address} is disconnected: its TLS handshake took longer than"
             " {seconds:g} s",
-            address=address_behind(connection.transport),
+            address=peer_address(connection.transport),
             seconds=self.settings.head_timeout,
         )
 
@@ -210,11 +210,11 @@ class ConnectCall:
         call = self._call
         request_log.info(
             "CONNECT {destination} ({request_id}) answered {status}: {text}",
-            destination=quotable(destination),
+            destination=redacted(destination),
             node=call.node,
             request_id=call.request_id,
             status=status,
-            text=quotable(text),
+            text=redacted(text),
         )
         call.refused(transport, text, status)
 

@@ -14,7 +14,7 @@ from zope.interface import implementer
 from yurttunnel.http.evicting_set import EvictingSet
 from yurttunnel.pki.cluster_identity import check_sibling
 from yurttunnel.pki.names import BadIdentity
-from yurttunnel.server.refused_peers import RefusedPeers, authority_behind
+from yurttunnel.server.refused_peers import RefusedPeers, peer_authority
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.server.siblings.feed import FEED_HOST, FeedWriter
 from yurttunnel.server.siblings.settings import SiblingSettings
@@ -68,7 +68,7 @@ class SiblingStreams:
             text = "the server that had a session with the node has it no longer"
             request.fail(Code.SESSION_LOST, text)
             return
-        dial = session.open_here(
+        dial = session.open_without_fallback(
             target[3], request.port, request.timeout, request.request_id, holder
         )
         request.on_cancel(dial.cancel)
@@ -164,7 +164,7 @@ class SiblingAcceptor:
             self._close_disconnected()
         if not connection.session_started and not _is_ourselves(reason):
             text = "a connection from a sibling at {address} has not become a session"
-            self._refused_peers.warn(text, reason, address=authority_behind(connection.transport))
+            self._refused_peers.warn(text, reason, address=peer_authority(connection.transport))
 
     def hello_received(self, connection: SessionConnection, hello: Hello) -> None:
         """Resume the session that the sibling names, or start a new one."""
@@ -228,7 +228,7 @@ class SiblingAcceptor:
                 tunnel.close(Code.GOING_AWAY, "the connection was lost while the server stops")
 
     def _description(self, connection: SessionConnection) -> PeerDescription:
-        address = authority_behind(connection.transport)
+        address = peer_authority(connection.transport)
         return PeerDescription(self._settings.name, f"sibling at {address}", address)
 
     def _hello(self, session: bytes, received: int) -> Hello:

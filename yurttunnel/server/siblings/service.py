@@ -156,7 +156,7 @@ class Siblings(Service):
             process=agents.process,
             settings=settings,
             endpoint=self._endpoint,
-            drains=agents.sessions_drain,
+            drains=agents.sessions_draining,
             found=self._found,
             closed=self._forget_gone,
         )

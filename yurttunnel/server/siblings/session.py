@@ -11,7 +11,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.pki.identity import Identifiers
-from yurttunnel.server.node_session import dial_code, open_by_two_ways
+from yurttunnel.server.node_session import dial_code, open_with_fallback
 from yurttunnel.server.registry import INodeSession, SessionRegistry
 from yurttunnel.server.siblings.feed import (
     FEED_HOST,
@@ -183,9 +183,9 @@ class RemoteNodeSession:
     ) -> Deferred[IStream]:
         """Open a stream through the sibling; if it has lost the node, try another route, once."""
         registry, clock = self._sibling.registry, self._sibling.tunnel.clock
-        return open_by_two_ways(registry, clock, self, host, port, timeout, request_id, holder)
+        return open_with_fallback(registry, clock, self, host, port, timeout, request_id, holder)
 
-    def open_here(
+    def open_without_fallback(
         self, host: str, port: int, timeout: float, request_id: str, holder: Holder = OTHER
     ) -> Deferred[IStream]:
         """Open a stream through the sibling, where the same holder's share is charged."""

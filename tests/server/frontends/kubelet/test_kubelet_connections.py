@@ -183,7 +183,7 @@ class PoolTests(World):
         self.assertEqual({"in_use": 1, "idle": 1}, self.pooled())
         self.kubelet.answer = answer
         self.pair.server.draining = True
-        self.interception.sessions_drain(frozenset({self.session}))
+        self.interception.sessions_draining(frozenset({self.session}))
         self.settle()
         self.assertEqual({"in_use": 1, "idle": 0}, self.pooled())
         self.kubelet.exchanges[-2].respond(200, [], b"x")

@@ -53,7 +53,7 @@ from yurttunnel.server.frontends.kubelet.reviews import (
     REVIEW_TIMEOUT,
 )
 from yurttunnel.server.frontends.kubelet.single_flight_cache import MAX_ENTRIES
-from yurttunnel.server.node_session import HESITATION, RETURN_PATIENCE
+from yurttunnel.server.node_session import RECONNECT_GRACE, RECONNECT_TIMEOUT
 from yurttunnel.server.options import Options
 from yurttunnel.server.process import MEMORY_BUDGET
 from yurttunnel.server.siblings.acceptor import MAX_SESSIONS
@@ -120,10 +120,10 @@ VALUES = {
     "requests that wait": [*[POOL.max_waiting] * 3, POOL.max_waiting / 2],
     "time that a request waits": [POOL.waiting_timeout],
     "time for the agent": [DIAL_TIMEOUT],
-    "wait for an agent": [RETURN_PATIENCE],
+    "wait for an agent": [RECONNECT_TIMEOUT],
     "return of an agent": [],
-    "wait for the successor": [HESITATION * 1000],
-    "time to come back": [RETURN_PATIENCE],
+    "wait for the successor": [RECONNECT_GRACE * 1000],
+    "time to come back": [RECONNECT_TIMEOUT],
     "time for the TLS handshake with": [HANDSHAKE_TIMEOUT],
     "time to the head": [float(Options()["response-timeout"])],
     "time in which a kubelet": [float(Options()["response-timeout"]), 0, UPLOAD_TIMEOUT],

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from tests.cluster.fakes import CLOUD
-from tests.server.frontends.kubelet.deputies import API_HOSTS, EDGE_1, SERVICE, DeputiesWorld
+from tests.server.frontends.kubelet.delegated_callers import (
+    API_HOSTS,
+    EDGE_1,
+    SERVICE,
+    DeputiesWorld,
+)
 
 
 class OwnTests(DeputiesWorld):
@@ -31,7 +36,7 @@ class OwnTests(DeputiesWorld):
                     self.api.rules.add(("system:apiserver", verb, what, each))
         self.api.tokens["secret"] = "system:apiserver"
         for address, name in ((EDGE_1[0], None), (EDGE_1[1], "edge-2"), (None, "edge-1")):
-            self.aims.led_from = None
+            self.targets.redirected_from = None
             if address is not None:
                 self.lead(address)
             for caller, fields in (

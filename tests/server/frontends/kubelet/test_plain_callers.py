@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from tests.cluster.fakes import CLOUD
-from tests.server.frontends.kubelet.deputies import API_HOSTS, EDGE_1, SERVICE, DeputiesWorld
+from tests.server.frontends.kubelet.delegated_callers import (
+    API_HOSTS,
+    EDGE_1,
+    SERVICE,
+    DeputiesWorld,
+)
 
 
 class PlainTests(DeputiesWorld):
@@ -55,7 +60,7 @@ class PlainTests(DeputiesWorld):
 
     def test_other_machines(self):
         """Without DNS records other machines reach nothing."""
-        self.aims.from_here = False
+        self.targets.is_local = False
         for fields in (
             {"Host": "edge-1:9100"},
             {"Host": "10.0.0.1:10255"},
@@ -74,20 +79,20 @@ class PlainNamedTests(DeputiesWorld):
     def led(self):
         """Send connections here through the Service, with and without conntrack, and directly."""
         node_port = ("192.0.2.77", 31910)
-        for led_from in (None, (SERVICE, 9100), node_port):
-            for from_here in (False,) if led_from is None else (False, True):
-                self.aims.from_here = from_here
-                self.aims.led_from = None
-                if led_from is not None:
-                    self.lead(*led_from)
-                yield led_from
+        for redirected_from in (None, (SERVICE, 9100), node_port):
+            for is_local in (False,) if redirected_from is None else (False, True):
+                self.targets.is_local = is_local
+                self.targets.redirected_from = None
+                if redirected_from is not None:
+                    self.lead(*redirected_from)
+                yield redirected_from
 
     def test_names(self):
         """A node's name reaches the ports of it that are redirected here."""
         self.serve_kubelet(None)
         for _ in self.led():
             self.reaches(self.dial_insecurely(), (EDGE_1[0], 9100), Host="edge-1:9100")
-        self.aims.led_from, self.aims.from_here = None, False
+        self.targets.redirected_from, self.targets.is_local = None, False
         self.reaches(self.dial_insecurely(), (EDGE_1[0], 10255), Host="Edge-1.:10255")
         self.refuses(
             self.dial_insecurely(),
@@ -102,7 +107,7 @@ class PlainNamedTests(DeputiesWorld):
         self.put_node("cloud-1", "10.0.0.3", labels=CLOUD)
         self.put_node("tunnel.example", "10.0.0.4")
         elsewhere = ("10.0.0.2:9100", "localhost:9100", "cloud-1:9100", "edge-2")
-        for led_from in self.led():
+        for redirected_from in self.led():
             for host in (*elsewhere, "tunnel.example:9100"):
                 self.refuses(
                     self.dial_insecurely(),
@@ -119,7 +124,7 @@ class PlainNamedTests(DeputiesWorld):
                 self.refuses(
                     self.dial_insecurely(), 403, "is ignored", Host="edge-1:9100", **fields
                 )
-            if led_from is None:
+            if redirected_from is None:
                 for port in (10250, 10264, 10266, 10267, 22):
                     host = f"edge-1:{port}"
                     self.refuses(self.dial_insecurely(), 403, "http-proxy-ports", Host=host)

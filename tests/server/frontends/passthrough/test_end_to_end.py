@@ -235,7 +235,9 @@ class NamedTests(EndToEndTestCase):
         is not dialed."""
         creator = OptionalCallerContexts(Issuer.make(self).server("edge-1"))
         transports = with_transports(reactor, self.transports)
-        self.factory.unnamed = tls.server_side(transports, creator, Factory.forProtocol(Greeter))
+        self.factory.no_sni_factory = tls.server_side(
+            transports, creator, Factory.forProtocol(Greeter)
+        )
 
         def call():
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -79,7 +79,7 @@ class ListenerTestCase(SynchronousTestCase):
             max_unread_hellos=3,
             max_unread_of_one=2,
             max_connections=8,
-            led_here_from=lambda handle: handle.asked,
+            redirect_source=lambda handle: handle.asked,
             dials=DialSettings(max_pending=4, request_ids=RequestIds("test")),
         )
         self.events = Logged(self)
@@ -278,7 +278,7 @@ class NamedTests(ListenerTestCase):
 
     def test_no_name(self):
         """TLS ends here, for a client that does not verify; one warning has the remedy."""
-        unnamed = self.factory.unnamed = Factory.forProtocol(Recorder)
+        no_sni_factory = self.factory.no_sni_factory = Factory.forProtocol(Recorder)
         hello = client_hello(None)
         for host in (None, "10.96.0.7", "10.0.0.77"):
             connection = self.open(host)
@@ -292,7 +292,7 @@ class NamedTests(ListenerTestCase):
         (warning,) = self.warnings()
         self.assertIn("--kubelet-certificate-authority", warning)
 
-        unnamed.buildProtocol = lambda address: None
+        no_sni_factory.buildProtocol = lambda address: None
         connection = self.open()
         connection.receive(hello)
         self.assertEqual((connection.aborted, self.factory.connections), (True, set()))

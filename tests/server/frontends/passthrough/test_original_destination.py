@@ -11,8 +11,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.server.frontends.passthrough.led import REDIRECTED, TRANSLATED, leading_network
 from yurttunnel.server.frontends.passthrough.original_destination import (
     SocketAddress,
-    led_here_from,
     original_destination,
+    redirect_source,
 )
 
 LISTENER = 7000
@@ -56,7 +56,7 @@ class KernelTests(SynchronousTestCase):
                 asked = SocketAddress(ip_address(node), port)
                 self.assertEqual(asked.address.version, version)
                 self.assertEqual(original_destination(connection), asked)
-                self.assertEqual(led_here_from(connection), asked)
+                self.assertEqual(redirect_source(connection), asked)
 
     def test_a_listener_of_ipv4_only(self):
         """Its sockets are of another family, with the same result."""
@@ -65,13 +65,13 @@ class KernelTests(SynchronousTestCase):
         for port in (REDIRECTED, TRANSLATED):
             connection = self.accepted(NODES[4], port, listener)
             self.assertEqual(connection.family, socket.AF_INET)
-            self.assertEqual(led_here_from(connection), SocketAddress(ip_address(NODES[4]), port))
+            self.assertEqual(redirect_source(connection), SocketAddress(ip_address(NODES[4]), port))
 
     def test_not_led(self):
         """A direct connection has no original destination."""
         for loopback in LOOPBACK.values():
             connection = self.accepted(loopback, LISTENER)
-            self.assertIsNone(led_here_from(connection))
+            self.assertIsNone(redirect_source(connection))
             asked = original_destination(connection)
             self.assertEqual(asked, SocketAddress(ip_address(loopback), LISTENER))
 
@@ -92,7 +92,7 @@ class UntrackedTests(SynchronousTestCase):
     def test_here(self):
         """Connections that were not redirected have no original destination."""
         for address in LOOPBACK.values():
-            self.assertIsNone(led_here_from(self.accepted(address)))
+            self.assertIsNone(redirect_source(self.accepted(address)))
 
     def test_untracked(self):
         """The kernel then knows no original destination."""
@@ -100,7 +100,7 @@ class UntrackedTests(SynchronousTestCase):
             for own in (("127.0.0.1", 1), ("fe80::1%lo", 1, 0, 1), ("::ffff:127.0.0.1", 1, 0, 0)):
                 connection = _Untracked(own, number)
                 self.assertIsNone(original_destination(connection))
-                self.assertIsNone(led_here_from(connection))
+                self.assertIsNone(redirect_source(connection))
 
 
 class _Untracked:

@@ -14,54 +14,54 @@ from yurttunnel.http.connection import is_secure
 from yurttunnel.ops.host_check import is_loopback
 from yurttunnel.server.frontends.passthrough.original_destination import (
     SocketAddress,
-    led_here_from,
+    redirect_source,
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Aim:
+class ConnectionTarget:
     """The destination of a connection.
 
-    ``led_from`` is the address and port from which the kernel has redirected it here, ``None`` if
-    it was for this listener. ``server_name`` is the name in its ClientHello (SNI) in canonical
-    form, ``None`` without TLS or without a name; an address does not count. ``unnamed`` is whether
-    there is TLS without SNI. ``from_here`` is whether it comes from a loopback address, and so from
-    a program on this machine.
+    ``redirected_from`` is the address and port from which the kernel has redirected it here,
+    ``None`` if it was for this listener. ``server_name`` is the name in its ClientHello (SNI) in
+    canonical form, ``None`` without TLS or without a name; an address does not count. ``lacks_sni``
+    is whether there is TLS without SNI. ``is_local`` is whether it comes from a loopback address,
+    and so from a program on this machine.
     """
 
-    led_from: SocketAddress | None
+    redirected_from: SocketAddress | None
     server_name: str | None
-    from_here: bool = False
-    unnamed: bool = False
+    is_local: bool = False
+    lacks_sni: bool = False
 
 
-class Aims:
+class ConnectionTargets:
     """Reads each connection once, however many requests it carries.
 
     It is read at the first request, whose bytes have passed the kernel's entry for the connection.
     """
 
     def __init__(self) -> None:
-        self._aims: WeakKeyDictionary[ITransport, Aim] = WeakKeyDictionary()
+        self._targets: WeakKeyDictionary[ITransport, ConnectionTarget] = WeakKeyDictionary()
 
-    def of(self, transport: ITransport) -> Aim:
+    def of(self, transport: ITransport) -> ConnectionTarget:
         """Return the destination of the connection of ``transport``."""
         try:
-            return self._aims[transport]
+            return self._targets[transport]
         except KeyError:
-            aim = self._aims[transport] = self._read(transport)
-            return aim
+            target = self._targets[transport] = self._read(transport)
+            return target
 
-    def _read(self, transport: Any) -> Aim:
+    def _read(self, transport: Any) -> ConnectionTarget:
         secure = is_secure(transport)
         # TLS, ours and Twisted's, is the protocol of the plain transport.
         plain = ISystemHandle(transport.transport if secure else transport, None)
-        led_from = None
+        redirected_from = None
         if plain is not None:
-            led_from = led_here_from(cast(socket.socket, plain.getHandle()))
+            redirected_from = redirect_source(cast(socket.socket, plain.getHandle()))
         sent = transport.getHandle().get_servername() if secure else None
-        return Aim(
-            led_from,
+        return ConnectionTarget(
+            redirected_from,
             _name(sent),
             is_loopback(getattr(transport.getPeer(), "host", "")),
             secure and sent is None,

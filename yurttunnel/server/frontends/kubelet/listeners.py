@@ -24,7 +24,7 @@ from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.pki.kubelets import KubeletContexts
 from yurttunnel.server.audit import Audit
 from yurttunnel.server.audit_requests import RequestAudit
-from yurttunnel.server.frontends.calls import caller_behind
+from yurttunnel.server.frontends.calls import caller_key
 from yurttunnel.server.frontends.kubelet.kubelets import KubeletConnector
 from yurttunnel.server.frontends.kubelet.metrics import (
     InterceptionCounters,
@@ -90,7 +90,7 @@ class Interception:
             # One per port, so that warnings about one port do not suppress those about the other.
             warnings = RateLimitedLog(reactor, self._log)
             factory.on_full = partial(_warn_when_full, warnings, flag, factory)
-            factory.caller_of = caller_behind
+            factory.caller_of = caller_key
 
     def stats(self) -> InterceptionStats:
         """Return the values of the metrics."""
@@ -109,7 +109,7 @@ class Interception:
             if stream is not None:
                 yield stream, str(caller)
 
-    def sessions_drain(self, sessions: frozenset[INodeSession]) -> None:
+    def sessions_draining(self, sessions: frozenset[INodeSession]) -> None:
         """Close idle connections of draining sessions, which would wait for them."""
         self._pool.close_idle(lambda key: key.session in sessions)
 

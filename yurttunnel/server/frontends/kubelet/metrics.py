@@ -18,7 +18,7 @@ from yurttunnel.http.fields import requested_upgrade
 from yurttunnel.http.pool import PoolStatistics
 from yurttunnel.metrics import Durations, Metric, counter, counts_of, gauge, histogram
 from yurttunnel.ops.failures import Failures
-from yurttunnel.server.frontends.calls import caller_behind
+from yurttunnel.server.frontends.calls import caller_key
 from yurttunnel.server.frontends.kubelet.middleware import IMiddleware
 from yurttunnel.server.frontends.kubelet.request import Handler, InterceptedRequest
 
@@ -197,7 +197,7 @@ class RequestMetrics:
 def _note(failures: Failures, request: InterceptedRequest, failure: str) -> None:
     exchange, destination = request.exchange, request.destination
     node = request.node or ("" if destination is None else destination.node)
-    who = request.caller or caller_behind(exchange.transport)
+    who = request.caller or caller_key(exchange.transport)
     failures.note("kubelets", who, node, request.request_id, exchange.status, failure)
 
 

@@ -17,7 +17,7 @@ from yurttunnel.http.pool import ConnectionPool
 from yurttunnel.http.relay import ForwardedRequest, Relay, RelaySettings
 from yurttunnel.http.shared_limit import SharedLimit
 from yurttunnel.pki.kubelets import KubeletContexts
-from yurttunnel.server.frontends.calls import caller_behind
+from yurttunnel.server.frontends.calls import caller_key
 from yurttunnel.server.frontends.kubelet.destination import PREFIX, Destination, destination_of
 from yurttunnel.server.frontends.kubelet.kubelets import KubeletKey
 from yurttunnel.server.frontends.kubelet.request import Handler, InterceptedRequest
@@ -141,7 +141,7 @@ class KubeletProxy:
 
 def _caller_of(request: InterceptedRequest) -> str:
     """Return the caller whose share a request is charged to."""
-    return request.client or request.caller or caller_behind(request.exchange.transport)
+    return request.client or request.caller or caller_key(request.exchange.transport)
 
 
 def _request_to(

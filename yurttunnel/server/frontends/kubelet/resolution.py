@@ -105,11 +105,11 @@ class Resolution:
         node = None if names_destination(head) else self._node_of_pod(head)
         if node is not None and (not named or node.is_called(named)):
             return self._kubelet(node, head, secure)
-        asked = destination_of(head)
-        node = self._only(asked.node)
+        requested = destination_of(head)
+        node = self._only(requested.node)
         if node is None:
-            return asked
-        return Destination(node.name, self._dialed(node, asked.host), asked.port)
+            return requested
+        return Destination(node.name, self._dialed(node, requested.host), requested.port)
 
     def _node_of_pod(self, head: RequestHead) -> Node | None:
         pod = pod_in(head.target)
@@ -137,7 +137,7 @@ class Resolution:
 
     def _only(self, host: str) -> Node | None:
         """Return the only node that ``host`` refers to, ``None`` if none is known."""
-        nodes = self._finder.meant(host)
+        nodes = self._finder.nodes_called(host)
         if len(nodes) > 1:
             raise HeadError(400, _ambiguous(host, sorted(node.name for node in nodes)))
         return next(iter(nodes), None)

@@ -19,8 +19,8 @@ from yurttunnel.server.frontends.kubelet.request import (
     Handler,
     InterceptedRequest,
 )
-from yurttunnel.server.quoting import quotable, shortened
-from yurttunnel.server.refused_peers import authority_behind
+from yurttunnel.server.redaction import redacted, truncated
+from yurttunnel.server.refused_peers import peer_authority
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class _Peer:
 
     def described(self, caller: str) -> str:
         """Return a description of the caller; ``caller`` is its authorized name, if any."""
-        names = repr(shortened(caller)) if caller else self.names
+        names = repr(truncated(caller)) if caller else self.names
         return f"by {names} from {self.address}" if names else f"from {self.address}"
 
 
@@ -77,7 +77,7 @@ class Trace:
         exchange = request.exchange
         destination = request.destination
         where = destination.authority if destination is not None else "nowhere"
-        trouble = f"; {quotable(str(error))}" if error is not None else ""
+        trouble = f"; {redacted(str(error))}" if error is not None else ""
         who = peer.described(request.caller)
         line = (
             f"{request.verb} {request.path_class} to {where} on {request.node or 'no node'}"
@@ -91,9 +91,9 @@ class Trace:
 
 def _peer_behind(transport: Any) -> _Peer:
     """Return the peer: the address, and over TLS the name in the certificate."""
-    address = authority_behind(transport)
+    address = peer_authority(transport)
     certificate = peer_certificate(transport) if is_secure(transport) else None
     if certificate is None:
         return _Peer(address)
     names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-    return _Peer(address, shortened(", ".join(repr(name.value) for name in names)))
+    return _Peer(address, truncated(", ".join(repr(name.value) for name in names)))

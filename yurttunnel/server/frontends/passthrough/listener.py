@@ -41,11 +41,11 @@ from yurttunnel.server.frontends.passthrough.client_hello import BadClientHello,
 from yurttunnel.server.frontends.passthrough.nodes import PassthroughNodes
 from yurttunnel.server.frontends.passthrough.original_destination import (
     SocketAddress,
-    led_here_from,
+    redirect_source,
 )
 from yurttunnel.server.frontends.passthrough.stats import PassthroughStats, Refusal
 from yurttunnel.server.frontends.passthrough.unread import UnreadHellos
-from yurttunnel.server.refused_peers import address_behind
+from yurttunnel.server.refused_peers import peer_address
 from yurttunnel.server.registry import NodeNotConnected, SessionRegistry
 from yurttunnel.tunnel.interfaces import IStream
 from yurttunnel.tunnel.shares import Kind, caller_at
@@ -74,14 +74,14 @@ class PassthroughFactory(DialingFactory):
     ``ports`` are the ports of nodes from which the kernel may redirect connections here. At most
     ``max_unread_hellos`` ClientHellos may be incomplete at a time, of which ``max_unread_of_one``
     from one address. There are at most ``max_connections``, and one address may have as many as
-    remain free. ``led_here_from`` returns the original destination of a connection from its socket,
-    or ``None`` if it was made to this listener. ``unnamed`` builds the protocols for connections
-    whose ClientHello has no name; it must be set before the first connection. The other arguments
-    are those of :class:`DialingFactory`.
+    remain free. ``redirect_source`` returns the original destination of a connection from its
+    socket, or ``None`` if it was made to this listener. ``no_sni_factory`` builds the protocols for
+    connections whose ClientHello has no name; it must be set before the first connection. The other
+    arguments are those of :class:`DialingFactory`.
     """
 
     kind = Kind.PASSTHROUGH
-    unnamed: IProtocolFactory
+    no_sni_factory: IProtocolFactory
 
     def __init__(
         self,
@@ -93,14 +93,14 @@ class PassthroughFactory(DialingFactory):
         max_unread_hellos: int = MAX_UNREAD_HELLOS,
         max_unread_of_one: int = MAX_UNREAD_OF_ONE,
         max_connections: int = MAX_CONNECTIONS,
-        led_here_from: Callable[[socket.socket], SocketAddress | None] = led_here_from,
+        redirect_source: Callable[[socket.socket], SocketAddress | None] = redirect_source,
         dials: DialSettings | None = None,
     ) -> None:
         super().__init__(registry, dials)
         self.nodes = nodes
         self.ports = ports
         self.places = SharedLimit(max_connections)
-        self.led_here_from = led_here_from
+        self.redirect_source = redirect_source
         self.stats = PassthroughStats()
         self.warnings = RateLimitedLog(clock, PassthroughProtocol.log)
         self.unread_hellos: UnreadHellos[PassthroughProtocol] = UnreadHellos(
@@ -128,9 +128,9 @@ class PassthroughProtocol(DialingConnection):
         super().__init__(factory)
         self._factory = factory
         self._hello = ClientHelloReader()
-        self._asked: SocketAddress | None = None
+        self._original: SocketAddress | None = None
         self._port: int | None = None
-        self._meant = "a node that is not known yet"
+        self._target = "a node that is not known yet"
         self._has_place = False
 
     def connectionMade(self) -> None:
@@ -139,7 +139,7 @@ class PassthroughProtocol(DialingConnection):
         factory = self._factory
         factory.stats.connections += 1
         self.call.request_id = factory.request_ids.make()
-        self._source = address_behind(self.transport)
+        self._source = peer_address(self.transport)
         places, caller = factory.places, caller_at(self._source)
         if not places.has_room_for(caller):
             self._reset(
@@ -152,12 +152,12 @@ class PassthroughProtocol(DialingConnection):
         places.add(caller, 1)
         self._has_place = True
         handle = cast(socket.socket, ISystemHandle(self.transport).getHandle())
-        asked = factory.led_here_from(handle)
+        original = factory.redirect_source(handle)
         destination = None
-        if asked is not None:
-            self._asked = asked
-            self._meant = str(asked)
-            self._port = factory.nodes.port(asked)
+        if original is not None:
+            self._original = original
+            self._target = str(original)
+            self._port = factory.nodes.port(original)
             if self._port not in factory.ports:
                 self._reset(
                     Refusal.PORT,
@@ -165,7 +165,7 @@ class PassthroughProtocol(DialingConnection):
                     port=self._port,
                 )
                 return
-            destination = factory.nodes.by_address(asked)
+            destination = factory.nodes.by_address(original)
         if destination is not None:
             self._dial_to(destination)
         else:
@@ -256,7 +256,7 @@ class PassthroughProtocol(DialingConnection):
             " names it",
             caller=self._source,
         )
-        protocol = factory.unnamed.buildProtocol(transport.getPeer())
+        protocol = factory.no_sni_factory.buildProtocol(transport.getPeer())
         self._leave_place()
         factory.forget(self)
         if protocol is None:
@@ -272,7 +272,7 @@ class PassthroughProtocol(DialingConnection):
         Otherwise a caller that closes its sending direction meanwhile would count as gone.
         """
         self.transport.pauseProducing()
-        self._meant = f"{destination.node}/{destination.authority}"
+        self._target = f"{destination.node}/{destination.authority}"
         self.dial(destination.node, destination.host, destination.port)
 
     def _alert(self, refusal: Refusal, problem: str, **fields: object) -> None:
@@ -291,14 +291,14 @@ class PassthroughProtocol(DialingConnection):
         factory = self._factory
         factory.stats.refused[refusal] += 1
         factory.unread_hellos.discard(self)
-        asked = "" if self._asked is None else str(self._asked)
-        self.call.refused(self.transport, problem.format(**fields), destination=asked)
+        original = "" if self._original is None else str(self._original)
+        self.call.refused(self.transport, problem.format(**fields), destination=original)
         factory.warnings.warn(
             "--passthrough-port: connection {request_id} from {caller} to {meant} is refused: "
             + problem,
             request_id=self.call.request_id,
             node=self.call.node,
             caller=self._source,
-            meant=self._meant,
+            meant=self._target,
             **fields,
         )

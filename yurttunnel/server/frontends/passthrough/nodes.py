@@ -30,25 +30,27 @@ class PassthroughNodes:
         self._services = services
         self._iptables = iptables
 
-    def port(self, asked: SocketAddress) -> int:
-        """Return the node's port that a connection to ``asked`` is for.
+    def port(self, original: SocketAddress) -> int:
+        """Return the node's port that a connection to ``original`` is for.
 
         For a node port this is the port of the Service; its ports are those of kubelets.
         """
-        return self._services.port_behind(asked.address, asked.port) or asked.port
+        return self._services.port_behind(original.address, original.port) or original.port
 
-    def by_address(self, asked: SocketAddress) -> Destination | None:
-        """Return the destination of a connection to ``asked``.
+    def by_address(self, original: SocketAddress) -> Destination | None:
+        """Return the destination of a connection to ``original``.
 
         ``None`` if the address does not determine it: the address belongs to no node or to several,
         or the server's rules have not redirected the connection.
         """
         if not (self._iptables and self._nodes.synced and self._services.synced):
             return None
-        if self._services.port_behind(asked.address, asked.port) is not None:
+        if self._services.port_behind(original.address, original.port) is not None:
             return None
-        node = _only(self._nodes.claiming(asked.address))
-        return None if node is None else Destination(node.name, str(asked.address), asked.port)
+        node = _only(self._nodes.claiming(original.address))
+        return (
+            None if node is None else Destination(node.name, str(original.address), original.port)
+        )
 
     def by_name(self, name: str) -> Destination | None:
         """Return the kubelet of the node ``name``, which is in lower case.

@@ -53,13 +53,13 @@ def original_destination(connection: socket.socket) -> SocketAddress | None:
     return SocketAddress(ip_address(address), port)
 
 
-def led_here_from(connection: socket.socket) -> SocketAddress | None:
+def redirect_source(connection: socket.socket) -> SocketAddress | None:
     """Return the original destination if the kernel has redirected the connection here.
 
     ``None`` if the peer connected to this address and port itself, as far as the kernel knows.
     """
-    asked = original_destination(connection)
-    return None if asked == _own(connection) else asked
+    original = original_destination(connection)
+    return None if original == _own(connection) else original
 
 
 def _own(connection: socket.socket) -> SocketAddress:

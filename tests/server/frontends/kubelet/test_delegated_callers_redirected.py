@@ -6,7 +6,7 @@ import json
 from ipaddress import ip_address
 
 from tests.cluster.fakes import CLOUD, EDGE, node
-from tests.server.frontends.kubelet.deputies import (
+from tests.server.frontends.kubelet.delegated_callers import (
     API_HOSTS,
     EDGE_1,
     EDGE_2,
@@ -206,7 +206,7 @@ class LedTests(DeputiesWorld):
         self.lead(EDGE_1[0])
         caller = self.apiserver()
         self.ask(caller, Host=API_HOSTS[0])
-        self.aims.led_from = SocketAddress(ip_address(EDGE_2[0]), 10250)
+        self.targets.redirected_from = SocketAddress(ip_address(EDGE_2[0]), 10250)
         self.ask(caller, Host="edge-2:10250")
         self.answered(caller, 200)
         self.assertEqual(len(self.kubelet.exchanges), 2)

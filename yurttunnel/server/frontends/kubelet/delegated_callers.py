@@ -1,4 +1,4 @@
-"""The middleware ``deputies``: the requests of a caller that acts for others choose no node.
+"""The middleware ``delegated-callers``: requests of callers that act for others choose no node.
 
 kube-apiserver sends requests to nodes for its own clients (``nodes/proxy``, ``pods/proxy``,
 ``exec``). It checks what they may do with the node that it dials, and then passes on their
@@ -49,7 +49,7 @@ from yurttunnel.http.head import HeadError, RequestHead
 from yurttunnel.http.interfaces import IExchange
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.server.frontends.kubelet.callers import CertificateUsers, client_of
-from yurttunnel.server.frontends.kubelet.connections import Aim, Aims
+from yurttunnel.server.frontends.kubelet.connections import ConnectionTarget, ConnectionTargets
 from yurttunnel.server.frontends.kubelet.destination import (
     DESTINATION_FIELD,
     NODE_FIELD,
@@ -67,7 +67,7 @@ from yurttunnel.tunnel.kubelet_ports import KUBELET_PORT, KUBELET_READ_ONLY_PORT
 _UPGRADED = frozenset({b"exec", b"attach", b"portForward"})
 """What kube-apiserver itself sends as upgrades (pkg/registry/core/pod/rest/subresources.go)."""
 
-_NOTHING_TELLS = (
+_NODE_UNDETERMINED = (
     "no node can be determined: the connection was not to a node's address, its TLS names none"
     " (SNI), and header fields are ignored from callers that act for others. Have kube-apiserver"
     " dial nodes by their names (--kubelet-preferred-address-types=Hostname) and verify them"
@@ -81,7 +81,7 @@ _UNNAMED_UPGRADE = (
     " to its name"
 )
 
-_NOT_BY_A_NODE = (
+_NOT_FOR_A_NODE = (
     "from other machines this port accepts only requests to a node: on a connection that the"
     " firewall has redirected here, or with --enable-dns-controller for a node's name in Host and"
     " a redirected port (http-proxy-ports); use --secure-port, or connect from this machine"
@@ -89,13 +89,13 @@ _NOT_BY_A_NODE = (
 
 
 @dataclass(frozen=True, slots=True)
-class KnownCluster:
+class ClusterState:
     """What is known of nodes and pods, and how connections are redirected here.
 
     ``iptables`` is whether this server redirects connections by firewall rules, ``dns`` whether by
     DNS records, on ``ports``. ``services`` have the addresses and node ports that kube-proxy
-    redirects, not our rules: a node's claim to one is ignored. ``named_upgrades`` is whether an
-    upgrade is rejected if its connection has no name, whatever the request contains.
+    redirects, not our rules: a node's claim to one is ignored. ``refuse_unnamed_upgrades`` is
+    whether an upgrade is rejected if its connection has no name, whatever the request contains.
     """
 
     nodes: Nodes
@@ -104,15 +104,15 @@ class KnownCluster:
     ports: ProxyPorts
     iptables: bool
     dns: bool
-    named_upgrades: bool
+    refuse_unnamed_upgrades: bool
 
 
 @implementer(IMiddleware)
-class Deputies:
+class DelegatedCallers:
     """Sets the destination and ``proven``, unless the request may choose it, and ``client``.
 
     It runs before all other middlewares that choose a destination. ``users`` identify
-    kube-apiserver by its certificate, ``aims`` are the destinations of connections.
+    kube-apiserver by its certificate, ``targets`` are the destinations of connections.
     """
 
     _log = Logger()
@@ -121,14 +121,14 @@ class Deputies:
         self,
         clock: IReactorTime,
         registry: SessionRegistry,
-        cluster: KnownCluster,
+        cluster: ClusterState,
         users: CertificateUsers,
-        aims: Aims,
+        targets: ConnectionTargets,
     ) -> None:
         self._finder = NodeFinder(registry, cluster.nodes)
         self._cluster = cluster
         self._users = users
-        self._aims = aims
+        self._targets = targets
         self._warnings = RateLimitedLog(clock, self._log)
 
     def wrap(self, handler: Handler) -> Handler:
@@ -151,100 +151,114 @@ class Deputies:
         """
         exchange = request.exchange
         head = exchange.head
-        aim = self._aims.of(exchange.transport)
-        led_from = aim.led_from
+        target = self._targets.of(exchange.transport)
+        redirected_from = target.redirected_from
         if not exchange.secure:
-            if led_from is None and aim.from_here:
+            if redirected_from is None and target.is_local:
                 return None
-            if led_from is None or self._service_port(aim) is not None:
-                return self._by_record(head, aim)
+            if redirected_from is None or self._service_port(target) is not None:
+                return self._by_dns_name(head, target)
         request.proven = True
         if not exchange.secure:
-            return self._of_deputy(exchange, aim)
+            return self._for_delegated_caller(exchange, target)
         if self._users.is_allowed(exchange.transport):
             request.client = client_of(head)
-            return self._of_deputy(exchange, aim)
-        destination = self._of_others(exchange, aim)
+            return self._for_delegated_caller(exchange, target)
+        destination = self._for_direct_caller(exchange, target)
         request.proven = destination is not None
         return destination
 
-    def _of_deputy(self, exchange: IExchange, aim: Aim) -> Destination:
+    def _for_delegated_caller(self, exchange: IExchange, target: ConnectionTarget) -> Destination:
         """Return the destination for a caller that acts for others."""
-        head, led_from = exchange.head, aim.led_from
+        head, redirected_from = exchange.head, target.redirected_from
         _check_fields(head)
-        if led_from is not None and self._service_port(aim) is None:
-            return self._led(led_from, self._led_to(led_from), aim, head)
-        named = self._named(aim)
+        if redirected_from is not None and self._service_port(target) is None:
+            return self._by_original_address(
+                redirected_from, self._nodes_at(redirected_from), target, head
+            )
+        named = self._nodes_of_sni(target)
         if named:
-            return self._by_name(named, aim, head)
+            return self._by_server_name(named, target, head)
         self._check_named(head)
-        return self._of_pod(head, aim)
+        return self._of_pod(head, target)
 
-    def _of_others(self, exchange: IExchange, aim: Aim) -> Destination | None:
+    def _for_direct_caller(
+        self, exchange: IExchange, target: ConnectionTarget
+    ) -> Destination | None:
         """Return the destination for any other caller, if the connection determines it."""
-        head, led_from = exchange.head, aim.led_from
-        if self._service_port(aim) is not None:
-            led_from = None
-        nodes = self._tunneled(self._named(aim)) if led_from is None else self._led_to(led_from)
+        head, redirected_from = exchange.head, target.redirected_from
+        if self._service_port(target) is not None:
+            redirected_from = None
+        nodes = (
+            self._tunneled(self._nodes_of_sni(target))
+            if redirected_from is None
+            else self._nodes_at(redirected_from)
+        )
         if not nodes:
-            if aim.server_name is None:
+            if target.server_name is None:
                 # The caller may still be a kube-apiserver.
                 self._check_named(head)
             return None
-        if led_from is not None:
+        if redirected_from is not None:
             self._warn_of_unlisted(exchange)
         _check_fields(head)
-        asked = self._asked(head)
+        requested = self._requested_nodes(head)
         names = {node.name for node in nodes}
-        if asked and names.isdisjoint(asked):
+        if requested and names.isdisjoint(requested):
             raise RequestFailed(
                 403,
-                f"Host is the node {' or '.join(sorted(asked))}, and the connection was for"
+                f"Host is the node {' or '.join(sorted(requested))}, and the connection was for"
                 f" {' or '.join(sorted(names))}: connect to that node, or to the server's own"
                 " address",
             )
-        if led_from is not None:
-            return self._led(led_from, nodes, aim, head)
-        if asked:
+        if redirected_from is not None:
+            return self._by_original_address(redirected_from, nodes, target, head)
+        if requested:
             # The name does not determine a port, and Host does.
             self._check_pod(names, head)
             return None
-        return self._by_name(nodes, aim, head)
+        return self._by_server_name(nodes, target, head)
 
-    def _by_record(self, head: RequestHead, aim: Aim) -> Destination:
+    def _by_dns_name(self, head: RequestHead, target: ConnectionTarget) -> Destination:
         """Return the destination by a node's name, for callers of other machines without TLS."""
         _check_fields(head)
         try:
-            asked = destination_of(head)
+            requested = destination_of(head)
         except HeadError:
-            raise RequestFailed(403, _NOT_BY_A_NODE) from None
-        named = self._cluster.nodes.find(asked.node)
-        node = next((node for node in named if node.name == asked.node), None)
-        port = self._service_port(aim) or asked.port
+            raise RequestFailed(403, _NOT_FOR_A_NODE) from None
+        named = self._cluster.nodes.find(requested.node)
+        node = next((node for node in named if node.name == requested.node), None)
+        port = self._service_port(target) or requested.port
         ports = (KUBELET_READ_ONLY_PORT, *self._cluster.ports.ports.http)
         if not self._cluster.dns or node is None or not self._is_tunneled(node):
-            raise RequestFailed(403, _NOT_BY_A_NODE)
+            raise RequestFailed(403, _NOT_FOR_A_NODE)
         if port not in ports:
-            raise RequestFailed(403, _NOT_BY_A_NODE)
+            raise RequestFailed(403, _NOT_FOR_A_NODE)
         return self._checked(node, Destination(node.name, self._finder.address(node), port), head)
 
-    def _by_name(self, named: Collection[Node], aim: Aim, head: RequestHead) -> Destination:
+    def _by_server_name(
+        self, named: Collection[Node], target: ConnectionTarget, head: RequestHead
+    ) -> Destination:
         """Return the destination by the name in the ClientHello."""
-        node = self._only(named, str(aim.server_name), head)
-        port = self._service_port(aim) or node.kubelet_port
+        node = self._only(named, str(target.server_name), head)
+        port = self._service_port(target) or node.kubelet_port
         return self._checked(node, Destination(node.name, self._finder.address(node), port), head)
 
-    def _led(
-        self, led_from: SocketAddress, nodes: Collection[Node], aim: Aim, head: RequestHead
+    def _by_original_address(
+        self,
+        redirected_from: SocketAddress,
+        nodes: Collection[Node],
+        target: ConnectionTarget,
+        head: RequestHead,
     ) -> Destination:
         """Return the destination by a connection's original address, which ``nodes`` have."""
-        host = str(led_from.address)
-        named = {node.name for node in self._named(aim)}
+        host = str(redirected_from.address)
+        named = {node.name for node in self._nodes_of_sni(target)}
         nodes = [node for node in nodes if node.name in named] or nodes
         node = self._only(nodes, host, head)
-        return self._checked(node, Destination(node.name, host, led_from.port), head)
+        return self._checked(node, Destination(node.name, host, redirected_from.port), head)
 
-    def _led_to(self, led_from: SocketAddress) -> list[Node]:
+    def _nodes_at(self, redirected_from: SocketAddress) -> list[Node]:
         """Return the nodes with the original address of a connection, at least one.
 
         All nodes that claim it are included, whatever the type of the address, because nodes report
@@ -254,15 +268,15 @@ class Deputies:
         if not (cluster.iptables and cluster.services.synced and cluster.nodes.synced):
             raise RequestFailed(
                 503,
-                f"the firewall has redirected this connection from {led_from} here, but not by"
-                " rules that this server knows (yet): see /steering of the meta port",
+                f"the firewall has redirected this connection from {redirected_from} here, but not"
+                " by rules that this server knows (yet): see /steering of the meta port",
             )
-        nodes = self._tunneled(cluster.nodes.claiming(led_from.address))
+        nodes = self._tunneled(cluster.nodes.claiming(redirected_from.address))
         if not nodes:
             raise RequestFailed(
                 503,
-                f"{led_from} is not the address of a known node behind the tunnel: see /steering"
-                " of the meta port",
+                f"{redirected_from} is not the address of a known node behind the tunnel: see"
+                " /steering of the meta port",
             )
         return nodes
 
@@ -298,49 +312,49 @@ class Deputies:
 
     def _check_named(self, head: RequestHead) -> None:
         """Reject requests that kube-apiserver may have sent as upgrades to any node."""
-        if self._cluster.named_upgrades and _is_upgrade(head):
+        if self._cluster.refuse_unnamed_upgrades and _is_upgrade(head):
             raise RequestFailed(403, _UNNAMED_UPGRADE)
 
-    def _of_pod(self, head: RequestHead, aim: Aim) -> Destination:
+    def _of_pod(self, head: RequestHead, target: ConnectionTarget) -> Destination:
         """Return the destination by the pod in the path, for kube-apiserver's unnamed upgrades.
 
         Only if names lead here: a firewall rule would have redirected such a connection.
         """
         pod = pod_in(head.target)
         may_be_named = self._cluster.dns or not self._cluster.iptables
-        if not (aim.unnamed and may_be_named and requested_upgrade(head) is not None):
-            raise RequestFailed(403, _NOTHING_TELLS)
+        if not (target.lacks_sni and may_be_named and requested_upgrade(head) is not None):
+            raise RequestFailed(403, _NODE_UNDETERMINED)
         if pod is None or pod.verb not in _UPGRADED:
-            raise RequestFailed(403, _NOTHING_TELLS)
+            raise RequestFailed(403, _NODE_UNDETERMINED)
         name = self._node_of_pod(head)
         if name is None:
             raise RequestFailed(
-                503, f"the pod in the path is not known here (yet), and {_NOTHING_TELLS}"
+                503, f"the pod in the path is not known here (yet), and {_NODE_UNDETERMINED}"
             )
         node = self._cluster.nodes.get(name) or Node(name)
         return Destination(name, self._finder.address(node), node.kubelet_port)
 
-    def _named(self, aim: Aim) -> Collection[Node]:
+    def _nodes_of_sni(self, target: ConnectionTarget) -> Collection[Node]:
         """Return the nodes with the name in the ClientHello."""
-        return () if aim.server_name is None else self._called(aim.server_name)
+        return () if target.server_name is None else self._nodes_called(target.server_name)
 
-    def _asked(self, head: RequestHead) -> set[str]:
+    def _requested_nodes(self, head: RequestHead) -> set[str]:
         """Return the names of the nodes that ``Host`` refers to."""
-        asked: set[str] = set()
+        requested: set[str] = set()
         for value in head.values(b"host"):
             try:
                 host = strip_port(value.decode("ascii", "backslashreplace"))
             except BadAuthority:
                 continue
-            asked.update(node.name for node in self._called(host))
-        return asked
+            requested.update(node.name for node in self._nodes_called(host))
+        return requested
 
-    def _called(self, host: str) -> Collection[Node]:
+    def _nodes_called(self, host: str) -> Collection[Node]:
         """Return the nodes that ``host`` refers to, in canonical form.
 
         A node that is not known from the API may have proven its name by its certificate.
         """
-        nodes = self._finder.meant(host)
+        nodes = self._finder.nodes_called(host)
         if nodes or host in self._cluster.nodes.own_names:
             return nodes
         session = self._finder.own_session(host)
@@ -356,14 +370,16 @@ class Deputies:
     def _is_tunneled(self, node: Node) -> bool:
         return node.edge or self._finder.own_session(node.name) is not None
 
-    def _service_port(self, aim: Aim) -> int | None:
+    def _service_port(self, target: ConnectionTarget) -> int | None:
         """Return the port of this server's Service from which kube-proxy redirected a connection.
 
         ``None`` if it has not, as far as the kernel knows.
         """
-        asked = aim.led_from
+        requested = target.redirected_from
         services = self._cluster.services
-        return None if asked is None else services.port_behind(asked.address, asked.port)
+        return (
+            None if requested is None else services.port_behind(requested.address, requested.port)
+        )
 
     def _warn_of_unlisted(self, exchange: IExchange) -> None:
         certificate = self._users.behind(exchange.transport)

@@ -1,4 +1,4 @@
-"""The middleware ``deputies``: its interface."""
+"""The middleware ``delegated-callers``: its interface."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from yurttunnel.cluster.pods import Pods
 from yurttunnel.cluster.proxy_ports import ProxyPorts
 from yurttunnel.cluster.services import ClusterAddresses
 from yurttunnel.server.frontends.kubelet.callers import CertificateUsers
-from yurttunnel.server.frontends.kubelet.connections import Aim, Aims
-from yurttunnel.server.frontends.kubelet.deputies import Deputies, KnownCluster
+from yurttunnel.server.frontends.kubelet.connections import ConnectionTarget, ConnectionTargets
+from yurttunnel.server.frontends.kubelet.delegated_callers import ClusterState, DelegatedCallers
 from yurttunnel.server.frontends.kubelet.middleware import IMiddleware
 
 
@@ -23,17 +23,20 @@ class MiddlewareTests(SynchronousTestCase):
     def test_interface(self):
         """It provides ``IMiddleware``."""
         informers = FakeInformers()
-        cluster = KnownCluster(
+        cluster = ClusterState(
             Nodes(informers),
             Pods(informers),
             ClusterAddresses(informers, "kube-system"),
             ProxyPorts(informers, "kube-system", 10264, lambda *event: None),
             iptables=True,
             dns=False,
-            named_upgrades=False,
+            refuse_unnamed_upgrades=False,
         )
-        verifyObject(IMiddleware, Deputies(None, None, cluster, CertificateUsers(), Aims()))
+        verifyObject(
+            IMiddleware,
+            DelegatedCallers(None, None, cluster, CertificateUsers(), ConnectionTargets()),
+        )
 
     def test_aim_without_a_socket(self):
         """A transport without a socket has no original destination, and its peer is not local."""
-        self.assertEqual(Aim(None, None), Aims().of(StringTransport()))
+        self.assertEqual(ConnectionTarget(None, None), ConnectionTargets().of(StringTransport()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.server.frontends.kubelet.deputies import EDGE_1, DeputiesWorld
+from tests.server.frontends.kubelet.delegated_callers import EDGE_1, DeputiesWorld
 
 
 class OthersRulesTests(DeputiesWorld):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.server.frontends.kubelet.deputies import EDGE_1, UPGRADE, DeputiesWorld
+from tests.server.frontends.kubelet.delegated_callers import EDGE_1, UPGRADE, DeputiesWorld
 from tests.tunnel.memory import User
 from yurttunnel.http.request_body import read_body
 

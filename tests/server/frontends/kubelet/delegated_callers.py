@@ -26,8 +26,8 @@ from yurttunnel.kube.resources import CONFIG_MAPS, NODES, PODS, SERVICES
 from yurttunnel.pki.credentials import new_key
 from yurttunnel.server.frontends.kubelet.authorization import Authorization
 from yurttunnel.server.frontends.kubelet.callers import CertificateUsers
-from yurttunnel.server.frontends.kubelet.connections import Aims
-from yurttunnel.server.frontends.kubelet.deputies import Deputies, KnownCluster
+from yurttunnel.server.frontends.kubelet.connections import ConnectionTargets
+from yurttunnel.server.frontends.kubelet.delegated_callers import ClusterState, DelegatedCallers
 from yurttunnel.server.frontends.kubelet.host_names import HostNames
 from yurttunnel.server.frontends.kubelet.resolution import Resolution
 from yurttunnel.server.frontends.passthrough.original_destination import SocketAddress
@@ -59,14 +59,16 @@ class OtherNode(Session):
         return fail(StreamFailed(Code.REFUSED, "nobody listens"))
 
 
-class ToldAims(Aims):
+class FakeConnectionTargets(ConnectionTargets):
     """Destinations of connections, whose redirection and source address the test sets."""
 
-    led_from: SocketAddress | None = None
-    from_here = True
+    redirected_from: SocketAddress | None = None
+    is_local = True
 
     def _read(self, transport):
-        return replace(super()._read(transport), led_from=self.led_from, from_here=self.from_here)
+        return replace(
+            super()._read(transport), redirected_from=self.redirected_from, is_local=self.is_local
+        )
 
 
 class DeputiesWorld(AuthorizedWorld):
@@ -74,7 +76,7 @@ class DeputiesWorld(AuthorizedWorld):
 
     iptables = True
     dns = False
-    named_upgrades = False
+    refuse_unnamed_upgrades = False
     synced = True
 
     @property
@@ -93,7 +95,7 @@ class DeputiesWorld(AuthorizedWorld):
         self.other = OtherNode("edge-2")
         self.registry.add(self.other)
         self.registry.belongs_to_other_node = nodes.belongs_to_other_node
-        self.aims = ToldAims()
+        self.targets = FakeConnectionTargets()
         ports = ProxyPorts(informers, "kube-system", 10264, lambda *event: None)
         informers.put(
             CONFIG_MAPS,
@@ -102,20 +104,20 @@ class DeputiesWorld(AuthorizedWorld):
                 "data": {"http-proxy-ports": "9100"},
             },
         )
-        self.cluster = KnownCluster(
+        self.cluster = ClusterState(
             nodes,
             pods,
             services,
             ports,
             self.iptables,
             self.dns,
-            self.named_upgrades,
+            self.refuse_unnamed_upgrades,
         )
-        self.deputies = Deputies(
-            self.clock, self.registry, self.cluster, CertificateUsers([ALLOWED]), self.aims
+        self.middleware = DelegatedCallers(
+            self.clock, self.registry, self.cluster, CertificateUsers([ALLOWED]), self.targets
         )
         return [
-            self.deputies,
+            self.middleware,
             Resolution(self.registry, nodes, pods),
             HostNames(self.registry, lambda host: {each.name for each in nodes.find(host)}),
             authorization,
@@ -128,7 +130,7 @@ class DeputiesWorld(AuthorizedWorld):
 
     def lead(self, address, port=10250):
         """Redirect further connections here from an address and port."""
-        self.aims.led_from = SocketAddress(ip_address(address), port)
+        self.targets.redirected_from = SocketAddress(ip_address(address), port)
 
     def apiserver(self, server_name=None):
         """Connect as kube-apiserver."""
@@ -143,7 +145,7 @@ class DeputiesWorld(AuthorizedWorld):
     def reaches(self, caller, *connected, target="/metrics", **fields):
         """Assert the target of a request: what the agent of the first node connects to."""
         self.connected.clear()
-        self.interception.sessions_drain(frozenset({self.session}))
+        self.interception.sessions_draining(frozenset({self.session}))
         self.settle()
         self.ask(caller, target, **fields)
         self.assertEqual((self.connected, self.other.dials), (list(connected), []))

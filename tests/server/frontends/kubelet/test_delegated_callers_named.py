@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.server.frontends.kubelet.deputies import (
+from tests.server.frontends.kubelet.delegated_callers import (
     API_HOSTS,
     EDGE_1,
     EDGE_2,
@@ -133,9 +133,9 @@ class NamedTests(DeputiesWorld):
 
 
 class NamedUpgradesTests(DeputiesWorld):
-    """The same with ``--unnamed-upgrades=refuse``."""
+    """The same with ``--lacks_sni-upgrades=refuse``."""
 
-    named_upgrades = True
+    refuse_unnamed_upgrades = True
 
     upgrades = (
         UPGRADE,
@@ -168,10 +168,10 @@ class NamedUpgradesTests(DeputiesWorld):
         for verb in ("get", "proxy", "metrics", "exec"):
             self.api.rules.add(("system:apiserver", "get", verb, "edge-1"))
         self.api.tokens["secret"] = "system:apiserver"
-        for led_from in (None, SERVICE):
-            self.aims.led_from = None
-            if led_from is not None:
-                self.lead(led_from)
+        for redirected_from in (None, SERVICE):
+            self.targets.redirected_from = None
+            if redirected_from is not None:
+                self.lead(redirected_from)
             for caller, proof in (
                 (self.jane(name="system:apiserver"), {}),
                 (self.connect(None, None), {"Authorization": "Bearer secret"}),
