@@ -66,7 +66,7 @@ HANDED_ON = {
     "yurttunnel/proxy/proxier.py": {"_unclaimed"},
     "yurttunnel/proxy/sources/sources.py": set(),
     "yurttunnel/server/frontends/passthrough/listener.py": {"_alert", "_reset"},
-    "yurttunnel/server/refused_peers.py": set(),
+    "yurttunnel/server/handshake_failures.py": set(),
     "yurttunnel/steering/dns/controller.py": {"_tell"},
     "yurttunnel/steering/dns/records.py": {"append"},
     "yurttunnel/steering/dns/writer.py": {"_problem"},

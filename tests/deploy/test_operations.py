@@ -259,7 +259,7 @@ class NumberTests(unittest.SynchronousTestCase):
             f"which has the same bounds as a meta port | {MAX_TOKENS} |",
             "| nodes, streams, idle connections and lost nodes on the status page |"
             f" {sessions.MOST_SHOWN}, {peers.MOST_STREAMS}, {peers.MOST_STREAMS},"
-            f" {lost_nodes.MOST_SHOWN} |",
+            f" {lost_nodes.MAX_SHOWN} |",
             f"| warnings and errors on the status page | {events.KEPT} |",
             "| sessions and streams in `/debug/sessions` |"
             f" {debug_sessions.MOST_SESSIONS}, {debug_sessions.MOST_STREAMS} |",

@@ -16,7 +16,7 @@ from yurttunnel.ops.status.failures import MOST_SHOWN as MOST_FAILED
 from yurttunnel.ops.status.page import POLICY, STYLE
 from yurttunnel.ops.status.sessions import MOST_SHOWN
 from yurttunnel.ops.status.throughput import INTERVAL
-from yurttunnel.server.lost_nodes import MOST_SHOWN as MOST_LOST
+from yurttunnel.server.lost_nodes import MAX_SHOWN as MAX_LOST
 from yurttunnel.server.lost_nodes import LostNode
 from yurttunnel.steering.report import DnsReport, PassthroughReport, RulesReport, SteeringReport
 from yurttunnel.tunnel.statistics import SessionSnapshot
@@ -321,7 +321,7 @@ class ServerPageTests(SynchronousTestCase):
         self.assertLess(len(raw), MOST_BYTES)
         page = self.status.render()
         self.assertEqual(MOST_SHOWN, len(page.rows["sessions"]))
-        self.assertEqual(MOST_LOST, len(page.rows["lost"]))
+        self.assertEqual(MAX_LOST, len(page.rows["lost"]))
         self.assertIn(f"{MOST_SHOWN} of 2,000, trouble first", page.sections["sessions"])
         self.assertIn("4 waiting for its return", page.sections["overview"])
         names = [row[0].split()[0] for row in page.rows["sessions"][:4]]

@@ -227,7 +227,7 @@ class ServerTrustTests(World):
     def test_lets_go(self) -> None:
         """After the release it notices revocations, but issues no tokens or certificates."""
         token = self.read_token()
-        self.trust.let_go()
+        self.trust.release_directory()
         revoke_node(self.clock, self.state, "edge-9")
         self.clock.advance(1)
         self.assertEqual(["edge-9"], list(self.trust.revocations.all()))

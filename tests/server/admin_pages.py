@@ -122,7 +122,7 @@ class ServerPages(SocketPages):
         expected = EnrolledNodes(trust.records, trust.revocations)
         process = ServerProcess(reactor, settings, trust.certificates, expected)
         process.registry.add(FakeSession(CONNECTED))
-        process.history.gone(LOST, "silent")
+        process.history.lost(LOST, "silent")
         process.forwards = Forwards(
             lambda forward: ForwardFactory(process.registry, forward),
             partial(listen_tcp, reactor),

@@ -24,7 +24,7 @@ from yurttunnel.pki.token import JOIN_TOKEN_FILE, MAX_TOKENS, JoinToken, TokenRe
 from yurttunnel.server.admin import ForwardPages
 from yurttunnel.server.frontends.forward import ForwardFactory
 from yurttunnel.server.frontends.forwards import Forwards
-from yurttunnel.server.joining import TOKEN_VARIABLE, agent_command, command_with_token
+from yurttunnel.server.join_command import TOKEN_VARIABLE, agent_command, command_with_token
 from yurttunnel.server.options import Options
 from yurttunnel.server.registry import SessionRegistry
 

@@ -195,9 +195,9 @@ class AwayTests(ListenerTests):
 
     def test_soon_back_beside_a_way_that_drains(self):
         """It does not move to a server that has also lost the agent, or is draining."""
-        way = Way("edge-1")
-        way.draining = True
-        self.registry.add_remote(way)
+        route = Way("edge-1")
+        route.draining = True
+        self.registry.add_remote(route)
         dial = self.dial_node()
         self.session.connection_lost()
         self.assertNoResult(dial)
@@ -205,7 +205,7 @@ class AwayTests(ListenerTests):
         self.accept()
         self.assertEqual([], self.connected_agent.ends)
         self.assertNotEqual("by the sibling", self.successResultOf(dial))
-        self.registry.remove_remote(way)
+        self.registry.remove_remote(route)
 
     def test_told_twice(self):
         """The ends of two connections may be reported in a row; a resumption ends both."""
@@ -260,10 +260,10 @@ class AwayTests(ListenerTests):
     def test_another_way(self):
         """New dials go at once through a sibling with the node, waiting ones after their time."""
         waits = self.dial_node()
-        way = Way("edge-1")
-        self.registry.add_remote(way)
-        self.addCleanup(self.registry.remove_remote, way)
-        self.assertIs(way, self.registry.find("edge-1"))
+        route = Way("edge-1")
+        self.registry.add_remote(route)
+        self.addCleanup(self.registry.remove_remote, route)
+        self.assertIs(route, self.registry.find("edge-1"))
         self.clock.advance(RECONNECT_TIMEOUT)
         self.assertEqual("by the sibling", self.successResultOf(waits))
 

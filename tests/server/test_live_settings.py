@@ -11,8 +11,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.server.expectations import nothing_expected
 from tests.server.test_process import settings
 from yurttunnel.ops.configuration.reloading import ChangeRefused
-from yurttunnel.server.cloud_end import Trust, agent_listener
 from yurttunnel.server.frontends.admission import parse_permission
+from yurttunnel.server.listeners import Trust, agent_listener
 from yurttunnel.server.live_settings import LiveSettings
 from yurttunnel.server.process import ServerProcess
 

@@ -38,7 +38,7 @@ class LostNodesTests(SynchronousTestCase):
         self.clock = Clock()
         self.clock.advance(1000)
         self.registry = SessionRegistry(self.clock)
-        self.history = NodeHistory(self.clock, most=3)
+        self.history = NodeHistory(self.clock, max_nodes=3)
         self.lost = LostNodes(self.registry, self.history, nothing_expected())
 
     def come(self, name: str) -> FakeSession:
@@ -47,10 +47,10 @@ class LostNodesTests(SynchronousTestCase):
         self.registry.add(session)
         return session
 
-    def go(self, session: FakeSession, why: str) -> None:
+    def go(self, session: FakeSession, reason: str) -> None:
         """End its session."""
         self.registry.remove(session)
-        self.lost.ended(session.node, why)
+        self.lost.session_ended(session.node, reason)
 
     def names(self) -> list[str]:
         """Return the names of the lost nodes."""
@@ -62,7 +62,7 @@ class LostNodesTests(SynchronousTestCase):
         self.assertEqual([], self.names())
         self.go(session, "silent")
         [lost] = told(self.lost)
-        self.assertEqual(("edge-1", 1000, "silent"), (lost.node, lost.last_seen, lost.why))
+        self.assertEqual(("edge-1", 1000, "silent"), (lost.node, lost.last_seen, lost.reason))
         self.come("edge-1")
         self.assertEqual([], self.names())
 
@@ -83,7 +83,7 @@ class LostNodesTests(SynchronousTestCase):
         self.registry.remove_remote(remote)
         [lost] = told(self.lost)
         self.assertEqual(("edge-1", 1500), (lost.node, lost.last_seen))
-        self.assertIn("by another server", lost.why)
+        self.assertIn("by another server", lost.reason)
 
     def test_here_after_a_sibling(self) -> None:
         """A node that a sibling has lost is not lost while it is here; its reason is then our
@@ -93,7 +93,7 @@ class LostNodesTests(SynchronousTestCase):
         self.registry.remove_remote(remote)
         self.assertEqual([], self.names())
         self.go(session, "silent")
-        self.assertEqual(["silent"], [lost.why for lost in told(self.lost)])
+        self.assertEqual(["silent"], [lost.reason for lost in told(self.lost)])
 
     def test_at_siblings_only(self) -> None:
         """A node that only siblings had is lost when the last of them loses it."""
@@ -135,7 +135,7 @@ class ClusterTests(SynchronousTestCase):
         self.registry.add(FakeSession("edge-1"))
         [lost] = told(self.lost)
         self.assertEqual(("edge-2", None), (lost.node, lost.last_seen))
-        self.assertIn("no agent of it has connected", lost.why)
+        self.assertIn("no agent of it has connected", lost.reason)
 
     def test_thousands_that_are_there(self) -> None:
         """The reactor may run during the iteration, also if no node is lost."""
@@ -154,7 +154,7 @@ class ClusterTests(SynchronousTestCase):
         session = FakeSession("edge-1")
         self.registry.add(session)
         self.registry.remove(session)
-        self.lost.ended("edge-1", "silent")
+        self.lost.session_ended("edge-1", "silent")
         self.assertEqual(["edge-1", "edge-2"], [lost.node for lost in told(self.lost)])
         self.informers.delete(NODES, "edge-1")
         self.assertEqual(["edge-2"], [lost.node for lost in told(self.lost)])
@@ -190,7 +190,7 @@ class EnrolledTests(SynchronousTestCase):
         self.registry.add(FakeSession("edge-1"))
         [lost] = told(self.lost)
         self.assertEqual(("edge-22", None), (lost.node, lost.last_seen))
-        self.assertIn("enrolled on 2026-11-23 04:05 UTC", lost.why)
+        self.assertIn("enrolled on 2026-11-23 04:05 UTC", lost.reason)
         self.assertEqual(lost, self.lost.get("edge-22"))
         self.assertIsNone(self.lost.get("edge-1"))
         self.assertIsNone(self.lost.get("nobody"))
@@ -204,7 +204,7 @@ class EnrolledTests(SynchronousTestCase):
             revoke_node(self.clock, self.state, each)
         self.revocations.refresh()
         self.registry.remove(session)
-        self.lost.ended("edge-1", "revoked")
+        self.lost.session_ended("edge-1", "revoked")
         self.assertEqual([], told(self.lost))
 
     def test_of_another_server(self) -> None:
@@ -212,7 +212,7 @@ class EnrolledTests(SynchronousTestCase):
         session = FakeSession("edge-9")
         self.registry.add(session)
         self.registry.remove(session)
-        self.lost.ended("edge-9", "silent")
+        self.lost.session_ended("edge-9", "silent")
         self.assertEqual(["edge-9", "edge-1"], [lost.node for lost in told(self.lost)])
 
 
@@ -223,7 +223,7 @@ class ReasonTests(ListenerTests):
         """Listen."""
         super().setUp()
         self.told: list[tuple[str, str]] = []
-        self.listener.on_ended.append(lambda node, why: self.told.append((node, why)))
+        self.listener.on_ended.append(lambda node, reason: self.told.append((node, reason)))
 
     def test_an_agent_that_stops(self) -> None:
         """A drained session was ended gracefully by its agent."""
@@ -233,20 +233,20 @@ class ReasonTests(ListenerTests):
         self.network.settle()
         self.clock.pump([0.25] * 8)
         self.network.settle()
-        [(node, why)] = self.told
+        [(node, reason)] = self.told
         self.assertEqual("edge-1", node)
-        self.assertIn("the agent has left cleanly", why)
-        self.assertIn("GOING_AWAY", why)
+        self.assertIn("the agent has left cleanly", reason)
+        self.assertIn("GOING_AWAY", reason)
 
     def test_interrupted(self) -> None:
         """A lost connection is reported with its reason, although the session waits."""
         told: list[tuple[str, str]] = []
-        self.listener.on_interrupted.append(lambda node, why: told.append((node, why)))
+        self.listener.on_interrupted.append(lambda node, reason: told.append((node, reason)))
         self.connected()
         self.network.cut()
-        [(node, why)] = told
+        [(node, reason)] = told
         self.assertEqual("edge-1", node)
-        self.assertIn("the connection was lost: ", why)
+        self.assertIn("the connection was lost: ", reason)
         self.assertEqual([], self.told)
 
     def test_another_end(self) -> None:

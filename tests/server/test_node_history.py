@@ -9,13 +9,13 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.pki.directory import StateDirectory
-from yurttunnel.server import kept_history
-from yurttunnel.server.kept_history import FILE, PERIOD, SPACING, STOPPED, KeptHistory
+from yurttunnel.server import history_file
+from yurttunnel.server.history_file import FILE, MAX_INTERVAL, MIN_INTERVAL, STOPPED, HistoryFile
 from yurttunnel.server.node_history import (
-    LONGEST_REASON,
-    MOST_DISCONNECTIONS,
+    MAX_DISCONNECTIONS,
+    MAX_REASON,
     NodeHistory,
-    NodePast,
+    NodeHistoryEntry,
 )
 
 
@@ -31,22 +31,24 @@ class NodeHistoryTests(SynchronousTestCase):
         """Start without a history."""
         self.clock = Clock()
         self.clock.advance(1000)
-        self.history = NodeHistory(self.clock, most=3)
+        self.history = NodeHistory(self.clock, max_nodes=3)
         self.told: list[int] = []
         self.history.on_change.append(lambda: self.told.append(1))
 
     def test_a_node(self) -> None:
         """It has an address and a version, and, once it has gone, the time and the reason."""
         self.history.connected("edge-1", "192.0.2.1:1", "1.0")
-        self.assertEqual(NodePast("edge-1", None, "192.0.2.1:1", "1.0"), self.history.get("edge-1"))
+        self.assertEqual(
+            NodeHistoryEntry("edge-1", None, "192.0.2.1:1", "1.0"), self.history.get("edge-1")
+        )
         self.clock.advance(5)
-        self.history.gone("edge-1", "silent")
+        self.history.lost("edge-1", "silent")
         past = self.history.get("edge-1")
-        self.assertEqual((1005, "silent", "1.0"), (past.last_seen, past.why, past.version))
+        self.assertEqual((1005, "silent", "1.0"), (past.last_seen, past.reason, past.version))
         self.history.connected("edge-1", "192.0.2.1:2", "1.1")
         past = self.history.get("edge-1")
         self.assertEqual((None, "192.0.2.1:2"), (past.last_seen, past.address))
-        self.assertEqual(["silent"], [each.why for each in past.disconnections])
+        self.assertEqual(["silent"], [each.reason for each in past.disconnections])
         self.assertEqual(3, len(self.told))
 
     def test_nothing_new(self) -> None:
@@ -60,19 +62,19 @@ class NodeHistoryTests(SynchronousTestCase):
         self.history.connected("edge-1", "192.0.2.1:1", "1.0")
         self.history.interrupted("edge-1", "reset")
         past = self.history.get("edge-1")
-        self.assertEqual((None, "reset"), (past.last_seen, past.why))
+        self.assertEqual((None, "reset"), (past.last_seen, past.reason))
         self.history.interrupted("edge-2", "of nobody")
         self.assertIsNone(self.history.get("edge-2"))
 
     def test_bounds(self) -> None:
         """Nodes, disconnections and reasons are limited; the newest are kept."""
-        for number in range(MOST_DISCONNECTIONS + 2):
-            self.history.gone("a", f"{number}" * (LONGEST_REASON + 9))
+        for number in range(MAX_DISCONNECTIONS + 2):
+            self.history.lost("a", f"{number}" * (MAX_REASON + 9))
         kept = self.history.get("a").disconnections
-        self.assertEqual(MOST_DISCONNECTIONS, len(kept))
-        self.assertEqual(str(MOST_DISCONNECTIONS + 1) * LONGEST_REASON, kept[0].why)
+        self.assertEqual(MAX_DISCONNECTIONS, len(kept))
+        self.assertEqual(str(MAX_DISCONNECTIONS + 1) * MAX_REASON, kept[0].reason)
         for node in ("b", "c", "d"):
-            self.history.gone(node, "silent")
+            self.history.lost(node, "silent")
         self.assertEqual(["d", "c", "b"], [each.node for each in self.history.newest_first()])
 
 
@@ -86,14 +88,14 @@ class KeptHistoryTests(SynchronousTestCase):
         self.directory = StateDirectory.open(self.mktemp())
         self.file = Path(self.directory.path) / FILE
 
-    def start(self, in_thread=at_once) -> tuple[NodeHistory, KeptHistory]:
+    def start(self, in_thread=at_once) -> tuple[NodeHistory, HistoryFile]:
         """Create and start a service that stores a history."""
         history = NodeHistory(self.clock)
-        kept = KeptHistory(self.clock, self.directory, history, in_thread)
+        kept = HistoryFile(self.clock, self.directory, history, in_thread)
         kept.startService()
         return history, kept
 
-    def stop(self, kept: KeptHistory) -> None:
+    def stop(self, kept: HistoryFile) -> None:
         """Stop it, and check that it has ended."""
         self.assertTrue(self.successResultOf(kept.stopService()))
         self.assertEqual([], self.clock.getDelayedCalls())
@@ -102,7 +104,7 @@ class KeptHistoryTests(SynchronousTestCase):
         """The history is restored; nodes that were connected are lost since."""
         history, kept = self.start()
         history.connected("edge-1", "192.0.2.1:1", "1.0")
-        history.gone("edge-1", "silent \u2028\n<b>")
+        history.lost("edge-1", "silent \u2028\n<b>")
         history.connected("edge-2", "192.0.2.2:1", "1.1")
         gone = history.get("edge-1")
         self.clock.advance(50)
@@ -111,33 +113,33 @@ class KeptHistoryTests(SynchronousTestCase):
         history, kept = self.start()
         self.assertEqual(gone, history.get("edge-1"))
         lost = history.get("edge-2")
-        self.assertEqual((1050, STOPPED, "1.1"), (lost.last_seen, lost.why, lost.version))
+        self.assertEqual((1050, STOPPED, "1.1"), (lost.last_seen, lost.reason, lost.version))
         self.assertEqual(["edge-2", "edge-1"], [each.node for each in history.newest_first()])
         self.stop(kept)
 
     def test_a_process_that_is_killed(self) -> None:
         """It forgets only the last seconds."""
         history, kept = self.start()
-        self.clock.advance(SPACING)
-        history.gone("edge-1", "silent")
+        self.clock.advance(MIN_INTERVAL)
+        history.lost("edge-1", "silent")
         self.clock.advance(0)
         self.assertIn("edge-1", self.file.read_text())
-        history.gone("edge-2", "silent")
+        history.lost("edge-2", "silent")
         self.assertNotIn("edge-2", self.file.read_text(), "the disk has its rest")
-        self.clock.advance(SPACING)
+        self.clock.advance(MIN_INTERVAL)
         self.clock.advance(0)
         self.assertIn("edge-2", self.file.read_text())
-        self.clock.pump([SPACING, PERIOD])
+        self.clock.pump([MIN_INTERVAL, MAX_INTERVAL])
         self.assertIn(f'"written": {self.clock.seconds()}', self.file.read_text())
         self.stop(kept)
 
     def test_more_than_can_be_read(self) -> None:
         """Above the limit the latest are kept, in any script."""
-        self.patch(kept_history, "MOST_BYTES", 10_000)
+        self.patch(history_file, "MAX_BYTES", 10_000)
         history, kept = self.start()
         for number in range(40):
             history.connected(f"edge-{number}", "192.0.2.1:1", "1" * 10_000)
-            history.gone(f"edge-{number}", "\u6c38" * 100)
+            history.lost(f"edge-{number}", "\u6c38" * 100)
         self.stop(kept)
         self.assertLess(self.file.stat().st_size, 10_100)
         history, kept = self.start()
@@ -169,12 +171,12 @@ class KeptHistoryTests(SynchronousTestCase):
         """A failed write is reported while it persists."""
         history, kept = self.start()
         self.directory.path.rename(f"{self.directory.path}-away")
-        history.gone("edge-1", "silent")
-        self.clock.advance(SPACING)
+        history.lost("edge-1", "silent")
+        self.clock.advance(MIN_INTERVAL)
         self.clock.advance(0)
         self.assertIn("the next start will not know why nodes were lost", kept.problem)
         Path(f"{self.directory.path}-away").rename(self.directory.path)
-        self.clock.advance(PERIOD)
+        self.clock.advance(MAX_INTERVAL)
         self.assertIsNone(kept.problem)
         self.stop(kept)
 

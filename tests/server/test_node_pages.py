@@ -54,7 +54,7 @@ class NodePageTests(SynchronousTestCase):
         self.assertEqual({"a": "absent", "b": "connected", "c": "connected"}, self.states())
         first.connected = False
         self.registry.remove(second)
-        self.lost.ended("c", "silent")
+        self.lost.session_ended("c", "silent")
         self.assertEqual({"a": "absent", "b": "waiting", "c": "lost"}, self.states())
         listed = self.nodes()
         self.assertEqual(["b", "c", "a"], list(listed))
@@ -76,7 +76,7 @@ class NodePageTests(SynchronousTestCase):
         """In every state, unknown values of a node are null."""
         self.registry.add(FakeSession("a"))
         self.registry.add_remote(FakeSession("b"))
-        self.history.gone("c", "silent")
+        self.history.lost("c", "silent")
         fields = {tuple(each) for each in self.nodes().values()}
         self.assertEqual(1, len(fields))
 
@@ -96,7 +96,7 @@ class NodePageTests(SynchronousTestCase):
 
     def test_a_node_that_is_gone(self) -> None:
         """Its history is reported; an unknown node has no page."""
-        self.history.gone("c", "silent")
+        self.history.lost("c", "silent")
         shown = self.page.show_one("c")
         self.assertEqual(("lost", []), (shown["state"], shown["sessions"]))
         self.assertEqual("absent", self.page.show_one("a")["state"])

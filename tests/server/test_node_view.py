@@ -57,7 +57,7 @@ class NodeViewTests(SynchronousTestCase):
 
     def test_a_node_that_is_gone(self) -> None:
         """It is lost, with time and reason."""
-        self.history.gone("edge-1", "silent")
+        self.history.lost("edge-1", "silent")
         page = self.status.render(one="edge-1")
         facts = dict(page.rows["node"])
         self.assertEqual(["lost", "silent"], [facts["State"], facts["Why"]])
@@ -66,7 +66,7 @@ class NodeViewTests(SynchronousTestCase):
 
     def test_readiness(self) -> None:
         """The server's readiness is shown only if it is bad: a lost node is not ready."""
-        self.history.gone("edge-1", "silent")
+        self.history.lost("edge-1", "silent")
         problems: list[str | None] = [None, "port 10262 is not bound"]
         self.status.readiness.add("listeners", lambda: problems[0])
         page = self.status.render(one="edge-1")

@@ -17,9 +17,9 @@ class RequestIdsTests(SynchronousTestCase):
 
     def test_sane_ids_of_callers_are_taken_over(self):
         """One id of printable characters is used."""
-        self.assertEqual(RequestIds("p").taken_over([b"audit-0a:7/b"]), "audit-0a:7/b")
+        self.assertEqual(RequestIds("p").from_caller([b"audit-0a:7/b"]), "audit-0a:7/b")
 
     def test_other_ids_are_replaced(self):
         """Long, empty, invalid and repeated ids are not fit for a log."""
         for proposed in ([], [b""], [b"a" * 129], [b"a b"], [b"a\nb"], [b"\xff"], [b"a", b"b"]):
-            self.assertEqual(RequestIds("p").taken_over(proposed), "p-1")
+            self.assertEqual(RequestIds("p").from_caller(proposed), "p-1")

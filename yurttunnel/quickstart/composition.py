@@ -142,7 +142,7 @@ def _server_settings(settings: Settings, state: Path) -> TunnelServerSettings:
         ]
     )
     # The server's own hints do not apply; the quickstart prints its own.
-    return replace(options.settings, greets=False)
+    return replace(options.settings, prints_startup_message=False)
 
 
 def _hub_settings(settings: Settings, state: Path) -> HubSettings:

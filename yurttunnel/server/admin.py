@@ -33,7 +33,7 @@ from yurttunnel.pki.token import (
 )
 from yurttunnel.server.frontends.forward import Forward, Listen, parse_forward, parse_listen
 from yurttunnel.server.frontends.forwards import ForwardRefused, Forwards, ForwardState
-from yurttunnel.server.joining import command_with_token
+from yurttunnel.server.join_command import command_with_token
 from yurttunnel.server.options import Settings
 from yurttunnel.server.process import ServerProcess
 from yurttunnel.server.standalone_trust import StandaloneServerTrust

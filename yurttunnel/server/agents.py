@@ -23,8 +23,8 @@ from yurttunnel.pki.identity import (
     identity_from_certificate,
 )
 from yurttunnel.pki.names import BadIdentity
+from yurttunnel.server.handshake_failures import HandshakeFailureLog, peer_authority
 from yurttunnel.server.node_session import RESTARTED, NodeSession, granted_identifiers
-from yurttunnel.server.refused_peers import RefusedPeers, peer_authority
 from yurttunnel.server.registry import INodeSession, SessionRegistry
 from yurttunnel.tunnel.connection import MAX_UNFINISHED, SessionConnection
 from yurttunnel.tunnel.interfaces import IStreamAcceptor, IStreamRequest
@@ -129,8 +129,8 @@ class AgentListener(Factory):
         self._sessions: dict[bytes, NodeSession] = {}
         self._carried: dict[SessionConnection, NodeSession] = {}
         self._draining = False
-        registry.on_remote_serves.append(self._served_elsewhere)
-        self._refused_peers = RefusedPeers(context.clock, self._log)
+        registry.on_remote_available.append(self._served_elsewhere)
+        self._handshake_failures = HandshakeFailureLog(context.clock, self._log)
         self.refusals: Counter[str] = Counter()
         """Connections that did not become sessions, by reason (``REFUSALS``)."""
         self.on_sessions_draining: list[Callable[[frozenset[INodeSession]], object]] = []
@@ -226,7 +226,9 @@ class AgentListener(Factory):
         elif not (connection.session_started or _is_connected_already(reason)):
             self.refusals[_reason(reason)] += 1
             text = "a connection from {address} has not become a session"
-            self._refused_peers.warn(text, reason, address=peer_authority(connection.transport))
+            self._handshake_failures.warn(
+                text, reason, address=peer_authority(connection.transport)
+            )
 
     def hello_received(self, connection: SessionConnection, hello: Hello) -> None:
         """Resume the session that the agent names, or start a new one."""

@@ -12,7 +12,7 @@ from twisted.internet.address import UNIXAddress
 from yurttunnel.http.connection import is_secure
 from yurttunnel.ops.unix_peers import peer_credentials, user_id_behind
 from yurttunnel.pki.contexts import peer_certificate
-from yurttunnel.server.refused_peers import peer_authority
+from yurttunnel.server.handshake_failures import peer_authority
 
 
 @dataclass(frozen=True, slots=True)

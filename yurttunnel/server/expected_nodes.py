@@ -13,7 +13,7 @@ from yurttunnel.pki.revocation import Revocations
 class ExpectedNodes(Protocol):
     """Knows which nodes should exist."""
 
-    def belongs(self, node: str) -> bool:
+    def is_member(self, node: str) -> bool:
         """Return whether ``node`` counts as lost when it is gone; not after it was deleted."""
         ...
 
@@ -21,7 +21,7 @@ class ExpectedNodes(Protocol):
         """Iterate over the nodes that should be connected."""
         ...
 
-    def why(self, node: str) -> str | None:
+    def reason(self, node: str) -> str | None:
         """Return why ``node`` should be connected, ``None`` if it is not expected."""
         ...
 
@@ -32,7 +32,7 @@ class ClusterNodes:
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
 
-    def belongs(self, node: str) -> bool:
+    def is_member(self, node: str) -> bool:
         """Return whether the cluster has ``node``, as far as is known."""
         return not self._nodes.synced or self._nodes.get(node) is not None
 
@@ -41,7 +41,7 @@ class ClusterNodes:
         if self._nodes.synced:
             yield from [each.name for each in self._nodes.all() if each.edge]
 
-    def why(self, node: str) -> str | None:
+    def reason(self, node: str) -> str | None:
         """Return that it is labelled as an edge node, if it is."""
         found = self._nodes.get(node) if self._nodes.synced else None
         if found is None or not found.edge:
@@ -56,7 +56,7 @@ class EnrolledNodes:
         self._records = records
         self._revocations = revocations
 
-    def belongs(self, node: str) -> bool:
+    def is_member(self, node: str) -> bool:
         """Return whether ``node`` was not revoked; another server may have enrolled it."""
         revocations = self._revocations
         return revocations.revoked_at(node) is None or revocations.is_enrolled(node)
@@ -67,7 +67,7 @@ class EnrolledNodes:
             if self._revocations.is_enrolled(each.node):
                 yield each.node
 
-    def why(self, node: str) -> str | None:
+    def reason(self, node: str) -> str | None:
         """Return when it was enrolled, if it was."""
         record = self._records.get(node)
         if record is None or not self._revocations.is_enrolled(node):

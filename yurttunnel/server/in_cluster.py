@@ -31,11 +31,11 @@ from yurttunnel.ops.systemd import NotifyingService
 from yurttunnel.ops.timeouts import all_fired_within
 from yurttunnel.pki.identity import NodeIdentity
 from yurttunnel.pki.metrics import cluster_trust_metrics
+from yurttunnel.server.add_node_section import label_node_section
 from yurttunnel.server.admin import server_socket
 from yurttunnel.server.agents import AgentListener
 from yurttunnel.server.approver import METRICS as APPROVAL_METRICS
 from yurttunnel.server.approver import ApprovalCounters, Approver
-from yurttunnel.server.cloud_end import Trust, agent_listener, cloud_end
 from yurttunnel.server.cluster_trust import ClusterServerTrust
 from yurttunnel.server.expected_nodes import ClusterNodes
 from yurttunnel.server.frontends.kubelet.authorization import Authorization
@@ -53,7 +53,7 @@ from yurttunnel.server.frontends.kubelet.middleware import (
 from yurttunnel.server.frontends.kubelet.resolution import Resolution
 from yurttunnel.server.frontends.kubelet.reviews import METRICS as REVIEW_METRICS
 from yurttunnel.server.frontends.kubelet.reviews import AuthorizationCounters, Reviews
-from yurttunnel.server.joining_box import label_section
+from yurttunnel.server.listeners import Trust, agent_listener, server_service
 from yurttunnel.server.options import ClusterSettings, Settings
 from yurttunnel.server.process import ServerProcess
 from yurttunnel.server.service import ServerService
@@ -122,7 +122,7 @@ class ClusterServer:
             reactor, settings, self._trust.certificates, ClusterNodes(self._nodes), following
         )
         self._process.registry.belongs_to_other_node = self._nodes.belongs_to_other_node
-        self._process.joining = label_section()
+        self._process.add_node_section = label_node_section()
         self._election = self._make_approver(instance)
         self._reviews = self._make_reviews()
         self._ports = ProxyPorts(
@@ -279,30 +279,30 @@ class ClusterServer:
 
     def _second_phase(self) -> IService:
         """Create the parts that need certificates."""
-        trust, process = self._trust, self._process
-        believed = Trust(
-            agents=trust.contexts,
-            secure=trust.interception,
-            connect=trust.callers,
-            kubelets=trust.kubelets,
-            identify=trust.identify,
+        own, process = self._trust, self._process
+        trust = Trust(
+            agents=own.contexts,
+            secure=own.interception,
+            connect=own.callers,
+            kubelets=own.kubelets,
+            identify=own.identify,
             is_revoked=self._is_gone,
         )
-        agents = agent_listener(process, believed, {}, lambda: siblings.replicas())
+        agents = agent_listener(process, trust, {}, lambda: siblings.replicas())
         siblings = Siblings(
             self._reactor,
             process.context,
             process.registry,
             agents,
-            trust.siblings.creator(server_name(self._namespace)),
+            own.siblings.creator(server_name(self._namespace)),
             self._replicas,
             SiblingSettings(software=__version__),
         )
-        server: ServerService = cloud_end(
+        server: ServerService = server_service(
             self._reactor,
             self._settings,
             process,
-            believed,
+            trust,
             agents,
             self.middlewares,
             [siblings],
@@ -312,7 +312,7 @@ class ClusterServer:
         nodes.add_handler(partial(_revoke_deleted, agents))
         # Nodes that were deleted before the start cause no event; they are absent from the list.
         once_synced(nodes, agents.revoke_all)
-        process.readiness.add("kubelet trust", trust.kubelet_problem, required=False)
+        process.readiness.add("kubelet trust", own.kubelet_problem, required=False)
         process.readiness.add("siblings", siblings.problem, required=False)
         process.metrics.add(SIBLING_METRICS, siblings.stats)
         self._tunnel.not_accepting = server.not_accepting

@@ -12,23 +12,23 @@ from yurttunnel.ops.status.markup import Column, Content, mark, table
 from yurttunnel.ops.status.sections import NO_MATCH, Moment, Section, listing
 from yurttunnel.ops.status.sessions import peer_link
 from yurttunnel.server.expected_nodes import ExpectedNodes
-from yurttunnel.server.node_history import MOST_REMEMBERED, NodeHistory, NodePast
+from yurttunnel.server.node_history import MAX_REMEMBERED, NodeHistory, NodeHistoryEntry
 from yurttunnel.server.registry import SessionRegistry
 
-MOST_SHOWN = 50
+MAX_SHOWN = 50
 """The maximum number shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class LostNode:
-    """An unreachable node: ``why`` is how its last session ended.
+    """An unreachable node: ``reason`` is how its last session ended.
 
     ``last_seen`` is in seconds since the epoch, ``None`` for a node without a known connection.
     """
 
     node: str
     last_seen: float | None
-    why: str
+    reason: str
 
 
 def lost_section(
@@ -41,15 +41,15 @@ def lost_section(
             yield ""
         else:
             every.append(found)
-    matching = yield from gather(every, lambda each: moment.matches(each.node, each.why))
+    matching = yield from gather(every, lambda each: moment.matches(each.node, each.reason))
     columns: list[Column[LostNode]] = [
         Column("Node", lambda each: peer_link(each.node, peers), "name"),
         Column("Last seen", lambda each: _last_seen(each, moment), "", lambda e: -_seen(e)),
-        Column("Why", lambda each: each.why, "text"),
+        Column("Why", lambda each: each.reason, "text"),
     ]
     content = listing(
         "Lost nodes",
-        matching[:MOST_SHOWN],
+        matching[:MAX_SHOWN],
         len(matching),
         "the last first",
         lambda shown: table("Nodes that are not connected", columns, shown),
@@ -86,12 +86,12 @@ class LostNodes:
         self._history = history
         self._expected = expected
         registry.on_direct_changed.append(self._changed)
-        registry.on_remote_gone.append(self._remote_gone)
+        registry.on_remote_removed.append(self._remote_removed)
 
-    def ended(self, node: str, why: str) -> None:
+    def session_ended(self, node: str, reason: str) -> None:
         """Record why a session of ``node`` ended, if it was the last one."""
         if self._registry.direct(node) is None:
-            self._history.gone(node, why)
+            self._history.lost(node, reason)
 
     def newest_first(self) -> Iterator[LostNode | None]:
         """Iterate over the unreachable nodes, the most recently lost first.
@@ -109,10 +109,10 @@ class LostNodes:
         for number, node in enumerate(self._expected.expected()):
             if number % AT_ONCE == 0:
                 yield None
-            if self._history.get(node) is None and not self._registry.reaches(node):
+            if self._history.get(node) is None and not self._registry.is_reachable(node):
                 missing.append(node)
         missing.sort()
-        for node in missing[:MOST_REMEMBERED]:
+        for node in missing[:MAX_REMEMBERED]:
             lost = self._never_seen(node)
             if lost is not None:
                 yield lost
@@ -124,10 +124,10 @@ class LostNodes:
             return self._lost(past)
         return self._never_seen(node)
 
-    def _remote_gone(self, node: str) -> None:
-        if not self._registry.reaches(node):
-            why = "the way to it by another server, which was the last one, has gone"
-            self._history.gone(node, why)
+    def _remote_removed(self, node: str) -> None:
+        if not self._registry.is_reachable(node):
+            reason = "the way to it by another server, which was the last one, has gone"
+            self._history.lost(node, reason)
 
     def _changed(self, node: str) -> None:
         session = self._registry.direct(node)
@@ -137,13 +137,13 @@ class LostNodes:
             snapshot = session.snapshot()
             self._history.connected(node, snapshot.address, snapshot.version)
 
-    def _lost(self, past: NodePast) -> LostNode | None:
-        if self._registry.reaches(past.node) or not self._expected.belongs(past.node):
+    def _lost(self, past: NodeHistoryEntry) -> LostNode | None:
+        if self._registry.is_reachable(past.node) or not self._expected.is_member(past.node):
             return None
-        return LostNode(past.node, past.last_seen, past.why)
+        return LostNode(past.node, past.last_seen, past.reason)
 
     def _never_seen(self, node: str) -> LostNode | None:
-        why = self._expected.why(node)
-        if why is None or self._registry.reaches(node):
+        reason = self._expected.reason(node)
+        if reason is None or self._registry.is_reachable(node):
             return None
-        return LostNode(node, None, why)
+        return LostNode(node, None, reason)

@@ -40,5 +40,5 @@ class NodeFinder:
 
     def own_session(self, name: str) -> INodeSession | None:
         """Return the session of the node ``name`` itself."""
-        session = self._registry.found(name)
+        session = self._registry.find_or_none(name)
         return session if session is not None and session.node == name else None

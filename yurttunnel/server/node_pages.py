@@ -9,7 +9,7 @@ from yurttunnel.ops.failures import Failures
 from yurttunnel.ops.meta import JsonPage, session_entry
 from yurttunnel.pki.identity import format_identifiers
 from yurttunnel.server.lost_nodes import LostNode, LostNodes
-from yurttunnel.server.node_history import NodeHistory, NodePast
+from yurttunnel.server.node_history import NodeHistory, NodeHistoryEntry
 from yurttunnel.server.registry import INodeSession, SessionRegistry
 
 _UNKNOWN: dict[str, object] = {
@@ -51,31 +51,31 @@ class NodePages:
         )
 
     def _all(self) -> Iterator[dict[str, object] | None]:
-        for node in self._registry.reached():
-            way = self._registry.way(node)
+        for node in self._registry.reachable_nodes():
+            route = self._registry.route(node)
             # It may have gone meanwhile.
-            if way is not None:
-                yield self._present(way)
+            if route is not None:
+                yield self._present(route)
         for lost in self._lost.newest_first():
             yield None if lost is None else self._absent(lost)
 
     def describe(self, node: str) -> dict[str, object] | None:
         """Return everything known about ``node``, ``None`` if it is unknown."""
-        way, lost = self._registry.way(node), self._lost.get(node)
-        if way is not None:
-            entry = self._present(way)
+        route, lost = self._registry.route(node), self._lost.get(node)
+        if route is not None:
+            entry = self._present(route)
         elif lost is not None:
             entry = self._absent(lost)
         else:
             return None
-        past = self._history.get(node) or NodePast(node, None)
+        past = self._history.get(node) or NodeHistoryEntry(node, None)
         sessions = self._registry.direct_sessions(node)
         return {
             **entry,
-            "identifiers": None if way is None else format_identifiers(way.identifiers),
+            "identifiers": None if route is None else format_identifiers(route.identifiers),
             "sessions": [session_entry(each.snapshot()) for each in sessions],
             "disconnections": [
-                {"at": timestamp(each.at), "reason": each.why} for each in past.disconnections
+                {"at": timestamp(each.at), "reason": each.reason} for each in past.disconnections
             ],
             "failures": [
                 {
@@ -91,11 +91,11 @@ class NodePages:
             ],
         }
 
-    def _present(self, way: INodeSession) -> dict[str, object]:
-        snapshot = way.snapshot()
-        state = "connected" if way.connected else "waiting"
-        known = {"node": way.node, "state": state, **_UNKNOWN}
-        if self._registry.direct(way.node) is None:
+    def _present(self, route: INodeSession) -> dict[str, object]:
+        snapshot = route.snapshot()
+        state = "connected" if route.connected else "waiting"
+        known = {"node": route.node, "state": state, **_UNKNOWN}
+        if self._registry.direct(route.node) is None:
             # A node of another server: only the session with that server is known.
             return {**known, "through": snapshot.address}
         entry = session_entry(snapshot)
@@ -110,14 +110,14 @@ class NodePages:
         }
 
     def _absent(self, lost: LostNode) -> dict[str, object]:
-        past = self._history.get(lost.node) or NodePast(lost.node, None)
+        past = self._history.get(lost.node) or NodeHistoryEntry(lost.node, None)
         seen = lost.last_seen
         return {
             "node": lost.node,
             "state": "absent" if seen is None else "lost",
             **_UNKNOWN,
             "since": None if seen is None else timestamp(seen),
-            "reason": lost.why,
+            "reason": lost.reason,
             "address": past.address or None,
             "version": past.version or None,
             "streams": 0,

@@ -94,7 +94,7 @@ class NodeView:
         if past is None or not past.disconnections:
             return [heading, nothing(mark("ok", "None is remembered."))]
         columns: list[Column[Disconnection]] = [
-            Column("Why", lambda one: one.why, "name text"),
+            Column("Why", lambda one: one.reason, "name text"),
             Column("When", lambda one: formatting.ago(formatting.at(one.at), moment.now)),
         ]
         return [heading, table("The last disconnections", columns, past.disconnections)]

@@ -119,7 +119,7 @@ class Settings:
     certificate_names: tuple[str, ...]
     certificate_addresses: tuple[_Address, ...]
     audit: AuditSettings | None = None
-    greets: bool = True
+    prints_startup_message: bool = True
     """Whether a server without a cluster prints the next steps once it is ready."""
 
 

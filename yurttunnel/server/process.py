@@ -27,10 +27,10 @@ from yurttunnel.server.audit import Audit
 from yurttunnel.server.audit_log import METRICS as AUDIT_METRICS
 from yurttunnel.server.audit_log import AuditLog
 from yurttunnel.server.audit_sinks import AuditSettings, open_sink
-from yurttunnel.server.entries import Entries, Entry
 from yurttunnel.server.expected_nodes import ExpectedNodes
 from yurttunnel.server.frontends.forwards import Forwards
 from yurttunnel.server.frontends.kubelet.metrics import InterceptionCounters
+from yurttunnel.server.listener_section import ListenerInfo, ListenerSection
 from yurttunnel.server.live_settings import LIVE_FLAGS, LiveSettings
 from yurttunnel.server.lost_nodes import LostNodes, lost_section
 from yurttunnel.server.node_history import NodeHistory
@@ -125,12 +125,12 @@ class ServerProcess:
     should exist. ``lost_nodes`` must be notified of sessions that end, and ``history`` stores the
     past of nodes. ``meta`` listens on ``--meta-port``. Other parts set ``sessions``, a function
     that returns the sessions with agents, ``forwards`` for ``--forward``, ``steering``, a function
-    that returns how callers are redirected here, ``entries`` and ``pooled_streams`` for the status
-    page, and ``joining``, how a node is added; they add to ``readiness`` and ``metrics``.
-    ``failures`` are failed requests of callers, ``requests`` counts requests to kubelets. ``audit``
-    is the audit log, ``None`` without one. ``live`` has the settings that change, by ``following``
-    their file if there is one. ``pages`` are those of the meta port, ``debug_pages`` those of
-    ``/debug``.
+    that returns how callers are redirected here, ``listeners`` and ``pooled_streams`` for the
+    status page, and ``add_node_section``, how a node is added; they add to ``readiness`` and
+    ``metrics``. ``failures`` are failed requests of callers, ``requests`` counts requests to
+    kubelets. ``audit`` is the audit log, ``None`` without one. ``live`` has the settings that
+    change, by ``following`` their file if there is one. ``pages`` are those of the meta port,
+    ``debug_pages`` those of ``/debug``.
     """
 
     def __init__(
@@ -150,9 +150,9 @@ class ServerProcess:
         self.sessions: Callable[[], Iterable[TunnelSession]] = tuple
         self.failures = Failures(reactor)
         self.requests = InterceptionCounters()
-        self.entries: Callable[[], Sequence[Entry]] = tuple
+        self.listeners: Callable[[], Sequence[ListenerInfo]] = tuple
         self.pooled_streams: Callable[[], Iterable[tuple[TunnelStream, str]]] = tuple
-        self.joining: Section | None = None
+        self.add_node_section: Section | None = None
         self.forwards: Forwards | None = None
         self.steering: Callable[[], SteeringReport | None] = lambda: None
         self.live = LiveSettings(settings)
@@ -162,7 +162,9 @@ class ServerProcess:
             counters, budget, self._snapshots, certificates, self.lag.worst
         )
         nodes = NodePages(self.registry, self.history, self.lost_nodes, self.failures)
-        entries = Entries(counters, lambda: self.sessions(), lambda: self.entries())
+        listener_section = ListenerSection(
+            counters, lambda: self.sessions(), lambda: self.listeners()
+        )
         status = StatusPage(
             reactor,
             StatusSources(
@@ -181,9 +183,9 @@ class ServerProcess:
                 ),
                 sections=[
                     lambda moment: lost_section(self.lost_nodes.newest_first(), moment, NODES),
-                    entries.section,
+                    listener_section.section,
                     lambda _: steering_section(self.steering()),
-                    lambda _: self.joining,
+                    lambda _: self.add_node_section,
                 ],
                 failures=self.failures,
                 requests=self._requests,

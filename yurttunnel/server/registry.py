@@ -17,12 +17,12 @@ from yurttunnel.tunnel.interfaces import IStream, IStreamOpener
 from yurttunnel.tunnel.shares import OTHER, Holder
 from yurttunnel.tunnel.statistics import SessionSnapshot
 
-_MOST_NAMED = 5
+_MAX_NAMED = 5
 """The maximum number of nodes named in one message."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Own:
+class _NodeName:
     """The name of the node itself, which takes precedence over other claims to that name."""
 
     name: str
@@ -31,7 +31,7 @@ class _Own:
 # A claim of a session: its node's own name, further host names, an address, a network as (version,
 # prefix length, leading bits), or, as None, everything that nobody else claims. One table holds all
 # of them because they never equal each other.
-_Key = _Own | str | Address | tuple[int, int, int] | None
+_Key = _NodeName | str | Address | tuple[int, int, int] | None
 
 
 class INodeSession(IStreamOpener):
@@ -98,8 +98,8 @@ class AmbiguousAddress(NodeNotConnected):
 
     def __str__(self) -> str:
         """Return the message for the user."""
-        listed = ", ".join(self.nodes[:_MOST_NAMED])
-        more = len(self.nodes) - _MOST_NAMED
+        listed = ", ".join(self.nodes[:_MAX_NAMED])
+        more = len(self.nodes) - _MAX_NAMED
         others = f" and {more} more" if more > 0 else ""
         return (
             f"{self.host} is the address of several nodes: {listed}{others};"
@@ -126,14 +126,14 @@ class SessionRegistry:
         self._remote: set[INodeSession] = set()
         self.on_direct_changed: list[Callable[[str], object]] = []
         """Callbacks for each node with a direct session that was added, changed or removed."""
-        self.on_remote_gone: list[Callable[[str], object]] = []
+        self.on_remote_removed: list[Callable[[str], object]] = []
         """Callbacks for each node to which a route through a sibling was removed."""
-        self.on_remote_serves: list[Callable[[str], object]] = []
+        self.on_remote_available: list[Callable[[str], object]] = []
         """Callbacks for each node that has become available through a sibling."""
         self.belongs_to_other_node: Callable[[str, str], bool] = lambda node, host: False
         """Whether a host or address belongs to a node other than the given one, whatever the
         latter's certificate contains: certificates outlive their contents."""
-        self.nodes_with: Callable[[Address], Collection[str]] = lambda address: ()
+        self.nodes_with_address: Callable[[Address], Collection[str]] = lambda address: ()
         """Returns the nodes that have an address, connected or not, if that is known."""
         # The claimants of each key: remote ones, then direct ones, in both the newest last.
         self._claims: dict[_Key, list[INodeSession]] = {}
@@ -162,7 +162,7 @@ class SessionRegistry:
         if not sessions:
             del self._direct[session.node]
         if self._serving.get(session.node) is session:
-            self._remember(session)
+            self._record_last_seen(session)
             self.direct_changed(session.node)
 
     def add_remote(self, session: INodeSession) -> None:
@@ -179,13 +179,13 @@ class SessionRegistry:
         if session in self._remote:
             self._remote.remove(session)
             self._release(session)
-            self._remember(session)
-            for callback in list(self.on_remote_gone):
+            self._record_last_seen(session)
+            for callback in list(self.on_remote_removed):
                 callback(session.node)
 
-    def remote_serves(self, node: str) -> None:
+    def remote_available(self, node: str) -> None:
         """Notify subscribers that ``node`` is available through a sibling, newly or again."""
-        for callback in list(self.on_remote_serves):
+        for callback in list(self.on_remote_available):
             callback(node)
 
     @property
@@ -208,18 +208,18 @@ class SessionRegistry:
         """Return all direct sessions with ``node``, the newest last."""
         return list(self._direct.get(node, ()))
 
-    def reached(self) -> list[str]:
+    def reachable_nodes(self) -> list[str]:
         """Return the names of all reachable nodes, sorted."""
         return sorted({*self._direct, *(session.node for session in self._remote)})
 
-    def way(self, node: str) -> INodeSession | None:
+    def route(self, node: str) -> INodeSession | None:
         """Return the route to ``node`` itself, a direct one if there is one."""
-        claimants = self._claims.get(_Own(node))
+        claimants = self._claims.get(_NodeName(node))
         return claimants[-1] if claimants else None
 
-    def reaches(self, node: str) -> bool:
+    def is_reachable(self, node: str) -> bool:
         """Return whether there is a route to the node of that name, direct or through a sibling."""
-        return _Own(node) in self._claims
+        return _NodeName(node) in self._claims
 
     def direct_changed(self, node: str) -> None:
         """Choose again which direct session serves, and notify subscribers.
@@ -249,7 +249,7 @@ class SessionRegistry:
         :class:`NodeNotConnected`, and :class:`AmbiguousAddress` if several nodes have an address.
         Claims for which :attr:`belongs_to_other_node` is true do not count.
         """
-        claimants = self._claims.get(_Own(host))
+        claimants = self._claims.get(_NodeName(host))
         if claimants is not None:
             newest = claimants[-1]
             if newest.connected and not newest.draining:
@@ -260,7 +260,7 @@ class SessionRegistry:
             raise NodeNotConnected(host, None, time_of_day(self._clock)) from None
         return self._search(desired, host)
 
-    def found(self, host: str) -> INodeSession | None:
+    def find_or_none(self, host: str) -> INodeSession | None:
         """Return the result of :meth:`find`, ``None`` if it raises."""
         try:
             return self.find(host)
@@ -269,8 +269,12 @@ class SessionRegistry:
 
     def find_another(self, session: INodeSession) -> INodeSession | None:
         """Return the best other route to the node of ``session``, if any; see :meth:`find`."""
-        ways = [*self._claims.get(_own(session), ()), *self._direct.get(session.node, ())]
-        others = [way for way in reversed(ways) if way.node == session.node and way is not session]
+        routes = [*self._claims.get(_node_key(session), ()), *self._direct.get(session.node, ())]
+        others = [
+            route
+            for route in reversed(routes)
+            if route.node == session.node and route is not session
+        ]
         return max(others, key=_fitness, default=None)
 
     def _search(self, desired: str | Address, host: str) -> INodeSession:
@@ -296,12 +300,14 @@ class SessionRegistry:
         if isinstance(desired, str) or desired.is_loopback:
             return
         nodes = {claimant.node for claimant in claimants}
-        nodes.update(node for node in self.nodes_with(desired) if not self.reaches(node))
+        nodes.update(
+            node for node in self.nodes_with_address(desired) if not self.is_reachable(node)
+        )
         if len(nodes) > 1:
             raise AmbiguousAddress(str(desired), sorted(nodes), time_of_day(self._clock))
 
     def _keys_of_destination(self, desired: str | Address) -> Iterator[_Key]:
-        yield _Own(str(desired))
+        yield _NodeName(str(desired))
         yield str(desired)
         if not isinstance(desired, str):
             yield desired
@@ -336,10 +342,10 @@ class SessionRegistry:
                 if not lengths[key[1]]:
                     del lengths[key[1]]
 
-    def _remember(self, session: INodeSession) -> None:
+    def _record_last_seen(self, session: INodeSession) -> None:
         now = time_of_day(self._clock)
         for key in _keys(session):
-            name = key.name if isinstance(key, _Own) else key
+            name = key.name if isinstance(key, _NodeName) else key
             if isinstance(name, str | Address) and not self.belongs_to_other_node(
                 session.node, str(name)
             ):
@@ -358,7 +364,7 @@ def _fitness(session: INodeSession) -> tuple[bool, bool]:
 def _keys(session: INodeSession) -> set[_Key]:
     """Return all claims of ``session``; a node is always reachable by its own name."""
     identifiers = session.identifiers
-    keys: set[_Key] = {_own(session), *identifiers.hosts, *identifiers.addresses}
+    keys: set[_Key] = {_node_key(session), *identifiers.hosts, *identifiers.addresses}
     for network in identifiers.networks:
         shift = network.max_prefixlen - network.prefixlen
         keys.add((network.version, network.prefixlen, int(network.network_address) >> shift))
@@ -367,5 +373,5 @@ def _keys(session: INodeSession) -> set[_Key]:
     return keys
 
 
-def _own(session: INodeSession) -> _Own:
-    return _Own(session.node)
+def _node_key(session: INodeSession) -> _NodeName:
+    return _NodeName(session.node)

@@ -21,7 +21,7 @@ class RequestIds:
         """Return an id that this process has not used yet."""
         return f"{self._prefix}-{next(self._numbers)}"
 
-    def taken_over(self, proposed: Sequence[bytes]) -> str:
+    def from_caller(self, proposed: Sequence[bytes]) -> str:
         """Return the caller's id if it proposes one that is fit for a log, else a new one."""
         if len(proposed) == 1 and _SANE.fullmatch(proposed[0]):
             return proposed[0].decode("ascii")

@@ -15,8 +15,8 @@ from yurttunnel.ops.threads import in_own_thread
 from yurttunnel.pki.contexts import ENROLMENT_PROTOCOL
 from yurttunnel.pki.directory import LockedDirectory
 from yurttunnel.pki.token import JOIN_TOKEN_FILE
+from yurttunnel.server.add_node_section import join_section
 from yurttunnel.server.admin import server_socket, standalone_pages, status_page
-from yurttunnel.server.cloud_end import Trust, agent_listener, cloud_end
 from yurttunnel.server.expected_nodes import EnrolledNodes
 from yurttunnel.server.frontends.kubelet.host_names import HostNames
 from yurttunnel.server.frontends.kubelet.middleware import (
@@ -24,12 +24,12 @@ from yurttunnel.server.frontends.kubelet.middleware import (
     find_middlewares,
     installed_makers,
 )
-from yurttunnel.server.greeting import greet
-from yurttunnel.server.joining_box import add_section
-from yurttunnel.server.kept_history import KeptHistory
+from yurttunnel.server.history_file import HistoryFile
+from yurttunnel.server.listeners import Trust, agent_listener, server_service
 from yurttunnel.server.options import Settings, StandaloneSettings
 from yurttunnel.server.process import ServerProcess
 from yurttunnel.server.standalone_trust import StandaloneServerTrust
+from yurttunnel.server.startup_message import print_startup_message
 from yurttunnel.tunnel.reactor import IReactor
 
 
@@ -40,56 +40,73 @@ def build(
     following: Following[Settings] | None = None,
 ) -> IService:
     """Compose the server's parts; raises ``StateError``, ``BadBundle`` and ``BadMiddleware``."""
-    held = LockedDirectory(standalone.state_dir)
+    directory_lock = LockedDirectory(standalone.state_dir)
     plugins = _plugins(reactor, settings.middlewares)
-    kept = _open_trust(reactor, settings, standalone)
-    enrolled = EnrolledNodes(kept.records, kept.revocations)
-    process = ServerProcess(reactor, settings, kept.certificates, enrolled, following)
-    process.registry.belongs_to_other_node = kept.ownership.belongs_to_other_node
-    process.registry.nodes_with = kept.ownership.nodes_with
+    own = _open_trust(reactor, settings, standalone)
+    enrolled = EnrolledNodes(own.records, own.revocations)
+    process = ServerProcess(reactor, settings, own.certificates, enrolled, following)
+    process.registry.belongs_to_other_node = own.ownership.belongs_to_other_node
+    process.registry.nodes_with_address = own.ownership.nodes_with
     trust = Trust(
-        agents=kept.contexts,
-        secure=kept.interception,
-        connect=kept.callers,
-        kubelets=kept.kubelets,
-        identify=kept.identify,
-        is_revoked=kept.revocations.is_revoked,
+        agents=own.contexts,
+        secure=own.interception,
+        connect=own.callers,
+        kubelets=own.kubelets,
+        identify=own.identify,
+        is_revoked=own.revocations.is_revoked,
     )
-    enrolment = partial(kept.enrolment_factory.buildProtocol, None)
+    enrolment = partial(own.enrolment_factory.buildProtocol, None)
     agents = agent_listener(process, trust, {ENROLMENT_PROTOCOL: enrolment})
-    kept.on_revoked(agents.revoke)
+    own.on_revoked(agents.revoke)
 
-    def called(host: str) -> Collection[str]:
-        return (host,) if kept.revocations.is_enrolled(host) else ()
+    def nodes_named(host: str) -> Collection[str]:
+        return (host,) if own.revocations.is_enrolled(host) else ()
 
     token = standalone.state_dir / JOIN_TOKEN_FILE
-    process.joining = add_section(settings, token)
-    middlewares = [HostNames(process.registry, called), *plugins]
-    server = cloud_end(reactor, settings, process, trust, agents, middlewares)
+    process.add_node_section = join_section(settings, token)
+    middlewares = [HostNames(process.registry, nodes_named), *plugins]
+    server = server_service(reactor, settings, process, trust, agents, middlewares)
     readiness = process.readiness
     readiness.add("listeners", server.not_accepting)
-    readiness.add("certificate", kept.problem)
-    readiness.add("revocations", lambda: kept.revocations.problem)
+    readiness.add("certificate", own.problem)
+    readiness.add("revocations", lambda: own.revocations.problem)
     # What is in use stays in use, so these are reported without affecting readiness.
-    readiness.add("room for revocations", lambda: kept.revocations.warning, required=False)
-    readiness.add("certificate renewal", kept.serving.warning, required=False)
-    readiness.add("enrolment", kept.enrolment_factory.problem, required=False)
-    readiness.add("kubelet trust", kept.kubelet_problem, required=False)
+    readiness.add("room for revocations", lambda: own.revocations.warning, required=False)
+    readiness.add("certificate renewal", own.serving.warning, required=False)
+    readiness.add("enrolment", own.enrolment_factory.problem, required=False)
+    readiness.add("kubelet trust", own.kubelet_problem, required=False)
     in_thread = partial(in_own_thread, reactor, "yurttunnel node history")
-    history = KeptHistory(reactor, kept.directory, process.history, in_thread)
+    history = HistoryFile(reactor, own.directory, process.history, in_thread)
     readiness.add("node history", lambda: history.problem, required=False)
     parts = NotifyingService(reactor, readiness)
-    pages = standalone_pages(reactor, settings, standalone.state_dir, kept)
-    say = partial(
-        greet, settings, standalone.state_dir, status_page(settings), kept.join_token, terminal()
+    pages = standalone_pages(reactor, settings, standalone.state_dir, own)
+    print_message = partial(
+        print_startup_message,
+        settings,
+        standalone.state_dir,
+        status_page(settings),
+        own.join_token,
+        terminal(),
     )
-    greeting = Announcement(reactor, readiness, say) if settings.greets else None
+    startup_message = (
+        Announcement(reactor, readiness, print_message) if settings.prints_startup_message else None
+    )
     admin = server_socket(reactor, settings, standalone.state_dir, process, pages)
     # The trust ends after the sessions: a node can be revoked during a drain. The directory, and
     # the socket in it, are released when the drain begins, once the history has been written: a
     # successor may start meanwhile.
-    let_go = CloseOnStop(kept.let_go)
-    for part in (process.meta, process.lag, kept, server, held, let_go, history, admin, greeting):
+    release_directory = CloseOnStop(own.release_directory)
+    for part in (
+        process.meta,
+        process.lag,
+        own,
+        server,
+        directory_lock,
+        release_directory,
+        history,
+        admin,
+        startup_message,
+    ):
         if part is not None:
             part.setServiceParent(parts)
     return parts

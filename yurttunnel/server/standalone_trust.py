@@ -141,7 +141,7 @@ class StandaloneServerTrust(ServerTrust):
         for service in (self.revocations, join_token, caller):
             service.setServiceParent(self)
 
-    def let_go(self) -> Deferred[bool]:
+    def release_directory(self) -> Deferred[bool]:
         """Stop enrolling nodes and creating join tokens, which a successor would not know.
 
         A successor may use the directory from now on.

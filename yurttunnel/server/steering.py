@@ -19,7 +19,7 @@ from yurttunnel.server.frontends.passthrough.listener import PassthroughFactory
 from yurttunnel.server.frontends.passthrough.nodes import PassthroughNodes
 from yurttunnel.server.options import ClusterSettings, Settings
 from yurttunnel.server.process import ServerProcess
-from yurttunnel.server.steered import listeners, listening_ports
+from yurttunnel.server.redirect_targets import redirect_ports, redirect_targets
 from yurttunnel.steering.desired_state import SteeringSettings
 from yurttunnel.steering.dns.controller import LEASE, DnsController
 from yurttunnel.steering.dns.service_ports import ServerPorts
@@ -113,7 +113,7 @@ class ClusterSteering:
         from yurttunnel.steering.netlink.worker import KernelWorker
 
         worker = KernelWorker(self._reactor)
-        ports = listening_ports(self._settings, self._flags)
+        ports = redirect_ports(self._settings, self._flags)
         parts = StoppedInReverse()
         tracking = Tracking(worker.run, "--enable-iptables", lambda: ports)
         for part in (worker, tracking):
@@ -154,7 +154,7 @@ class ClusterSteering:
         manager = SteeringManager(
             self._reactor,
             SteeringSettings(
-                listeners=listeners(self._settings, flags),
+                listeners=redirect_targets(self._settings, flags),
                 match=flags.match,
                 pods=flags.pods,
                 passthrough_ports=flags.passthrough_ports,

@@ -107,7 +107,7 @@ class LossTests(TwoServersTests):
                 link.lost = True
         self.network.pass_time(7)
         self.assertEqual(Code.SESSION_LOST, near.reasons[0].value.code)
-        self.assertIsNone(self.first.registry.found("edge-1"))
+        self.assertIsNone(self.first.registry.find_or_none("edge-1"))
         for link in self.network.open_links:
             if link.lost:
                 link.cut()
@@ -119,16 +119,16 @@ class LossTests(TwoServersTests):
         """
         agent = self.joined()
         other = self.agent(self.first, "edge-2", identifiers="host=edge-2&default-route=true")
-        way = self.first.registry.found("edge-1")
+        route = self.first.registry.find_or_none("edge-1")
         idle = []
         self.first.listener.on_sessions_draining.append(idle.append)
         self.second.stop_listening()
         for link in self.network.open_links:
             if link not in (agent.link, other.link):
                 link.cut()
-        self.assertEqual([frozenset({way})], idle)
-        self.assertIs(way, self.first.registry.found("edge-1"))
-        self.assertFalse(way.connected)
+        self.assertEqual([frozenset({route})], idle)
+        self.assertIs(route, self.first.registry.find_or_none("edge-1"))
+        self.assertFalse(route.connected)
         error = self.failureResultOf(self.dial(self.first, agent), StreamFailed).value
         self.assertEqual(Code.SESSION_LOST, error.code)
         self.assertIn("the server server-2 at 10.0.0.2:10262", error.text)
@@ -166,8 +166,8 @@ class DrainTests(TwoServersTests):
         self.first.listener.on_sessions_draining.append(drained.extend)
         gone = self.second.drain()
         self.network.pass_time(1)
-        self.assertTrue(self.first.registry.found("edge-1").draining)
-        self.assertEqual([self.first.registry.found("edge-1")], drained)
+        self.assertTrue(self.first.registry.find_or_none("edge-1").draining)
+        self.assertEqual([self.first.registry.find_or_none("edge-1")], drained)
         # The agent has no other session.
         late, _ = self.stream(self.first, agent)
         late.transport.abortConnection()

@@ -182,9 +182,9 @@ class ReaderTests(SynchronousTestCase):
 
     def setUp(self):
         """Open a stream."""
-        self.entries, self.failures = [], []
+        self.listeners, self.failures = [], []
         self.near, self.far = FakeStream.pair()
-        self.reader = FeedReader(self.entries.append, self.failures.append)
+        self.reader = FeedReader(self.listeners.append, self.failures.append)
         self.near.attach(self.reader)
         self.writer = Recorder()
         self.far.attach(self.writer)
@@ -194,12 +194,12 @@ class ReaderTests(SynchronousTestCase):
         entry = NodeEntry(1, "edge-1", parse_identifiers("host=edge-1"), False)
         for byte in encode_entry(entry) + encode_gone(1):
             self.far.write(bytes([byte]))
-        self.assertEqual(([entry, 1], []), (self.entries, self.failures))
+        self.assertEqual(([entry, 1], []), (self.listeners, self.failures))
 
     def test_malformed(self):
         """The first malformed line ends the reading, with a reason."""
         self.far.write(encode_gone(1) + b"nonsense\n" + encode_gone(2))
-        self.assertEqual(([1], 1), (self.entries, len(self.failures)))
+        self.assertEqual(([1], 1), (self.listeners, len(self.failures)))
         self.far.write(b"more\n")
         self.assertEqual(1, len(self.failures))
 
@@ -223,6 +223,6 @@ class ReaderTests(SynchronousTestCase):
 
     def test_end_before_the_beginning(self):
         """A list that has not started is not read."""
-        reader = FeedReader(self.entries.append, self.failures.append)
+        reader = FeedReader(self.listeners.append, self.failures.append)
         reader.end()
         self.assertEqual([], self.failures)

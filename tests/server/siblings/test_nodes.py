@@ -34,8 +34,10 @@ class NodeTests(TwoServersTests):
         """A node is found where its agent is not connected, by all its identifiers, at once."""
         self.joined(identifiers="host=edge-1&host=camera&ipv4=192.0.2.7&cidr=10.1.0.0/16")
         for host in ("edge-1", "camera", "192.0.2.7", "10.1.2.3"):
-            self.assertEqual("edge-1", self.first.registry.found(host).node)
-            self.assertIs(self.first.registry.found("edge-1"), self.first.registry.found(host))
+            self.assertEqual("edge-1", self.first.registry.find_or_none(host).node)
+            self.assertIs(
+                self.first.registry.find_or_none("edge-1"), self.first.registry.find_or_none(host)
+            )
         self.assertEqual(1, self.first.siblings.stats().remote_nodes)
         self.assertEqual(0, self.second.siblings.stats().remote_nodes)
         self.assertEqual([], self.first.listener.sessions())
@@ -61,9 +63,9 @@ class NodeTests(TwoServersTests):
         first = self.joined(identifiers="host=edge-1&ipv4=192.0.2.7")
         reached = []
         registry = self.first.registry
-        registry.on_remote_gone.append(lambda node: reached.append(registry.reaches(node)))
+        registry.on_remote_removed.append(lambda node: reached.append(registry.is_reachable(node)))
         self.joined(identifiers="host=edge-1", process=first.hello.process)
-        self.assertIsNone(self.first.registry.found("192.0.2.7"))
+        self.assertIsNone(self.first.registry.find_or_none("192.0.2.7"))
         self.assertEqual([True], reached)
 
     def test_gone_while_a_session_ends_its_streams(self):
@@ -134,7 +136,7 @@ class NodeTests(TwoServersTests):
         self.second.registry.add(session)
         self.network.pass_time(0.1)
         host = ".".join(["h" * 60] * 4)[:240]
-        opened = self.first.registry.found(node).open_stream(host, 80, 15.0, "r" * 255)
+        opened = self.first.registry.find_or_none(node).open_stream(host, 80, 15.0, "r" * 255)
         self.network.settle()
         (dial,) = session.dials
         self.assertEqual((host, "r" * 255), (dial.host, dial.request_id))
@@ -148,7 +150,7 @@ class NodeTests(TwoServersTests):
         self.second.registry.add(session)
         self.network.pass_time(0.1)
         caller = Holder.of(Kind.FORWARD, "--forward a", "192.0.2.1")
-        opened = self.first.registry.found("edge-1").open_stream(
+        opened = self.first.registry.find_or_none("edge-1").open_stream(
             "192.0.2.80", 80, 15.0, "r", caller
         )
         self.network.settle()
@@ -162,7 +164,7 @@ class NodeTests(TwoServersTests):
         """A host that does not fit beside the node's number is a bad destination."""
         self.second.registry.add(fake_session("node-1"))
         self.network.pass_time(0.1)
-        opened = self.first.registry.found("node-1").open_stream("h" * 255, 80, 15.0, "r")
+        opened = self.first.registry.find_or_none("node-1").open_stream("h" * 255, 80, 15.0, "r")
         error = self.failureResultOf(opened, StreamFailed).value
         self.assertEqual(Code.BAD_DESTINATION, error.code)
 
@@ -216,9 +218,13 @@ class NodeTests(TwoServersTests):
         """A node with a direct session is not reached through a sibling, whichever came first."""
         self.joined()
         self.agent(self.first)
-        self.assertIs(self.first.registry.direct("edge-1"), self.first.registry.found("edge-1"))
+        self.assertIs(
+            self.first.registry.direct("edge-1"), self.first.registry.find_or_none("edge-1")
+        )
         self.joined("edge-1", process=OTHER_PROCESS)
-        self.assertIs(self.first.registry.direct("edge-1"), self.first.registry.found("edge-1"))
+        self.assertIs(
+            self.first.registry.direct("edge-1"), self.first.registry.find_or_none("edge-1")
+        )
         self.assertEqual(0, self.first.siblings.stats().remote_nodes)
 
     def test_direct_session_that_ends(self):
@@ -250,24 +256,24 @@ class NodeTests(TwoServersTests):
         agent = self.joined()
         agent.acceptor.answer = None
         near, _ = self.stream(self.first, agent)
-        way = self.first.registry.found("edge-1")
-        self.assertFalse(way.draining)
+        route = self.first.registry.find_or_none("edge-1")
+        self.assertFalse(route.draining)
         agent.session.drain("the agent is about to stop")
         self.network.pass_time(0.1)
-        self.assertTrue(way.draining)
-        self.assertEqual([way], drained)
+        self.assertTrue(route.draining)
+        self.assertEqual([route], drained)
         near.transport.abortConnection()
         self.network.pass_time(0.5)
 
     def test_node_that_has_just_gone(self):
         """A dial for a node that leaves its sibling meanwhile fails with that reason."""
         agent = self.joined()
-        way = self.first.registry.found("edge-1")
+        route = self.first.registry.find_or_none("edge-1")
         opened = self.dial(self.first, agent)
         agent.session.close(Code.SESSION_LOST, "gone")
         self.network.settle()
         self.assertEqual(Code.SESSION_LOST, self.failureResultOf(opened, StreamFailed).value.code)
-        again = way.open_stream("192.0.2.80", 80, 15.0, "r")
+        again = route.open_stream("192.0.2.80", 80, 15.0, "r")
         self.network.settle()
         self.assertEqual(Code.SESSION_LOST, self.failureResultOf(again, StreamFailed).value.code)
 
@@ -406,8 +412,8 @@ class NodeTests(TwoServersTests):
     def test_lost_in_both(self):
         """A dial that is lost in a sibling's session with the agent does not return through us."""
         near, far = self.both()
-        way = self.first.registry.find_another(self.first.registry.found("edge-1"))
-        opened = way.open_without_fallback("192.0.2.80", 80, 15.0, "r")
+        route = self.first.registry.find_another(self.first.registry.find_or_none("edge-1"))
+        opened = route.open_without_fallback("192.0.2.80", 80, 15.0, "r")
         self.network.settle()
         far.session.close(Code.SESSION_LOST, "the agent has been restarted")
         self.network.pass_time(0.5)
@@ -490,9 +496,9 @@ class NodeTests(TwoServersTests):
     def test_snapshot(self):
         """The snapshot of a route has the node's name and the sibling's session."""
         self.joined()
-        way = self.first.registry.found("edge-1")
-        verifyObject(INodeSession, way)
-        snapshot = way.snapshot()
+        route = self.first.registry.find_or_none("edge-1")
+        verifyObject(INodeSession, route)
+        snapshot = route.snapshot()
         self.assertEqual(("edge-1", True), (snapshot.node, snapshot.connected))
 
 

@@ -190,7 +190,7 @@ class Server:
 
     def knows(self, *hosts):
         """Return whether all hosts are served here now."""
-        found = [self.registry.found(host) for host in hosts]
+        found = [self.registry.find_or_none(host) for host in hosts]
         return all(session is not None and session.connected for session in found)
 
     @property

@@ -37,8 +37,8 @@ from yurttunnel.http.server_connection import ServerConnection
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.ops.log_levels import request_log
 from yurttunnel.server.frontends.calls import Call, Dialer, DialSettings
+from yurttunnel.server.handshake_failures import HandshakeFailureLog, peer_address
 from yurttunnel.server.redaction import redacted
-from yurttunnel.server.refused_peers import RefusedPeers, peer_address
 from yurttunnel.server.registry import NodeNotConnected, SessionRegistry
 from yurttunnel.tunnel.errors import StreamFailed
 from yurttunnel.tunnel.interfaces import IStream
@@ -105,7 +105,7 @@ class ConnectFactory(Dialer, ConnectionsFactory):
             single_request=True,
         )
         ConnectionsFactory.__init__(self, clock, settings)
-        self.refused_peers = RefusedPeers(clock, Call.log)
+        self.handshake_failures = HandshakeFailureLog(clock, Call.log)
         self.warnings = RateLimitedLog(clock, Call.log)
 
     def buildProtocol(self, addr: IAddress | None) -> ServerConnection:
@@ -124,7 +124,7 @@ class ConnectFactory(Dialer, ConnectionsFactory):
     def handshake_failed(self, connection: ServerConnection, reason: Failure) -> None:
         """Report a caller whose TLS handshake failed."""
         if reason.check(SSL.Error):
-            self.refused_peers.warn_of_caller(connection.transport, reason)
+            self.handshake_failures.warn_of_caller(connection.transport, reason)
 
     def evicted(self, connection: ServerConnection) -> None:
         """Report an eviction."""
@@ -183,7 +183,7 @@ class ConnectCall:
         exchange.on_end(self._exchange_ended)
         call = self._call
         proposed = head.by_name.get(b"x-request-id", ())
-        call.request_id = self._factory.request_ids.taken_over(proposed)
+        call.request_id = self._factory.request_ids.from_caller(proposed)
         call.dial(exchange.transport, node, host, port)
 
     def stream_opened(self, stream: IStream) -> None:

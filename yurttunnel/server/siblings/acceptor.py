@@ -14,7 +14,7 @@ from zope.interface import implementer
 from yurttunnel.http.evicting_set import EvictingSet
 from yurttunnel.pki.cluster_identity import check_sibling
 from yurttunnel.pki.names import BadIdentity
-from yurttunnel.server.refused_peers import RefusedPeers, peer_authority
+from yurttunnel.server.handshake_failures import HandshakeFailureLog, peer_authority
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.server.siblings.feed import FEED_HOST, FeedWriter
 from yurttunnel.server.siblings.settings import SiblingSettings
@@ -127,7 +127,7 @@ class SiblingAcceptor:
         self._unfinished = EvictingSet(MAX_UNFINISHED, SessionConnection.evicted)
         self._sessions: dict[bytes, TunnelSession] = {}
         self._draining = False
-        self._refused_peers = RefusedPeers(self._clock, self._log)
+        self._handshake_failures = HandshakeFailureLog(self._clock, self._log)
 
     def sessions(self) -> list[TunnelSession]:
         """Return the sessions of all siblings."""
@@ -164,7 +164,9 @@ class SiblingAcceptor:
             self._close_disconnected()
         if not connection.session_started and not _is_ourselves(reason):
             text = "a connection from a sibling at {address} has not become a session"
-            self._refused_peers.warn(text, reason, address=peer_authority(connection.transport))
+            self._handshake_failures.warn(
+                text, reason, address=peer_authority(connection.transport)
+            )
 
     def hello_received(self, connection: SessionConnection, hello: Hello) -> None:
         """Resume the session that the sibling names, or start a new one."""

@@ -81,7 +81,7 @@ class SiblingSession:
         self.reachable = True
         for node in list(self._nodes.values()):
             if not node.drains:
-                self.registry.remote_serves(node.node)
+                self.registry.remote_available(node.node)
 
     def leave(self) -> None:
         """Give the nodes the lowest priority; end the list, which would keep the session open."""
@@ -134,7 +134,7 @@ class SiblingSession:
                 self.registry.remove_remote(former)
                 self._set_drains(former, True)
         if isinstance(entry, NodeEntry) and not entry.draining:
-            self.registry.remote_serves(entry.node)
+            self.registry.remote_available(entry.node)
 
     def _forget_nodes(self) -> None:
         nodes, self._nodes = self._nodes, {}

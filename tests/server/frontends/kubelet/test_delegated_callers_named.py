@@ -133,7 +133,7 @@ class NamedTests(DeputiesWorld):
 
 
 class NamedUpgradesTests(DeputiesWorld):
-    """The same with ``--lacks_sni-upgrades=refuse``."""
+    """The same with ``--unnamed-upgrades=refuse``."""
 
     refuse_unnamed_upgrades = True
 

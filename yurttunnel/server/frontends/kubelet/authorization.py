@@ -187,7 +187,7 @@ class Authorization:
 
     def _node_of(self, destination: Destination) -> str:
         """Return the name of the node that a request will reach, empty if it is not known."""
-        session = self._registry.found(destination.node)
+        session = self._registry.find_or_none(destination.node)
         return "" if session is None else str(session.node)
 
     def _denied(self, request: InterceptedRequest, user: User, desired: list[Access]) -> _Refused:

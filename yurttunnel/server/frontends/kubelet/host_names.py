@@ -103,7 +103,7 @@ class HostNames:
         except (UnicodeDecodeError, BadAuthority):
             return set()
         nodes = set(self._nodes_called(host))
-        session = self._registry.found(host)
+        session = self._registry.find_or_none(host)
         # The session found may be the one that serves all unclaimed hosts.
         if session is not None and host in (session.node, *session.identifiers.hosts):
             nodes.add(session.node)

@@ -34,7 +34,7 @@ from yurttunnel.server.frontends.kubelet.metrics import (
 from yurttunnel.server.frontends.kubelet.middleware import IMiddleware, chain
 from yurttunnel.server.frontends.kubelet.proxy import Interceptor, KubeletProxy
 from yurttunnel.server.frontends.kubelet.trace import Trace
-from yurttunnel.server.refused_peers import RefusedPeers
+from yurttunnel.server.handshake_failures import HandshakeFailureLog
 from yurttunnel.server.registry import INodeSession, SessionRegistry
 from yurttunnel.tunnel.reactor import IReactor
 from yurttunnel.tunnel.stream import TunnelStream
@@ -161,7 +161,7 @@ class SecureFactory(HTTPFactory):
         self, clock: IReactorTime, handler: IRequestHandler, settings: ServerSettings
     ) -> None:
         super().__init__(clock, handler, settings)
-        self.refused_peers = RefusedPeers(clock, self.log)
+        self.handshake_failures = HandshakeFailureLog(clock, self.log)
 
     def handshake_failed(self, connection: ServerConnection, reason: Failure) -> None:
         """Report a caller whose handshake failed.
@@ -169,4 +169,4 @@ class SecureFactory(HTTPFactory):
         A TLS error after the handshake concerns an accepted caller and is not reported.
         """
         if reason.check(SSL.Error):
-            self.refused_peers.warn_of_caller(connection.transport, reason)
+            self.handshake_failures.warn_of_caller(connection.transport, reason)

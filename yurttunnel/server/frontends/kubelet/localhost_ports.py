@@ -45,7 +45,7 @@ class LocalhostPorts:
         return led
 
     def _led(self, destination: Destination) -> Destination:
-        session = self._registry.found(destination.node)
+        session = self._registry.find_or_none(destination.node)
         if session is None:
             # The proxy reports it to the caller.
             return destination

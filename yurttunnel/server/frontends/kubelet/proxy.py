@@ -41,7 +41,7 @@ class Interceptor:
     def request_received(self, exchange: IExchange) -> None:
         """See ``IRequestHandler``."""
         proposed = exchange.head.by_name.get(b"x-request-id", ())
-        self._handler(InterceptedRequest(exchange, self._request_ids.taken_over(proposed)))
+        self._handler(InterceptedRequest(exchange, self._request_ids.from_caller(proposed)))
 
 
 class KubeletProxy:

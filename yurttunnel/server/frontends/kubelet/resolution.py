@@ -41,7 +41,7 @@ _POD_PATHS = frozenset(
 """Paths that are followed by ``/namespace/pod``: ``InstallDebuggingHandlers`` and others in
 pkg/kubelet/server/server.go of Kubernetes."""
 
-_MOST_NAMED = 5
+_MAX_NAMED = 5
 
 
 class PodPath(NamedTuple):
@@ -145,8 +145,8 @@ class Resolution:
 
 def listed(names: list[str]) -> str:
     """Return some of the names, and the number of the others: there may be thousands."""
-    more = len(names) - _MOST_NAMED
-    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - _MAX_NAMED
+    return ", ".join(names[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _ambiguous(host: str, names: list[str]) -> str:

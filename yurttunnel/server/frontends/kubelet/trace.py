@@ -19,8 +19,8 @@ from yurttunnel.server.frontends.kubelet.request import (
     Handler,
     InterceptedRequest,
 )
+from yurttunnel.server.handshake_failures import peer_authority
 from yurttunnel.server.redaction import redacted, truncated
-from yurttunnel.server.refused_peers import peer_authority
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ from yurttunnel.server.frontends.passthrough.original_destination import (
 )
 from yurttunnel.server.frontends.passthrough.stats import PassthroughStats, Refusal
 from yurttunnel.server.frontends.passthrough.unread import UnreadHellos
-from yurttunnel.server.refused_peers import peer_address
+from yurttunnel.server.handshake_failures import peer_address
 from yurttunnel.server.registry import NodeNotConnected, SessionRegistry
 from yurttunnel.tunnel.interfaces import IStream
 from yurttunnel.tunnel.shares import Kind, caller_at

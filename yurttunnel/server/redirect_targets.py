@@ -20,7 +20,7 @@ _LOOPBACK = {4: "127.0.0.1", 6: "::1"}
 _FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
 
 
-def listeners(settings: Settings, steering: SteeringFlags) -> Mapping[int, Listeners]:
+def redirect_targets(settings: Settings, steering: SteeringFlags) -> Mapping[int, Listeners]:
     """Return the targets of redirected connections, by IP version."""
     passthrough = steering.passthrough_port
     bind, insecure = settings.bind_address, settings.insecure_address
@@ -34,13 +34,13 @@ def listeners(settings: Settings, steering: SteeringFlags) -> Mapping[int, Liste
     }
 
 
-def listening_ports(settings: Settings, steering: SteeringFlags) -> frozenset[int]:
+def redirect_ports(settings: Settings, steering: SteeringFlags) -> frozenset[int]:
     """Return the ports to which connections are redirected."""
     every = (settings.secure_port, settings.insecure_port, steering.passthrough_port)
     return frozenset(port for port in every if port is not None)
 
 
-def other_addresses(settings: Settings, address: str) -> list[str]:
+def other_family_addresses(settings: Settings, address: str) -> list[str]:
     """Return the loopback address of the other family than ``address``, if it is needed.
 
     It is not if nothing is redirected to the server, or if this machine lacks that family.
@@ -50,7 +50,7 @@ def other_addresses(settings: Settings, address: str) -> list[str]:
     return [
         loopback
         for version, loopback in _LOOPBACK.items()
-        if not _covers(address, version) and _has(version)
+        if not _covers(address, version) and _has_family(version)
     ]
 
 
@@ -70,7 +70,7 @@ def _covers(address: str, version: int) -> bool:
     return bound.version == version or (bound.version == 6 and bound.is_unspecified)
 
 
-def _has(version: int) -> bool:
+def _has_family(version: int) -> bool:
     try:
         with socket.socket(_FAMILIES[version]) as probe:
             probe.bind((_LOOPBACK[version], 0))

@@ -23,7 +23,6 @@ from yurttunnel.pki.identity import NodeIdentity
 from yurttunnel.pki.kubelets import KubeletContexts
 from yurttunnel.server.agents import REFUSAL_METRICS, AgentListener, AgentListenerSettings
 from yurttunnel.server.endpoints import Listening
-from yurttunnel.server.entries import Entry, shown_address
 from yurttunnel.server.frontends.admission import Permissions
 from yurttunnel.server.frontends.calls import Dialer, DialingFactory, IGate
 from yurttunnel.server.frontends.connect import ConnectFactory
@@ -32,11 +31,12 @@ from yurttunnel.server.frontends.forwards import Forwards
 from yurttunnel.server.frontends.kubelet.listeners import Interception
 from yurttunnel.server.frontends.kubelet.metrics import METRICS as INTERCEPTION_METRICS
 from yurttunnel.server.frontends.kubelet.middleware import IMiddleware
+from yurttunnel.server.listener_section import ListenerInfo, format_address
 from yurttunnel.server.options import Settings
 from yurttunnel.server.process import ServerProcess
+from yurttunnel.server.redirect_targets import other_family_addresses
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.server.service import Listener, ServerService, SessionHolder
-from yurttunnel.server.steered import other_addresses
 from yurttunnel.tunnel import tls
 from yurttunnel.tunnel.reactor import IReactor
 from yurttunnel.tunnel.shares import Kind
@@ -87,7 +87,7 @@ def agent_listener(
         replicas=replicas,
     )
     process.sessions = agents.sessions
-    agents.on_ended.append(process.lost_nodes.ended)
+    agents.on_ended.append(process.lost_nodes.session_ended)
     agents.on_interrupted.append(process.history.interrupted)
     process.metrics.add(REFUSAL_METRICS, lambda: agents.refusals)
     return agents
@@ -102,7 +102,7 @@ def _agent_settings(settings: Settings) -> AgentListenerSettings:
     )
 
 
-def cloud_end(
+def server_service(
     reactor: IReactor,
     settings: Settings,
     process: ServerProcess,
@@ -170,7 +170,7 @@ def cloud_end(
         [interception, *callers.values(), forwards],
         live.now.drain_timeout,
     )
-    process.entries = lambda: [*_forwarded(forwards), *_listening(server)]
+    process.listeners = lambda: [*_forward_infos(forwards), *_listener_infos(server)]
 
     def use(changed: Settings) -> None:
         permissions.permissions = changed.connect_permissions
@@ -183,23 +183,25 @@ def cloud_end(
     return server
 
 
-def _forwarded(forwards: Forwards) -> Iterator[Entry]:
+def _forward_infos(forwards: Forwards) -> Iterator[ListenerInfo]:
     for each in forwards.states():
         forward = each.forward
-        yield Entry(forward.flag, join_authority(*forward.listen), forward.target, Kind.FORWARD)
+        yield ListenerInfo(
+            forward.flag, join_authority(*forward.listen), forward.target, Kind.FORWARD
+        )
 
 
-def _listening(service: ServerService) -> Iterator[Entry]:
+def _listener_infos(service: ServerService) -> Iterator[ListenerInfo]:
     for name, address in service.listening():
         if name.startswith("--connect-endpoint"):
-            leads, kind = "whatever is asked for by CONNECT", Kind.CONNECT
+            target, kind = "whatever is asked for by CONNECT", Kind.CONNECT
         elif name.startswith("--passthrough-port"):
-            leads, kind = "the node that TLS or the kernel names", Kind.PASSTHROUGH
+            target, kind = "the node that TLS or the kernel names", Kind.PASSTHROUGH
         elif name.startswith("--tunnel-agent"):
-            leads, kind = "this server, for agents", None
+            target, kind = "this server, for agents", None
         else:
-            leads, kind = "the kubelets of the nodes", None
-        yield Entry(name, shown_address(address), leads, kind)
+            target, kind = "the kubelets of the nodes", None
+        yield ListenerInfo(name, format_address(address), target, kind)
 
 
 def _forwards(
@@ -282,6 +284,6 @@ def _on_both_families(
         Listener(flag, partial(tcp, address, port, factory)),
         *(
             Listener(f"{flag} on {other}", partial(tcp, other, port, factory))
-            for other in other_addresses(settings, address)
+            for other in other_family_addresses(settings, address)
         ),
     ]

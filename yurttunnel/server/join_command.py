@@ -26,12 +26,12 @@ def command_with_token(settings: Settings, token: str) -> str:
     return f"{TOKEN_VARIABLE}={shlex.quote(token)} {shlex.join(_agent(settings))}"
 
 
-def address_doubt(settings: Settings) -> str:
+def private_address_warning(settings: Settings) -> str:
     """Return why nodes may not reach the address in these commands, empty if they should.
 
     Machines in a cloud often have only a private address, which nodes elsewhere cannot reach.
     """
-    found = None if _given_address(settings) else source_address()
+    found = None if _configured_address(settings) else source_address()
     if found is None or found.is_global:
         return ""
     return (
@@ -47,12 +47,12 @@ def _agent(settings: Settings) -> list[str]:
 
 def _address(settings: Settings) -> str:
     """Return the address that agents dial: a configured one, or one of this machine."""
-    return _given_address(settings) or str(source_address() or socket.gethostname())
+    return _configured_address(settings) or str(source_address() or socket.gethostname())
 
 
-def _given_address(settings: Settings) -> str:
+def _configured_address(settings: Settings) -> str:
     """Return the address configured for the certificate or the port; empty if there is none."""
-    given = [*settings.certificate_names, *map(str, settings.certificate_addresses)]
+    configured = [*settings.certificate_names, *map(str, settings.certificate_addresses)]
     if settings.bind_address not in ("0.0.0.0", "::"):
-        given.append(settings.bind_address)
-    return given[0] if given else ""
+        configured.append(settings.bind_address)
+    return configured[0] if configured else ""

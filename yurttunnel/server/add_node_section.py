@@ -1,4 +1,4 @@
-"""The box "Add a node" of the status page, with the command."""
+"""The section "Add a node" of the status page, with the command."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 from yurttunnel.ops.status.markup import Content, element
 from yurttunnel.ops.status.sections import Section
-from yurttunnel.server.joining import address_doubt, agent_command
+from yurttunnel.server.join_command import agent_command, private_address_warning
 from yurttunnel.server.options import Settings
 
 
-def add_section(settings: Settings, token: Path) -> Section:
+def join_section(settings: Settings, token: Path) -> Section:
     """Return the section of a server without a cluster; ``token`` is the file of its join token."""
     return _section(
         [
@@ -21,11 +21,11 @@ def add_section(settings: Settings, token: Path) -> Section:
             " it. Then, on the node:",
         ],
         agent_command(settings, token.name),
-        address_doubt(settings),
+        private_address_warning(settings),
     )
 
 
-def label_section() -> Section:
+def label_node_section() -> Section:
     """Return the section of a server in a cluster, where a label on a node starts its agent."""
     return _section(
         "Label it as an edge node; the DaemonSet of the agents starts one there:",
@@ -33,14 +33,14 @@ def label_section() -> Section:
     )
 
 
-def _section(how: Content, command: str, doubt: str = "") -> Section:
+def _section(how: Content, command: str, warning: str = "") -> Section:
     return Section(
         "add",
         [
             element("h2", "Add a node"),
             element("p", how),
             element("pre", element("code", command)),
-            *([element("p", doubt)] if doubt else []),
+            *([element("p", warning)] if warning else []),
         ],
         "events",
     )

@@ -1,4 +1,4 @@
-"""Warnings about peers whose TLS handshake failed, which anybody can cause."""
+"""Warnings about peers whose handshake failed, which anybody can cause."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.pki.tls_errors import problem_with_peer
 
 
-class RefusedPeers:
-    """Warns of failed connections, once a minute for each reason."""
+class HandshakeFailureLog:
+    """Logs failed handshakes with peers, once a minute for each reason."""
 
     def __init__(self, clock: IReactorTime, log: Logger) -> None:
         self._log = RateLimitedLog(clock, log)

@@ -10,25 +10,29 @@ from twisted.logger import Logger
 from yurttunnel.pki.directory import StateError
 from yurttunnel.pki.join_token import JoinTokenFile
 from yurttunnel.pki.token import JOIN_TOKEN_FILE
-from yurttunnel.server.joining import address_doubt, agent_command, command_with_token
+from yurttunnel.server.join_command import (
+    agent_command,
+    command_with_token,
+    private_address_warning,
+)
 from yurttunnel.server.options import Settings
 
 _log = Logger()
 
 
-def greet(
+def print_startup_message(
     settings: Settings,
     state_dir: Path,
     status_page: str,
     token: JoinTokenFile,
     terminal: TextIO | None,
 ) -> None:
-    """Print it on the terminal, with the join token; else log it, with the token's file.
+    """Print the message on the terminal, with the join token; without one, log it with the file.
 
     Logs are stored and passed on, so they must not contain secrets.
     """
     file = state_dir.absolute() / JOIN_TOKEN_FILE
-    doubt = address_doubt(settings)
+    warning = private_address_warning(settings)
     if terminal is None:
         _log.info(
             "ready; status page: {page}; join token: {file}; with a copy of that file on a node:"
@@ -36,7 +40,7 @@ def greet(
             page=status_page,
             file=str(file),
             command=agent_command(settings, JOIN_TOKEN_FILE),
-            doubt=doubt and f"; {doubt}",
+            doubt=warning and f"; {warning}",
         )
         return
     try:
@@ -48,11 +52,11 @@ def greet(
         # The next check recreates it.
         return
     command = command_with_token(settings, str(held))
-    print(_text(status_page, file, command, doubt), file=terminal, flush=True)
+    print(_text(status_page, file, command, warning), file=terminal, flush=True)
 
 
-def _text(status_page: str, file: Path, command: str, doubt: str) -> str:
-    shown = f"  {command}\n\n{doubt}".rstrip()
+def _text(status_page: str, file: Path, command: str, warning: str) -> str:
+    shown = f"  {command}\n\n{warning}".rstrip()
     return f"""
 The server is ready. Its status page is {status_page}
 

@@ -15,9 +15,9 @@ from yurttunnel.pki.join_token import JoinTokenFile
 from yurttunnel.pki.records import NodeRecords
 from yurttunnel.pki.revocation import Revocations
 from yurttunnel.pki.token import JOIN_TOKEN_FILE, JoinToken, TokenStore
-from yurttunnel.server import joining
-from yurttunnel.server.greeting import greet
+from yurttunnel.server import join_command
 from yurttunnel.server.options import Options
+from yurttunnel.server.startup_message import print_startup_message
 
 PAGE = "http://127.0.0.1:10265/"
 
@@ -38,21 +38,21 @@ class GreetingTests(SynchronousTestCase):
 
     def find(self, address: str, *flags: str) -> None:
         """Set the outgoing address of this machine, and the server's flags."""
-        self.patch(joining, "source_address", lambda: ip_address(address))
+        self.patch(join_command, "source_address", lambda: ip_address(address))
         options = Options({})
         options.parseOptions(["--standalone", "--state-dir=S", *flags])
         self.settings = options.settings
 
-    def greet(self, terminal: io.StringIO | None) -> list[str]:
+    def print_startup_message(self, terminal: io.StringIO | None) -> list[str]:
         """Greet; return the log."""
         with capturedLogs() as events:
-            greet(self.settings, self.directory.path, PAGE, self.file, terminal)
+            print_startup_message(self.settings, self.directory.path, PAGE, self.file, terminal)
         return [formatEvent(event) for event in events]
 
     def test_terminal(self) -> None:
         """Users get the page, the file, and a command that an agent accepts unchanged."""
         screen = io.StringIO()
-        self.assertEqual([], self.greet(screen))
+        self.assertEqual([], self.print_startup_message(screen))
         said = screen.getvalue()
         self.assertIn(PAGE, said)
         self.assertIn(str(self.directory.path.absolute() / JOIN_TOKEN_FILE), said)
@@ -68,7 +68,7 @@ class GreetingTests(SynchronousTestCase):
 
     def test_log(self) -> None:
         """Without a terminal the message names the file, without its contents."""
-        [said] = self.greet(None)
+        [said] = self.print_startup_message(None)
         self.assertIn(PAGE, said)
         self.assertIn(str(self.directory.path.absolute() / JOIN_TOKEN_FILE), said)
         self.assertIn("yurttunnel agent --standalone --tunnelserver-addr 203.0.113.10:10262", said)
@@ -83,9 +83,9 @@ class GreetingTests(SynchronousTestCase):
         for address in ("10.0.0.5", "172.31.9.1", "192.168.1.20", "100.64.3.2", "fd00::5"):
             self.find(address)
             screen = io.StringIO()
-            self.greet(screen)
+            self.print_startup_message(screen)
             self.assertIn(f"\n{address} {doubt}\n", screen.getvalue())
-            [said] = self.greet(None)
+            [said] = self.print_startup_message(None)
             self.assertTrue(said.endswith(f"; {address} {doubt}"), said)
 
     def test_address_without_doubt(self) -> None:
@@ -99,8 +99,8 @@ class GreetingTests(SynchronousTestCase):
         ):
             self.find(address, *flags)
             screen = io.StringIO()
-            self.greet(screen)
-            [said] = self.greet(None)
+            self.print_startup_message(screen)
+            [said] = self.print_startup_message(None)
             self.assertIn("yurttunnel agent", said)
             self.assertNotIn("private", screen.getvalue() + said)
 
@@ -109,6 +109,6 @@ class GreetingTests(SynchronousTestCase):
         path = self.directory.path / JOIN_TOKEN_FILE
         path.chmod(0o644)
         screen = io.StringIO()
-        [said] = self.greet(screen)
+        [said] = self.print_startup_message(screen)
         self.assertEqual("", screen.getvalue())
         self.assertIn("chmod 0600 it", said)

@@ -12,8 +12,8 @@ from tests.ops.status_pages import ParsedPage
 from yurttunnel.cluster.nodes import Nodes
 from yurttunnel.kube.resources import NODES
 from yurttunnel.ops.status.sections import Section, live
-from yurttunnel.server import joining
-from yurttunnel.server.joining_box import add_section, label_section
+from yurttunnel.server import join_command
+from yurttunnel.server.add_node_section import join_section, label_node_section
 from yurttunnel.server.options import Options
 
 
@@ -31,7 +31,7 @@ class JoiningBoxTests(SynchronousTestCase):
         token.write_text("9fb2c1.77aa", "utf-8")
         options = Options()
         options.parseOptions(["--standalone", "--state-dir", "S", "--cert-ips", "203.0.113.10"])
-        text = shown(add_section(options.settings, token))
+        text = shown(join_section(options.settings, token))
         self.assertIn(f"Copy the file {token.absolute()} of ", text)
         self.assertIn("yurttunnel agent --standalone --tunnelserver-addr 203.0.113.10:10262", text)
         self.assertIn(f"--join-token-file {token.name}", text)
@@ -39,18 +39,18 @@ class JoiningBoxTests(SynchronousTestCase):
 
     def test_private_address(self) -> None:
         """The box also mentions that nodes elsewhere may need another address."""
-        self.patch(joining, "source_address", lambda: ip_address("10.0.0.5"))
+        self.patch(join_command, "source_address", lambda: ip_address("10.0.0.5"))
         options = Options({})
         options.parseOptions(["--standalone", "--state-dir", "S"])
         self.assertIn(
             "10.0.0.5 is a private address: if nodes know this machine by another one, start the"
             " server with --cert-ips ADDRESS",
-            shown(add_section(options.settings, Path(self.mktemp()))),
+            shown(join_section(options.settings, Path(self.mktemp()))),
         )
 
     def test_in_a_cluster(self) -> None:
         """The label in the command makes a node an edge node."""
-        _, command = shown(label_section()).split("kubectl label node NODE ")
+        _, command = shown(label_node_section()).split("kubectl label node NODE ")
         label, value = command.split("=")
         informers = FakeInformers()
         informers.put(NODES, node("edge-1", labels={label: value}))

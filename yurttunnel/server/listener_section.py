@@ -1,4 +1,4 @@
-"""The entries for callers and agents: listening addresses, destinations, and traffic."""
+"""The section of the status page about listeners: addresses, targets, and traffic."""
 
 from __future__ import annotations
 
@@ -21,84 +21,84 @@ from yurttunnel.tunnel.statistics import Carried, TunnelCounters
 from yurttunnel.tunnel.stream import TunnelStream
 from yurttunnel.wire.stream import Stream
 
-MOST_SHOWN = 100
+MAX_SHOWN = 100
 """The maximum number shown."""
 
-_Entry = tuple[Kind, int]
+_Key = tuple[Kind, int]
 _NOTHING = Carried()
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One entry: its ``flag``, ``where`` it listens, and where it ``leads``.
+class ListenerInfo:
+    """A listener: its ``flag``, its ``address``, and the ``target`` of its connections.
 
     ``kind`` is ``None`` if its streams are not counted separately.
     """
 
     flag: str
-    where: str
-    leads: str
+    address: str
+    target: str
     kind: Kind | None = None
 
     @property
-    def key(self) -> _Entry | None:
+    def key(self) -> _Key | None:
         """The key under which its streams are counted (:class:`Holder`)."""
         return None if self.kind is None else Holder.of(self.kind, self.flag, "")[:2]
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    entry: Entry
+    listener: ListenerInfo
     open: int
     carried: Carried
 
 
-class Entries:
-    """Describes the current entries; ``counters`` have the traffic of their streams."""
+class ListenerSection:
+    """Describes the current listeners; ``counters`` have the traffic of their streams."""
 
     def __init__(
         self,
         counters: TunnelCounters,
         sessions: Callable[[], Iterable[TunnelSession]],
-        entries: Callable[[], Sequence[Entry]],
+        listeners: Callable[[], Sequence[ListenerInfo]],
     ) -> None:
         self._counters = counters
         self._sessions = sessions
-        self._entries = entries
+        self._listeners = listeners
 
     def section(self, moment: Moment) -> Generator[str, None, Section]:
         """Return the section of the status page."""
-        every = self._entries()
+        listeners = self._listeners()
         streams = (each for s in self._sessions() for each in list(s.wire.streams.values()))
-        live: dict[_Entry, Carried] = {}
+        live: dict[_Key, Carried] = {}
         yield from visit(islice(streams, MOST_EXAMINED), lambda stream: _add(stream, live))
         rows = [
             self._row(each, live)
-            for each in every
-            if moment.matches(each.flag, each.where, each.leads)
+            for each in listeners
+            if moment.matches(each.flag, each.address, each.target)
         ]
         content = listing(
             "Listeners and forwards",
-            rows[:MOST_SHOWN],
+            rows[:MAX_SHOWN],
             len(rows),
             "in the order of their flags",
             lambda shown: table("What listens here, and where it leads", _COLUMNS, shown),
-            NO_MATCH if every else "Nothing listens yet.",
+            NO_MATCH if listeners else "Nothing listens yet.",
         )
         return Section("entries", content, "sessions")
 
-    def _row(self, entry: Entry, live: dict[_Entry, Carried]) -> _Row:
-        key = entry.key
+    def _row(self, listener: ListenerInfo, live: dict[_Key, Carried]) -> _Row:
+        key = listener.key
         if key is None:
-            return _Row(entry, 0, Carried())
+            return _Row(listener, 0, Carried())
         now, past = live.get(key, _NOTHING), self._counters.carried.get(key, _NOTHING)
         carried = Carried(
             now.streams + past.streams, now.received + past.received, now.sent + past.sent
         )
-        return _Row(entry, now.streams, carried)
+        return _Row(listener, now.streams, carried)
 
 
-def _add(stream: Stream, live: dict[_Entry, Carried]) -> None:
+def _add(stream: Stream, live: dict[_Key, Carried]) -> None:
     """Add an open stream."""
     events = stream.events
     holder = events.holder if isinstance(events, TunnelStream) else None
@@ -106,7 +106,7 @@ def _add(stream: Stream, live: dict[_Entry, Carried]) -> None:
         live.setdefault(holder[:2], Carried()).add(stream.window.received, stream.sent)
 
 
-def shown_address(address: IAddress) -> str:
+def format_address(address: IAddress) -> str:
     """Return a listening address in readable form."""
     if isinstance(address, UNIXAddress):
         return f"unix:{address.name.decode() if isinstance(address.name, bytes) else address.name}"
@@ -115,14 +115,14 @@ def shown_address(address: IAddress) -> str:
 
 
 def _figure(row: _Row, text: str) -> Content:
-    return "" if row.entry.kind is None else text
+    return "" if row.listener.kind is None else text
 
 
 _COLUMNS: list[Column[_Row]] = [
     # The listening address and the target have their own columns.
-    Column("Flag", lambda row: row.entry.flag.partition(" ")[0], "name code"),
-    Column("Listens on", lambda row: row.entry.where),
-    Column("Leads to", lambda row: row.entry.leads),
+    Column("Flag", lambda row: row.listener.flag.partition(" ")[0], "name code"),
+    Column("Listens on", lambda row: row.listener.address),
+    Column("Leads to", lambda row: row.listener.target),
     Column("Open", lambda row: _figure(row, f"{row.open:,}"), "number", lambda row: row.open),
     Column(
         "Streams so far",

@@ -19,37 +19,39 @@ from yurttunnel.ops.reconciler import Reconciler
 from yurttunnel.ops.timeouts import fired_within
 from yurttunnel.pki.directory import StateDirectory, StateError
 from yurttunnel.server.node_history import (
-    LONGEST_REASON,
-    MOST_DISCONNECTIONS,
+    MAX_DISCONNECTIONS,
+    MAX_REASON,
     Disconnection,
     NodeHistory,
-    NodePast,
+    NodeHistoryEntry,
 )
 
 FILE = "node-history.jsonl"
 
-SPACING = 10.0
+MIN_INTERVAL = 10.0
 """The shortest time in seconds between two writes, and the most that a killed process forgets."""
 
-PERIOD = 300.0
+MAX_INTERVAL = 300.0
 """The longest time in seconds between two writes, even without a change: connected nodes were
 present when the file was written."""
 
-END_SECONDS = 2.0
+STOP_TIMEOUT = 2.0
 """The timeout in seconds for the last write when the process ends."""
 
-MOST_BYTES = 12 * 1024 * 1024
+MAX_BYTES = 12 * 1024 * 1024
 """The maximum size of the nodes in the file; the latest ones are kept. Up to 16 MiB can be read."""
 
 STOPPED = "it was connected when this server ended, and has not been back since"
 
-InThread = Callable[[Callable[[list[NodePast]], None], list[NodePast]], Deferred[None]]
+InThread = Callable[
+    [Callable[[list[NodeHistoryEntry]], None], list[NodeHistoryEntry]], Deferred[None]
+]
 """Calls a function with its argument in a thread."""
 
 _log = Logger()
 
 
-class KeptHistory(Reconciler):
+class HistoryFile(Reconciler):
     """Keeps ``history`` in ``directory``, while it runs and when it stops.
 
     Files are written ``in_thread``, so that a slow disk blocks nothing. An existing file is read by
@@ -73,11 +75,11 @@ class KeptHistory(Reconciler):
         history.on_change.append(self.trigger)
         super().__init__(
             clock,
-            PERIOD,
+            MAX_INTERVAL,
             "keeping the history of the nodes",
             self._write,
-            spacing=SPACING,
-            finish=END_SECONDS,
+            spacing=MIN_INTERVAL,
+            finish=STOP_TIMEOUT,
         )
 
     def stopService(self) -> Deferred[bool]:
@@ -86,7 +88,7 @@ class KeptHistory(Reconciler):
     async def _stop(self, stopped: Deferred[bool]) -> bool:
         ended = await stopped
         last = Deferred.fromCoroutine(self._write())
-        return await fired_within(self._clock, END_SECONDS, last) and ended
+        return await fired_within(self._clock, STOP_TIMEOUT, last) and ended
 
     def _read(self) -> None:
         try:
@@ -110,27 +112,27 @@ class KeptHistory(Reconciler):
         return True
 
 
-def _save(directory: StateDirectory, now: float, nodes: Iterable[NodePast]) -> None:
+def _save(directory: StateDirectory, now: float, nodes: Iterable[NodeHistoryEntry]) -> None:
     directory.write(FILE, _encoded(now, nodes))
 
 
-def _encoded(now: float, nodes: Iterable[NodePast]) -> bytes:
+def _encoded(now: float, nodes: Iterable[NodeHistoryEntry]) -> bytes:
     # Line by line, so that the reactor's thread can run in between.
     lines = [_line(each) for each in nodes]
-    room, first = MOST_BYTES, len(lines)
+    room, first = MAX_BYTES, len(lines)
     while first and (room := room - len(lines[first - 1])) >= 0:
         first -= 1
     return b"".join([json.dumps({"written": now}).encode() + b"\n", *lines[first:]])
 
 
-def _line(past: NodePast) -> bytes:
+def _line(past: NodeHistoryEntry) -> bytes:
     text = json.dumps(
         {
             "node": past.node,
             "last_seen": past.last_seen,
             "address": past.address,
             "version": past.version,
-            "disconnections": [[one.at, one.why] for one in past.disconnections],
+            "disconnections": [[one.at, one.reason] for one in past.disconnections],
         },
         # Text in other scripts must not take three times the space.
         ensure_ascii=False,
@@ -138,24 +140,24 @@ def _line(past: NodePast) -> bytes:
     return text.encode("utf-8", "backslashreplace") + b"\n"
 
 
-def _decoded(content: bytes) -> list[NodePast]:
+def _decoded(content: bytes) -> list[NodeHistoryEntry]:
     """Parse the lines; nodes that were connected then are lost now."""
     head, *lines = content.splitlines()
     written = float(json.loads(head)["written"])
     return [_node(json.loads(line), written) for line in lines]
 
 
-def _node(line: dict[str, object], written: float) -> NodePast:
-    kept, last_seen = line["disconnections"], line["last_seen"]
-    if not isinstance(kept, list):
+def _node(line: dict[str, object], written: float) -> NodeHistoryEntry:
+    stored, last_seen = line["disconnections"], line["last_seen"]
+    if not isinstance(stored, list):
         raise TypeError("disconnections are a list")
-    past = [Disconnection(float(at), str(why)[:LONGEST_REASON]) for at, why in kept]
+    past = [Disconnection(float(at), str(reason)[:MAX_REASON]) for at, reason in stored]
     if last_seen is None:
         past.insert(0, Disconnection(written, STOPPED))
-    return NodePast(
+    return NodeHistoryEntry(
         node=str(line["node"]),
         last_seen=written if last_seen is None else float(str(last_seen)),
         address=str(line["address"]),
         version=str(line["version"]),
-        disconnections=tuple(past[:MOST_DISCONNECTIONS]),
+        disconnections=tuple(past[:MAX_DISCONNECTIONS]),
     )

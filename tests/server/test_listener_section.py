@@ -8,7 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.ops.status_pages import NOW, ParsedPage, finished
 from tests.tunnel.memory import SessionPair
 from yurttunnel.ops.status.sections import Moment, live
-from yurttunnel.server.entries import Entries, Entry, shown_address
+from yurttunnel.server.listener_section import ListenerInfo, ListenerSection, format_address
 from yurttunnel.tunnel.shares import Holder, Kind
 from yurttunnel.tunnel.statistics import TunnelCounters
 
@@ -23,14 +23,16 @@ class EntryTests(SynchronousTestCase):
         self.pair = SessionPair()
         self.counters = TunnelCounters()
         self.listed = [
-            Entry(FORWARD, "127.0.0.1:9000", "edge-1/127.0.0.1:80", Kind.FORWARD),
-            Entry("--tunnel-agent-connect-port", "0.0.0.0:10262", "this server, for agents"),
+            ListenerInfo(FORWARD, "127.0.0.1:9000", "edge-1/127.0.0.1:80", Kind.FORWARD),
+            ListenerInfo("--tunnel-agent-connect-port", "0.0.0.0:10262", "this server, for agents"),
         ]
 
     def rows(self, desired: str = "") -> list[list[str]]:
         """Return the rows of the table."""
-        entries = Entries(self.counters, lambda: [self.pair.server], lambda: self.listed)
-        section = finished(entries.section(Moment(NOW, desired)))
+        listener_section = ListenerSection(
+            self.counters, lambda: [self.pair.server], lambda: self.listed
+        )
+        section = finished(listener_section.section(Moment(NOW, desired)))
         return ParsedPage("".join(live("entries", section.content)).encode()).rows["entries"]
 
     def test_entries(self) -> None:
@@ -58,4 +60,4 @@ class EntryTests(SynchronousTestCase):
             (IPv6Address("TCP", "::1", 80), "[::1]:80"),
             (UNIXAddress("/run/x"), "unix:/run/x"),
         ):
-            self.assertEqual(text, shown_address(address))
+            self.assertEqual(text, format_address(address))

@@ -7,9 +7,9 @@ from ipaddress import ip_address
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.server import steered
+from yurttunnel.server import redirect_targets as module
 from yurttunnel.server.options import Options
-from yurttunnel.server.steered import listeners, other_addresses
+from yurttunnel.server.redirect_targets import other_family_addresses, redirect_targets
 from yurttunnel.steering.desired_state import Listeners
 from yurttunnel.steering.interception import Target
 
@@ -24,7 +24,7 @@ def settings(*arguments):
 def led(*arguments):
     """Return the targets of redirected connections for a command line."""
     parsed = settings(*arguments)
-    return listeners(parsed, parsed.mode.steering)
+    return redirect_targets(parsed, parsed.mode.steering)
 
 
 class ListenersTests(SynchronousTestCase):
@@ -65,8 +65,8 @@ class OtherAddressesTests(SynchronousTestCase):
 
     def test_the_other_family(self):
         """The loopback address of the family that is not bound."""
-        self.assertEqual(["127.0.0.1"], other_addresses(settings(), "2001:db8::1"))
-        self.assertEqual([], other_addresses(settings(), "::"))
+        self.assertEqual(["127.0.0.1"], other_family_addresses(settings(), "2001:db8::1"))
+        self.assertEqual([], other_family_addresses(settings(), "::"))
 
     def test_probe(self):
         """Whether the family exists is tested with an unprivileged port."""
@@ -76,8 +76,8 @@ class OtherAddressesTests(SynchronousTestCase):
             def bind(self, address):
                 bound.append(address)
 
-        self.patch(steered.socket, "socket", Probe)
-        other_addresses(settings(), "2001:db8::1")
+        self.patch(module.socket, "socket", Probe)
+        other_family_addresses(settings(), "2001:db8::1")
         self.assertEqual([("127.0.0.1", 0)], bound)
 
     def test_nothing_is_led_here(self):
@@ -86,4 +86,4 @@ class OtherAddressesTests(SynchronousTestCase):
             settings("--enable-iptables=false"),
             settings("--standalone", "--state-dir=S"),
         ):
-            self.assertEqual([], other_addresses(off, "2001:db8::1"))
+            self.assertEqual([], other_family_addresses(off, "2001:db8::1"))
