@@ -197,7 +197,7 @@ class CommandTests(SynchronousTestCase):
         """A state directory that cannot be written is a warning: existing nodes stay."""
         server = self.start()
         [trust] = [part for part in server if isinstance(part, StandaloneServerTrust)]
-        trust.enrolment_factory._troubles.not_kept("192.0.2.1", StateError("the disk is full"))
+        trust.enrolment_factory._failures.not_stored("192.0.2.1", StateError("the disk is full"))
         status, body = self.reactor.get(META, "/readyz")
         self.assertIn("enrolment: nodes get no certificates: the disk is full\n", body)
         self.assertEqual(200, status)
@@ -275,7 +275,7 @@ class CommandTests(SynchronousTestCase):
         """A problem with the trust in kubelets is reported, and does not affect readiness."""
         server = self.start()
         [trust] = [part for part in server if isinstance(part, StandaloneServerTrust)]
-        trust.client._kept.problem = StateError("the disk is full")
+        trust.client._stored.problem = StateError("the disk is full")
         status, body = self.reactor.get(META, "/readyz")
         self.assertEqual(200, status)
         self.assertIn("the disk is full", body)
