@@ -103,7 +103,7 @@ class MemoryNetwork(Links):
 
 
 def without_thread(reactor, name, function, argument):
-    """Call a function synchronously instead of by :func:`yurttunnel.ops.threads.in_own_thread`."""
+    """Call a function synchronously instead of in a new thread."""
     return maybeDeferred(function, argument)
 
 

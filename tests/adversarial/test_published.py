@@ -16,7 +16,7 @@ from tests.fakes import Recorder
 from tests.ops.test_http_site import TcpTransport
 from tests.server.frontends.connecting import ESTABLISHED, ConnectTestCase
 from tests.server.frontends.kubelet.world import KubeletTLS, World
-from yurttunnel.ops.http_site import Answer, LimitedSite, PageRequest
+from yurttunnel.ops.http_site import LimitedSite, PageRequest, PageResponse
 from yurttunnel.tunnel import tls
 
 METHOD_AND_TARGET = re.compile(rb"POST \S+")
@@ -287,11 +287,11 @@ class Recording:
         self.paths: list[str] = []
         self.asked: list[tuple[bytes, bytes]] = []
 
-    def __call__(self, request: PageRequest) -> Answer:
+    def __call__(self, request: PageRequest) -> PageResponse:
         """Keep the path, and the target with the body."""
         self.paths.append(request.path)
         self.asked.append((request.head.target, request.body))
-        return Answer(b"text/plain", b"recorded")
+        return PageResponse(b"text/plain", b"recorded")
 
 
 class MetaPortTests(SynchronousTestCase):

@@ -53,7 +53,7 @@ class CommandTests(SynchronousTestCase):
         # The reactor that runs the tests keeps its clock: the program would replace it by its own.
         self.patch(reactor, "seconds", reactor.seconds)
         self.reactor = ProgramReactor()
-        self.patch(standalone, "in_own_thread", without_thread)
+        self.patch(standalone, "run_in_new_thread", without_thread)
         self.state = self.mktemp()
         self.server_state = self.mktemp()
         # The real functions change the logging of the whole process, or end it.

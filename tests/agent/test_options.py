@@ -198,7 +198,7 @@ class ValueTests(SynchronousTestCase):
 
     def test_the_help_names_every_flag(self) -> None:
         """The help lists every flag."""
-        text = Options({}).help().whole()
+        text = Options({}).help().full()
         for flag in ("standalone", "allow-destination", "join-token-file", "no-default"):
             self.assertIn(flag, text)
         self.assertNotIn("--log_dir", text)

@@ -58,7 +58,7 @@ class FindTests(SynchronousTestCase):
         for command in all_commands().each():
             self.assertTrue(command.text)
             options = command.options()
-            text = options.help().whole(100)
+            text = options.help().full(100)
             for entry in options.table:
                 self.assertIn(f"--{entry.name}", text, command.name)
 
@@ -111,7 +111,7 @@ class OptionsTests(SynchronousTestCase):
         ):
             options = self.parse(NodesOptions({}), "--in-cluster", *arguments)
             self.assertEqual((namespace, watch), (options.value(NAMESPACE), options[WATCH.name]))
-        self.assertIn("-w, --watch\n", NodesOptions({}).help().usual())
+        self.assertIn("-w, --watch\n", NodesOptions({}).help().short())
         with self.assertRaisesRegex(UsageError, "^--output: '=json' is none of these"):
             self.parse(NodesOptions({}), "-o==json")
 
@@ -171,7 +171,7 @@ class OptionsTests(SynchronousTestCase):
             ("nodes", "nodes"),
         ):
             command, _ = all_commands().find([name])
-            text = command.options().help().usual()
+            text = command.options().help().short()
             self.assertTrue(text.startswith(f"Usage: yurttunnel {words} [options]\n"), text)
 
     def test_empty_values(self) -> None:

@@ -45,7 +45,7 @@ REASONS = {
     "NotIssued",
     "RequestFailed",
     "ForwardRefused",
-    "ChangeRefused",
+    "ChangeRejected",
 }
 
 HANDED_ON = {

@@ -22,7 +22,7 @@ from tests.deploy.rendering import REPOSITORY
 from yurttunnel.agent.options import Options as AgentOptions
 from yurttunnel.hub.options import Options as HubOptions
 from yurttunnel.metrics import MetricFamily
-from yurttunnel.ops.flag_table import Entry, Flag, Repeated, by_group, shown
+from yurttunnel.ops.flag_table import Entry, Flag, Repeated, by_group, syntax
 from yurttunnel.ops.options import CommandOptions
 from yurttunnel.proxy.options import Options as ProxyOptions
 from yurttunnel.quickstart.options import Options as QuickstartOptions
@@ -179,7 +179,7 @@ def _flag_row(entry: Entry) -> str:
         text, default = text[: told.start()], told[1]
     if isinstance(entry, Repeated):
         default = "repeatable"
-    cells = (f"`{shown(entry)}`", default or "", text)
+    cells = (f"`{syntax(entry)}`", default or "", text)
     return "| " + " | ".join(cell.replace("|", "\\|").replace("*", "\\*") for cell in cells) + " |"
 
 

@@ -22,7 +22,7 @@ from yurttunnel.agent.service_addresses import locations, node_facts, service_fa
 from yurttunnel.cluster.services import EXTERNAL_ADDRESS
 from yurttunnel.ops.debug.service import Debug
 from yurttunnel.ops.lag import ReactorLag
-from yurttunnel.ops.log_levels import ShownLevels
+from yurttunnel.ops.log_levels import LogLevelFilter
 from yurttunnel.server.frontends.kubelet.host_names import HostNames
 from yurttunnel.server.options import Options
 from yurttunnel.server.registry import SessionRegistry
@@ -153,7 +153,7 @@ class GoneTests(SynchronousTestCase):
         before, _ = change("`/debug/pprof` on 10265 and 10266")
         self.assertIn("profiles of Go", before)
         clock = Clock()
-        pages = Debug(clock, list, ReactorLag(clock), ShownLevels()).pages
+        pages = Debug(clock, list, ReactorLag(clock), LogLevelFilter()).pages
         self.assertNotIn("/debug/pprof", pages)
 
     def test_unix_socket(self) -> None:

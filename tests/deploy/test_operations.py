@@ -32,7 +32,7 @@ from yurttunnel.ops.debug import sessions as debug_sessions
 from yurttunnel.ops.debug.service import Debug
 from yurttunnel.ops.diagnose import meta_pages
 from yurttunnel.ops.lag import ReactorLag
-from yurttunnel.ops.log_levels import ShownLevels
+from yurttunnel.ops.log_levels import LogLevelFilter
 from yurttunnel.ops.status import events, peers, sessions
 from yurttunnel.pki import authority
 from yurttunnel.pki.renewal_schedule import CLUSTER_SCHEDULE
@@ -86,12 +86,12 @@ class MessageTests(unittest.SynchronousTestCase):
 
     def test_each_is_documented(self):
         """Every message has its row, but for defects, which all have one cure."""
-        missing = {
+        not_found = {
             f"{place}: {text}"
             for text, place in self.messages.items()
             if text not in self.documented and not text.startswith(DEFECT)
         }
-        self.assertEqual([], sorted(missing))
+        self.assertEqual([], sorted(not_found))
         self.assertIn(f"`{DEFECT}`", MESSAGES.read_text())
 
     def test_each_exists(self):
@@ -210,7 +210,7 @@ class ReferenceTests(unittest.SynchronousTestCase):
     def test_debug_pages(self):
         """Each page of /debug is described."""
         clock = Clock()
-        pages = Debug(clock, list, ReactorLag(clock), ShownLevels()).pages
+        pages = Debug(clock, list, ReactorLag(clock), LogLevelFilter()).pages
         named = set(re.findall(r"`/debug/([a-z-]+)", section("Looking inside")))
         self.assertEqual(
             {path.removeprefix("/debug").strip("/") for path in pages}, {*named, "", "*"}
@@ -238,7 +238,7 @@ class NumberTests(unittest.SynchronousTestCase):
             f"at {100 * first:.0f} to {100 * last:.0f} % of their life",
             f"a node's is valid for {days:.0f} days",
             f"before `--join-token-lifetime` ({DEFAULT_TOKEN_LIFETIME / 3600:.0f} h) is over",
-            f"{log_flood_limit.MOST_SHOWN} a minute from one place",
+            f"{log_flood_limit.MAX_SHOWN} a minute from one place",
             f"traces allocations for {memory.TRACED_SECONDS / 60:.0f} minutes",
         ):
             self.assertIn(phrase, text)
@@ -247,27 +247,28 @@ class NumberTests(unittest.SynchronousTestCase):
         """The bounds of the meta ports, the log and the audit log are those in the programs."""
         text = LIMITS.read_text()
         for row in (
-            f"| connections to a meta port whose request has not come | {http_site.MAX_UNASKED} |",
+            "| connections to a meta port whose request has not come |"
+            f" {http_site.MAX_AWAITING_REQUEST} |",
             "| connections to it that are being answered, or whose request has a body that is not"
-            f" complete | {http_site.MAX_ASKED} |",
-            f"| connections to it that have their answer | {http_site.MAX_ANSWERED} |",
+            f" complete | {http_site.MAX_IN_PROGRESS} |",
+            f"| connections to it that have their answer | {http_site.MAX_LINGERING} |",
             "| pages made in one turn of the reactor, those for probes apart |"
-            f" {http_site.AT_ONCE} |",
+            f" {http_site.PAGES_PER_TURN} |",
             "| time for the head of a request to it, then for its body, then for the client to take"
             f" the answer and close | {http_site.REQUEST_SECONDS} s each;",
             f"| body of a request to it | {http_site.MAX_BODY_BYTES // 1024} KiB |",
             f"which has the same bounds as a meta port | {MAX_TOKENS} |",
             "| nodes, streams, idle connections and lost nodes on the status page |"
-            f" {sessions.MOST_SHOWN}, {peers.MOST_STREAMS}, {peers.MOST_STREAMS},"
+            f" {sessions.MAX_SHOWN}, {peers.MOST_STREAMS}, {peers.MOST_STREAMS},"
             f" {lost_nodes.MAX_SHOWN} |",
-            f"| warnings and errors on the status page | {events.KEPT} |",
+            f"| warnings and errors on the status page | {events.MAX_KEPT} |",
             "| sessions and streams in `/debug/sessions` |"
             f" {debug_sessions.MOST_SESSIONS}, {debug_sessions.MOST_STREAMS} |",
             f"| time for which `/debug/memory` traces | {memory.TRACED_SECONDS:.0f} s |",
             "| time of another log level by `/debug/log-level` |"
-            f" {log_level.DEFAULT_SECONDS} s, {log_level.MOST_SECONDS} s at most |",
+            f" {log_level.DEFAULT_SECONDS} s, {log_level.MAX_SECONDS} s at most |",
             "| warnings and errors from one place of the program |"
-            f" {log_flood_limit.MOST_SHOWN} in {log_flood_limit.PERIOD:.0f} s |",
+            f" {log_flood_limit.MAX_SHOWN} in {log_flood_limit.PERIOD:.0f} s |",
             f"| line of the audit log | {(audit.MAX_LINE + 1) // 1024} KiB |",
             "| lines of the audit log that wait for the disk |"
             f" {audit.MAX_WAITING // 1024**2} MiB, beside",

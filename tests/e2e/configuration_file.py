@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from yurttunnel.ops.configuration.reloading import LOOK_SECONDS
+from yurttunnel.ops.configuration.reloading import CHECK_SECONDS
 
-PATIENCE = 20 * LOOK_SECONDS
+PATIENCE = 20 * CHECK_SECONDS
 """Seconds in which a changed file is in use on a busy machine; on an idle one it is three looks."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.ops.backoff import Backoff, doubled, equal_jitter, full_jitter
+from yurttunnel.ops.backoff import Backoff, equal_jitter, exponential, full_jitter
 
 
 class BackoffTests(SynchronousTestCase):
@@ -12,7 +12,7 @@ class BackoffTests(SynchronousTestCase):
 
     def test_pauses_double(self):
         """From the first to the longest, after an outage of years, too."""
-        self.assertEqual([1, 2, 4, 5, 5], [doubled(n, 1, 5) for n in (0, 1, 2, 3, 10_000)])
+        self.assertEqual([1, 2, 4, 5, 5], [exponential(n, 1, 5) for n in (0, 1, 2, 3, 10_000)])
 
     def test_jitter_has_its_bounds(self):
         """Nothing, the shortest or half of it at least, and never more than all of it."""

@@ -10,7 +10,7 @@ from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.ops import flags
-from yurttunnel.ops.command_line import STATUS, did_you_mean, ending_in_one_line
+from yurttunnel.ops.command_line import STATUS, did_you_mean, exit_on_usage_error
 from yurttunnel.ops.flag_table import Flag, Group, Switch
 from yurttunnel.ops.options import CommandOptions
 
@@ -117,7 +117,7 @@ class OneLineTests(SynchronousTestCase):
     def test_it_is_one_line(self) -> None:
         """Whatever the error quotes."""
         self.patch(sys, "stderr", io.StringIO())
-        with self.assertRaises(SystemExit), ending_in_one_line():
+        with self.assertRaises(SystemExit), exit_on_usage_error():
             raise UsageError("--flag: 'a\n  b' is bad")
         self.assertEqual("--flag: 'a b' is bad\n", sys.stderr.getvalue())
 

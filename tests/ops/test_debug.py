@@ -26,7 +26,7 @@ from yurttunnel.ops.debug.memory import TRACED_SECONDS
 from yurttunnel.ops.debug.service import Debug
 from yurttunnel.ops.http_site import LimitedSite
 from yurttunnel.ops.lag import ReactorLag
-from yurttunnel.ops.log_levels import ShownLevels
+from yurttunnel.ops.log_levels import LogLevelFilter
 from yurttunnel.ops.slices import Slices
 
 HERE = "127.0.0.1:10265"
@@ -82,7 +82,7 @@ class DebugTestCase(SynchronousTestCase):
         self.pair = SessionPair(clock=self.reactor)
         self.sessions = [self.pair.server]
         self.lag = ReactorLag(self.reactor)
-        self.levels = ShownLevels()
+        self.levels = LogLevelFilter()
         self.tunnelled = set()
         self.debug = Debug(
             self.reactor,
@@ -93,7 +93,7 @@ class DebugTestCase(SynchronousTestCase):
         )
         self.debug.startService()
         self.addCleanup(self.debug.stopService)
-        self.site = LimitedSite(self.debug.guarded, self.reactor)
+        self.site = LimitedSite(self.debug.protected_pages, self.reactor)
         self.addCleanup(self.pair.close)
 
     def ask(self, path, method="GET", hosts=(HERE,), peer="127.0.0.1", **headers) -> Answer:

@@ -63,12 +63,12 @@ Of every command:
           The same with 2 flags more:
           limits, operation.
 """,
-            _HELP.usual(40),
+            _HELP.short(40),
         )
 
     def test_everything(self) -> None:
         """All groups in their order, and what only few want to know."""
-        text = _HELP.whole(80)
+        text = _HELP.full(80)
         heads = [line for line in text.splitlines() if line.endswith(":") and line[0] != " "]
         self.assertEqual(
             ["Examples:", "Basics:", "In a cluster:", "Limits:", "Operation:", "Of every command:"],
@@ -77,7 +77,7 @@ Of every command:
         self.assertIn("How long it drains. [default: 30]", text)
         self.assertNotIn("--help-all", text)
         self.assertTrue(text.endswith("\n\nOf old there were others.\n"))
-        self.assertNotIn("Of old", _HELP.usual(80))
+        self.assertNotIn("Of old", _HELP.short(80))
 
     def test_it_is_as_wide_as_the_terminal(self) -> None:
         """But for examples, which are copied."""
@@ -85,18 +85,18 @@ Of every command:
         for options in COMMANDS.values():
             help = options({}).help()
             copied = {f"      {each.command(help.invocation)}" for each in help.examples}
-            lines = set(help.whole().splitlines()) - copied
+            lines = set(help.full().splitlines()) - copied
             self.assertLessEqual(max(map(len, lines)), 72)
 
     def test_the_usual_is_short(self) -> None:
         """Each command's is below what two screens hold."""
         for name, options in COMMANDS.items():
-            self.assertLess(len(options({}).help().usual(100).splitlines()), 100, name)
+            self.assertLess(len(options({}).help().short(100).splitlines()), 100, name)
 
     def test_nobody_needs_twist(self) -> None:
         """Who calls a program by the command has no flags of twist to go by."""
         for name, options in COMMANDS.items():
-            self.assertNotRegex(options({}).help().whole(), r"\btwist\b", name)
+            self.assertNotRegex(options({}).help().full(), r"\btwist\b", name)
 
 
 class ExampleTests(SynchronousTestCase):

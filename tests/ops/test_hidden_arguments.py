@@ -8,7 +8,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.ops.hidden_arguments import covered
+from yurttunnel.ops.hidden_arguments import masked
 from yurttunnel.pki.discovery import BootstrapToken
 from yurttunnel.pki.token import JoinToken
 
@@ -48,9 +48,9 @@ class HideArgumentTests(SynchronousTestCase):
     def test_tokens_keep_their_form(self) -> None:
         """Who diagnoses the process reads its command line as the process has."""
         token = JoinToken("0123456789abcdef", "a" * 32, "b" * 64)
-        hidden = JoinToken.parse(covered(str(token).encode()).decode())
+        hidden = JoinToken.parse(masked(str(token).encode()).decode())
         self.assertEqual({"0"}, {*hidden.token_id, *hidden.secret, *hidden.pin})
-        own = BootstrapToken.parse(covered(b"abcdef.0123456789abcdef").decode())
+        own = BootstrapToken.parse(masked(b"abcdef.0123456789abcdef").decode())
         self.assertEqual("000000.0000000000000000", own.bearer)
 
     def test_none(self) -> None:

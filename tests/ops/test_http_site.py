@@ -21,14 +21,14 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from yurttunnel.ops.http_site import (
-    AT_ONCE,
-    MAX_ANSWERED,
     MAX_BODY_BYTES,
+    MAX_LINGERING,
+    PAGES_PER_TURN,
     REQUEST_SECONDS,
-    Answer,
     AnyPage,
     LimitedSite,
     PageRequest,
+    PageResponse,
     text,
 )
 from yurttunnel.ops.slices import Slices
@@ -47,7 +47,7 @@ class CountingPage:
 
     renders = 0
 
-    def __call__(self, request: PageRequest) -> Answer:
+    def __call__(self, request: PageRequest) -> PageResponse:
         """Count."""
         self.renders += 1
         return text("counted")
@@ -69,12 +69,12 @@ class CountedPages(dict[str, AnyPage]):
         return super().get(path, default)
 
 
-def late_page(request: PageRequest) -> Deferred[Answer]:
+def late_page(request: PageRequest) -> Deferred[PageResponse]:
     """Take one's time."""
     return Deferred()
 
 
-def broken_page(request: PageRequest) -> Answer:
+def broken_page(request: PageRequest) -> PageResponse:
     """Fail."""
     raise ArithmeticError
 
@@ -119,7 +119,9 @@ class LimitTests(SynchronousTestCase):
 
     def limited(self, **options: Any) -> LimitedSite:
         """Make the site."""
-        return LimitedSite(self.pages, self.clock, **{"max_unasked": 2, "max_asked": 2, **options})
+        return LimitedSite(
+            self.pages, self.clock, **{"max_awaiting_request": 2, "max_in_progress": 2, **options}
+        )
 
     def add(self, path: str, page: AnyPage) -> None:
         """Have one page more."""
@@ -210,13 +212,13 @@ class LimitTests(SynchronousTestCase):
         page = CountingPage()
         probes = ("/healthz", "/readyz", "/livez", "/v1/healthz", "/v1/readyz")
         self.pages = {"/": page, **dict.fromkeys(probes, data("ok"))}
-        self.site = self.limited(max_unasked=100, max_asked=AT_ONCE + 3)
+        self.site = self.limited(max_awaiting_request=100, max_in_progress=PAGES_PER_TURN + 3)
         channels = []
-        for _ in range(AT_ONCE + 20):
+        for _ in range(PAGES_PER_TURN + 20):
             channel, _ = self.connect()
             channel.dataReceived(REQUEST + b"\r\n")
             channels.append(channel)
-        self.assertEqual(AT_ONCE, page.renders)
+        self.assertEqual(PAGES_PER_TURN, page.renders)
         for path in probes:
             probe, transport = self.connect()
             probe.dataReceived(PROBE.replace(b"/healthz", path.encode()))
@@ -224,53 +226,53 @@ class LimitTests(SynchronousTestCase):
         self.disconnect(channels[-1])
         self.clock.advance(0)
         # Of the last ones that there is room for one has left.
-        self.assertEqual(AT_ONCE + AT_ONCE + 3 - 1, page.renders)
+        self.assertEqual(PAGES_PER_TURN + PAGES_PER_TURN + 3 - 1, page.renders)
         self.assertEqual([], [call for call in self.clock.getDelayedCalls() if not call.time])
 
     def test_a_port_for_probes(self) -> None:
         """Where there is nothing else, whatever is asked for is answered at once."""
         page = CountingPage()
         self.pages = {"/*": page}
-        self.site = self.limited(serves_probes_alone=True)
+        self.site = self.limited(only_probes=True)
         transports = []
-        for _ in range(AT_ONCE + 20):
+        for _ in range(PAGES_PER_TURN + 20):
             channel, transport = self.connect()
             channel.dataReceived(REQUEST + b"\r\n")
             transports.append(transport)
-        self.assertEqual(AT_ONCE + 20, page.renders)
+        self.assertEqual(PAGES_PER_TURN + 20, page.renders)
         self.assertFalse(any(each.disconnected for each in transports))
 
     def test_pages_that_are_taken_at_once_count_in_their_turn(self) -> None:
         """Those who have their answer, and have left, were answered in this turn all the same."""
         page = CountingPage()
         self.pages = {"/": page}
-        self.site = self.limited(max_asked=64)
+        self.site = self.limited(max_in_progress=64)
 
         def ask() -> None:
             channel, _ = self.connect()
             channel.dataReceived(REQUEST + b"\r\n")
-            if channel.transport in self.site.asked and page.renders <= AT_ONCE:
+            if channel.transport in self.site.in_progress and page.renders <= PAGES_PER_TURN:
                 self.disconnect(channel)
 
-        for _ in range(AT_ONCE + 2):
+        for _ in range(PAGES_PER_TURN + 2):
             ask()
-        self.assertEqual(AT_ONCE, page.renders)
+        self.assertEqual(PAGES_PER_TURN, page.renders)
         for made in (1, 2):
             (turn,) = [call for call in self.clock.getDelayedCalls() if not call.time]
             self.clock.calls.remove(turn)
             turn.func()
             ask()
-            self.assertEqual(AT_ONCE + made, page.renders)
+            self.assertEqual(PAGES_PER_TURN + made, page.renders)
 
     def test_probes_that_others_come_behind(self) -> None:
         """However many they are, they do not take its answer from one that is to be sent."""
         self.add("/healthz", data("ok"))
         transports = []
-        for _ in range(MAX_ANSWERED + 10):
+        for _ in range(MAX_LINGERING + 10):
             channel, transport = self.connect()
             channel.dataReceived(PROBE)
             transports.append(transport)
-        self.assertEqual(MAX_ANSWERED, len(self.site.closing))
+        self.assertEqual(MAX_LINGERING, len(self.site.closing))
         self.assertFalse(any(each.disconnected for each in transports))
         self.assertEqual([1, 0], [transports[index].closed for index in (9, 10)])
 
@@ -289,7 +291,7 @@ class LimitTests(SynchronousTestCase):
         channels[0].dataReceived(REQUEST + b"\r\n")
         for channel in channels:
             self.disconnect(channel)
-        self.assertEqual((0, 0), (len(self.site.connections), len(self.site.asked)))
+        self.assertEqual((0, 0), (len(self.site.connections), len(self.site.in_progress)))
 
     def test_long_head(self) -> None:
         """A head over 16 KiB is refused."""
@@ -361,7 +363,7 @@ class LimitTests(SynchronousTestCase):
         self.assertEqual([True, False, False], [each.disconnected for each in transports])
         channel.dataReceived(b"x")
         self.assertTrue(transport.value().endswith(b"\r\n\r\nok"), transport.value())
-        self.assertEqual(1, len(self.site.asked))
+        self.assertEqual(1, len(self.site.in_progress))
 
     def test_expected_body(self) -> None:
         """A client that holds its body back is told to go on, unless it is too large."""
@@ -401,7 +403,7 @@ class LimitTests(SynchronousTestCase):
     def test_pages_below_others(self) -> None:
         """What has no page of its own has that of the nearest one above for all below it."""
         self.pages = {"/a": data("itself"), "/a/*": data("below"), "/a/b/*": data("deep")}
-        self.site = self.limited(max_asked=64)
+        self.site = self.limited(max_in_progress=64)
         for path, body in (
             *(("/a", "itself"), ("/a/", "below"), ("/a/x/y", "below"), ("/a/b", "below")),
             *(("/a/b/", "deep"), ("/a/b/c/d?e/f", "deep"), ("/", "no such"), ("//a", "no such")),
@@ -437,7 +439,7 @@ class LimitTests(SynchronousTestCase):
                 self.clock.calls.remove(call)
                 call.func()
 
-        self.add("/", lambda request: Answer(b"text/plain", pieces()))
+        self.add("/", lambda request: PageResponse(b"text/plain", pieces()))
         self.site.slices = Slices(self.clock, count().__next__)
         channel, _ = self.connect()
         channel.dataReceived(REQUEST + b"\r\n")
@@ -471,7 +473,7 @@ class _Expensive:
 
     made = 0
 
-    def __call__(self, request: PageRequest) -> Answer:
+    def __call__(self, request: PageRequest) -> PageResponse:
         """Count, and take some time."""
         self.made += 1
         time.sleep(0.005)
@@ -521,8 +523,8 @@ class FloodTests:
         answers = await deferToThread(flood, listening.getHost().port, requests)
         self.assertEqual([b"ok"] * 20, [answer[-2:] for answer in answers])
         # One that waited for its turn may be made between two looks, too.
-        self.assertLessEqual(most, AT_ONCE + 1)
-        self.assertGreaterEqual(page.made, AT_ONCE)
+        self.assertLessEqual(most, PAGES_PER_TURN + 1)
+        self.assertGreaterEqual(page.made, PAGES_PER_TURN)
 
 
 class DirectFloodTests(FloodTests, TestCase):

@@ -45,7 +45,7 @@ class PipeTestCase(SynchronousTestCase):
         thread = self.file._thread
         if thread is not None:
             thread.join(SECONDS)
-        self.assertTrue(self.file.keeps_up)
+        self.assertTrue(self.file.has_kept_up)
 
     def read(self, size: int) -> bytes:
         """Read so many bytes, which are on their way."""
@@ -77,7 +77,7 @@ class LogFileTests(PipeTestCase):
         """While there is room a line is written before the call returns, however long it is."""
         for line in (b"1\n", b"y" * 20_000 + b"\n"):
             self.file.write(line)
-            self.assertTrue(self.file.keeps_up)
+            self.assertTrue(self.file.has_kept_up)
             self.assertEqual(line, self.read(len(line)))
 
     def test_nobody_reads(self) -> None:
@@ -87,7 +87,7 @@ class LogFileTests(PipeTestCase):
         self.assertIn("it is not read", self.file.problem)
         self.file.write(LINE)
         self.assertEqual(2, self.file.lost)
-        self.assertFalse(self.file.keeps_up)
+        self.assertFalse(self.file.has_kept_up)
 
     def test_read_again(self) -> None:
         """What has waited is written in its order, and what follows is written at once again."""
@@ -153,7 +153,7 @@ class LogFileTests(PipeTestCase):
         self.file.close()
         self.fill()
         self.file.close()
-        self.assertFalse(self.file.keeps_up)
+        self.assertFalse(self.file.has_kept_up)
 
     def test_no_threads(self) -> None:
         """Where there can be no thread to wait, lines are lost until there is room again."""
@@ -222,7 +222,7 @@ class TerminalTests(PipeTestCase):
         lines = b"".join(b"%07d %s" % (number, LINE) for number in range(500))
         for line in lines.splitlines(keepends=True):
             self.file.write(line)
-        self.assertFalse(self.file.keeps_up)
+        self.assertFalse(self.file.has_kept_up)
         shown = lines.replace(b"\n", b"\r\n")
         self.assertEqual(shown, self.read(len(shown)))
         self.finish()

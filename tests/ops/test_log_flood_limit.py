@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.logger import LogEvent, Logger, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.ops.log_flood_limit import MOST_PLACES, MOST_SHOWN, PERIOD, FloodLimit
+from yurttunnel.ops.log_flood_limit import MAX_CALL_SITES, MAX_SHOWN, PERIOD, FloodLimit
 
 
 class FloodLimitTests(SynchronousTestCase):
@@ -30,15 +30,15 @@ class FloodLimitTests(SynchronousTestCase):
 
     def test_few(self) -> None:
         """As many as that are shown as they are."""
-        self.flood(MOST_SHOWN)
-        self.assertEqual([f"{number} failed" for number in range(MOST_SHOWN)], self.shown)
+        self.flood(MAX_SHOWN)
+        self.assertEqual([f"{number} failed" for number in range(MAX_SHOWN)], self.shown)
 
     def test_many(self) -> None:
         """More are not, until the time is over; then the first says how many there were."""
-        self.flood(MOST_SHOWN + 5)
+        self.flood(MAX_SHOWN + 5)
         self.now += PERIOD - 0.1
         self.flood(1)
-        self.assertEqual(MOST_SHOWN, len(self.shown))
+        self.assertEqual(MAX_SHOWN, len(self.shown))
         self.now += 0.1
         self.shown.clear()
         self.flood(2)
@@ -49,7 +49,7 @@ class FloodLimitTests(SynchronousTestCase):
 
     def test_messages_that_count(self) -> None:
         """A message that has a number of its own of what was not shown keeps it."""
-        for _ in range(MOST_SHOWN + 2):
+        for _ in range(MAX_SHOWN + 2):
             self.log.warn("refused ({suppressed} more)", suppressed=3)
         self.now += PERIOD
         self.shown.clear()
@@ -58,29 +58,29 @@ class FloodLimitTests(SynchronousTestCase):
 
     def test_errors(self) -> None:
         """They are limited as warnings are, with and without a traceback."""
-        for _ in range(MOST_SHOWN + 5):
+        for _ in range(MAX_SHOWN + 5):
             self.log.error("error")
             self.log.critical("defect")
-        self.assertEqual(2 * MOST_SHOWN, len(self.shown))
+        self.assertEqual(2 * MAX_SHOWN, len(self.shown))
 
     def test_places(self) -> None:
         """A flood at one place hides nothing that another has to say."""
-        self.flood(MOST_SHOWN + 5)
+        self.flood(MAX_SHOWN + 5)
         self.log.warn("something else")
         Logger(namespace="elsewhere", observer=self.observe).warn("{number} failed", number=1)
-        self.assertEqual(["something else", "1 failed"], self.shown[MOST_SHOWN:])
+        self.assertEqual(["something else", "1 failed"], self.shown[MAX_SHOWN:])
 
     def test_records(self) -> None:
         """What went on is told in full: single requests, details, and what goes to stderr."""
-        for _ in range(MOST_SHOWN + 5):
+        for _ in range(MAX_SHOWN + 5):
             self.log.info("request")
             self.log.debug("detail")
             self.log.error("{log_io}", log_io="a line of a program")
-        self.assertEqual(3 * (MOST_SHOWN + 5), len(self.shown))
+        self.assertEqual(3 * (MAX_SHOWN + 5), len(self.shown))
 
     def test_clock_set_back(self) -> None:
         """Nothing is silent for longer than the period because of that."""
-        self.flood(MOST_SHOWN + 5)
+        self.flood(MAX_SHOWN + 5)
         self.now -= 10 * PERIOD
         self.shown.clear()
         self.flood(1)
@@ -88,15 +88,15 @@ class FloodLimitTests(SynchronousTestCase):
 
     def test_memory(self) -> None:
         """Places are forgotten, the quietest first, when there are too many."""
-        self.flood(MOST_SHOWN + 5)
-        for number in range(MOST_PLACES - 1):
+        self.flood(MAX_SHOWN + 5)
+        for number in range(MAX_CALL_SITES - 1):
             self.log.warn(f"place {number}")
         self.flood(1)
         self.log.warn("one more place")
         # The flood has gone on last, and is not forgotten.
         self.flood(1)
-        self.assertEqual(MOST_SHOWN + MOST_PLACES, len(self.shown))
-        for number in range(MOST_PLACES):
+        self.assertEqual(MAX_SHOWN + MAX_CALL_SITES, len(self.shown))
+        for number in range(MAX_CALL_SITES):
             self.log.warn(f"new place {number}")
         self.shown.clear()
         self.flood(1)

@@ -29,7 +29,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from yurttunnel.ops import log_output
 from yurttunnel.ops import options as ops_options
 from yurttunnel.ops.log_file import LogFile
-from yurttunnel.ops.log_levels import REQUESTS, WHOLE_LINE, ShownLevels, request_log
+from yurttunnel.ops.log_levels import PREFORMATTED, REQUESTS, LogLevelFilter, request_log
 from yurttunnel.ops.log_output import json_line, text_line
 from yurttunnel.ops.options import CommandOptions
 
@@ -125,7 +125,7 @@ class JSONTests(SynchronousTestCase):
 
     def test_what_is_put_together_already(self) -> None:
         """A message that was is there once, beside its other fields."""
-        entry = self.entry(WHOLE_LINE, line="GET /pods: 200", node="edge-1")
+        entry = self.entry(PREFORMATTED, line="GET /pods: 200", node="edge-1")
         self.assertEqual(("GET /pods: 200", "edge-1"), (entry["message"], entry["node"]))
         self.assertNotIn("line", entry)
 
@@ -209,8 +209,8 @@ class FlagTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         """Have levels of its own, not those of the process that runs the tests."""
-        self.levels = ShownLevels()
-        self.patch(ops_options, "shown_levels", self.levels)
+        self.levels = LogLevelFilter()
+        self.patch(ops_options, "log_level_filter", self.levels)
 
     def parse(self, *arguments: str, of_twist: tuple[str, ...] = ()) -> _options.TwistOptions:
         """Parse a command line; a plugin is the command."""

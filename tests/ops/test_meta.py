@@ -24,7 +24,7 @@ from yurttunnel.metrics import MetricRegistry, counter
 from yurttunnel.ops.debug.service import Debug
 from yurttunnel.ops.http_site import LimitedSite
 from yurttunnel.ops.lag import ReactorLag
-from yurttunnel.ops.log_levels import ShownLevels
+from yurttunnel.ops.log_levels import LogLevelFilter
 from yurttunnel.ops.meta import JsonPage, meta_pages, meta_service
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.steering.page import steering_page
@@ -321,7 +321,7 @@ class MetaServiceTests(SynchronousTestCase):
         """While the process runs, its port is open and the collector of garbage is looked after."""
         reactor = MemoryReactorClock()
         status = PageUnderTest("yurttunnel <server>").page
-        debug = Debug(reactor, tuple, ReactorLag(reactor), ShownLevels())
+        debug = Debug(reactor, tuple, ReactorLag(reactor), LogLevelFilter())
         service = meta_service(
             reactor, lambda site: reactor.listenTCP(10265, site), {}, status, debug
         )

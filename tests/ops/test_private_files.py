@@ -9,7 +9,7 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from yurttunnel.agent.settings import StandaloneSettings
 from yurttunnel.ops.diagnose.bundle import write_bundle
-from yurttunnel.ops.private_files import ExposedPath, check_above, read_trusted
+from yurttunnel.ops.private_files import ExposedPath, check_parents, read_trusted
 from yurttunnel.server.audit_sinks import AuditSettings, open_sink
 
 STRANGER = 12345
@@ -46,25 +46,25 @@ class AboveTests(PathTestCase):
         """Everybody may write to a directory above only if it is sticky."""
         for bits in (0o755, 0o1777, 0o775, 0o1757):
             self.directory.chmod(bits)
-            check_above(self.path)
-            check_above(self.directory / "not" / "there")
+            check_parents(self.path)
+            check_parents(self.directory / "not" / "there")
         for bits in (0o777, 0o757, 0o702):
             self.directory.chmod(bits)
             for path in (self.path, self.directory / "not" / "there"):
-                error = self.refused(lambda path=path: check_above(path), str(self.directory))
+                error = self.refused(lambda path=path: check_parents(path), str(self.directory))
                 self.assertIsInstance(error, ExposedPath)
-            check_above(self.directory)
+            check_parents(self.directory)
 
     def test_volumes(self):
         """The root of a pod's volume is open to all, of whom there are none; others are not."""
         self.directory.chmod(0o777)
         self.patch(os.path, "ismount", lambda path: path == self.directory)
-        check_above(self.path)
+        check_parents(self.path)
         (self.directory / "open").mkdir()
         (self.directory / "open").chmod(0o777)
-        self.refused(lambda: check_above(self.directory / "open" / "file"), "open (mode 0777)")
+        self.refused(lambda: check_parents(self.directory / "open" / "file"), "open (mode 0777)")
         self.give_away(self.directory)
-        self.refused(lambda: check_above(self.path), "another user")
+        self.refused(lambda: check_parents(self.path), "another user")
 
     def test_owners(self):
         """Who owns a directory above can replace it, whatever its mode."""
@@ -73,16 +73,16 @@ class AboveTests(PathTestCase):
             self.directory.chmod(bits)
             for path in (self.path, self.directory / "not" / "there"):
                 self.refused(
-                    lambda path=path: check_above(path),
+                    lambda path=path: check_parents(path),
                     f"{self.directory} belongs to another user (id {STRANGER})",
                 )
-            check_above(self.directory)
-            check_above(self.path, (STRANGER,))
+            check_parents(self.directory)
+            check_parents(self.path, (STRANGER,))
 
     def test_relative(self):
         """A path is looked at from the working directory."""
         self.directory.chmod(0o777)
-        self.refused(lambda: check_above(Path(os.path.relpath(self.path))), "0777")
+        self.refused(lambda: check_parents(Path(os.path.relpath(self.path))), "0777")
 
     def test_links(self):
         """Both sides of a link count, and a link of another user does."""
@@ -90,12 +90,12 @@ class AboveTests(PathTestCase):
         there.mkdir(mode=0o700)
         link = self.directory / "link"
         link.symlink_to(there)
-        check_above(link / "file")
+        check_parents(link / "file")
         there.chmod(0o777)
-        self.refused(lambda: check_above(link / "file"), "link")
+        self.refused(lambda: check_parents(link / "file"), "link")
         there.chmod(0o700)
         self.give_away(link)
-        self.refused(lambda: check_above(link / "file"), "symbolic link of another user")
+        self.refused(lambda: check_parents(link / "file"), "symbolic link of another user")
 
 
 class EntryTests(PathTestCase):

@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.ops.diagnose.redaction import REDACTED, redact
 from yurttunnel.ops.log import RateLimitedLog
-from yurttunnel.ops.status.events import KEPT, RecentEvents
+from yurttunnel.ops.status.events import MAX_KEPT, RecentEvents
 
 
 class RecentEventsTests(SynchronousTestCase):
@@ -61,22 +61,22 @@ class RecentEventsTests(SynchronousTestCase):
     def test_errors_stay(self) -> None:
         """However many warnings there are, and whatever they say, they displace no error."""
         self.log.error("the disk is full")
-        for number in range(3 * KEPT):
+        for number in range(3 * MAX_KEPT):
             self.log.warn("refused {number}", number=number)
             self.log.warn(f"warning {number}")
-        self.assertEqual(KEPT, len(self.texts()))
+        self.assertEqual(MAX_KEPT, len(self.texts()))
         self.assertIn("the disk is full", self.texts())
-        for number in range(3 * KEPT):
+        for number in range(3 * MAX_KEPT):
             self.log.error(f"error {number}")
-        self.assertEqual(KEPT, len(self.texts()))
+        self.assertEqual(MAX_KEPT, len(self.texts()))
         self.assertNotIn("the disk is full", self.texts())
 
     def test_it_is_bounded(self) -> None:
         """Only the last ones are kept, and of each not more than some lines."""
-        for number in range(3 * KEPT):
+        for number in range(3 * MAX_KEPT):
             self.log.warn(f"{number} {{text}}", text="x" * 100_000)
-        self.assertEqual(KEPT, len(self.texts()))
-        self.assertTrue(self.texts()[0].startswith(f"{3 * KEPT - 1} "))
+        self.assertEqual(MAX_KEPT, len(self.texts()))
+        self.assertTrue(self.texts()[0].startswith(f"{3 * MAX_KEPT - 1} "))
         self.assertLessEqual(max(map(len, self.texts())), 500)
 
     def test_failures(self) -> None:

@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from yurttunnel.ops.status import formatting
 from yurttunnel.ops.status.markup import Column, Markup, element, joined, pairs, table
 from yurttunnel.ops.status.sparklines import Scale, captioned, sparkline
-from yurttunnel.ops.status.throughput import KEPT
+from yurttunnel.ops.status.throughput import MAX_KEPT
 
 HOSTILE = """<script>alert("1")</script>'&"""
 ESCAPED = "&lt;script&gt;alert(&quot;1&quot;)&lt;/script&gt;&#x27;&amp;"
@@ -60,8 +60,8 @@ class SparklineTests(SynchronousTestCase):
     def test_bars(self) -> None:
         """The newest is at the right, the highest has the full height, nothing has no bar."""
         made = sparkline([5, 0, 10, 0.001], Scale(10, "B/s"), "it carries")
-        self.assertIn(f'd="m{KEPT - 3.5} 24v-12m2 12v-24m1 24v-1"', made)
-        self.assertIn(f'viewBox="0 0 {KEPT} 24"', made)
+        self.assertIn(f'd="m{MAX_KEPT - 3.5} 24v-12m2 12v-24m1 24v-1"', made)
+        self.assertIn(f'viewBox="0 0 {MAX_KEPT} 24"', made)
         label = "it carries now 0 B/s, at most 10 B/s in 5 minutes"
         self.assertIn(f'role="img" aria-label="{label}" data-most="10" data-unit="B/s"', made)
 

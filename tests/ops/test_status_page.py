@@ -11,10 +11,10 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.ops.snapshots import snapshot
 from tests.ops.status_pages import NOW, Carrying, PageUnderTest
 from yurttunnel.agent.process import SERVERS, destination_section
-from yurttunnel.ops.failures import KEPT as MOST_KEPT
-from yurttunnel.ops.status.failures import MOST_SHOWN as MOST_FAILED
+from yurttunnel.ops.failures import MAX_KEPT as MOST_KEPT
+from yurttunnel.ops.status.failures import MAX_SHOWN as MOST_FAILED
 from yurttunnel.ops.status.page import POLICY, STYLE
-from yurttunnel.ops.status.sessions import MOST_SHOWN
+from yurttunnel.ops.status.sessions import MAX_SHOWN
 from yurttunnel.ops.status.throughput import INTERVAL
 from yurttunnel.server.lost_nodes import MAX_SHOWN as MAX_LOST
 from yurttunnel.server.lost_nodes import LostNode
@@ -320,9 +320,9 @@ class ServerPageTests(SynchronousTestCase):
         raw = "".join(self.status.page.pieces("", [])).encode()
         self.assertLess(len(raw), MOST_BYTES)
         page = self.status.render()
-        self.assertEqual(MOST_SHOWN, len(page.rows["sessions"]))
+        self.assertEqual(MAX_SHOWN, len(page.rows["sessions"]))
         self.assertEqual(MAX_LOST, len(page.rows["lost"]))
-        self.assertIn(f"{MOST_SHOWN} of 2,000, trouble first", page.sections["sessions"])
+        self.assertIn(f"{MAX_SHOWN} of 2,000, trouble first", page.sections["sessions"])
         self.assertIn("4 waiting for its return", page.sections["overview"])
         names = [row[0].split()[0] for row in page.rows["sessions"][:4]]
         self.assertEqual(["edge-1007", "edge-1507", "edge-507", "edge-7"], names)

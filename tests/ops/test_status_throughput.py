@@ -9,7 +9,7 @@ from tests.ops.status_pages import Carrying
 from yurttunnel.metrics import Durations
 from yurttunnel.ops import slices
 from yurttunnel.ops.status.session_rates import SessionRates
-from yurttunnel.ops.status.throughput import INTERVAL, KEPT, Throughput
+from yurttunnel.ops.status.throughput import INTERVAL, MAX_KEPT, Throughput
 from yurttunnel.tunnel.statistics import TunnelCounters
 
 
@@ -54,8 +54,8 @@ class ThroughputTests(SynchronousTestCase):
     def test_round_trips(self) -> None:
         """Each sample has the round trip that was measured last."""
         self.sessions = [Carrying()]
-        self.clock.pump([INTERVAL] * (KEPT + 5))
-        self.assertEqual([0.25] * KEPT, list(self.rates.round_trips(b"a")))
+        self.clock.pump([INTERVAL] * (MAX_KEPT + 5))
+        self.assertEqual([0.25] * MAX_KEPT, list(self.rates.round_trips(b"a")))
         self.assertEqual((), self.rates.round_trips(b"b"))
 
     def test_how_often(self) -> None:
@@ -63,14 +63,14 @@ class ThroughputTests(SynchronousTestCase):
         self.requests = 17
         self.clock.advance(INTERVAL)
         self.assertEqual([10 / INTERVAL], list(self.throughput.often("requests")))
-        self.clock.pump([INTERVAL] * (2 * KEPT))
-        self.assertEqual([0.0] * KEPT, list(self.throughput.often("requests")))
+        self.clock.pump([INTERVAL] * (2 * MAX_KEPT))
+        self.assertEqual([0.0] * MAX_KEPT, list(self.throughput.often("requests")))
 
     def test_how_long(self) -> None:
         """A part of what was done in the last minutes took no longer than so; earlier is past."""
         self.assertIsNone(self.throughput.took("answers", 0.5))
         self.answers.observe(20.0)
-        self.clock.pump([INTERVAL] * (2 * KEPT))
+        self.clock.pump([INTERVAL] * (2 * MAX_KEPT))
         self.assertIsNone(self.throughput.took("answers", 0.5))
         for _ in range(10):
             self.answers.observe(0.05)
@@ -84,9 +84,9 @@ class ThroughputTests(SynchronousTestCase):
     def test_it_is_bounded(self) -> None:
         """Old samples go, and so do sessions that have ended."""
         self.sessions = [Carrying()]
-        self.clock.pump([INTERVAL] * (2 * KEPT))
-        self.assertEqual(KEPT, len(self.rates.total().received))
-        self.assertEqual(KEPT, len(self.rates.of(b"a").received))
+        self.clock.pump([INTERVAL] * (2 * MAX_KEPT))
+        self.assertEqual(MAX_KEPT, len(self.rates.total().received))
+        self.assertEqual(MAX_KEPT, len(self.rates.of(b"a").received))
         self.sessions = []
         self.clock.advance(INTERVAL)
         self.assertEqual([], self.rates.of(b"a").both())
@@ -117,7 +117,7 @@ class ThroughputTests(SynchronousTestCase):
         self.sessions = [Carrying(session_id=b"%d" % number) for number in range(5000)]
         self.clock.pump([INTERVAL] * 2)
         self.assertEqual([0.0], list(self.rates.of(b"4999").received))
-        self.assertGreater(turns.count(0), 2 * 5000 / slices.AT_ONCE)
+        self.assertGreater(turns.count(0), 2 * 5000 / slices.ITEMS_PER_PIECE)
 
     def test_the_end(self) -> None:
         """Nothing is left to be called after the end, also when sessions are being measured."""

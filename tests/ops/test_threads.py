@@ -13,15 +13,15 @@ from twisted.internet.task import deferLater
 from twisted.trial.unittest import TestCase
 
 from tests.ops.contract_jobs import JobsContract
-from yurttunnel.ops.threads import JobThread, in_own_thread
+from yurttunnel.ops.threads import JobThread, run_in_new_thread
 
 PROGRAM = """
 import os
 from twisted.internet import reactor
-from yurttunnel.ops.threads import in_own_thread
+from yurttunnel.ops.threads import run_in_new_thread
 reader, writer = os.pipe()
 def begin():
-    in_own_thread(reactor, "waits", lambda size: os.read(reader, size), 1)
+    run_in_new_thread(reactor, "waits", lambda size: os.read(reader, size), 1)
     reactor.callLater(0, reactor.stop)
 reactor.callWhenRunning(begin)
 reactor.run()
@@ -30,7 +30,7 @@ reactor.run()
 
 
 class OwnThreadTests(TestCase):
-    """``in_own_thread`` calls a function elsewhere."""
+    """``run_in_new_thread`` calls a function elsewhere."""
 
     async def test_result(self):
         """It is given in the reactor's thread; the call was in another, with the name."""
@@ -38,14 +38,14 @@ class OwnThreadTests(TestCase):
         def work(argument):
             return argument, threading.current_thread().name
 
-        result = await in_own_thread(reactor, "a name", work, 7)
+        result = await run_in_new_thread(reactor, "a name", work, 7)
         self.assertEqual(result, (7, "a name"))
         self.assertIs(threading.current_thread(), threading.main_thread())
 
     async def test_error(self):
         """Whatever is raised comes to who asks."""
         await self.assertFailure(
-            in_own_thread(reactor, "fails", lambda number: 1 / number, 0), ZeroDivisionError
+            run_in_new_thread(reactor, "fails", lambda number: 1 / number, 0), ZeroDivisionError
         )
 
     def test_the_process_ends(self):

@@ -17,7 +17,7 @@ from tests.ops.test_http_site import TcpTransport
 from tests.ops.test_meta import parse
 from yurttunnel.metrics import MetricRegistry
 from yurttunnel.ops.exposition import exposition
-from yurttunnel.ops.http_site import AT_ONCE, LimitedSite
+from yurttunnel.ops.http_site import PAGES_PER_TURN, LimitedSite
 from yurttunnel.ops.listen import CannotListen
 from yurttunnel.proxy import health_checks
 from yurttunnel.proxy.health import METRICS, HealthPages, SyncHealth
@@ -222,7 +222,7 @@ class ServiceTests(SynchronousTestCase):
         """Many requests at once, for any paths, are answered at once."""
         self.update({30500: HealthCheckNodePort(30500, "shop", "web", 2)})
         *_, (_, site, _, _) = self.reactor.tcpServers
-        for _ in range(2 * AT_ONCE):
+        for _ in range(2 * PAGES_PER_TURN):
             transport = TcpTransport(peerAddress=IPv4Address("TCP", "192.0.2.1", 40000))
             channel = site.buildProtocol(None)
             channel.makeConnection(transport)

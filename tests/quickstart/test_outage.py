@@ -7,7 +7,7 @@ from twisted.internet.task import Clock
 from twisted.logger import LogLevel
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.ops.log_levels import ShownLevels
+from yurttunnel.ops.log_levels import LogLevelFilter
 from yurttunnel.quickstart.composition import SETTLED, Outage
 
 
@@ -32,7 +32,7 @@ class OutageTests(SynchronousTestCase):
 
     def test_errors_alone_are_shown(self):
         """Warnings are hidden till all know that it is back; then the log is as it was."""
-        levels = ShownLevels()
+        levels = LogLevelFilter()
         levels.set(LogLevel.debug, requests=True)
         api = Api(levels)
         clock = Clock()

@@ -89,7 +89,7 @@ class CommandTests(SynchronousTestCase):
         # The path of a Unix socket in it has at most 107 bytes.
         self.state = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, self.state, ignore_errors=True)
-        self.patch(standalone, "in_own_thread", without_thread)
+        self.patch(standalone, "run_in_new_thread", without_thread)
         self.events = Logged(self)
         # The real function changes the logging of the whole process.
         self.forwarded = []

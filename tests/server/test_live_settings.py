@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.server.expectations import nothing_expected
 from tests.server.test_process import settings
-from yurttunnel.ops.configuration.reloading import ChangeRefused
+from yurttunnel.ops.configuration.reloading import ChangeRejected
 from yurttunnel.server.frontends.admission import parse_permission
 from yurttunnel.server.listeners import Trust, agent_listener
 from yurttunnel.server.live_settings import LiveSettings
@@ -43,11 +43,11 @@ class LiveSettingsTests(SynchronousTestCase):
         """Then nothing changes."""
 
         async def refuse(now):
-            raise ChangeRefused("the port is taken")
+            raise ChangeRejected("the port is taken")
 
         self.live.follow(refuse)
         self.live.follow(self.used.append)
-        self.failureResultOf(self.change(drain_timeout=7.0), ChangeRefused)
+        self.failureResultOf(self.change(drain_timeout=7.0), ChangeRejected)
         self.assertEqual(([], self.first), (self.used, self.live.now))
 
     def test_the_last_permission_stays(self):
@@ -56,7 +56,7 @@ class LiveSettingsTests(SynchronousTestCase):
         self.successResultOf(self.change(connect_permissions=(one,)))
         self.successResultOf(self.change(connect_permissions=(other,)))
         self.live.follow(self.used.append)
-        failure = self.failureResultOf(self.change(connect_permissions=()), ChangeRefused)
+        failure = self.failureResultOf(self.change(connect_permissions=()), ChangeRejected)
         self.assertIn("needs a restart", str(failure.value))
         self.assertEqual(((other,), []), (self.live.now.connect_permissions, self.used))
 

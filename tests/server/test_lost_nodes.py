@@ -13,7 +13,7 @@ from tests.server.agents import ListenerTests
 from tests.server.expectations import nothing_expected
 from yurttunnel.cluster.nodes import Nodes
 from yurttunnel.kube.resources import NODES
-from yurttunnel.ops.slices import AT_ONCE
+from yurttunnel.ops.slices import ITEMS_PER_PIECE
 from yurttunnel.pki.directory import StateDirectory
 from yurttunnel.pki.identity import Identifiers
 from yurttunnel.pki.records import NodeRecord, NodeRecords
@@ -144,8 +144,8 @@ class ClusterTests(SynchronousTestCase):
             self.registry.add(FakeSession(f"there-{number}"))
         self.informers.complete()
         found = list(self.lost.newest_first())
-        self.assertGreater(found.count(None), 1000 / AT_ONCE)
-        self.assertLess(found.count(None), 3 * 1000 / AT_ONCE)
+        self.assertGreater(found.count(None), 1000 / ITEMS_PER_PIECE)
+        self.assertLess(found.count(None), 3 * 1000 / ITEMS_PER_PIECE)
         self.assertNotIn("there-7", [each.node for each in told(self.lost)])
 
     def test_deleted(self) -> None:

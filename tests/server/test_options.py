@@ -439,7 +439,7 @@ class CompatibilityTests(SynchronousTestCase):
 
     def test_help_names_every_flag(self):
         """``--help-all`` includes the repeatable flags."""
-        text = Options().help().whole()
+        text = Options().help().full()
         for flag in (
             "--connect-endpoint=",
             "--forward=",
@@ -452,7 +452,7 @@ class CompatibilityTests(SynchronousTestCase):
 
     def test_help_is_tidy(self):
         """No empty defaults, no gaps in sentences, and ignored flags are only listed."""
-        text = Options().help().whole(1000)
+        text = Options().help().full(1000)
         self.assertNotIn("[default: ]", text)
         self.assertNotRegex(text, r"\S {2,}[a-z]")
         self.assertNotIn("--server-count", text)

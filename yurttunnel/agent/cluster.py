@@ -14,7 +14,7 @@ from yurttunnel.cluster.services import server_name
 from yurttunnel.kube.client import KubeClient
 from yurttunnel.kube.informer import Informers
 from yurttunnel.kube.loading import load_configuration
-from yurttunnel.ops.configuration.reloading import Following
+from yurttunnel.ops.configuration.reloading import ConfigurationReloader
 from yurttunnel.ops.reconciler import Reconciler
 from yurttunnel.ops.services import CloseOnStop
 from yurttunnel.ops.systemd import NotifyingService
@@ -32,7 +32,7 @@ def build(
     reactor: IReactor,
     settings: Settings,
     mode: ClusterSettings,
-    following: Following[Settings] | None = None,
+    following: ConfigurationReloader[Settings] | None = None,
 ) -> IService:
     """Compose the agent.
 

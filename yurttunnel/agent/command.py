@@ -8,7 +8,7 @@ from yurttunnel.agent import standalone
 from yurttunnel.agent.options import Options
 from yurttunnel.agent.process import check_identifiers
 from yurttunnel.agent.settings import Settings, StandaloneSettings
-from yurttunnel.ops.configuration.reloading import Following, follow_file
+from yurttunnel.ops.configuration.reloading import ConfigurationReloader, configuration_reloader
 from yurttunnel.ops.diagnose.subject import Subject
 from yurttunnel.ops.log import forward_standard_logging
 from yurttunnel.ops.startup import initialize
@@ -26,7 +26,7 @@ def makeService(options: Options) -> IService:
     reactor, settings = initialize(options, subject)
     try:
         prepared = with_transports(reactor, settings.transport)
-        return build(prepared, settings, follow_file(reactor, options))
+        return build(prepared, settings, configuration_reloader(reactor, options))
     except (StateError, BadIdentity) as error:
         raise SystemExit(f"{_directory_flag(settings)}: {error}") from None
     except BadToken as error:
@@ -52,7 +52,7 @@ def subject(settings: Settings) -> Subject:
 
 
 def build(
-    reactor: IReactor, settings: Settings, following: Following[Settings] | None = None
+    reactor: IReactor, settings: Settings, following: ConfigurationReloader[Settings] | None = None
 ) -> IService:
     """Compose the agent's parts."""
     check_identifiers(settings)

@@ -26,11 +26,11 @@ from yurttunnel.http.authority import join_authority
 from yurttunnel.metrics import Metric, MetricRegistry, histogram
 from yurttunnel.ops import tunnel_flags
 from yurttunnel.ops.admin.service import AdminSocket, admin_socket
-from yurttunnel.ops.configuration.reloading import Following
+from yurttunnel.ops.configuration.reloading import ConfigurationReloader
 from yurttunnel.ops.debug.service import Debug
 from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.ops.listen import listen_tcp
-from yurttunnel.ops.log_levels import shown_levels
+from yurttunnel.ops.log_levels import log_level_filter
 from yurttunnel.ops.meta import meta_pages, meta_service
 from yurttunnel.ops.process_stats import add_process_metrics
 from yurttunnel.ops.readiness import Readiness
@@ -105,7 +105,7 @@ class AgentProcess:
         *,
         server_name: str | None = None,
         expected: int | None = None,
-        following: Following[Settings] | None = None,
+        following: ConfigurationReloader[Settings] | None = None,
     ) -> None:
         self._reactor = reactor
         self._settings = settings
@@ -166,11 +166,15 @@ class AgentProcess:
             ),
         )
         debug = Debug(
-            reactor, self.agent.servers.sessions, self.lag, shown_levels, dialer.sockets.contains
+            reactor,
+            self.agent.servers.sessions,
+            self.lag,
+            log_level_filter,
+            dialer.sockets.contains,
         )
         features = [steering_page(lambda: None)]
         own = meta_pages(status, self.readiness, self.metrics, self._snapshots, features)
-        self._pages, self._debug_pages = own | debug.guarded, debug.pages
+        self._pages, self._debug_pages = own | debug.protected_pages, debug.pages
         host, port = settings.meta_host, settings.meta_port
         listen = partial(listen_tcp, reactor, "--meta-port", host, port)
         self.meta = meta_service(reactor, listen, self._pages, status, debug)
@@ -179,7 +183,7 @@ class AgentProcess:
 
     def _follow(
         self,
-        following: Following[Settings],
+        following: ConfigurationReloader[Settings],
         policy: DestinationPolicy,
         client_settings: ClientSettings,
     ) -> None:

@@ -13,7 +13,7 @@ from twisted.python.failure import Failure
 
 from yurttunnel.http.authority import Address
 from yurttunnel.ops.threaded_resolver import THREAD
-from yurttunnel.ops.threads import in_own_thread
+from yurttunnel.ops.threads import run_in_new_thread
 from yurttunnel.tunnel.reactor import IReactor
 
 MAX_LOOKUPS = 64
@@ -45,7 +45,7 @@ def system_lookups(reactor: IReactor) -> LookUp:
 
     def look_up(name: str) -> Deferred[list[Address]]:
         try:
-            return in_own_thread(reactor, THREAD, addresses_of, name)
+            return run_in_new_thread(reactor, THREAD, addresses_of, name)
         except RuntimeError as error:
             return fail(OSError(errno.EAGAIN, str(error)))
 

@@ -16,7 +16,7 @@ from yurttunnel.agent.server_endpoint import server_endpoint
 from yurttunnel.agent.settings import Settings, StandaloneSettings
 from yurttunnel.agent.trust import AgentTrust
 from yurttunnel.ops.announcement import terminal
-from yurttunnel.ops.configuration.reloading import Following
+from yurttunnel.ops.configuration.reloading import ConfigurationReloader
 from yurttunnel.ops.systemd import NotifyingService
 from yurttunnel.pki.directory import LockedDirectory, StateDirectory
 from yurttunnel.pki.enrolment_client import ServerAddress
@@ -38,7 +38,7 @@ def build(
     reactor: IReactor,
     settings: Settings,
     mode: StandaloneSettings,
-    following: Following[Settings] | None = None,
+    following: ConfigurationReloader[Settings] | None = None,
 ) -> IService:
     """Compose the agent; raises ``StateError``, ``BadIdentity`` and ``BadToken``."""
     if mode.has_join_token and not os.path.exists(mode.state_dir / NODE_FILE):

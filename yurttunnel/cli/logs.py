@@ -9,7 +9,7 @@ from yurttunnel.cli.client import CommandFailed, Process
 from yurttunnel.cli.finding import program_of
 from yurttunnel.cli.options import PROGRAM, STATE_DIR, ClientCommand, ClientOptions
 from yurttunnel.ops import flags
-from yurttunnel.ops.debug.log_level import DEFAULT_SECONDS, MOST_SECONDS
+from yurttunnel.ops.debug.log_level import DEFAULT_SECONDS, MAX_SECONDS
 from yurttunnel.ops.flag_table import Flag, Group
 from yurttunnel.ops.help import Example
 
@@ -19,8 +19,8 @@ PAGE = "/debug/log-level"
 def _while(text: str) -> int:
     """Parse the duration of the change."""
     seconds = round(flags.duration(text))
-    if not 1 <= seconds <= MOST_SECONDS:
-        raise ValueError(f"{text!r} is not from 1 s to {MOST_SECONDS // 3600} h")
+    if not 1 <= seconds <= MAX_SECONDS:
+        raise ValueError(f"{text!r} is not from 1 s to {MAX_SECONDS // 3600} h")
     return seconds
 
 

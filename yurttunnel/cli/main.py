@@ -13,7 +13,7 @@ from yurttunnel.cli.completion import for_kubectl
 from yurttunnel.cli.options import Command
 from yurttunnel.cli.plugin import ASKING, instead, is_plugin
 from yurttunnel.cli.shell import tables
-from yurttunnel.ops.command_line import STATUS, as_long_as_it_is_read
+from yurttunnel.ops.command_line import STATUS, exit_on_broken_pipe
 
 _HELP = ("-h", "--help", "help")
 
@@ -27,7 +27,7 @@ _ELSEWHERE = "\nRun the other commands of yurttunnel without kubectl: yurttunnel
 
 def main() -> None:
     """Run the command that the process's arguments name."""
-    with as_long_as_it_is_read():
+    with exit_on_broken_pipe():
         _run(sys.argv[1:])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from yurttunnel import __version__
-from yurttunnel.ops.flag_table import Entry, by_group, described, shown
+from yurttunnel.ops.flag_table import Entry, by_group, syntax, with_default
 from yurttunnel.ops.help import Example
 
 
@@ -31,7 +31,7 @@ def page(
     for group, entries in by_group(table).items():
         parts.append(f".SH {_escaped(group.value.upper())}")
         for entry in entries:
-            parts += (".TP", f".B {_escaped(shown(entry))}", _escaped(described(entry)))
+            parts += (".TP", f".B {_escaped(syntax(entry))}", _escaped(with_default(entry)))
     parts += _section("SEE ALSO", "yurttunnel(1)")
     return "\n".join(parts) + "\n"
 

@@ -17,7 +17,7 @@ from twisted.application.twist._twist import Twist
 from twisted.logger import LogLevel, textFileLogObserver
 from twisted.python import usage
 
-from yurttunnel.ops.command_line import ending_in_one_line
+from yurttunnel.ops.command_line import exit_on_usage_error
 from yurttunnel.ops.options import CommandOptions
 from yurttunnel.tunnel.reactor import installed_reactor
 
@@ -44,7 +44,7 @@ class Program:
         surroundings = _Surroundings(f"yurttunnel {self.name}", self.level)
         options = self.options()
         options.parent = surroundings
-        with ending_in_one_line():
+        with exit_on_usage_error():
             options.parseOptions(arguments)
         service = Twist.service(self._maker(), options)
         Twist.startService(surroundings["reactor"], service)

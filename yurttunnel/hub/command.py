@@ -11,8 +11,8 @@ from twisted.application.service import IService
 from yurttunnel.hub.filters.chain import BadFilter
 from yurttunnel.hub.options import Options
 from yurttunnel.hub.settings import Settings
-from yurttunnel.ops.command_line import as_long_as_it_is_read
-from yurttunnel.ops.configuration.reloading import follow_file
+from yurttunnel.ops.command_line import exit_on_broken_pipe
+from yurttunnel.ops.configuration.reloading import configuration_reloader
 from yurttunnel.ops.diagnose.subject import Subject
 from yurttunnel.ops.log import forward_standard_logging
 from yurttunnel.ops.startup import initialize
@@ -31,7 +31,7 @@ def makeService(options: Options) -> IService:
 
     try:
         prepared = with_transports(reactor, "direct")
-        service = build(prepared, settings, follow_file(reactor, options))
+        service = build(prepared, settings, configuration_reloader(reactor, options))
     except StateError as error:
         raise SystemExit(f"--root-dir: {error}") from None
     except BadFilter as error:
@@ -70,7 +70,7 @@ def _dump(cache: Path, target: Path) -> NoReturn:
             lines = as_text(path)
         else:
             lines = iter((f"{write_files(path, target)} objects are in {target.absolute()}",))
-        with as_long_as_it_is_read(screen):
+        with exit_on_broken_pipe(screen):
             for line in lines:
                 print(line, file=screen)
     except CacheFailed as error:

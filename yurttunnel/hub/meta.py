@@ -27,7 +27,7 @@ from yurttunnel.kube.errors import ApiError, ApiUnreachable
 from yurttunnel.kube.resources import Object
 from yurttunnel.metrics import MetricRegistry
 from yurttunnel.ops.debug.pages import JSON, refusal
-from yurttunnel.ops.http_site import Answer, AnyPage, PageRequest, allowed_methods
+from yurttunnel.ops.http_site import AnyPage, PageRequest, PageResponse, allowed_methods
 from yurttunnel.ops.meta import meta_pages
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.status.page import StatusPage
@@ -60,7 +60,7 @@ def hub_pages(
 def _local(path: str, methods: Sequence[bytes], page: AnyPage) -> AnyPage:
     """Restrict ``page`` to clients on this machine, and reject requests from web pages."""
 
-    def answer(request: PageRequest) -> Answer | Awaitable[Answer]:
+    def answer(request: PageRequest) -> PageResponse | Awaitable[PageResponse]:
         refused = refusal(request, lambda client, listener: False)
         if refused is not None:
             return _answer({"message": refused.replace("/debug", path)}, 403)
@@ -72,7 +72,7 @@ def _local(path: str, methods: Sequence[bytes], page: AnyPage) -> AnyPage:
     return answer
 
 
-def _token_answer(take: TakeToken, request: PageRequest) -> Answer:
+def _token_answer(take: TakeToken, request: PageRequest) -> PageResponse:
     """Accept a new token; respond with a ``message``, and whether the node ``joins`` now."""
     try:
         token = _token_in(request.body)
@@ -86,7 +86,7 @@ def _token_answer(take: TakeToken, request: PageRequest) -> Answer:
     return _answer({"message": message, "joins": joins})
 
 
-async def _pods_answer(pods: Callable[[], Awaitable[Object]]) -> Answer:
+async def _pods_answer(pods: Callable[[], Awaitable[Object]]) -> PageResponse:
     """Request the node's pods as a user would; offline, these are the kubelet's cached pods."""
     try:
         return _answer(await pods())
@@ -110,5 +110,5 @@ def _token_in(body: bytes) -> BootstrapToken:
         raise ValueError(str(error)) from None
 
 
-def _answer(content: object, status: int = 200, fields: Fields = ()) -> Answer:
-    return Answer(JSON, json.dumps(content).encode() + b"\n", status, fields)
+def _answer(content: object, status: int = 200, fields: Fields = ()) -> PageResponse:
+    return PageResponse(JSON, json.dumps(content).encode() + b"\n", status, fields)

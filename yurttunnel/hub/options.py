@@ -67,7 +67,7 @@ class Options(CommandOptions[Settings]):
         ),
     )
 
-    ignored_of = "yurthub 1.6"
+    ignored_from = "yurthub 1.6"
     ignored_flags = _IGNORED_FLAGS
     ignored_switches = _IGNORED_SWITCHES
 

@@ -53,11 +53,11 @@ from yurttunnel.kube.resources import PODS, SERVICES, Object
 from yurttunnel.metrics import MetricRegistry
 from yurttunnel.ops.admin.service import AdminSocket, admin_socket
 from yurttunnel.ops.clocks import time_of_day
-from yurttunnel.ops.configuration.reloading import Following
+from yurttunnel.ops.configuration.reloading import ConfigurationReloader
 from yurttunnel.ops.debug.service import Debug
 from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.ops.listen import listen_tcp
-from yurttunnel.ops.log_levels import shown_levels
+from yurttunnel.ops.log_levels import log_level_filter
 from yurttunnel.ops.meta import meta_service
 from yurttunnel.ops.process_stats import add_process_metrics
 from yurttunnel.ops.readiness import Readiness
@@ -92,7 +92,7 @@ API_SERVICE = InformerSpec(SERVICES, service_addresses, namespace="default", nam
 
 
 def build(
-    reactor: IReactor, settings: Settings, following: Following[Settings] | None = None
+    reactor: IReactor, settings: Settings, following: ConfigurationReloader[Settings] | None = None
 ) -> IService:
     """Compose the hub; raise ``StateError`` or ``BadFilter``.
 
@@ -297,9 +297,9 @@ def _meta(
             sections=sections,
         ),
     )
-    debug = Debug(reactor, tuple, lag, shown_levels)
+    debug = Debug(reactor, tuple, lag, log_level_filter)
     own = hub_pages(status, readiness, metrics, identity.take_token, pods)
-    pages = own | debug.guarded
+    pages = own | debug.protected_pages
     host, port = settings.listeners.meta_host, settings.listeners.meta_port
     listen = partial(listen_tcp, reactor, "--serve-port", host, port)
     meta = meta_service(reactor, listen, pages, status, debug)

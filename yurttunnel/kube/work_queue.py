@@ -16,7 +16,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from yurttunnel.kube.errors import ApiError, ApiUnreachable
-from yurttunnel.ops.backoff import doubled
+from yurttunnel.ops.backoff import exponential
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.ops.timeouts import fired_within
 
@@ -187,13 +187,13 @@ class WorkQueue(Service):
         self._work()
 
     def _pause(self, key: str, state: _Key) -> None:
-        exponential = doubled(state.failures, SHORTEST_PAUSE, LONGEST_PAUSE)
+        pause = exponential(state.failures, SHORTEST_PAUSE, LONGEST_PAUSE)
         state.failures += 1
         if state.again:
             state.again = False
             self._make_ready(key, state)
             return
-        seconds = max(exponential, self._bucket.take())
+        seconds = max(pause, self._bucket.take())
         state.pause = self._clock.callLater(seconds, self._pause_is_over, key, state)
 
     def _pause_is_over(self, key: str, state: _Key) -> None:

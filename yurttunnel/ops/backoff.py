@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import random
 
-_MOST_DOUBLINGS = 30
+_MAX_DOUBLINGS = 30
 """A limit of the exponent, which would otherwise overflow after an outage of days."""
 
 
-def doubled(failures: int, first: float, longest: float) -> float:
+def exponential(failures: int, first: float, longest: float) -> float:
     """Return ``first`` doubled ``failures`` times, at most ``longest``; all in seconds."""
-    return min(first * 2.0 ** min(failures, _MOST_DOUBLINGS), longest)
+    return min(first * 2.0 ** min(failures, _MAX_DOUBLINGS), longest)
 
 
 def full_jitter(failures: int, first: float, longest: float, shortest: float = 0.0) -> float:
-    """Return a random delay between ``shortest`` and what :func:`doubled` returns, in seconds.
+    """Return a random delay between ``shortest`` and what :func:`exponential` returns, in seconds.
 
     It keeps many clients that lose a server at the same moment from reconnecting at once; see
     "Exponential Backoff And Jitter" of the AWS Architecture Blog.
     """
-    return random.uniform(shortest, doubled(failures, first, longest))
+    return random.uniform(shortest, exponential(failures, first, longest))
 
 
 def equal_jitter(failures: int, first: float, longest: float) -> float:
-    """Return a random delay between half of what :func:`doubled` returns and all of it."""
-    most = doubled(failures, first, longest)
+    """Return a random delay between half of what :func:`exponential` returns and all of it."""
+    most = exponential(failures, first, longest)
     return random.uniform(most / 2, most)
 
 

@@ -17,25 +17,25 @@ from twisted.python import usage
 STATUS = 64
 """The exit status: EX_USAGE of sysexits.h."""
 
-_MOST_SUGGESTED = 3
+_MAX_SUGGESTIONS = 3
 
-_SHORT = 3
+_SHORT_LENGTH = 3
 """The length of a short word: one wrong letter is a third of it."""
 
-_LIKENESS_OF_SHORT = 0.8
-"""The minimum likeness for a short word: "get" is no misspelling of "agent"."""
+_MIN_SIMILARITY_OF_SHORT = 0.8
+"""The minimum similarity for a short word: "get" is no misspelling of "agent"."""
 
-_AS_GOOD = 0.1
-"""The maximum difference in likeness (1: equal) between the best suggestion and further ones."""
+_MAX_SIMILARITY_DIFFERENCE = 0.1
+"""The maximum difference in similarity (1: equal) between the best suggestion and further ones."""
 
-_OF_TWIST = {
+_TWIST_FLAGS = {
     "log-level": ("LEVEL", ", or give --v=4 here for all that there is to tell"),
     "log-file": ("FILE", ""),
     "reactor": ("NAME", ""),
 }
 """Flags that go before the name of a ``twist`` command, with their value and an alternative."""
 
-_IN_PLACE = {
+_ALTERNATIVES = {
     "log-level": "give --v=2 for each request, --v=4 for all that there is to tell",
     "log-file": "the log goes to standard error: 2> FILE puts it into a file",
 }
@@ -43,7 +43,7 @@ _IN_PLACE = {
 
 
 @contextlib.contextmanager
-def ending_in_one_line() -> Iterator[None]:
+def exit_on_usage_error() -> Iterator[None]:
     """Exit with the message of a ``UsageError`` as one line on stderr, and with :data:`STATUS`.
 
     Twisted would print its help, of 200 lines, in which the message is overlooked.
@@ -56,7 +56,7 @@ def ending_in_one_line() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def as_long_as_it_is_read(screen: TextIO | None = None) -> Iterator[None]:
+def exit_on_broken_pipe(screen: TextIO | None = None) -> Iterator[None]:
     """End the process as SIGPIPE would, which Python ignores, when its output has no reader.
 
     If the output fails for another reason, such as a full disk, exit with an error message.
@@ -71,42 +71,44 @@ def as_long_as_it_is_read(screen: TextIO | None = None) -> Iterator[None]:
             if screen is not None:
                 screen.flush()
     except BrokenPipeError:
-        _print_no_more(screen or sys.stdout)
+        _discard_output(screen or sys.stdout)
         raise SystemExit(128 + signal.SIGPIPE) from None
     except OSError as error:
         # An error that concerns a file has its name.
         if error.errno != errno.ENOSPC or error.filename is not None:
             raise
-        _print_no_more(screen or sys.stdout)
+        _discard_output(screen or sys.stdout)
         print(f"standard output cannot be written: {error.strerror}", file=sys.stderr)
         raise SystemExit(1) from None
 
 
-def _print_no_more(screen: TextIO) -> None:
+def _discard_output(screen: TextIO) -> None:
     """Discard the buffered output, which would fail again when the interpreter exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), screen.fileno())
 
 
-def did_you_mean(given: str, known: Iterable[str], prefix: str = "", likeness: float = 0.6) -> str:
+def did_you_mean(
+    given: str, known: Iterable[str], prefix: str = "", min_similarity: float = 0.6
+) -> str:
     """Return "did you mean A, B or C?" with the closest of ``known``; empty if none is close.
 
-    ``prefix`` is put before each name; ``likeness`` is the minimum, where 1 means equal.
+    ``prefix`` is put before each name; ``min_similarity`` is the minimum, where 1 means equal.
     """
-    if len(given) <= _SHORT:
-        likeness = max(likeness, _LIKENESS_OF_SHORT)
-    similar = difflib.get_close_matches(given, sorted(known), _MOST_SUGGESTED, likeness)
+    if len(given) <= _SHORT_LENGTH:
+        min_similarity = max(min_similarity, _MIN_SIMILARITY_OF_SHORT)
+    similar = difflib.get_close_matches(given, sorted(known), _MAX_SUGGESTIONS, min_similarity)
     if not similar:
         return ""
-    least = _likeness(given, similar[0]) - _AS_GOOD
-    *others, last = [f"{prefix}{each}" for each in similar if _likeness(given, each) >= least]
+    threshold = _similarity(given, similar[0]) - _MAX_SIMILARITY_DIFFERENCE
+    *others, last = [f"{prefix}{each}" for each in similar if _similarity(given, each) >= threshold]
     return f"did you mean {', '.join(others)} or {last}?" if others else f"did you mean {last}?"
 
 
-def _likeness(one: str, other: str) -> float:
+def _similarity(one: str, other: str) -> float:
     return difflib.SequenceMatcher(None, other, one).ratio()
 
 
-def explained(
+def getopt_error_message(
     error: getopt.GetoptError, arguments: Sequence[str], known: Sequence[str], twist_command: str
 ) -> str:
     """Return the message for the error that ``getopt`` found in ``arguments``.
@@ -127,13 +129,13 @@ def explained(
 
 def _unknown(given: str, known: Sequence[str], twist_command: str) -> str:
     name = given.lstrip("-")
-    if twist_command and name in _OF_TWIST:
-        value, otherwise = _OF_TWIST[name]
+    if twist_command and name in _TWIST_FLAGS:
+        value, otherwise = _TWIST_FLAGS[name]
         return (
             f"{given}: it is a flag of twist itself: write it before the command,"
             f" twist --{name} {value} {twist_command}{otherwise}"
         )
-    cure = _IN_PLACE.get(name) or did_you_mean(name, known, "--")
+    cure = _ALTERNATIVES.get(name) or did_you_mean(name, known, "--")
     return f"{given}: there is no such flag: {cure or '--help-all shows all there are'}"
 
 

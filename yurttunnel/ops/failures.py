@@ -10,10 +10,10 @@ from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.ops.clocks import time_of_day
 
-KEPT = 200
+MAX_KEPT = 200
 """The maximum number of failures to keep."""
 
-_LONGEST = 300
+_MAX_TEXT = 300
 """The maximum length of a text in characters: callers choose parts of some."""
 
 
@@ -39,7 +39,7 @@ class Failures:
 
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
-        self._kept: deque[Failure] = deque(maxlen=KEPT)
+        self._kept: deque[Failure] = deque(maxlen=MAX_KEPT)
         self.count = 0
 
     def note(
@@ -47,7 +47,7 @@ class Failures:
     ) -> None:
         """Record a failure."""
         self.count += 1
-        who, node, request_id, text = (each[:_LONGEST] for each in (who, node, request_id, text))
+        who, node, request_id, text = (each[:_MAX_TEXT] for each in (who, node, request_id, text))
         now = time_of_day(self._clock)
         self._kept.append(Failure(now, kind, who, node, request_id, status, text))
 

@@ -73,7 +73,7 @@ def by_group(table: Sequence[Entry]) -> dict[Group, list[Entry]]:
     return {group: entries for group, entries in found.items() if entries}
 
 
-def shown(entry: Entry) -> str:
+def syntax(entry: Entry) -> str:
     """Return a flag as users type it."""
     match entry:
         case Repeated():
@@ -84,7 +84,7 @@ def shown(entry: Entry) -> str:
     return f"{letter}--{entry.name}{'=' if isinstance(entry, Flag) else ''}"
 
 
-def described(entry: Entry) -> str:
+def with_default(entry: Entry) -> str:
     """Return the description of a flag, with its default."""
     default = entry.default if isinstance(entry, Flag) else None
     return entry.text if default is None else f"{entry.text} [default: {default}]"

@@ -30,13 +30,13 @@ Value = TypeVar("Value")
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?", re.ASCII)
 _SECONDS_OF_UNIT = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, None: 1.0}
-_LONGEST_DURATION = 10 * 365 * 86400.0
+_MAX_DURATION = 10 * 365 * 86400.0
 """The maximum in seconds: a larger number is a mistake, and timers begin to overflow."""
 
-_LONGEST_RESUME_WINDOW = 86400.0
+_MAX_RESUME_WINDOW = 86400.0
 """In seconds."""
 
-_LONGEST_TOKEN_LIFETIME = 365 * 86400.0
+_MAX_TOKEN_LIFETIME = 365 * 86400.0
 """In seconds."""
 
 
@@ -60,7 +60,7 @@ def duration(text: str) -> float:
         position = match.end()
     if position == 0 or position != len(text):
         raise ValueError(f"{text!r} is not a duration: write seconds or a unit, as 30, 30s or 5m")
-    if total > _LONGEST_DURATION:
+    if total > _MAX_DURATION:
         raise ValueError(f"{text!r} is longer than ten years")
     return total
 
@@ -79,7 +79,7 @@ def resume_window(text: str) -> float:
     What they buffer stays in memory for that long. The protocol allows 49 days.
     """
     seconds = duration(text)
-    if seconds > _LONGEST_RESUME_WINDOW:
+    if seconds > _MAX_RESUME_WINDOW:
         raise ValueError(f"{text!r} is longer than a day")
     return seconds
 
@@ -87,7 +87,7 @@ def resume_window(text: str) -> float:
 def token_lifetime(text: str) -> float:
     """Parse the lifetime of a join token: from a second to 365 days."""
     seconds = duration(text)
-    if not 1 <= seconds <= _LONGEST_TOKEN_LIFETIME:
+    if not 1 <= seconds <= _MAX_TOKEN_LIFETIME:
         raise ValueError(f"{text!r} is no lifetime of a token: give one second to 365 days, as 24h")
     return seconds
 

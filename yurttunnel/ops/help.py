@@ -7,12 +7,12 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from yurttunnel.ops.flag_table import Entry, Group, by_group, described, shown
+from yurttunnel.ops.flag_table import Entry, Group, by_group, syntax, with_default
 
-USUAL = (Group.BASICS, Group.CLUSTER)
+SHORT_HELP_GROUPS = (Group.BASICS, Group.CLUSTER)
 """The groups that ``--help`` shows; ``--help-all`` shows all."""
 
-_LEAST_WIDTH = 40
+_MIN_WIDTH = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +41,22 @@ class Help:
     note: str = ""
     words: Sequence[str] = ()
 
-    def usual(self, width: int | None = None) -> str:
+    def short(self, width: int | None = None) -> str:
         """Return the help that most users need, and the number of further flags."""
         groups = by_group(self.table)
-        rest = {group: entries for group, entries in groups.items() if group not in USUAL}
-        return self._text([group for group in groups if group in USUAL], _others(rest), width)
+        rest = {
+            group: entries for group, entries in groups.items() if group not in SHORT_HELP_GROUPS
+        }
+        return self._text(
+            [group for group in groups if group in SHORT_HELP_GROUPS], _others(rest), width
+        )
 
-    def whole(self, width: int | None = None) -> str:
+    def full(self, width: int | None = None) -> str:
         """Return the whole help."""
         return self._text(list(by_group(self.table)), "", width, self.note)
 
     def _text(self, groups: Sequence[Group], others: str, width: int | None, note: str = "") -> str:
-        wide = max(width or shutil.get_terminal_size().columns, _LEAST_WIDTH)
+        wide = max(width or shutil.get_terminal_size().columns, _MIN_WIDTH)
         usage = " ".join(("Usage:", self.invocation, *self.words, "[options]"))
         parts = [usage, _filled(self.description, wide)]
         if self.examples:
@@ -61,7 +65,7 @@ class Help:
             )
         entries = by_group(self.table)
         for group in groups:
-            flags = "\n".join(_helped(each, wide) for each in entries[group])
+            flags = "\n".join(_flag_help(each, wide) for each in entries[group])
             parts.append(f"{group.value}:\n{flags}")
         more = f"      --help-all\n{_filled(others, wide, ' ' * 10)}\n" if others else ""
         parts.append(f"Of every command:\n      --version\n      -h, --help\n{more}".rstrip())
@@ -81,8 +85,8 @@ def _others(groups: dict[Group, list[Entry]]) -> str:
     return f"The same with {count} flags more: {names}." if count else ""
 
 
-def _helped(entry: Entry, width: int) -> str:
-    return f"      {shown(entry)}\n{_filled(described(entry), width, ' ' * 10)}"
+def _flag_help(entry: Entry, width: int) -> str:
+    return f"      {syntax(entry)}\n{_filled(with_default(entry), width, ' ' * 10)}"
 
 
 def _filled(text: str, width: int, indent: str = "") -> str:

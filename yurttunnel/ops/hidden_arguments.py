@@ -11,7 +11,7 @@ _PROCESS = Path("/proc/self")
 _ARG_START = 48 - 3
 """proc_pid_stat(5): arg_start is field 48; what follows the name begins with field 3."""
 
-_COVERED = re.compile(rb"(sha256:)|[^.]")
+_MASKED = re.compile(rb"(sha256:)|[^.]")
 """The mask; ``0`` stands for the characters of a group, so tokens keep their form and still
 parse."""
 
@@ -33,13 +33,13 @@ def hide_argument(secret: str) -> None:
     for argument in arguments:
         end = place + len(argument)
         if argument == hidden or argument.endswith(b"=" + hidden):
-            ctypes.memmove(end - len(hidden), covered(hidden), len(hidden))
+            ctypes.memmove(end - len(hidden), masked(hidden), len(hidden))
         place = end + 1
 
 
-def covered(secret: bytes) -> bytes:
+def masked(secret: bytes) -> bytes:
     """Return the replacement for a secret."""
-    return _COVERED.sub(lambda found: found[1] or b"0", secret)
+    return _MASKED.sub(lambda found: found[1] or b"0", secret)
 
 
 def _address_of_arguments(stat: str) -> int:

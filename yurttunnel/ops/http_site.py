@@ -35,23 +35,23 @@ REQUEST_SECONDS = 15
 """The timeout, in seconds, for a connection to send the head of its request; then for the body;
 and then to read the response."""
 
-MAX_UNASKED = 256
+MAX_AWAITING_REQUEST = 256
 """The maximum number of connections whose request has not arrived. It is more than a listening
 socket of Twisted accepts in two turns of the reactor (100 each): a request that is sent at once is
 read before so many newer connections can have arrived."""
 
-MAX_ASKED = 64
+MAX_IN_PROGRESS = 64
 """The maximum number of connections whose request body is being read, or whose response is being
 made or sent: enough for some scrapers, probes and people."""
 
-AT_ONCE = 4
+PAGES_PER_TURN = 4
 """The number of pages made in one turn of the reactor, besides those for probes. After that it is
 one page a turn: the metrics of many nodes take some milliseconds."""
 
 PROBES = ("/healthz", "/livez", "/readyz", "/v1/healthz", "/v1/readyz")
 """The pages that are always made at once, where they exist: the probes."""
 
-MAX_ANSWERED = 512
+MAX_LINGERING = 512
 """The maximum number of connections that have their response and that the client has not closed;
 those of pages other than probes also count above. Beyond it the oldest is closed, which loses
 nothing that the kernel has accepted: all of a small response."""
@@ -72,7 +72,7 @@ _SETTINGS = ServerSettings(
     single_request=True,
 )
 
-_USUAL_FIELDS = {
+_DEFAULT_FIELDS = {
     b"Cache-Control": b"no-store",
     b"X-Content-Type-Options": b"nosniff",
     b"Content-Security-Policy": b"default-src 'none'",
@@ -99,7 +99,7 @@ class PageRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PageResponse:
     """The response of a page.
 
     A ``body`` in pieces is made in slices, encoded as UTF-8. ``fields`` are added to the header
@@ -112,19 +112,19 @@ class Answer:
     fields: Fields = ()
 
 
-AnyPage: TypeAlias = Callable[[PageRequest], Answer | Awaitable[Answer]]
+AnyPage: TypeAlias = Callable[[PageRequest], PageResponse | Awaitable[PageResponse]]
 """Makes the response to a request with any method."""
 
 Pages = Mapping[str, AnyPage]
 """Pages by path; a path that ends with ``/*`` matches all paths below it that have no page."""
 
 
-def text(body: str, status: int = 200, fields: Fields = ()) -> Answer:
+def text(body: str, status: int = 200, fields: Fields = ()) -> PageResponse:
     """Return a plain-text response; ``body`` may contain names of files that are not UTF-8."""
-    return Answer(TEXT, body.encode("utf-8", "backslashreplace"), status, fields)
+    return PageResponse(TEXT, body.encode("utf-8", "backslashreplace"), status, fields)
 
 
-def missing(request: PageRequest) -> Answer:
+def not_found(request: PageRequest) -> PageResponse:
     """Return a 404 response that names the index of the pages."""
     return text("no such page; / lists those that exist\n", 404)
 
@@ -135,18 +135,20 @@ def allowed_methods(methods: Iterable[bytes]) -> tuple[str, Fields]:
     return f"only {allowed.decode()} are answered here", ((b"Allow", allowed),)
 
 
-def guarded(pages: Pages, refusal: Callable[[PageRequest], str | None]) -> dict[str, AnyPage]:
+def with_access_control(
+    pages: Pages, refusal: Callable[[PageRequest], str | None]
+) -> dict[str, AnyPage]:
     """Return ``pages`` with access control.
 
     ``refusal(request)`` returns the reason, in one line, why a request is refused, or ``None``.
     """
 
     def guard(page: AnyPage) -> AnyPage:
-        def answer(request: PageRequest) -> Answer | Awaitable[Answer]:
+        def response(request: PageRequest) -> PageResponse | Awaitable[PageResponse]:
             refused = refusal(request)
             return page(request) if refused is None else text(f"{refused}\n", 403)
 
-        return answer
+        return response
 
     return {path: guard(page) for path, page in pages.items()}
 
@@ -155,8 +157,8 @@ def guarded(pages: Pages, refusal: Callable[[PageRequest], str | None]) -> dict[
 class LimitedSite(HTTPFactory):
     """An HTTP server for ``pages``, with limits and without an access log; timed by ``clock``.
 
-    At most ``max_unasked`` connections may be before the end of a request's head, and
-    ``max_asked`` after it. With ``serves_probes_alone`` all pages are made at once. When the port
+    At most ``max_awaiting_request`` connections may be before the end of a request's head, and
+    ``max_in_progress`` after it. With ``only_probes`` all pages are made at once. When the port
     stops listening, open connections are still served until :meth:`close`.
     """
 
@@ -166,28 +168,28 @@ class LimitedSite(HTTPFactory):
         self,
         pages: Pages,
         clock: IReactorTime,
-        max_unasked: int = MAX_UNASKED,
-        max_asked: int = MAX_ASKED,
+        max_awaiting_request: int = MAX_AWAITING_REQUEST,
+        max_in_progress: int = MAX_IN_PROGRESS,
         *,
-        serves_probes_alone: bool = False,
+        only_probes: bool = False,
     ) -> None:
-        super().__init__(clock, self, replace(_SETTINGS, max_unread_heads=max_unasked))
+        super().__init__(clock, self, replace(_SETTINGS, max_unread_heads=max_awaiting_request))
         self.closing = EvictingSet(
-            MAX_ANSWERED, lambda connection: connection.transport.loseConnection()
+            MAX_LINGERING, lambda connection: connection.transport.loseConnection()
         )
-        self.pages: Pages = {"/*": missing, **pages}
+        self.pages: Pages = {"/*": not_found, **pages}
         # The longest prefix first; a path may have thousands of segments, so they are not tried.
         below = (path for path in self.pages if path.endswith("/*"))
-        self._below = sorted(below, key=len, reverse=True)
-        self.serves_probes_alone = serves_probes_alone
+        self._prefixes = sorted(below, key=len, reverse=True)
+        self.only_probes = only_probes
         self.slices = Slices(clock)
-        self.asked: EvictingSet[Any] = EvictingSet(
-            max_asked, lambda transport: transport.abortConnection()
+        self.in_progress: EvictingSet[Any] = EvictingSet(
+            max_in_progress, lambda transport: transport.abortConnection()
         )
         """The transports of connections that have sent the head of a request."""
-        # Pages made in this turn of the reactor; AT_ONCE after a page that had to wait.
-        self._made = 0
-        self._turns: deque[tuple[object, Callable[[], object]]] = deque()
+        # Pages made in this turn of the reactor; PAGES_PER_TURN after a page that had to wait.
+        self._made_this_turn = 0
+        self._queue: deque[tuple[object, Callable[[], object]]] = deque()
 
     def request_received(self, exchange: IExchange) -> None:
         """See ``IRequestHandler``."""
@@ -196,18 +198,18 @@ class LimitedSite(HTTPFactory):
             exchange.refuse(400, "the target of a request is a path: it begins with /")
             return
         path = "/".join(quote(unquote_to_bytes(segment), safe="") for segment in path.split("/"))
-        _ = Deferred.fromCoroutine(self._take(exchange, path, query))
+        _ = Deferred.fromCoroutine(self._handle(exchange, path, query))
 
     def forget(self, connection: ServerConnection) -> None:
         """See ``ConnectionsFactory``."""
         super().forget(connection)
-        self.asked.end(connection.transport)
+        self.in_progress.end(connection.transport)
 
-    async def _take(self, exchange: IExchange, path: str, query: str) -> None:
+    async def _handle(self, exchange: IExchange, path: str, query: str) -> None:
         transport = exchange.transport
-        is_probe = self.serves_probes_alone or path in PROBES
+        is_probe = self.only_probes or path in PROBES
         if exchange.has_body or not is_probe:
-            self.asked.begin(transport)
+            self.in_progress.begin(transport)
         try:
             body = await read_body(exchange, MAX_BODY_BYTES)
         except BodyTooLarge as error:
@@ -217,64 +219,64 @@ class LimitedSite(HTTPFactory):
             return
         request = PageRequest(exchange.head, path, query, body, transport)
         if is_probe:
-            self.asked.end(transport)
-            await self._answer(exchange, request)
+            self.in_progress.end(transport)
+            await self._respond(exchange, request)
         else:
-            self._in_turn(
-                transport, lambda: Deferred.fromCoroutine(self._answer(exchange, request))
+            self._run_or_queue(
+                transport, lambda: Deferred.fromCoroutine(self._respond(exchange, request))
             )
 
-    async def _answer(self, exchange: IExchange, request: PageRequest) -> None:
+    async def _respond(self, exchange: IExchange, request: PageRequest) -> None:
         try:
-            answer = self._page_at(request.path)(request)
-            if not isinstance(answer, Answer):
-                answer = await answer
-            body = await self._whole(exchange, answer.body)
+            response = self._page_at(request.path)(request)
+            if not isinstance(response, PageResponse):
+                response = await response
+            body = await self._joined(exchange, response.body)
         except Exception:
             # Whatever the error, the client gets a response, and the log the traceback.
             self._log.failure("{path!r} could not be answered", path=request.path)
             body = b"the page could not be made: the log says why\n"
-            answer = Answer(TEXT, body, 500)
+            response = PageResponse(TEXT, body, 500)
         fields = {
-            b"Content-Type": answer.content_type,
+            b"Content-Type": response.content_type,
             b"Date": formatdate(usegmt=True).encode(),
-            **_USUAL_FIELDS,
-            **dict(answer.fields),
+            **_DEFAULT_FIELDS,
+            **dict(response.fields),
         }
-        exchange.respond(answer.status, [*fields.items()], body)
+        exchange.respond(response.status, [*fields.items()], body)
 
     def _page_at(self, path: str) -> AnyPage:
         if path not in self.pages:
-            path = next(below for below in self._below if path.startswith(below[:-1]))
+            path = next(below for below in self._prefixes if path.startswith(below[:-1]))
         return self.pages[path]
 
-    async def _whole(self, exchange: IExchange, body: bytes | Iterable[str]) -> bytes:
+    async def _joined(self, exchange: IExchange, body: bytes | Iterable[str]) -> bytes:
         """Return all of ``body``; its pieces are made while the client waits."""
         if isinstance(body, bytes):
             return body
-        making = self.slices.join(body)
-        exchange.on_end(lambda _: making.cancel())
+        joining = self.slices.join(body)
+        exchange.on_end(lambda _: joining.cancel())
         try:
-            return await making
+            return await joining
         except CancelledError:
             # The client has disconnected.
             return b""
 
-    def _in_turn(self, transport: object, answer: Callable[[], object]) -> None:
-        """Call ``answer()`` now, or in a later turn if ``transport`` is then still connected."""
-        if self._made == AT_ONCE:
-            self._turns.append((transport, answer))
+    def _run_or_queue(self, transport: object, response: Callable[[], object]) -> None:
+        """Call ``response()`` now, or in a later turn if ``transport`` is then still connected."""
+        if self._made_this_turn == PAGES_PER_TURN:
+            self._queue.append((transport, response))
             return
-        if not self._made:
+        if not self._made_this_turn:
             self.clock.callLater(0, self._next_turn)
-        self._made += 1
-        answer()
+        self._made_this_turn += 1
+        response()
 
     def _next_turn(self) -> None:
-        self._made = 0
-        while self._turns and not self._made:
-            transport, answer = self._turns.popleft()
-            if transport in self.asked:
-                self._made = AT_ONCE
+        self._made_this_turn = 0
+        while self._queue and not self._made_this_turn:
+            transport, response = self._queue.popleft()
+            if transport in self.in_progress:
+                self._made_this_turn = PAGES_PER_TURN
                 self.clock.callLater(0, self._next_turn)
-                answer()
+                response()

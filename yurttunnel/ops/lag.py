@@ -8,7 +8,7 @@ from twisted.application.service import Service
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 _INTERVAL_SECONDS = 1.0
-_KEPT = 60
+_MAX_KEPT = 60
 
 
 class ReactorLag(Service):
@@ -20,7 +20,7 @@ class ReactorLag(Service):
 
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
-        self._late: deque[float] = deque(maxlen=_KEPT)
+        self._late: deque[float] = deque(maxlen=_MAX_KEPT)
         self._call: IDelayedCall | None = None
 
     def worst(self) -> float:

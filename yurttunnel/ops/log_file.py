@@ -65,7 +65,7 @@ class LogFile:
         self._thread: threading.Thread | None = None
 
     @property
-    def keeps_up(self) -> bool:
+    def has_kept_up(self) -> bool:
         """Return whether nothing is queued."""
         return self._thread is None
 

@@ -11,11 +11,11 @@ from zope.interface import implementer
 REQUESTS = "yurttunnel.server.requests"
 """The namespace of the messages of the access log: one for each request, without rate limit."""
 
-_OF_TWISTED = ("twisted.", "log_legacy")
+_TWISTED_NAMESPACES = ("twisted.", "log_legacy")
 """The prefix of the namespaces of Twisted's own messages. Below warnings they only help debugging:
 "starting on", "Main loop terminated"."""
 
-WHOLE_LINE = "{line}"
+PREFORMATTED = "{line}"
 """The format of messages that are already formatted, as the field ``line``."""
 
 
@@ -44,16 +44,16 @@ _REQUESTS_VERBOSITY = 2
 
 
 @implementer(ILogFilterPredicate)
-class ShownLevels:
+class LogLevelFilter:
     """Filters messages by ``level``, and those of :data:`REQUESTS` by ``requests``.
 
     Without ``requests``, only warnings and worse about single requests are logged. The same holds
     for Twisted's own messages, unless the level is ``debug``. Both settings can be changed while
-    the process runs, by :meth:`set`, and temporarily by :meth:`set_for_now`.
+    the process runs, by :meth:`set`, and temporarily by :meth:`set_temporarily`.
     """
 
     def __init__(self) -> None:
-        self._for_now = False
+        self._is_temporary = False
         self.set(LogLevel.info, requests=True)
 
     def set(self, level: LogLevel, requests: bool) -> None:
@@ -61,26 +61,26 @@ class ShownLevels:
 
         A temporary level stays in effect until it ends.
         """
-        self.usual = level, requests
-        if not self._for_now:
-            self._show(level, requests)
+        self.configured = level, requests
+        if not self._is_temporary:
+            self._apply(level, requests)
 
-    def set_for_now(self, level: LogLevel, requests: bool) -> None:
-        """Log messages of ``level`` or worse until :meth:`go_back`."""
-        self._for_now = True
-        self._show(level, requests)
+    def set_temporarily(self, level: LogLevel, requests: bool) -> None:
+        """Log messages of ``level`` or worse until :meth:`restore`."""
+        self._is_temporary = True
+        self._apply(level, requests)
 
-    def go_back(self) -> None:
+    def restore(self) -> None:
         """Return to the configured level."""
-        self._for_now = False
-        self._show(*self.usual)
+        self._is_temporary = False
+        self._apply(*self.configured)
 
-    def _show(self, level: LogLevel, requests: bool) -> None:
+    def _apply(self, level: LogLevel, requests: bool) -> None:
         self.level = level
         self.requests = requests
-        self._shown = _from(level)
-        self._shown_of_requests = _from(level if requests else max(level, LogLevel.warn))
-        self._shown_of_twisted = _from(
+        self._levels = _at_least(level)
+        self._request_levels = _at_least(level if requests else max(level, LogLevel.warn))
+        self._twisted_levels = _at_least(
             level if level == LogLevel.debug else max(level, LogLevel.warn)
         )
 
@@ -94,17 +94,17 @@ class ShownLevels:
         """See :class:`ILogFilterPredicate`."""
         namespace = event.get("log_namespace") or ""
         if namespace == REQUESTS:
-            shown = self._shown_of_requests
-        elif namespace.startswith(_OF_TWISTED):
-            shown = self._shown_of_twisted
+            shown = self._request_levels
+        elif namespace.startswith(_TWISTED_NAMESPACES):
+            shown = self._twisted_levels
         else:
-            shown = self._shown
+            shown = self._levels
         return PredicateResult.maybe if event.get("log_level") in shown else PredicateResult.no
 
 
-def _from(lowest: LogLevel) -> frozenset[LogLevel]:
+def _at_least(lowest: LogLevel) -> frozenset[LogLevel]:
     return frozenset(level for level in LogLevel.iterconstants() if level >= lowest)
 
 
-shown_levels = ShownLevels()
+log_level_filter = LogLevelFilter()
 """The filter of this process, which has one log (``twisted.logger.globalLogPublisher``)."""

@@ -25,11 +25,11 @@ from zope.interface import implementer
 
 from yurttunnel.ops.log_file import LogFile
 from yurttunnel.ops.log_flood_limit import FloodLimit
-from yurttunnel.ops.log_levels import WHOLE_LINE, ShownLevels
+from yurttunnel.ops.log_levels import PREFORMATTED, LogLevelFilter
 
 _NO_FIELDS = frozenset(
     # The fields that each line shows anyway, those that Twisted adds for its legacy observers, and
-    # that of WHOLE_LINE, which is the message.
+    # that of PREFORMATTED, which is the message.
     ("time", "level", "namespace", "message", "traceback", "format", "isError", "system", "line")
 )
 
@@ -46,7 +46,7 @@ def text_line(event: LogEvent) -> str | None:
     without a message.
     """
     line: str | None
-    if event.get("log_format") == WHOLE_LINE:
+    if event.get("log_format") == PREFORMATTED:
         # The fast path, which equals what follows for these events.
         origin = f"{event['log_namespace']}#{event['log_level'].name}"
         text = event["line"].replace("\n", "\n\t")
@@ -71,7 +71,7 @@ def json_line(event: LogEvent) -> str | None:
     if not message and failure is None:
         return None
     line: dict[str, object] = {
-        "time": _time(event),
+        "time": _iso_time(event),
         "level": getattr(event.get("log_level"), "name", "info"),
         "namespace": event.get("log_namespace", "-"),
         "message": message,
@@ -120,7 +120,7 @@ class LogOutput:
                 "The log cannot be written: {problem}; its lines are lost, traffic goes on",
                 problem=file.problem,
             )
-        elif self._losing and file.lost == lost and file.keeps_up:
+        elif self._losing and file.lost == lost and file.has_kept_up:
             count, self._lost_before, self._losing = lost - self._lost_before, lost, False
             self._log.warn("The log is written again; {lost} lines were lost", lost=count)
 
@@ -129,7 +129,7 @@ def take_over_log(
     twist: MutableMapping[str, Any],
     format: str,
     verbosity: int | None,
-    levels: ShownLevels,
+    levels: LogLevelFilter,
 ) -> None:
     """Make ``twist`` write its log in one of :data:`FORMATS`, filtered by ``levels``.
 
@@ -177,7 +177,7 @@ def _second_in_text(when: int) -> str:
     return formatTime(when)
 
 
-def _time(event: LogEvent) -> str | None:
+def _iso_time(event: LogEvent) -> str | None:
     seconds = event.get("log_time")
     if seconds is None:
         return None

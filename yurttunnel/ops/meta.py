@@ -25,15 +25,15 @@ from yurttunnel.ops.exposition import exposition_pieces
 from yurttunnel.ops.gc_freezing import GCFreezer
 from yurttunnel.ops.host_check import refusal
 from yurttunnel.ops.http_site import (
-    Answer,
     AnyPage,
     LimitedSite,
     PageRequest,
+    PageResponse,
     Pages,
     allowed_methods,
-    guarded,
-    missing,
+    not_found,
     text,
+    with_access_control,
 )
 from yurttunnel.ops.memory_trimming import MemoryTrimmer
 from yurttunnel.ops.readiness import Readiness
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 _JSON = b"application/json"
 _HTML = b"text/html; charset=utf-8"
-_READING = (b"GET", b"HEAD")
+_READ_METHODS = (b"GET", b"HEAD")
 
 _PAGES = (
     ("healthz", "the process runs"),
@@ -90,19 +90,19 @@ def meta_pages(
     """
     own = _PAGES if sessions is None else (*_PAGES, _AGENTS)
     detailed: dict[str, AnyPage] = {
-        "/": lambda request: _status_answer(request, status, own, pages),
-        "/readyz": lambda request: _readiness_answer(readiness),
-        "/metrics": lambda request: Answer(METRICS_TYPE, exposition_pieces(metrics.steps())),
+        "/": lambda request: _status_response(request, status, own, pages),
+        "/readyz": lambda request: _readiness_response(readiness),
+        "/metrics": lambda request: PageResponse(METRICS_TYPE, exposition_pieces(metrics.steps())),
     }
     if sessions is not None:
         known = sessions
-        detailed["/agents"] = lambda request: Answer(_JSON, _session_list(known()))
+        detailed["/agents"] = lambda request: PageResponse(_JSON, _session_list(known()))
     for page in pages:
         detailed |= _feature_pages(page)
     # The other pages reveal more than that the process is alive, and are not for foreign web pages.
     return {
         "/healthz": _read_only(lambda request: text("ok\n")),
-        **guarded({path: _read_only(page) for path, page in detailed.items()}, refusal),
+        **with_access_control({path: _read_only(page) for path, page in detailed.items()}, refusal),
     }
 
 
@@ -128,55 +128,55 @@ def meta_service(
 def _read_only(page: AnyPage) -> AnyPage:
     """Wrap ``page`` so that it accepts only GET and HEAD."""
 
-    def answer(request: PageRequest) -> Answer | Awaitable[Answer]:
-        if request.head.method in _READING:
+    def respond(request: PageRequest) -> PageResponse | Awaitable[PageResponse]:
+        if request.head.method in _READ_METHODS:
             return page(request)
-        sentence, fields = allowed_methods(_READING)
+        sentence, fields = allowed_methods(_READ_METHODS)
         return text(f"{sentence}\n", 405, fields)
 
-    return answer
+    return respond
 
 
 def _feature_pages(page: JsonPage) -> Pages:
     """Return the page of a feature, and that of its single items, if it has one."""
     path, show_one = f"/{page.name}", page.show_one
-    first: Pages = {path: lambda request: _feature_answer(page.show(), page.absent)}
+    first: Pages = {path: lambda request: _feature_response(page.show(), page.absent)}
     if show_one is None:
         return first
 
-    def one(request: PageRequest) -> Answer:
+    def one(request: PageRequest) -> PageResponse:
         quoted = request.path.removeprefix(f"{path}/")
         if "/" in quoted:
-            return missing(request)
+            return not_found(request)
         name = unquote(quoted)
         absent = f"nothing is known of {name!r}: {path} lists what is"
-        return _feature_answer(show_one(name), absent)
+        return _feature_response(show_one(name), absent)
 
     return {**first, f"{path}/*": one}
 
 
-def _status_answer(
+def _status_response(
     request: PageRequest,
     status: StatusPage,
     own: Sequence[tuple[str, str]],
     pages: Sequence[JsonPage],
-) -> Answer:
+) -> PageResponse:
     """Return the page at ``/``; ``?q=`` filters it, ``?node=`` shows one node."""
-    given = request.parameters
-    desired, one = (given.get(name, [""])[0] for name in ("q", status.parameter))
+    parameters = request.parameters
+    filter_text, one = (parameters.get(name, [""])[0] for name in ("q", status.parameter))
     shown = [(each.name, each.text) for each in pages if each.show() is not None]
-    body = status.pieces(desired, [*own, *shown], one)
+    body = status.pieces(filter_text, [*own, *shown], one)
     fields = ((b"Content-Security-Policy", POLICY), (b"Referrer-Policy", b"no-referrer"))
-    return Answer(_HTML, body, fields=fields)
+    return PageResponse(_HTML, body, fields=fields)
 
 
-def _feature_answer(shown: object | None, absent: str) -> Answer:
+def _feature_response(shown: object | None, absent: str) -> PageResponse:
     if shown is None:
         return text(f"{absent}\n", 404)
-    return Answer(_JSON, chain(json_pieces(shown), "\n"))
+    return PageResponse(_JSON, chain(json_pieces(shown), "\n"))
 
 
-def _readiness_answer(readiness: Readiness) -> Answer:
+def _readiness_response(readiness: Readiness) -> PageResponse:
     """Respond with whether every required check passes, and with the result of each check."""
     findings = readiness.findings()
     ready = all(finding.problem is None for finding in findings if finding.required)

@@ -15,17 +15,27 @@ from twisted.python import usage
 
 from yurttunnel import __version__
 from yurttunnel.ops import flags
-from yurttunnel.ops.command_line import as_long_as_it_is_read, ending_in_one_line, explained
+from yurttunnel.ops.command_line import (
+    exit_on_broken_pipe,
+    exit_on_usage_error,
+    getopt_error_message,
+)
 from yurttunnel.ops.configuration.file import OWN_KEY, State, read_file, state_of
-from yurttunnel.ops.configuration.sources import ON, Given, Source, environment, mistyped
+from yurttunnel.ops.configuration.sources import (
+    ON,
+    FlagValue,
+    Source,
+    environment,
+    misspelled_variables,
+)
 from yurttunnel.ops.flag_table import Entry, Flag, Group, Repeated, Switch
 from yurttunnel.ops.help import Example, Help
-from yurttunnel.ops.log_levels import ShownLevels, shown_levels
+from yurttunnel.ops.log_levels import LogLevelFilter, log_level_filter
 from yurttunnel.ops.log_output import FORMATS, take_over_log
 
 _USE_LOG_LEVEL = "use --v, or twist's --log-level"
 _USE_LOG_FILE = "use twist's --log-file"
-_OWN_FORM = "twist or --log-format determines the format"
+_USE_LOG_FORMAT = "twist or --log-format determines the format"
 
 KLOG_FLAGS: Mapping[str, str] = {
     "log_backtrace_at": _USE_LOG_LEVEL,
@@ -39,12 +49,12 @@ KLOG_FLAGS: Mapping[str, str] = {
 each; ``v`` is a flag of ours."""
 
 KLOG_SWITCHES: Mapping[str, str] = {
-    "add_dir_header": _OWN_FORM,
+    "add_dir_header": _USE_LOG_FORMAT,
     "alsologtostderr": _USE_LOG_FILE,
     "logtostderr": _USE_LOG_FILE,
     "one_output": _USE_LOG_FILE,
-    "skip_headers": _OWN_FORM,
-    "skip_log_headers": _OWN_FORM,
+    "skip_headers": _USE_LOG_FORMAT,
+    "skip_log_headers": _USE_LOG_FORMAT,
 }
 """Those of them that need no value."""
 
@@ -77,7 +87,7 @@ CONFIG = Flag(
     " that need a restart (docs/configuration.md).",
 )
 
-_OF_ALL = (LOG_FORMAT, VERBOSITY)
+_COMMON_FLAGS = (LOG_FORMAT, VERBOSITY)
 
 
 class FlagMissing(usage.UsageError):
@@ -114,7 +124,7 @@ class CommandOptions(usage.Options, Generic[Settings]):
     """Flags with a value that have no effect, and what replaces them. Manifests for former releases
     have them, so they are accepted with a warning."""
 
-    ignored_of = "yurttunnel 1.2"
+    ignored_from = "yurttunnel 1.2"
     """The release that the ignored flags come from."""
 
     ignored_switches: Mapping[str, str] = {}
@@ -127,8 +137,8 @@ class CommandOptions(usage.Options, Generic[Settings]):
 
     def __init_subclass__(cls) -> None:
         """Translate the table into the attributes that ``usage.Options`` uses."""
-        own = [each for each in cls.table if each not in _OF_ALL]
-        cls.table = (*own, *(_OF_ALL if cls.is_program else ()))
+        own = [each for each in cls.table if each not in _COMMON_FLAGS]
+        cls.table = (*own, *(_COMMON_FLAGS if cls.is_program else ()))
         cls.optFlags = [
             [each.name, each.short, each.text] for each in cls.table if isinstance(each, Switch)
         ]
@@ -149,8 +159,8 @@ class CommandOptions(usage.Options, Generic[Settings]):
         self._repeated: dict[str, list[str]] = {}
         self._command_line: Source = {}
         self._variables: Source = {}
-        self._given: Source = {}
-        self._usual_level: Any = LogLevel.info
+        self._values: Source = {}
+        self._twist_level: Any = LogLevel.info
         self.file: Path | None = None
         """The path of ``--config``, in commands that have that flag."""
         self.file_state: State = ""
@@ -193,14 +203,14 @@ class CommandOptions(usage.Options, Generic[Settings]):
 
     def texts(self, entry: Entry) -> tuple[str, ...]:
         """Return the texts of the values of a flag: none, one, or several."""
-        given = self._given.get(entry.name)
+        given = self._values.get(entry.name)
         if given is not None:
             return given.texts
         default = entry.default if isinstance(entry, Flag) else None
         return () if default is None else (default,)
 
     def _parsed(self, flag: Flag[_Parsed] | Repeated[_Parsed], text: str) -> _Parsed:
-        given = self._given.get(flag.name)
+        given = self._values.get(flag.name)
         source = f"--{flag.name}" if given is None else given.source
         try:
             return flag.parse(text)
@@ -211,35 +221,34 @@ class CommandOptions(usage.Options, Generic[Settings]):
         """Return the help of the command and its flags."""
         invocation = f"twist {self._twist_command}" if self._twist_command else self.invocation
         ignored = ", ".join(sorted([*self.ignored_flags, *self.ignored_switches]))
-        note = (
-            f"These flags of {self.ignored_of} are accepted and ignored with a warning: {ignored}."
-        )
+        origin = self.ignored_from
+        note = f"These flags of {origin} are accepted and ignored with a warning: {ignored}."
         return Help(invocation, self.longdesc, self.examples, self.table, note if ignored else "")
 
     def __str__(self) -> str:
         """Return the usual help, without rare flags."""
-        return self.help().usual()
+        return self.help().short()
 
     def opt_help(self) -> None:
         """Print the usual help and exit."""
-        _print_alone(str(self))
+        _print_and_exit(str(self))
 
     # The method's name is Twisted's way to give a flag its short form.
     opt_h = opt_help
 
     def opt_help_all(self) -> None:
         """Print the help with all flags and exit."""
-        _print_alone(self.help().whole())
+        _print_and_exit(self.help().full())
 
     def opt_version(self) -> None:
         """Print the version of yurttunnel and exit."""
-        _print_alone(f"yurttunnel {__version__}")
+        _print_and_exit(f"yurttunnel {__version__}")
 
     def parseOptions(self, options: Sequence[str] | None = None) -> None:
         """Parse ``options``; the class describes what happens on errors."""
         arguments = sys.argv[1:] if options is None else options
         if self._twist_command:
-            with ending_in_one_line():
+            with exit_on_usage_error():
                 self._parse(arguments)
         else:
             self._parse(arguments)
@@ -250,29 +259,31 @@ class CommandOptions(usage.Options, Generic[Settings]):
         return str(getattr(self.parent, "subCommand", None) or "")
 
     def _parse(self, arguments: Sequence[str]) -> None:
-        kept = self._meant(arguments)
+        arguments = self._normalized(arguments)
         # Defaults have the lowest precedence.
         self.opts.update((each.name, None) for each in self.table if isinstance(each, Flag))
         try:
-            super().parseOptions(kept)
+            super().parseOptions(arguments)
         except usage.UsageError as error:
             if not isinstance(error.__context__, getopt.GetoptError):
                 raise
             known = [name.rstrip("=") for name in self.longOpt]
-            sentence = explained(error.__context__, kept, known, self._twist_command)
+            sentence = getopt_error_message(
+                error.__context__, arguments, known, self._twist_command
+            )
             raise usage.UsageError(sentence) from None
 
-    def _meant(self, given: Sequence[str]) -> list[str]:
+    def _normalized(self, given: Sequence[str]) -> list[str]:
         """Return the arguments without ignored flags, in the form that ``getopt`` accepts."""
-        kept = []
+        normalized = []
         with_values = [each for each in self.table if isinstance(each, Flag)]
-        alone = {each.name for each in with_values if each.stands_alone}
+        bare_flags = {each.name for each in with_values if each.stands_alone}
         letters = {each.short: each.name for each in with_values}
         arguments = iter(given)
         for argument in arguments:
             name, equals, value = argument.lstrip("-").partition("=")
             if not argument.startswith("-"):
-                kept.append(argument)
+                normalized.append(argument)
             elif name in self.ignored_switches:
                 self._ignored[name] = self.ignored_switches[name]
             elif name in self.ignored_flags:
@@ -280,14 +291,14 @@ class CommandOptions(usage.Options, Generic[Settings]):
                 if not equals:
                     # The value is the next argument.
                     next(arguments, None)
-            elif name in alone:
-                kept.append(f"--{name}={value if equals else 'true'}")
+            elif name in bare_flags:
+                normalized.append(f"--{name}={value if equals else 'true'}")
             elif equals and argument[1:2] == name and name in letters:
                 # "-o=json" in the style of Go; getopt would take "=" for part of the value.
-                kept.append(f"--{letters[name]}={value}")
+                normalized.append(f"--{letters[name]}={value}")
             else:
-                kept.append(argument)
-        return kept
+                normalized.append(argument)
+        return normalized
 
     def parseArgs(self, *arguments: str) -> None:
         """Reject positional arguments."""
@@ -299,17 +310,17 @@ class CommandOptions(usage.Options, Generic[Settings]):
         for name, instead in self._ignored.items():
             self._log.warn("--{flag} is ignored: {instead}", flag=name, instead=instead)
         if self.is_program:
-            for variable, meant in mistyped(self.table, self._environment):
+            for variable, meant in misspelled_variables(self.table, self._environment):
                 self._log.warn("${variable} is ignored: {meant}", variable=variable, meant=meant)
         self._command_line = dict(self._read_command_line())
         self._variables = environment(self.table, self._environment, self.is_program)
         self._hide_secrets()
-        self._use({})
+        self._apply({})
         if CONFIG in self.table:
             self.file = self.optional_value(CONFIG, None)
         if self.file is not None:
             self.file_state = state_of(self.file)
-            self._use(self.read_file(self.file))
+            self._apply(self.read_file(self.file))
         self._settings = self.make_settings()
         if not self.is_program:
             return
@@ -317,8 +328,8 @@ class CommandOptions(usage.Options, Generic[Settings]):
         verbosity = self.optional_value(VERBOSITY, None)
         # Only under twist: the quickstart parses without a parent, and twistd has its own logging.
         if self.parent is not None and "fileLogObserverFactory" in self.parent:
-            self._usual_level = self.parent["logLevel"]
-            take_over_log(self.parent, format, verbosity, shown_levels)
+            self._twist_level = self.parent["logLevel"]
+            take_over_log(self.parent, format, verbosity, log_level_filter)
 
     def _hide_secrets(self) -> None:
         for entry in self.table:
@@ -335,51 +346,54 @@ class CommandOptions(usage.Options, Generic[Settings]):
 
     def check_values(self, file: Source) -> None:
         """Raise ``UsageError`` unless each value of a file can be parsed."""
-        self._use(file)
+        self._apply(file)
         for entry in self.table:
             if entry.name in file and isinstance(entry, Flag | Repeated):
                 for text in self.texts(entry):
                     self._parsed(entry, text)
 
-    def read_anew(self) -> Self:
+    def reread(self) -> Self:
         """Return these options with the file's current contents; raise ``UsageError``."""
         if self.file is None:
             raise RuntimeError("there is no file to read")
-        anew = type(self)(self._environment)
-        anew.file, anew._usual_level = self.file, self._usual_level
-        anew._command_line, anew._variables = self._command_line, self._variables
-        anew._use(anew.read_file(self.file))
-        anew._settings = anew.make_settings()
+        copy = type(self)(self._environment)
+        copy.file, copy._twist_level = self.file, self._twist_level
+        copy._command_line, copy._variables = self._command_line, self._variables
+        copy._apply(copy.read_file(self.file))
+        copy._settings = copy.make_settings()
         for flag in (LOG_FORMAT, VERBOSITY):
-            anew.optional_value(flag, None)
-        return anew
+            copy.optional_value(flag, None)
+        return copy
 
-    def show(self, levels: ShownLevels) -> None:
+    def apply_log_level(self, levels: LogLevelFilter) -> None:
         """Set the log level to that of ``--v``, or else to that of twist's ``--log-level``."""
         verbosity = self.optional_value(VERBOSITY, None)
         if verbosity is None:
-            levels.set(self._usual_level, requests=True)
+            levels.set(self._twist_level, requests=True)
         else:
             levels.set_verbosity(verbosity)
 
-    def _read_command_line(self) -> Iterator[tuple[str, Given]]:
+    def _read_command_line(self) -> Iterator[tuple[str, FlagValue]]:
         for entry in self.table:
             source = f"--{entry.name}"
             match entry:
                 case Switch():
                     if self[entry.name]:
-                        yield entry.name, Given((ON,), source)
+                        yield entry.name, FlagValue((ON,), source)
                 case Repeated():
                     if texts := self._repeated.get(entry.name):
-                        yield entry.name, Given(tuple(texts), source)
+                        yield entry.name, FlagValue(tuple(texts), source)
                 case Flag():
                     if self[entry.name] is not None:
-                        yield entry.name, Given((self[entry.name],), source)
+                        yield entry.name, FlagValue((self[entry.name],), source)
 
-    def _use(self, file: Source) -> None:
+    def _apply(self, file: Source) -> None:
         """Apply the values of the file where nothing precedes them; raise ``UsageError``."""
-        self._given = ChainMap(
-            *(cast(dict[str, Given], each) for each in (self._command_line, self._variables, file))
+        self._values = ChainMap(
+            *(
+                cast(dict[str, FlagValue], each)
+                for each in (self._command_line, self._variables, file)
+            )
         )
         for entry in self.table:
             texts = self.texts(entry)
@@ -394,13 +408,13 @@ class CommandOptions(usage.Options, Generic[Settings]):
     def _check_repeated(self, flag: Repeated[object], texts: Sequence[str]) -> None:
         if flag.once_each and len(texts) > len(set(texts)):
             twice, _ = Counter(texts).most_common(1)[0]
-            source = self._given[flag.name].source
+            source = self._values[flag.name].source
             raise usage.UsageError(f"{source} {twice} is given twice")
 
 
-def _print_alone(text: str) -> NoReturn:
+def _print_and_exit(text: str) -> NoReturn:
     """Print the requested text, such as the help, and exit."""
-    with as_long_as_it_is_read():
+    with exit_on_broken_pipe():
         print(text)
     raise SystemExit(0)
 

@@ -15,7 +15,7 @@ class ExposedPath(OSError):
     """A path that others could redirect; ``strerror`` names the place and the fix."""
 
 
-def check_above(path: Path, owners: Collection[int] = ()) -> None:
+def check_parents(path: Path, owners: Collection[int] = ()) -> None:
     """Raise :class:`ExposedPath` if others may replace one of the directories above ``path``.
 
     Root, the user of the process, and ``owners`` may. Others may in a directory that they own, in
@@ -52,13 +52,13 @@ def check_above(path: Path, owners: Collection[int] = ()) -> None:
             )
 
 
-def read_trusted(path: Path, most: int) -> bytes:
-    """Read a file of at most ``most`` bytes that determines which peers are trusted.
+def read_trusted(path: Path, max_bytes: int) -> bytes:
+    """Read a file of at most ``max_bytes`` bytes that determines which peers are trusted.
 
     Raises ``OSError``; an :class:`ExposedPath` if a user other than root could have put it there,
     or if it is a symbolic link.
     """
-    check_above(path)
+    check_parents(path)
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
@@ -76,4 +76,4 @@ def read_trusted(path: Path, most: int) -> bytes:
                 f"it can be changed by other users (mode {stat.S_IMODE(status.st_mode):04o}):"
                 " check its content, and chmod go-w it",
             )
-        return file.read(most)
+        return file.read(max_bytes)

@@ -22,7 +22,7 @@ SLICE_SECONDS = 0.004
 should not take longer than this."""
 
 
-AT_ONCE = 20
+ITEMS_PER_PIECE = 20
 """The number of items to process between two pauses."""
 
 
@@ -61,7 +61,7 @@ def visit(items: Iterable[Item], look: Callable[[Item], object]) -> Generator[st
     """Call ``look`` with each of ``items``; pause by yielding empty pieces."""
     for number, item in enumerate(items):
         look(item)
-        if number % AT_ONCE == 0:
+        if number % ITEMS_PER_PIECE == 0:
             yield ""
 
 

@@ -22,7 +22,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.ops.log import RateLimitedLog
-from yurttunnel.ops.threads import in_own_thread
+from yurttunnel.ops.threads import run_in_new_thread
 from yurttunnel.tunnel.host_names import in_ascii
 from yurttunnel.tunnel.reactor import IReactor
 
@@ -94,7 +94,7 @@ class ThreadedResolver:
 
     def _begin(self, query: _Query, semantics: str) -> None:
         try:
-            lookup = in_own_thread(self._reactor, THREAD, _getaddrinfo, query)
+            lookup = run_in_new_thread(self._reactor, THREAD, _getaddrinfo, query)
         except RuntimeError as error:
             self._end(Failure(error), query, semantics)
         else:

@@ -66,7 +66,7 @@ class JobThread:
             del given, job, ended
 
 
-def in_own_thread(
+def run_in_new_thread(
     reactor: IReactorFromThreads,
     name: str,
     function: Callable[[_Argument], _Result],

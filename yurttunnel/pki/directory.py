@@ -28,7 +28,7 @@ from pathlib import Path
 from twisted.application.service import Service
 from twisted.logger import Logger
 
-from yurttunnel.ops.private_files import ExposedPath, check_above
+from yurttunnel.ops.private_files import ExposedPath, check_parents
 
 RESERVE = ".reserve"
 """The file that reserves disk space for writes that must succeed on a full disk."""
@@ -79,7 +79,7 @@ class StateDirectory:
         """Open ``path``, and create it (0700) if it does not exist."""
         directory = cls(Path(path))
         with _explained(directory.path), _explained_above(directory.path):
-            check_above(directory.path)
+            check_parents(directory.path)
             created = directory._create()
             directory._owners = (0, os.geteuid())
             directory._check(created)
@@ -101,7 +101,7 @@ class StateDirectory:
                 directory._owners = None
                 with directory._opened() as descriptor:
                     directory._owners = (os.fstat(descriptor).st_uid,)
-            check_above(directory.path, directory._owners)
+            check_parents(directory.path, directory._owners)
             directory._check(created=False)
         return directory
 

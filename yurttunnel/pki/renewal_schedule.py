@@ -6,7 +6,7 @@ import datetime
 import random
 from dataclasses import dataclass
 
-from yurttunnel.ops.backoff import doubled
+from yurttunnel.ops.backoff import exponential
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Schedule:
         if remaining > 0:
             first = min(self.patient_pauses[0], lifetime / 100, remaining / 4)
             longest = max(first, min(self.patient_pauses[1], remaining / 8))
-        return doubled(failures - 1, first, longest) * random.uniform(1.0, 1.0 + self.spread)
+        return exponential(failures - 1, first, longest) * random.uniform(1.0, 1.0 + self.spread)
 
 
 CLUSTER_SCHEDULE = Schedule(0.7, 0.9, (2.0, 32.0), (2.0, 32.0), 0.1)

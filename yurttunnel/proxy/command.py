@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.application.service import IService
 
-from yurttunnel.ops.configuration.reloading import follow_file
+from yurttunnel.ops.configuration.reloading import configuration_reloader
 from yurttunnel.ops.diagnose.subject import Subject
 from yurttunnel.ops.log import forward_standard_logging
 from yurttunnel.ops.startup import initialize
@@ -25,7 +25,7 @@ def makeService(options: Options) -> IService:
     from yurttunnel.proxy.process import build
 
     try:
-        service = build(reactor, settings, follow_file(reactor, options))
+        service = build(reactor, settings, configuration_reloader(reactor, options))
     except BadKubeConfiguration as error:
         raise SystemExit(
             f"the Kubernetes API: {error}; behind a hub, give --master http://127.0.0.1:10261"

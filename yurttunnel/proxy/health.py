@@ -16,7 +16,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.metrics import Durations, Metric, counter, counts_of
 from yurttunnel.ops.clocks import time_of_day, timestamp
-from yurttunnel.ops.http_site import Answer, Pages, text
+from yurttunnel.ops.http_site import PageResponse, Pages, text
 
 PERIODS = 2
 """The number of sync periods that a change may wait, as in kube-proxy."""
@@ -130,10 +130,10 @@ class HealthPages:
             "/*": lambda request: text("see /healthz and /livez\n", 404),
         }
 
-    def _answer(self, is_well: bool, answered: Counter[str]) -> Answer:
+    def _answer(self, is_well: bool, answered: Counter[str]) -> PageResponse:
         status = 200 if is_well else 503
         answered[str(status)] += 1
-        return Answer(b"application/json", self._health.body(), status)
+        return PageResponse(b"application/json", self._health.body(), status)
 
 
 METRICS: tuple[Metric[HealthPages], ...] = (

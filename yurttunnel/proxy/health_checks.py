@@ -13,7 +13,7 @@ from functools import partial
 from twisted.internet.defer import gatherResults, maybeDeferred
 from twisted.internet.interfaces import IListeningPort
 
-from yurttunnel.ops.http_site import Answer, LimitedSite, PageRequest
+from yurttunnel.ops.http_site import LimitedSite, PageRequest, PageResponse
 from yurttunnel.ops.listen import CannotListen, listen_tcp
 from yurttunnel.proxy.port_claims import MOST_ADDRESSES
 from yurttunnel.proxy.state.virtual_services import (
@@ -69,7 +69,7 @@ class HealthCheckServers:
         for host, port in wanted - self._open.keys():
             # Load balancers may be configured with any path and method.
             pages = {"/*": partial(self._answer, port)}
-            site = LimitedSite(pages, self._reactor, serves_probes_alone=True)
+            site = LimitedSite(pages, self._reactor, only_probes=True)
             try:
                 self._open[host, port] = listen_tcp(self._reactor, _FLAG, host, port, site)
             except CannotListen as error:
@@ -85,14 +85,14 @@ class HealthCheckServers:
         ports, self._open = self._open, {}
         await gatherResults([maybeDeferred(port.stopListening) for port in ports.values()])
 
-    def _answer(self, port: int, request: PageRequest) -> Answer:
+    def _answer(self, port: int, request: PageRequest) -> PageResponse:
         check, alive = self._desired.get(port), self._is_alive()
         # A client that connected before the port was closed may send a request afterwards.
         local = 0 if check is None else check.local_endpoints
         shown: dict[str, object] = {"localEndpoints": local, "serviceProxyHealthy": alive}
         if check is not None:
             shown = {"service": {"namespace": check.namespace, "name": check.name}, **shown}
-        return Answer(
+        return PageResponse(
             b"application/json",
             json.dumps(shown).encode() + b"\n",
             200 if local and alive else 503,

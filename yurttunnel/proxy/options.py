@@ -97,7 +97,7 @@ class Options(CommandOptions[Settings]):
         ),
     )
 
-    ignored_of = "kube-proxy"
+    ignored_from = "kube-proxy"
     ignored_flags = _IGNORED_FLAGS
     ignored_switches = _IGNORED_SWITCHES
 

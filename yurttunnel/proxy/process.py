@@ -14,13 +14,13 @@ from yurttunnel.kube.configuration import KubeConfiguration, without_credentials
 from yurttunnel.kube.informer import Informers
 from yurttunnel.kube.loading import load_configuration
 from yurttunnel.ops.admin.service import admin_socket
-from yurttunnel.ops.configuration.reloading import Following
+from yurttunnel.ops.configuration.reloading import ConfigurationReloader
 from yurttunnel.ops.debug.service import Debug
 from yurttunnel.ops.deferred_start import DeferredStart
 from yurttunnel.ops.http_site import LimitedSite, Pages
 from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.ops.listen import listen_tcp
-from yurttunnel.ops.log_levels import shown_levels
+from yurttunnel.ops.log_levels import log_level_filter
 from yurttunnel.ops.meta import JsonPage, meta_pages, meta_service
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.services import CloseOnStop, PortService, StoppedInReverse
@@ -69,7 +69,7 @@ class ProxyProcess:
         self,
         reactor: IReactor,
         settings: Settings,
-        following: Following[Settings] | None,
+        following: ConfigurationReloader[Settings] | None,
     ) -> None:
         """Make the initial parts; raises ``BadKubeConfiguration`` and ``StateError``."""
         self._held = None if settings.state_dir is None else LockedDirectory(settings.state_dir)
@@ -241,12 +241,12 @@ class ProxyProcess:
                 ),
             ),
         )
-        debug = Debug(reactor, tuple, lag, shown_levels)
+        debug = Debug(reactor, tuple, lag, log_level_filter)
         mode = JsonPage(
             "mode", "Who carries connections, led by what, as JSON", self._mode, STARTING
         )
         features = [services_page(reactor, self._service_statuses), mode]
-        pages = meta_pages(status, self._readiness, metrics, None, features) | debug.guarded
+        pages = meta_pages(status, self._readiness, metrics, None, features) | debug.protected_pages
         where = self._settings.pages.metrics
         listen = partial(listen_tcp, reactor, "--metrics-bind-address", *where)
         meta = meta_service(reactor, listen, pages, status, debug)
@@ -274,7 +274,7 @@ class ProxyProcess:
 
 
 def build(
-    reactor: IReactor, settings: Settings, following: Following[Settings] | None = None
+    reactor: IReactor, settings: Settings, following: ConfigurationReloader[Settings] | None = None
 ) -> IService:
     """Compose the proxy; raises ``BadKubeConfiguration`` and ``StateError``.
 

@@ -25,7 +25,7 @@ from yurttunnel.hub import process as hub
 from yurttunnel.hub.options import Options as HubOptions
 from yurttunnel.hub.settings import Settings as HubSettings
 from yurttunnel.ops.listen import listen_tcp
-from yurttunnel.ops.log_levels import ShownLevels, shown_levels
+from yurttunnel.ops.log_levels import LogLevelFilter, log_level_filter
 from yurttunnel.ops.services import CloseOnStop, PortService, StoppedInReverse
 from yurttunnel.proxy import process as proxy
 from yurttunnel.proxy.options import Options as ProxyOptions
@@ -79,7 +79,7 @@ def build(reactor: IReactor, settings: Settings) -> IService:
 
     api_port = Replaceable(partial(served, ports.api, trust.api, api))
 
-    outage = Outage(reactor, api_port, shown_levels)
+    outage = Outage(reactor, api_port, log_level_filter)
 
     async def reboot_node(namespace: str, pod: str) -> None:
         await node.reboot()
@@ -250,7 +250,7 @@ _log = Logger()
 class Outage:
     """Stops ``api`` and restarts it; until that has settled only errors are logged."""
 
-    def __init__(self, clock: IReactorTime, api: Replaceable, levels: ShownLevels) -> None:
+    def __init__(self, clock: IReactorTime, api: Replaceable, levels: LogLevelFilter) -> None:
         self._clock = clock
         self._api = api
         self._levels = levels
@@ -258,10 +258,10 @@ class Outage:
     async def begin(self) -> None:
         """Stop the API; log only errors, as all its clients would log its absence."""
         _log.info("the API is away for some seconds, as the check wants it")
-        self._levels.set_for_now(LogLevel.error, requests=False)
+        self._levels.set_temporarily(LogLevel.error, requests=False)
         await self._api.take_away()
 
     async def end(self) -> None:
         """Start the API again, and restore the log level a little later."""
         await self._api.put_back()
-        self._clock.callLater(SETTLED, self._levels.go_back)
+        self._clock.callLater(SETTLED, self._levels.restore)

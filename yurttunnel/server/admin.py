@@ -18,8 +18,8 @@ from yurttunnel.ops import flags
 from yurttunnel.ops.admin.service import AdminSocket, admin_socket
 from yurttunnel.ops.clocks import timestamp
 from yurttunnel.ops.debug.pages import BadParameter, Page, Parameters, as_json
-from yurttunnel.ops.http_site import Answer, text
-from yurttunnel.ops.threads import in_own_thread
+from yurttunnel.ops.http_site import PageResponse, text
+from yurttunnel.ops.threads import run_in_new_thread
 from yurttunnel.pki.directory import StateError
 from yurttunnel.pki.join_token import JoinTokenFile
 from yurttunnel.pki.revocation import RevocationFailed, Revocations, revoke_node
@@ -99,12 +99,12 @@ class ForwardPages:
             "forwards/remove": Page(self._list, self._remove, ("listen",)),
         }
 
-    def _list(self, parameters: Parameters) -> Answer:
+    def _list(self, parameters: Parameters) -> PageResponse:
         forwards = self._find()
         states = [] if forwards is None else forwards.states()
         return as_json({"forwards": [_forward_entry(each) for each in states]})
 
-    def _add(self, parameters: Parameters) -> Deferred[Answer]:
+    def _add(self, parameters: Parameters) -> Deferred[PageResponse]:
         try:
             forward = parse_forward(parameters.get("forward", ""))
         except ValueError as error:
@@ -114,7 +114,7 @@ class ForwardPages:
             raise BadParameter("replace is true or false")
         return Deferred.fromCoroutine(self._added(forward, replace == "true"))
 
-    async def _added(self, forward: Forward, replace: bool) -> Answer:
+    async def _added(self, forward: Forward, replace: bool) -> PageResponse:
         forwards = self._find()
         if forwards is None:
             return text(f"{NOT_YET}\n", 409)
@@ -124,14 +124,14 @@ class ForwardPages:
             return text(f"{error}\n", 409)
         return as_json(_described(forward))
 
-    def _remove(self, parameters: Parameters) -> Deferred[Answer]:
+    def _remove(self, parameters: Parameters) -> Deferred[PageResponse]:
         try:
             listen = parse_listen(parameters.get("listen", ""))
         except ValueError as error:
             raise BadParameter(f"listen: {error}") from None
         return Deferred.fromCoroutine(self._removed(listen))
 
-    async def _removed(self, listen: Listen) -> Answer:
+    async def _removed(self, listen: Listen) -> PageResponse:
         forwards = self._find()
         if forwards is None:
             return text(f"{NOT_YET}\n", 409)
@@ -174,7 +174,7 @@ class RevocationPages:
         """Return the page by its path."""
         return {"revocations": Page(self._list, self._revoke, ("node",))}
 
-    def _list(self, parameters: Parameters) -> Answer:
+    def _list(self, parameters: Parameters) -> PageResponse:
         return as_json(
             {
                 "revocations": [
@@ -184,18 +184,18 @@ class RevocationPages:
             }
         )
 
-    def _revoke(self, parameters: Parameters) -> Deferred[Answer]:
+    def _revoke(self, parameters: Parameters) -> Deferred[PageResponse]:
         node = parameters.get("node", "")
         if not node:
             raise BadParameter("node is wanted: the name of one")
         return Deferred.fromCoroutine(self._revoked(node))
 
-    async def _revoked(self, node: str) -> Answer:
+    async def _revoked(self, node: str) -> PageResponse:
         # In a thread, because it waits for the disk.
         revoke = partial(revoke_node, self._reactor, self._state_dir)
         try:
             sentence = await self._one_at_a_time.run(
-                in_own_thread, self._reactor, "yurttunnel revocation", revoke, node
+                run_in_new_thread, self._reactor, "yurttunnel revocation", revoke, node
             )
         except RevocationFailed as error:
             return text(f"{error}\n", 400)
@@ -234,7 +234,7 @@ class TokenPages:
             "tokens/revoke": Page(self._list, self._revoke, ("id",)),
         }
 
-    def _list(self, parameters: Parameters) -> Answer:
+    def _list(self, parameters: Parameters) -> PageResponse:
         try:
             in_file = self._file.read()
         except StateError as error:
@@ -244,7 +244,7 @@ class TokenPages:
             {"tokens": [_token_entry(each, each.token_id == held) for each in self._tokens.good()]}
         )
 
-    def _create(self, parameters: Parameters) -> Answer:
+    def _create(self, parameters: Parameters) -> PageResponse:
         lifetime = _lifetime(parameters)
         if len(self._tokens.good()) >= MAX_TOKENS:
             return text(f"{MAX_TOKENS} join tokens are good already: revoke one first\n", 409)
@@ -262,7 +262,7 @@ class TokenPages:
             {**_token_entry(issued, False), "token": str(token), "command": self._command(token)}
         )
 
-    def _revoke(self, parameters: Parameters) -> Answer:
+    def _revoke(self, parameters: Parameters) -> PageResponse:
         token_id = parameters.get("id", "")
         if not token_id:
             raise BadParameter("id is wanted: that of a join token")

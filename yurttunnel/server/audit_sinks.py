@@ -14,7 +14,7 @@ from pathlib import Path
 
 from zope.interface import implementer
 
-from yurttunnel.ops.private_files import check_above
+from yurttunnel.ops.private_files import check_parents
 from yurttunnel.server.audit_log import IAuditSink, Written
 
 _MODE = 0o600
@@ -95,7 +95,7 @@ class AuditFile:
 
     def open(self) -> None:
         """Open or create the file; raises ``OSError``."""
-        check_above(self._path)
+        check_parents(self._path)
         descriptor = os.open(self._path, _FLAGS, _MODE)
         try:
             self._make_private(os.fstat(descriptor), descriptor)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.application.service import IService
 
-from yurttunnel.ops.configuration.reloading import Following, follow_file
+from yurttunnel.ops.configuration.reloading import ConfigurationReloader, configuration_reloader
 from yurttunnel.ops.diagnose.subject import Subject
 from yurttunnel.ops.log import forward_standard_logging
 from yurttunnel.ops.startup import initialize
@@ -32,7 +32,7 @@ def makeService(options: Options) -> IService:
         if settings.cleanup_iptables:
             return _cleanup(reactor)
         prepared = with_transports(reactor, settings.transport, _prepare(mode))
-        return build(prepared, settings, follow_file(reactor, options))
+        return build(prepared, settings, configuration_reloader(reactor, options))
     except StateError as error:
         raise SystemExit(f"{_directory_flag(settings)}: {error}") from None
     except RevocationFailed as error:
@@ -93,7 +93,7 @@ def subject(settings: Settings) -> Subject:
 
 
 def build(
-    reactor: IReactor, settings: Settings, following: Following[Settings] | None = None
+    reactor: IReactor, settings: Settings, following: ConfigurationReloader[Settings] | None = None
 ) -> IService:
     """Compose the server's parts."""
     mode = settings.mode

@@ -24,7 +24,7 @@ from yurttunnel.kube.events import EventRecorder
 from yurttunnel.kube.informer import Informers, once_synced
 from yurttunnel.kube.lease import LeaderElection
 from yurttunnel.kube.loading import load_configuration
-from yurttunnel.ops.configuration.reloading import Following
+from yurttunnel.ops.configuration.reloading import ConfigurationReloader
 from yurttunnel.ops.deferred_start import DeferredStart
 from yurttunnel.ops.services import CloseOnStop, StoppedInReverse
 from yurttunnel.ops.systemd import NotifyingService
@@ -85,7 +85,7 @@ class ClusterServer:
         reactor: IReactor,
         settings: Settings,
         cluster: ClusterSettings,
-        following: Following[Settings] | None = None,
+        following: ConfigurationReloader[Settings] | None = None,
     ) -> None:
         """Create the parts of the first phase.
 
@@ -326,7 +326,7 @@ def build(
     reactor: IReactor,
     settings: Settings,
     cluster: ClusterSettings,
-    following: Following[Settings] | None = None,
+    following: ConfigurationReloader[Settings] | None = None,
 ) -> IService:
     """Compose the server's parts; :class:`ClusterServer` lists the exceptions."""
     return ClusterServer(reactor, settings, cluster, following).service()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from yurttunnel.ops import tunnel_flags
-from yurttunnel.ops.configuration.reloading import ChangeRefused
+from yurttunnel.ops.configuration.reloading import ChangeRejected
 from yurttunnel.server import flag_table
 from yurttunnel.server.options import Settings
 
@@ -31,17 +31,17 @@ class LiveSettings:
     def follow(self, use: Use) -> None:
         """Have ``use(settings)`` called for each change.
 
-        Callbacks that may reject a change, by :class:`ChangeRefused`, must be registered first.
+        Callbacks that may reject a change, by :class:`ChangeRejected`, must be registered first.
         """
         self._parts.append(use)
 
     async def use(self, settings: Settings) -> None:
-        """Change to ``settings``, or raise :class:`ChangeRefused` and change nothing.
+        """Change to ``settings``, or raise :class:`ChangeRejected` and change nothing.
 
         Permissions cannot all be removed this way: the file may have been truncated.
         """
         if self.now.connect_permissions and not settings.connect_permissions:
-            raise ChangeRefused(
+            raise ChangeRejected(
                 "--allow-connect: without one everybody who can connect can reach every node,"
                 " which needs a restart: keep at least one"
             )

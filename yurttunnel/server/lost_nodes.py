@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 
-from yurttunnel.ops.slices import AT_ONCE, gather
+from yurttunnel.ops.slices import ITEMS_PER_PIECE, gather
 from yurttunnel.ops.status import formatting
 from yurttunnel.ops.status.formatting import PeerWords
 from yurttunnel.ops.status.markup import Column, Content, mark, table
@@ -100,14 +100,14 @@ class LostNodes:
         run, because most of the examined nodes are reachable.
         """
         for number, past in enumerate(list(self._history.newest_first())):
-            if number % AT_ONCE == 0:
+            if number % ITEMS_PER_PIECE == 0:
                 yield None
             lost = self._lost(past)
             if lost is not None:
                 yield lost
         missing = []
         for number, node in enumerate(self._expected.expected()):
-            if number % AT_ONCE == 0:
+            if number % ITEMS_PER_PIECE == 0:
                 yield None
             if self._history.get(node) is None and not self._registry.is_reachable(node):
                 missing.append(node)

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from yurttunnel.metrics import Metric, MetricRegistry, counter, gauge, histogram
-from yurttunnel.ops.configuration.reloading import Following
+from yurttunnel.ops.configuration.reloading import ConfigurationReloader
 from yurttunnel.ops.debug.service import Debug
 from yurttunnel.ops.failures import Failures
 from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.ops.listen import listen_tcp
-from yurttunnel.ops.log_levels import shown_levels
+from yurttunnel.ops.log_levels import log_level_filter
 from yurttunnel.ops.meta import meta_pages, meta_service
 from yurttunnel.ops.process_stats import add_process_metrics
 from yurttunnel.ops.readiness import Readiness
@@ -21,7 +21,7 @@ from yurttunnel.ops.status.page import StatusPage
 from yurttunnel.ops.status.peers import Peers
 from yurttunnel.ops.status.sections import Section
 from yurttunnel.ops.status.view import StatusSources
-from yurttunnel.ops.threads import in_own_thread
+from yurttunnel.ops.threads import run_in_new_thread
 from yurttunnel.server.agents import RefuseStreams
 from yurttunnel.server.audit import Audit
 from yurttunnel.server.audit_log import METRICS as AUDIT_METRICS
@@ -139,7 +139,7 @@ class ServerProcess:
         settings: Settings,
         certificates: Callable[[], Mapping[str, datetime.datetime]],
         expected: ExpectedNodes,
-        following: Following[Settings] | None = None,
+        following: ConfigurationReloader[Settings] | None = None,
     ) -> None:
         counters = TunnelCounters()
         budget = MemoryBudget(MEMORY_BUDGET)
@@ -195,10 +195,10 @@ class ServerProcess:
                 },
             ),
         )
-        debug = Debug(reactor, lambda: self.sessions(), self.lag, shown_levels)
+        debug = Debug(reactor, lambda: self.sessions(), self.lag, log_level_filter)
         features = [nodes.page(), steering_page(lambda: self.steering())]
         own = meta_pages(status, self.readiness, self.metrics, self._snapshots, features)
-        self.pages, self.debug_pages = own | debug.guarded, debug.pages
+        self.pages, self.debug_pages = own | debug.protected_pages, debug.pages
         address, port = settings.insecure_address, settings.meta_port
         listen = partial(listen_tcp, reactor, "--meta-port", address, port)
         self.meta = meta_service(reactor, listen, self.pages, status, debug)
@@ -227,7 +227,7 @@ class ServerProcess:
             raise SystemExit(
                 f"--audit-log-path: {settings.path} cannot be opened: {error.strerror}"
             ) from None
-        log = AuditLog(reactor, sink, partial(in_own_thread, reactor, "yurttunnel audit log"))
+        log = AuditLog(reactor, sink, partial(run_in_new_thread, reactor, "yurttunnel audit log"))
         log.setServiceParent(self.meta)
         self.metrics.add(AUDIT_METRICS, lambda: log.stats)
         self.readiness.add("audit log", lambda: log.problem, required=False)

@@ -8,10 +8,10 @@ from functools import partial
 from twisted.application.service import IService
 
 from yurttunnel.ops.announcement import Announcement, terminal
-from yurttunnel.ops.configuration.reloading import Following
+from yurttunnel.ops.configuration.reloading import ConfigurationReloader
 from yurttunnel.ops.services import CloseOnStop
 from yurttunnel.ops.systemd import NotifyingService
-from yurttunnel.ops.threads import in_own_thread
+from yurttunnel.ops.threads import run_in_new_thread
 from yurttunnel.pki.contexts import ENROLMENT_PROTOCOL
 from yurttunnel.pki.directory import LockedDirectory
 from yurttunnel.pki.token import JOIN_TOKEN_FILE
@@ -37,7 +37,7 @@ def build(
     reactor: IReactor,
     settings: Settings,
     standalone: StandaloneSettings,
-    following: Following[Settings] | None = None,
+    following: ConfigurationReloader[Settings] | None = None,
 ) -> IService:
     """Compose the server's parts; raises ``StateError``, ``BadBundle`` and ``BadMiddleware``."""
     directory_lock = LockedDirectory(standalone.state_dir)
@@ -75,7 +75,7 @@ def build(
     readiness.add("certificate renewal", own.serving.warning, required=False)
     readiness.add("enrolment", own.enrolment_factory.problem, required=False)
     readiness.add("kubelet trust", own.kubelet_problem, required=False)
-    in_thread = partial(in_own_thread, reactor, "yurttunnel node history")
+    in_thread = partial(run_in_new_thread, reactor, "yurttunnel node history")
     history = HistoryFile(reactor, own.directory, process.history, in_thread)
     readiness.add("node history", lambda: history.problem, required=False)
     parts = NotifyingService(reactor, readiness)

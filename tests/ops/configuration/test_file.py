@@ -6,7 +6,7 @@ from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.ops.configuration.program import TABLE, ConfigurationFile
-from yurttunnel.ops.configuration.file import MOST_BYTES, read_file
+from yurttunnel.ops.configuration.file import MAX_BYTES, read_file
 
 
 class FileTests(ConfigurationFile, SynchronousTestCase):
@@ -92,8 +92,8 @@ class FileTests(ConfigurationFile, SynchronousTestCase):
         self.assertEqual("it is not TOML: Invalid value (at line 2, column 13)", sentence)
         self.assertIn("Cannot overwrite a value", self.problem("v = 1\nv = 2"))
         self.assertEqual(
-            f"it cannot be read: it is longer than {MOST_BYTES} bytes",
-            self.problem("#" * (MOST_BYTES + 1)),
+            f"it cannot be read: it is longer than {MAX_BYTES} bytes",
+            self.problem("#" * (MAX_BYTES + 1)),
         )
         self.assertIn("it is not TOML", self.problem("a = " + "[" * 50_000))
         self.assertIn("it is not TOML", self.problem("a = " + "1" * 5_000))

@@ -12,15 +12,19 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hub.cache.caches import HeldJobs
 from tests.ops.configuration.program import ALONE, TARGET, WINDOW, ConfigurationFile, Options
-from yurttunnel.ops.configuration.reloading import LOOK_SECONDS, ChangeRefused, Following
-from yurttunnel.ops.log_levels import ShownLevels
+from yurttunnel.ops.configuration.reloading import (
+    CHECK_SECONDS,
+    ChangeRejected,
+    ConfigurationReloader,
+)
+from yurttunnel.ops.log_levels import LogLevelFilter
 from yurttunnel.ops.readiness import Finding, Readiness
 
 KEPT = "the previous configuration stays in use"
 
 
-class FollowingTests(ConfigurationFile, SynchronousTestCase):
-    """``Following`` gives parts what concerns them."""
+class ReloaderTests(ConfigurationFile, SynchronousTestCase):
+    """``ConfigurationReloader`` gives parts what concerns them."""
 
     def setUp(self):
         """Begin with one target; a part follows targets, another one the window."""
@@ -29,7 +33,7 @@ class FollowingTests(ConfigurationFile, SynchronousTestCase):
         self.lines = []
         globalLogPublisher.addObserver(self.note)
         self.addCleanup(globalLogPublisher.removeObserver, self.note)
-        self.levels = ShownLevels()
+        self.levels = LogLevelFilter()
         self.clock, self.jobs = Clock(), HeldJobs()
         self.start('node-name = "n"\ntarget = ["a"]')
 
@@ -38,7 +42,9 @@ class FollowingTests(ConfigurationFile, SynchronousTestCase):
         self.write(text)
         options = Options({})
         options.parseOptions([f"--config={self.path}", *arguments])
-        self.following = Following(self.clock, self.read, options, options.file, self.levels)
+        self.following = ConfigurationReloader(
+            self.clock, self.read, options, options.file, self.levels
+        )
         self.following.follow((TARGET,), lambda settings: self.use(settings.targets))
         self.following.follow((WINDOW,), lambda settings: self.use(settings.window))
         self.following.startService()
@@ -61,7 +67,7 @@ class FollowingTests(ConfigurationFile, SynchronousTestCase):
     def look(self, times=2):
         """Let the next looks come: by the second one a file that changes is read."""
         for _ in range(times):
-            self.clock.advance(LOOK_SECONDS)
+            self.clock.advance(CHECK_SECONDS)
 
     def change(self, text):
         """Write another file, and let it be seen."""
@@ -101,7 +107,7 @@ class FollowingTests(ConfigurationFile, SynchronousTestCase):
         self.look(1)
         self.assertEqual([("xxxx",)], self.used)
         os.chmod(self.path, 0)
-        self.patch(Options, "read_anew", None)
+        self.patch(Options, "reread", None)
         self.look(10)
         self.assertEqual((None, 1), (self.problem(), len(self.used)))
 
@@ -179,14 +185,14 @@ class FollowingTests(ConfigurationFile, SynchronousTestCase):
 
     def test_a_part_that_refuses(self):
         """Nothing is changed, and it is tried again until the part takes it."""
-        refusal = [ChangeRefused("the port is taken")]
+        refusal = [ChangeRejected("the port is taken")]
 
         async def refuse(settings):
             if refusal:
                 raise refusal[0]
             self.use("at last")
 
-        self.following._parts.clear()
+        self.following._subscribers.clear()
         self.following.follow((ALONE,), refuse)
         self.following.follow((WINDOW,), lambda settings: self.use(settings.window))
         self.change('node-name = "n"\ntarget = ["a"]\nstandalone = true\nresume-window = 7')
@@ -200,7 +206,7 @@ class FollowingTests(ConfigurationFile, SynchronousTestCase):
     def test_a_part_that_takes_its_time(self):
         """The next look waits for it."""
         under_way = Deferred()
-        self.following._parts.clear()
+        self.following._subscribers.clear()
         self.following.follow((TARGET,), lambda settings: under_way)
         self.change('node-name = "n"\ntarget = ["b"]')
         self.change('node-name = "n"\ntarget = ["c"]')

@@ -24,13 +24,13 @@ from yurttunnel import __version__
 from yurttunnel.ops.clocks import time_of_day, timestamp
 from yurttunnel.ops.debug.pages import Page, Parameters, as_json
 from yurttunnel.ops.http_site import (
-    Answer,
     AnyPage,
     LimitedSite,
     PageRequest,
+    PageResponse,
     Pages,
-    guarded,
-    missing,
+    not_found,
+    with_access_control,
 )
 from yurttunnel.ops.listen import CannotListen, listen_unix
 from yurttunnel.ops.readiness import Finding, Readiness
@@ -67,8 +67,8 @@ def admin_pages(meta: Pages, debug: Pages, own: Mapping[str, Page]) -> dict[str,
     others = {path: page for path, page in meta.items() if not path.startswith(f"{first}/")}
     versioned = {f"{first}/{path}": page for path, page in own.items()}
     listed = Page(lambda parameters: as_json({"paths": sorted(versioned)}))
-    own_pages: Pages = {**versioned, "/": listed, first: listed, "/*": missing}
-    return guarded({**others, **debug, **own_pages}, refusal)
+    own_pages: Pages = {**versioned, "/": listed, first: listed, "/*": not_found}
+    return with_access_control({**others, **debug, **own_pages}, refusal)
 
 
 def admin_socket(
@@ -132,7 +132,7 @@ def process_page(
     """Return the page; ``details()`` returns further fields of the program."""
     since = timestamp(time_of_day(clock))
 
-    def show(parameters: Parameters) -> Answer:
+    def show(parameters: Parameters) -> PageResponse:
         findings = readiness.findings()
         return as_json(
             {

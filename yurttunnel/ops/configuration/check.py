@@ -8,7 +8,7 @@ from typing import Any
 
 from twisted.python import usage
 
-from yurttunnel.ops.configuration.file import OWN_KEY, BadConfiguration, named, parse_file
+from yurttunnel.ops.configuration.file import OWN_KEY, BadConfiguration, parse_file, with_path
 from yurttunnel.ops.options import CommandOptions, FlagMissing
 
 Programs = Mapping[str, type[CommandOptions[Any]]]
@@ -28,7 +28,7 @@ def check_file(options: type[CommandOptions[Any]], path: Path) -> str | None:
     except FlagMissing as error:
         return str(error)
     except usage.UsageError as error:
-        raise BadConfiguration(named(path, error)) from None
+        raise BadConfiguration(with_path(path, error)) from None
     return None
 
 

@@ -11,18 +11,18 @@ from pathlib import Path
 from twisted.python import usage
 
 from yurttunnel.ops.command_line import did_you_mean
-from yurttunnel.ops.configuration.sources import OFF, ON, Given, Source
+from yurttunnel.ops.configuration.sources import OFF, ON, FlagValue, Source
 from yurttunnel.ops.flag_table import Entry, Flag, Repeated, Switch
 from yurttunnel.ops.plain_files import read_plain
 
-MOST_BYTES = 1024 * 1024
+MAX_BYTES = 1024 * 1024
 """The maximum size of a file; a file with 10,000 forwards has half of that."""
 
-_BITS = 64
+_MAX_BITS = 64
 """The maximum of a number: TOML guarantees no more (1.0, "Integer"), and Python refuses to convert
 thousands of digits to text."""
 
-_BARE = re.compile(r"[A-Za-z0-9_-]+")
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 """A key that needs no quotes."""
 
 OWN_KEY = "config"
@@ -37,7 +37,7 @@ class BadConfiguration(usage.UsageError):
     """The file cannot be read or used; the message names it, the key and what is expected."""
 
 
-def named(path: Path, error: Exception) -> str:
+def with_path(path: Path, error: Exception) -> str:
     """Return an error message that begins with the file.
 
     An error about several values that conflict names only their flags.
@@ -59,13 +59,13 @@ def read_file(path: Path, table: Sequence[Entry]) -> Source:
     """Return the values that the file has for ``table``; raise :class:`BadConfiguration`."""
     parsed = parse_file(path)
     entries = {entry.name: entry for entry in table if entry.name != OWN_KEY}
-    return {name: _given(path, name, value, entries) for name, value in parsed.items()}
+    return {name: _flag_value(path, name, value, entries) for name, value in parsed.items()}
 
 
 def parse_file(path: Path) -> dict[str, object]:
     """Return the values of a file by key; raise :class:`BadConfiguration`."""
     try:
-        content = read_plain(path, MOST_BYTES)
+        content = read_plain(path, MAX_BYTES)
     except OSError as error:
         raise BadConfiguration(f"{path}: it cannot be read: {error.strerror}") from None
     if not content.strip():
@@ -87,7 +87,7 @@ def parse_file(path: Path) -> dict[str, object]:
         raise BadConfiguration(f"{path}: it is not TOML: {error}") from None
 
 
-def _given(path: Path, name: str, value: object, entries: dict[str, Entry]) -> Given:
+def _flag_value(path: Path, name: str, value: object, entries: dict[str, Entry]) -> FlagValue:
     entry = entries.get(name)
     if entry is None:
         meant = did_you_mean(name.replace("_", "-"), entries) or "keys are the names of the flags"
@@ -97,23 +97,23 @@ def _given(path: Path, name: str, value: object, entries: dict[str, Entry]) -> G
         case Switch():
             if not isinstance(value, bool):
                 raise BadConfiguration(f"{source}: write true or false, not {_shown(value)}")
-            return Given((ON if value else OFF,), source)
+            return FlagValue((ON if value else OFF,), source)
         case Repeated():
             if not isinstance(value, list) or None in (texts := [_text(each) for each in value]):
                 raise BadConfiguration(
                     f'{source}: write an array of texts, as {name} = ["..."], not {_shown(value)}'
                 )
-            return Given(tuple(text for text in texts if text is not None), source)
+            return FlagValue(tuple(text for text in texts if text is not None), source)
         case Flag():
             text = _text(value)
             if text is None:
                 raise BadConfiguration(f"{source}: write one text or number, not {_shown(value)}")
-            return Given((text,), source)
+            return FlagValue((text,), source)
 
 
 def _key(name: str) -> str:
     """Return a key as TOML spells it: some must be quoted."""
-    return name if _BARE.fullmatch(name) else json.dumps(name)
+    return name if _BARE_KEY.fullmatch(name) else json.dumps(name)
 
 
 def _text(value: object) -> str | None:
@@ -121,7 +121,7 @@ def _text(value: object) -> str | None:
     match value:
         case bool():
             return ON if value else OFF
-        case int() if value.bit_length() > _BITS:
+        case int() if value.bit_length() > _MAX_BITS:
             return None
         case str() if "\0" in value:
             return None
@@ -137,8 +137,8 @@ def _shown(value: object) -> str:
             return ON if value else OFF
         case str():
             return "a text with a zero byte" if "\0" in value else "a text"
-        case int() if value.bit_length() > _BITS:
-            return f"a number of more than {_BITS} bits"
+        case int() if value.bit_length() > _MAX_BITS:
+            return f"a number of more than {_MAX_BITS} bits"
         case int() | float():
             return "a number"
         case list():

@@ -18,12 +18,14 @@ from yurttunnel.ops.flag_table import Entry, Flag, Repeated, Switch
 
 _PREFIX = "YURTTUNNEL_"
 
-_BETWEEN = re.compile(r"[;\n]")
+_SEPARATOR = re.compile(r"[;\n]")
 """The separators of several values in a variable; no value of a flag contains either."""
 
-_OF_A_SERVICE = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_|$)|_PORT_[0-9]+_(TCP|UDP|SCTP)(_|$)")
+_SERVICE_VARIABLE = re.compile(
+    r"_SERVICE_HOST$|_SERVICE_PORT(_|$)|_PORT_[0-9]+_(TCP|UDP|SCTP)(_|$)"
+)
 
-_MISTYPED = 0.85
+_MIN_SIMILARITY = 0.85
 """The minimum likeness of a misspelled name: two letters of twelve may be missing or wrong."""
 
 ON, OFF = "true", "false"
@@ -31,7 +33,7 @@ ON, OFF = "true", "false"
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class FlagValue:
     """The texts that a source has for one flag; several only for a repeated flag.
 
     ``source`` is the origin, for messages: a flag, a variable, or a file and its key.
@@ -41,7 +43,7 @@ class Given:
     source: str
 
 
-Source = Mapping[str, Given]
+Source = Mapping[str, FlagValue]
 """The values in a source, by the names of the flags."""
 
 
@@ -51,40 +53,41 @@ def variable_of(entry: Entry) -> str:
 
 
 def environment(
-    table: Sequence[Entry], variables: Mapping[str, str], of_each: bool = True
+    table: Sequence[Entry], variables: Mapping[str, str], for_each_flag: bool = True
 ) -> Source:
     """Return the values from the environment; an empty variable counts as unset.
 
-    Without ``of_each`` only flags that name a variable have one. Raises ``UsageError`` for a switch
-    with an invalid value.
-    """
+    Without ``for_each_flag`` only flags that name a variable have one. Raises ``UsageError`` for a
+    switch with an invalid value."""
     found = {}
     for entry in table:
-        for variable in _variables(entry, of_each):
+        for variable in _variables(entry, for_each_flag):
             text = variables.get(variable)
             if text and entry.name not in found:
                 source = f"${variable} (or --{entry.name})"
-                found[entry.name] = Given(tuple(_texts(entry, source, text)), source)
+                found[entry.name] = FlagValue(tuple(_texts(entry, source, text)), source)
     return found
 
 
-def mistyped(table: Sequence[Entry], variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def misspelled_variables(
+    table: Sequence[Entry], variables: Mapping[str, str]
+) -> Iterator[tuple[str, str]]:
     """Yield each variable that is like that of a flag but matches none, and a suggestion.
 
     A variable that is like none belongs to another program; those that Kubernetes sets for a
     Service are no mistakes either (kubernetes.io, Service, "Environment variables").
     """
-    known = {name for entry in table for name in _variables(entry, of_each=True)}
+    known = {name for entry in table for name in _variables(entry, for_each_flag=True)}
     names = {name.removeprefix(_PREFIX) for name in known if name.startswith(_PREFIX)}
     for variable in sorted(variables.keys() - known):
-        if variable.startswith(_PREFIX) and not _OF_A_SERVICE.search(variable):
+        if variable.startswith(_PREFIX) and not _SERVICE_VARIABLE.search(variable):
             name = variable.removeprefix(_PREFIX)
-            if meant := did_you_mean(name, names, f"${_PREFIX}", _MISTYPED):
+            if meant := did_you_mean(name, names, f"${_PREFIX}", _MIN_SIMILARITY):
                 yield variable, meant
 
 
-def _variables(entry: Entry, of_each: bool) -> Iterator[str]:
-    if of_each:
+def _variables(entry: Entry, for_each_flag: bool) -> Iterator[str]:
+    if for_each_flag:
         yield variable_of(entry)
     if isinstance(entry, Flag) and entry.variable:
         yield entry.variable
@@ -93,7 +96,7 @@ def _variables(entry: Entry, of_each: bool) -> Iterator[str]:
 def _texts(entry: Entry, source: str, text: str) -> Iterable[str]:
     match entry:
         case Repeated():
-            return [each.strip() for each in _BETWEEN.split(text) if each.strip()]
+            return [each.strip() for each in _SEPARATOR.split(text) if each.strip()]
         case Switch():
             try:
                 return [ON if flags.switch(text) else OFF]

@@ -7,11 +7,11 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger, LogLevel
 
 from yurttunnel.ops.debug.pages import BadParameter, Page, Parameters, number
-from yurttunnel.ops.http_site import Answer, text
-from yurttunnel.ops.log_levels import ShownLevels
+from yurttunnel.ops.http_site import PageResponse, text
+from yurttunnel.ops.log_levels import LogLevelFilter
 
 DEFAULT_SECONDS = 600
-MOST_SECONDS = 86_400
+MAX_SECONDS = 86_400
 
 _LEVELS = ("debug", "info", "warn")
 
@@ -21,7 +21,7 @@ class TemporaryLogLevel(Service):
 
     _log = Logger()
 
-    def __init__(self, clock: IReactorTime, levels: ShownLevels) -> None:
+    def __init__(self, clock: IReactorTime, levels: LogLevelFilter) -> None:
         self._clock = clock
         self._levels = levels
         self._end: IDelayedCall | None = None
@@ -34,15 +34,15 @@ class TemporaryLogLevel(Service):
         super().stopService()
         self._restore()
 
-    def _change(self, parameters: Parameters) -> Answer:
+    def _change(self, parameters: Parameters) -> PageResponse:
         name = parameters.get("level")
         if name not in _LEVELS:
             raise BadParameter(f"level is wanted: one of {', '.join(_LEVELS)}")
-        seconds = number(parameters, "seconds", 1, MOST_SECONDS, DEFAULT_SECONDS)
+        seconds = number(parameters, "seconds", 1, MAX_SECONDS, DEFAULT_SECONDS)
         self._restore()
         level = LogLevel.levelWithName(name)
-        self._end = self._clock.callLater(seconds, self._go_back)
-        self._levels.set_for_now(level, requests=level < LogLevel.warn)
+        self._end = self._clock.callLater(seconds, self._end_temporary_level)
+        self._levels.set_temporarily(level, requests=level < LogLevel.warn)
         self._log.warn(
             "log level {shown} for {seconds} s, by a request to /debug/log-level",
             shown=name,
@@ -50,7 +50,7 @@ class TemporaryLogLevel(Service):
         )
         return text(self._state())
 
-    def _go_back(self) -> None:
+    def _end_temporary_level(self) -> None:
         self._restore()
         self._log.warn("log level {shown} again", shown=self._levels.level.name)
 
@@ -59,11 +59,11 @@ class TemporaryLogLevel(Service):
         if end is not None:
             if end.active():
                 end.cancel()
-            self._levels.go_back()
+            self._levels.restore()
 
     def _state(self) -> str:
         if self._end is None:
             return f"{self._levels.level.name}\n"
         left = self._end.getTime() - self._clock.seconds()
-        usual, _ = self._levels.usual
-        return f"{self._levels.level.name}, in {left:.0f} s {usual.name} again\n"
+        configured, _ = self._levels.configured
+        return f"{self._levels.level.name}, in {left:.0f} s {configured.name} again\n"

@@ -15,7 +15,7 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 
 from yurttunnel.ops.debug.pages import Page, Parameters, number
-from yurttunnel.ops.http_site import Answer, text
+from yurttunnel.ops.http_site import PageResponse, text
 from yurttunnel.tunnel.reactor import IReactor
 
 TRACED_SECONDS = 900.0
@@ -52,7 +52,7 @@ class MemoryTrace(Service):
         super().stopService()
         self._stop()
 
-    def _change(self, parameters: Parameters) -> Answer:
+    def _change(self, parameters: Parameters) -> PageResponse:
         frames = number(parameters, "frames", 0, MOST_FRAMES, None)
         self._stop()
         if frames == 0:
@@ -73,7 +73,7 @@ class MemoryTrace(Service):
                 end.cancel()
             tracemalloc.stop()
 
-    def _show(self) -> Deferred[Answer]:
+    def _show(self) -> Deferred[PageResponse]:
         if not tracemalloc.is_tracing() or self._reading:
             why = "is being read by another request" if self._reading else "is off"
             hint = f"tracing {why}: POST /debug/memory?frames=1 begins it\n"

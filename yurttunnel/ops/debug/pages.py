@@ -20,7 +20,7 @@ from twisted.internet.interfaces import IAddress
 
 from yurttunnel.http.authority import Address
 from yurttunnel.ops.host_check import is_cross_origin, is_loopback, requested_host
-from yurttunnel.ops.http_site import Answer, PageRequest, allowed_methods, text
+from yurttunnel.ops.http_site import PageRequest, PageResponse, allowed_methods, text
 
 JSON = b"application/json"
 HTML = b"text/html; charset=utf-8"
@@ -36,13 +36,13 @@ class BadParameter(ValueError):
     """A parameter of the query is invalid; the message has one line that says what is expected."""
 
 
-Handler = Callable[[Parameters], "Answer | Deferred[Answer]"]
+Handler = Callable[[Parameters], "PageResponse | Deferred[PageResponse]"]
 """Makes the response; raises :class:`BadParameter`."""
 
 
-def as_json(value: object) -> Answer:
+def as_json(value: object) -> PageResponse:
     """Return a response of JSON, indented for people."""
-    return Answer(JSON, json.dumps(value, indent=1).encode() + b"\n")
+    return PageResponse(JSON, json.dumps(value, indent=1).encode() + b"\n")
 
 
 class Page:
@@ -59,7 +59,7 @@ class Page:
             self._handlers[b"POST"] = post
         self._parameters = parameters
 
-    def __call__(self, request: PageRequest) -> Answer | Deferred[Answer]:
+    def __call__(self, request: PageRequest) -> PageResponse | Deferred[PageResponse]:
         """Respond to ``request``."""
         handler = self._handlers.get(request.head.method)
         if handler is None:

@@ -14,7 +14,7 @@ from twisted.internet.base import DelayedCall
 from twisted.internet.task import LoopingCall
 
 from yurttunnel.ops.debug.pages import Page, Parameters, as_json
-from yurttunnel.ops.http_site import Answer, text
+from yurttunnel.ops.http_site import PageResponse, text
 from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.tunnel.reactor import IReactor
 
@@ -25,7 +25,7 @@ _MOST_FRAMES = 100
 def reactor_page(reactor: IReactor, lag: ReactorLag) -> Page:
     """Return the page of the reactor's figures, as JSON."""
 
-    def get(parameters: Parameters) -> Answer:
+    def get(parameters: Parameters) -> PageResponse:
         return as_json(
             {
                 "lag_seconds": {"latest": lag.latest(), "worst_of_last_minute": lag.worst()},
@@ -45,7 +45,7 @@ def stacks_page(reactor: IReactor) -> Page:
     It shows names of functions and lines of source, never values.
     """
 
-    def get(parameters: Parameters) -> Answer:
+    def get(parameters: Parameters) -> PageResponse:
         return text("".join([*_thread_stacks(), *_delayed_calls(reactor)]))
 
     return Page(get)

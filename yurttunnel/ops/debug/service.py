@@ -13,9 +13,9 @@ from yurttunnel.ops.debug.memory import MemoryTrace
 from yurttunnel.ops.debug.pages import HTML, IsTunnelled, Page, refusal
 from yurttunnel.ops.debug.reactor import reactor_page, stacks_page
 from yurttunnel.ops.debug.sessions import sessions_page
-from yurttunnel.ops.http_site import Answer, Pages, guarded, missing
+from yurttunnel.ops.http_site import PageResponse, Pages, not_found, with_access_control
 from yurttunnel.ops.lag import ReactorLag
-from yurttunnel.ops.log_levels import ShownLevels
+from yurttunnel.ops.log_levels import LogLevelFilter
 from yurttunnel.tunnel.reactor import IReactor
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Debug(MultiService):
         reactor: IReactor,
         sessions: Callable[[], Iterable[TunnelSession]],
         lag: ReactorLag,
-        levels: ShownLevels,
+        levels: LogLevelFilter,
         is_tunnelled: IsTunnelled = lambda client, listener: False,
     ) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Debug(MultiService):
         log_level = TemporaryLogLevel(reactor, levels)
         for service in (memory, log_level):
             service.setServiceParent(self)
-        first = Page(lambda parameters: Answer(HTML, _index()))
+        first = Page(lambda parameters: PageResponse(HTML, _index()))
         self.pages: Pages = {
             "/debug": first,
             "/debug/": first,
@@ -58,9 +58,11 @@ class Debug(MultiService):
             "/debug/memory": memory.page(),
             "/debug/stacks": stacks_page(reactor),
             "/debug/log-level": log_level.page(),
-            "/debug/*": missing,
+            "/debug/*": not_found,
         }
-        self.guarded = guarded(self.pages, partial(refusal, is_tunnelled=is_tunnelled))
+        self.protected_pages = with_access_control(
+            self.pages, partial(refusal, is_tunnelled=is_tunnelled)
+        )
         """The same pages for the meta port, with access control."""
 
 

@@ -12,7 +12,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.http.authority import join_authority
 from yurttunnel.ops.debug.pages import JSON, Page, Parameters
-from yurttunnel.ops.http_site import Answer
+from yurttunnel.ops.http_site import PageResponse
 
 if TYPE_CHECKING:
     # Programs without sessions have this page, too, and do not load these modules.
@@ -38,11 +38,11 @@ def sessions_page(
 ) -> Page:
     """Return the page; ``?node=NAME`` limits it to the sessions with one peer."""
 
-    def get(parameters: Parameters) -> Answer:
+    def get(parameters: Parameters) -> PageResponse:
         node = parameters.get("node")
         desired = [each for each in sessions() if node is None or each.peer_name == node]
         desired.sort(key=lambda session: (session.peer_name, session.since))
-        return Answer(JSON, _pieces(_describe_all(desired, clock.seconds())))
+        return PageResponse(JSON, _pieces(_describe_all(desired, clock.seconds())))
 
     return Page(get, parameters=("node",))
 

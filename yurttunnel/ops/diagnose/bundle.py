@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from yurttunnel.ops.diagnose.redaction import redact
-from yurttunnel.ops.private_files import check_above
+from yurttunnel.ops.private_files import check_parents
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ def write_bundle(path: Path, parts: Iterable[Part], secrets: Iterable[str]) -> N
     Raises ``OSError``: a ``FileExistsError`` if ``path`` exists, and an error if others could
     replace it. A partial file is then removed.
     """
-    check_above(path, _who_asks())
+    check_parents(path, _who_asks())
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     directory = path.name.removesuffix(".gz").removesuffix(".tar")
     now = int(time.time())

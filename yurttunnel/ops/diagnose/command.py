@@ -20,7 +20,7 @@ from yurttunnel.ops.diagnose.process import process_part
 from yurttunnel.ops.diagnose.redaction import redact, redacted_arguments
 from yurttunnel.ops.diagnose.subject import Subject
 
-MOST_SHOWN = 15
+MAX_SHOWN = 15
 """The maximum number of sentences in the printed summary; the bundle has all."""
 
 _LONGEST_SHOWN = 400
@@ -71,11 +71,11 @@ def _summary(program: str, findings: list[str]) -> Iterator[str]:
         yield f"{program}: nothing looks wrong."
         return
     yield f"{program}: this looks wrong:"
-    for sentence in findings[:MOST_SHOWN]:
+    for sentence in findings[:MAX_SHOWN]:
         short = sentence[:_LONGEST_SHOWN] + ("..." if len(sentence) > _LONGEST_SHOWN else "")
         yield f"- {' '.join(short.split())}"
-    if len(findings) > MOST_SHOWN:
-        yield f"- and {len(findings) - MOST_SHOWN} more, in summary.txt."
+    if len(findings) > MAX_SHOWN:
+        yield f"- and {len(findings) - MAX_SHOWN} more, in summary.txt."
 
 
 def _collect(subject: Subject) -> Iterator[Part]:

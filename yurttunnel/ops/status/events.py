@@ -24,10 +24,10 @@ from yurttunnel.ops.log import SUPPRESSED
 from yurttunnel.ops.status import formatting
 from yurttunnel.ops.status.markup import Column, Content, element, joined, mark, table
 
-KEPT = 50
+MAX_KEPT = 50
 """The maximum number of places in the code whose last message is kept."""
 
-_LONGEST = 500
+_MAX_TEXT = 500
 """The maximum length of a text in characters."""
 
 _NAMES = {LogLevel.warn: "warning", LogLevel.error: "error", LogLevel.critical: "critical"}
@@ -58,7 +58,7 @@ class RecentEvent:
         """
         if self._text is None:
             text = " ".join(redact(self.logged).split())
-            self._text = text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+            self._text = text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 1] + "…"
         return self._text
 
 
@@ -94,12 +94,12 @@ class RecentEvents(Service):
         if level is None:
             return
         namespace = str(event.get("log_namespace", ""))
-        place = level, namespace, str(event.get("log_format", "")).removesuffix(SUPPRESSED)
-        known = self._events.pop(place, None)
+        call_site = level, namespace, str(event.get("log_format", "")).removesuffix(SUPPRESSED)
+        known = self._events.pop(call_site, None)
         count = 1 if known is None else known.count + 1
         time = event.get("log_time", 0.0)
-        self._events[place] = RecentEvent(level, namespace, _logged(event), time, count)
-        if len(self._events) > KEPT:
+        self._events[call_site] = RecentEvent(level, namespace, _logged(event), time, count)
+        if len(self._events) > MAX_KEPT:
             warnings = (each for each, kept in self._events.items() if kept.level == "warning")
             del self._events[next(warnings, next(iter(self._events)))]
 
@@ -126,4 +126,4 @@ def _logged(event: LogEvent) -> str:
     if isinstance(failure, Failure):
         what = f"{failure.type.__name__ if failure.type else 'error'}: {failure.getErrorMessage()}"
         text = f"{text}: {what}" if text else what
-    return text[: 4 * _LONGEST]
+    return text[: 4 * _MAX_TEXT]

@@ -16,7 +16,7 @@ from yurttunnel.ops.status.throughput import INTERVAL
 _AGO = re.compile(r"\d+ s ago")
 """Matches the duration in the message that callers get for a lost node."""
 
-MOST_SHOWN = 20
+MAX_SHOWN = 20
 """The maximum number of rows shown at once."""
 
 
@@ -63,7 +63,7 @@ def failure_table(failures: Iterable[Failure], moment: Moment) -> Content:
             order=lambda one: moment.now.timestamp() - one.last.at,
         ),
     ]
-    return table("The last requests that failed", columns, alike(failures)[:MOST_SHOWN])
+    return table("The last requests that failed", columns, alike(failures)[:MAX_SHOWN])
 
 
 def alike(failures: Iterable[Failure]) -> list[Alike]:

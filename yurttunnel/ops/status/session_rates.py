@@ -12,7 +12,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.ops.slices import Slices, visit
-from yurttunnel.ops.status.throughput import KEPT, ring
+from yurttunnel.ops.status.throughput import MAX_KEPT, ring
 from yurttunnel.tunnel.session import TunnelSession
 from yurttunnel.tunnel.statistics import TunnelCounters
 
@@ -51,7 +51,7 @@ class _Measured:
 
     def sample_round_trip(self, seconds: float | None) -> None:
         self.round_trips.append(seconds or 0.0)
-        if len(self.round_trips) > KEPT:
+        if len(self.round_trips) > MAX_KEPT:
             del self.round_trips[0]
 
 

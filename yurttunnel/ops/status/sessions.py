@@ -15,7 +15,7 @@ from yurttunnel.ops.status.session_rates import Rates
 from yurttunnel.ops.status.sparklines import MINUTES, Scale, sparkline
 from yurttunnel.tunnel.statistics import SessionSnapshot
 
-MOST_SHOWN = 100
+MAX_SHOWN = 100
 """The maximum number of sessions shown at once."""
 
 _OF_NOTE = 99
@@ -35,9 +35,9 @@ def trouble(session: SessionSnapshot, now: datetime.datetime) -> int:
 def worst_first(
     sessions: Iterable[SessionSnapshot], now: datetime.datetime
 ) -> list[SessionSnapshot]:
-    """Return up to :data:`MOST_SHOWN` sessions: those with problems first, then by name."""
+    """Return up to :data:`MAX_SHOWN` sessions: those with problems first, then by name."""
     return heapq.nsmallest(
-        MOST_SHOWN,
+        MAX_SHOWN,
         sessions,
         key=lambda session: (trouble(session, now), session.node, session.since),
     )

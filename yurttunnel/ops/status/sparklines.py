@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from yurttunnel.ops.status import formatting
 from yurttunnel.ops.status.markup import Markup, element
-from yurttunnel.ops.status.throughput import INTERVAL, KEPT
+from yurttunnel.ops.status.throughput import INTERVAL, MAX_KEPT
 
 HEIGHT = 24
 """The size of the drawing in units; a unit is one pixel high at the smallest size shown."""
@@ -18,7 +18,7 @@ _WRITERS: Mapping[str, Callable[[float], str]] = {
     "s": formatting.round_trip,
 }
 
-MINUTES = round(INTERVAL * KEPT / 60)
+MINUTES = round(INTERVAL * MAX_KEPT / 60)
 """The time span of a chart, in minutes."""
 
 
@@ -44,7 +44,7 @@ def sparkline(values: Sequence[float], scale: Scale, what: str = "") -> Markup:
     If there are fewer values than places, the left stays empty, so that all charts have the same
     time axis. ``what`` begins the description for screen readers.
     """
-    path, right, down = "", KEPT - len(values) + 0.5, HEIGHT
+    path, right, down = "", MAX_KEPT - len(values) + 0.5, HEIGHT
     for value in values:
         if value > 0:
             # A small value must differ from zero. As a page is made in slices, later values may
@@ -63,7 +63,7 @@ def sparkline(values: Sequence[float], scale: Scale, what: str = "") -> Markup:
         "svg",
         element("path", d=path) if path else "",
         class_="spark",
-        viewBox=f"0 0 {KEPT} {HEIGHT}",
+        viewBox=f"0 0 {MAX_KEPT} {HEIGHT}",
         preserveAspectRatio="none",
         role="img",
         aria_label=label,

@@ -13,13 +13,13 @@ from yurttunnel.metrics import Durations
 INTERVAL = 5.0
 """The interval between two samples, in seconds."""
 
-KEPT = 60
+MAX_KEPT = 60
 """The number of samples to keep: five minutes."""
 
 
 def ring() -> deque[float]:
     """Return a ring for samples, newest last."""
-    return deque(maxlen=KEPT)
+    return deque(maxlen=MAX_KEPT)
 
 
 class _Counted:
@@ -41,7 +41,7 @@ class _Timed:
 
     def __init__(self, durations: Durations) -> None:
         self._durations = durations
-        self._past: deque[tuple[int, ...]] = deque([tuple(durations.buckets)], maxlen=KEPT)
+        self._past: deque[tuple[int, ...]] = deque([tuple(durations.buckets)], maxlen=MAX_KEPT)
 
     def sample(self) -> None:
         self._past.append(tuple(self._durations.buckets))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from yurttunnel.ops.backoff import doubled
+from yurttunnel.ops.backoff import exponential
 from yurttunnel.proxy.balancing.endpoint_state import EndpointState
 from yurttunnel.proxy.state.virtual_services import Endpoint
 
@@ -46,7 +46,7 @@ class Ejections:
             return False
         new = state.ejected_until is None
         state.probed = False
-        self._leave_out(state, doubled(state.ejections, FIRST, LONGEST))
+        self._leave_out(state, exponential(state.ejections, FIRST, LONGEST))
         state.ejections += 1
         return new
 

@@ -10,7 +10,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from yurttunnel.ops.backoff import doubled
+from yurttunnel.ops.backoff import exponential
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.proxy.interfaces import EndpointStats
 from yurttunnel.proxy.kernel.prober import Outcome
@@ -142,7 +142,7 @@ class Ejections:
             self._stop_waiting(target)
 
     def _wait(self, target: Target, health: _Health) -> None:
-        seconds = doubled(health.in_a_row, FIRST, LONGEST)
+        seconds = exponential(health.in_a_row, FIRST, LONGEST)
         if target.protocol is Protocol.UDP:
             seconds *= UDP_FACTOR
         health.in_a_row += 1

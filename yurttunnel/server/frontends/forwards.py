@@ -25,12 +25,12 @@ from twisted.internet.interfaces import IListeningPort
 from twisted.logger import Logger
 
 from yurttunnel.http.authority import join_authority
-from yurttunnel.ops.configuration.reloading import ChangeRefused
+from yurttunnel.ops.configuration.reloading import ChangeRejected
 from yurttunnel.ops.listen import CannotListen
 from yurttunnel.server.frontends.forward import Forward, ForwardFactory, Listen
 
 
-class ForwardRefused(ChangeRefused):
+class ForwardRefused(ChangeRejected):
     """A forward cannot be opened, or there is none to close; the text is the reason."""
 
 

@@ -12,7 +12,7 @@ from zope.interface import implementer
 
 from yurttunnel.http.connection import is_secure
 from yurttunnel.http.interfaces import ExchangeFailed
-from yurttunnel.ops.log_levels import WHOLE_LINE, request_log
+from yurttunnel.ops.log_levels import PREFORMATTED, request_log
 from yurttunnel.pki.contexts import peer_certificate
 from yurttunnel.server.frontends.kubelet.middleware import IMiddleware
 from yurttunnel.server.frontends.kubelet.request import (
@@ -86,7 +86,7 @@ class Trace:
         )
         # Formatted here: formatting each field by the logger costs more than all of this, for every
         # request.
-        request_log.info(WHOLE_LINE, line=line, node=request.node, request_id=request.request_id)
+        request_log.info(PREFORMATTED, line=line, node=request.node, request_id=request.request_id)
 
 
 def _peer_behind(transport: Any) -> _Peer:
