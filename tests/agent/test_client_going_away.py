@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 from tests.agent.replicas import ReplicaTests
+from yurttunnel.agent.client import LEFT_SESSION_TIMEOUT
 from yurttunnel.agent.connection_group import FIRST_DELAY
 from yurttunnel.tunnel.session import FEW_NUMBERS, SUCCESSION
 from yurttunnel.wire.codes import Code
@@ -246,3 +247,36 @@ class NewIdentifiersTests(DrainingTests):
         self.pass_time(5)
         self.assert_goes_on(self.near, self.far)
         self.assertEqual((2, 3), (self.servers.connected, len(self.servers.sessions())))
+
+
+class NeverEndingTests(DrainingTests):
+    """A server that sends GOAWAY in a session, and does not end it."""
+
+    def setUp(self):
+        """Have the server leave the first session."""
+        super().setUp()
+        [self.left] = self.replicas[0].listener.sessions()
+        self.patch(self.left, "no_stream_left", lambda: None)
+        self.near, self.far = self.replicas[0].stream()
+        self.left.wire.go_away(Code.GOING_AWAY, TEXT)
+        self.left.request_flush()
+
+    def test_end(self):
+        """The agent ends it with its last stream once another session serves the node."""
+        self.pass_time(LEFT_SESSION_TIMEOUT + 5)
+        self.assertEqual((2, 1), (len(self.servers.sessions()), len(self.present())))
+        self.assert_goes_on(self.near, self.far)
+        self.near.transport.abortConnection()
+        self.pass_time(1)
+        self.assertEqual(self.present(), self.servers.sessions())
+
+    def test_only_route(self):
+        """Until then it stays: the server may still open streams in it."""
+        self.near.transport.abortConnection()
+        self.replicas[0].up = False
+        self.pass_time(2 * LEFT_SESSION_TIMEOUT)
+        self.assertEqual([self.old], self.servers.sessions())
+        self.replicas[0].up = True
+        self.pass_time(2 * LEFT_SESSION_TIMEOUT)
+        [new] = self.servers.sessions()
+        self.assertIsNot(self.old, new)

@@ -38,6 +38,10 @@ MISDIRECTED_RETRIES = 8
 """The longest delay in seconds, and the number, of retries after an attempt to resume a session has
 reached another server, for example behind a load balancer."""
 
+LEFT_SESSION_TIMEOUT = 60.0
+"""Seconds in which a server that accepts no new streams in a session should end it, after the last
+stream; the agent then does so."""
+
 _NO_NEW_SESSION = "the agent begins no new session here"
 
 
@@ -103,6 +107,7 @@ class ServerClient(Factory):
         self._ended = False
         self._attempt: Deferred[IProtocol] | None = None
         self._retry_call: IDelayedCall | None = None
+        self._end_call: IDelayedCall | None = None
         self._session: TunnelSession | None = None
         self._connection: SessionConnection | None = None
         # The HELLO of this side on the last connection.
@@ -422,6 +427,19 @@ class ServerClient(Factory):
             )
             self._routes.failed(self)
             self._start_draining()
+            self._schedule_end()
+
+    def _schedule_end(self) -> None:
+        self._end_call = self._context.clock.callLater(LEFT_SESSION_TIMEOUT, self._end_left)
+
+    def _end_left(self) -> None:
+        """Let the session that the server has left end, but only if another one serves the node."""
+        self._end_call = None
+        session = self._session
+        if session is not None and self._group.other_processes(self):
+            session.drain("the server did not end the session")
+        else:
+            self._schedule_end()
 
     def _start_draining(self) -> None:
         """Leave a new session to the other clients, and reconnect only for streams."""
@@ -430,6 +448,9 @@ class ServerClient(Factory):
 
     def _session_closed(self, code: Code, text: str) -> None:
         self._session = None
+        if self._end_call is not None:
+            self._end_call.cancel()
+            self._end_call = None
         if code is Code.REPLACED and not self._draining:
             self._note_replacement()
             self._group.on_change()
