@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hub.cache.caches import NODES, POD, PODS, item
@@ -131,6 +133,17 @@ class BoundTests(SynchronousTestCase):
         self.assertEqual(one, self.queue.size)
         self.queue.see(Scope(PODS), "x" * 100, 3)
         self.assertEqual(2 * one + 99, self.queue.size)
+
+    def test_reads_while_many_writes_wait(self) -> None:
+        """A read does not search all the writes, of which a slow disk leaves very many."""
+        waiting = make_queue(100_000 * OVERHEAD)
+        for _ in range(100_000):
+            waiting.put(Statements())
+        before = time.process_time()
+        for _ in range(100):
+            self.assertFalse(waiting.is_lacking(PODS))
+            self.assertNoResult(waiting.mark())
+        self.assertLess(time.process_time() - before, 0.5)
 
     def test_mark_behind_lists_that_have_too_much_behind_them(self) -> None:
         """A wait for lists that are being parsed goes on if later writes overtake them.

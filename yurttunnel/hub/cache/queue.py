@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
 from twisted.internet.defer import Deferred, succeed
@@ -84,6 +85,8 @@ class WriteQueue:
         self._marks: dict[int, list[Deferred[None]]] = {}
         self._line: deque[Place] = deque()
         self._gone: OrderedDict[Key, Gone] = OrderedDict()
+        # Those among the writes, of which there may be very many.
+        self._unlists: set[Unlist] = set()
         # The write behind lists that were overtaken by newer data, and its place in the line.
         self._behind_late: Unlist | None = None
         self._late_place: Place | None = None
@@ -158,9 +161,8 @@ class WriteQueue:
     def is_lacking(self, collection: Collection) -> bool:
         """Return whether a write of a collection was dropped and this is not on disk yet."""
         return any(
-            collection in write.collections or write.of_all is not None
-            for write in (*self._taken, *self._waiting)
-            if isinstance(write, Unlist)
+            collection in unlist.collections or unlist.of_all is not None
+            for unlist in self._unlists
         )
 
     def lists_have_room(self) -> bool:
@@ -237,6 +239,7 @@ class WriteQueue:
             # Merged with what was dropped since then, so that retries do not accumulate.
             self._lack(last)
             taken.pop()
+            self._unlists.discard(last)
         self._waiting.extendleft(reversed(taken))
         self._open = None
         self._bound()
@@ -288,6 +291,7 @@ class WriteQueue:
 
     def _put_late(self, unlist: Unlist) -> None:
         if self._waiting or self._taken:
+            self._unlists.add(unlist)
             self.put_at_once(unlist)
         elif unlist is self._behind_late:
             # The changes that overtook those lists have been written.
@@ -307,12 +311,10 @@ class WriteQueue:
         return told.addCallback(lambda _: self._mark())
 
     def _mark(self) -> Deferred[None]:
-        everything = [
-            write for write in (*self._taken, *self._waiting) if not isinstance(write, Unlist)
-        ]
-        if not everything:
+        backwards = chain(reversed(self._waiting), reversed(self._taken))
+        last = next((write for write in backwards if not isinstance(write, Unlist)), None)
+        if last is None:
             return succeed(None)
-        last = everything[-1]
         done: Deferred[None] = Deferred()
         self._marks.setdefault(id(last), []).append(done)
         return done
@@ -352,6 +354,8 @@ class WriteQueue:
 
     def _end(self, write: Write) -> None:
         self.size -= write.size
+        if isinstance(write, Unlist):
+            self._unlists.discard(write)
         self._fire_marks(write)
 
     def _fire_marks(self, write: Write) -> None:
@@ -374,7 +378,9 @@ class WriteQueue:
         if not more.collections and more.of_all is None:
             return
         if not self._unlists_first():
-            self._waiting.appendleft(Unlist(set()))
+            unlist = Unlist(set())
+            self._unlists.add(unlist)
+            self._waiting.appendleft(unlist)
         if self._behind_late is not None:
             # Not in place, because the thread may be iterating over the set.
             self._behind_late.collections = set(self._behind_late.collections)
