@@ -189,7 +189,7 @@ class HubTests(Limits, unittest.SynchronousTestCase):
         ("name in a path", parsing.LONGEST_SEGMENT, callers.LONGEST_COMPONENT),
         ("names in a path", parsing.MOST_SEGMENTS),
         ("parameters of a list", parsing.MOST_PARAMETERS),
-        ("`Accept`", accept.LONGEST_ACCEPT / KIBIBYTE),
+        ("`Accept`", accept.MAX_ACCEPT / KIBIBYTE),
         ("body of a request that is kept", forwarding.MOST_REPEATED / KIBIBYTE),
         ("body of a request that is answered", writes.LONGEST_BODY / KIBIBYTE),
         (

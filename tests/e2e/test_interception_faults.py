@@ -24,7 +24,7 @@ from tests.e2e.kubelets import (
 from tests.e2e.programs import MEBIBYTE
 from tests.e2e.test_interception import together
 from tests.http.kube_clients import upgrade_failure
-from yurttunnel.http.relay import BODY_PATIENCE
+from yurttunnel.http.relay import BODY_START_TIMEOUT
 
 HUGE = 64 * MEBIBYTE
 """An upload that nobody waits for."""
@@ -261,7 +261,7 @@ class UnfinishedBodiesTests(InterceptionTestCase):
                 for _ in range(25):
                     await door.raw(b"POST /hello HTTP/1.1\r\n%b\r\n%b" % (host[door], framing))
         # They are uploads only now, those of which little has come.
-        await self.pause(2 * BODY_PATIENCE)
+        await self.pause(2 * BODY_START_TIMEOUT)
         for door in doors:
             got = await self.within(5, door.get("/hello"), f"{door.name} answers")
             self.assertEqual(got.body, HELLO, door.name)

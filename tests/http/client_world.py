@@ -23,7 +23,7 @@ class ClientTestCase(SynchronousTestCase):
     def setUp(self):
         """Connect."""
         self.clock = MemoryReactorClock()
-        self.answers = []
+        self.responses = []
         self.idle = []
         self.lost = []
         self.connect()
@@ -31,7 +31,7 @@ class ClientTestCase(SynchronousTestCase):
     def connect(self, **arguments):
         """Make a connection."""
         self.connection = ClientConnection(self.clock, **arguments)
-        self.connection.on_answer = lambda *answer: self.answers.append(answer)
+        self.connection.on_response = lambda *response: self.responses.append(response)
         self.connection.on_idle = self.idle.append
         self.connection.on_lost = self.lost.append
         self.origin = self.kind(self.clock).open(self.connection)

@@ -10,7 +10,7 @@ from tests.http.support import Server, responses, settle
 from yurttunnel.http.client import ClientConnection
 from yurttunnel.http.pool import ConnectionPool, PoolSettings
 from yurttunnel.http.relay import (
-    BODY_PATIENCE,
+    BODY_START_TIMEOUT,
     ForwardedRequest,
     Relay,
     RelaySettings,
@@ -29,7 +29,7 @@ class RelayTestCase(SynchronousTestCase):
     settings = RelaySettings(response_timeout=30)
     pool_settings = PoolSettings()
     caller = None
-    patient = False
+    long_running = False
     client_kind = MemoryConnection
     origin_kind = MemoryConnection
 
@@ -72,7 +72,7 @@ class RelayTestCase(SynchronousTestCase):
             ForwardedRequest(head.method, head.target, head.fields),
             lambda failure: (502, f"edge-1 cannot be reached: {failure.type.__name__}"),
             "the kubelet of edge-1",
-            patient=self.patient,
+            long_running=self.long_running,
         )
 
     @property
@@ -97,7 +97,7 @@ class RelayTestCase(SynchronousTestCase):
     def send_slowly(self, data):
         """Simulate the start of a body, and let the time to wait for the rest pass."""
         self.send(data)
-        self.clock.advance(BODY_PATIENCE)
+        self.clock.advance(BODY_START_TIMEOUT)
         self.settle()
 
     def answer(self, data):

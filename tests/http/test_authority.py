@@ -4,8 +4,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.http.authority import (
     BadAuthority,
+    display_host,
     join_authority,
-    known_host,
     parse_network,
     split_authority,
     strip_port,
@@ -88,7 +88,7 @@ class StripPortTests(SynchronousTestCase):
 
 
 class KnownHostTests(SynchronousTestCase):
-    """``known_host`` returns the peer's address for display."""
+    """``display_host`` returns the peer's address for display."""
 
     def test_addresses_have_one_form(self):
         """An IPv4 address has one form, also on a dual-stack listener."""
@@ -99,7 +99,7 @@ class KnownHostTests(SynchronousTestCase):
             "fe80::1%eth0": "fe80::1%eth0",
             "an unknown address": "an unknown address",
         }.items():
-            self.assertEqual(known, known_host(host))
+            self.assertEqual(known, display_host(host))
 
 
 class NetworkTests(SynchronousTestCase):

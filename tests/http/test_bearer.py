@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.http.bearer import LONGEST_TOKEN, BadToken, bearer_token
+from yurttunnel.http.bearer import MAX_TOKEN, BadToken, bearer_token
 from yurttunnel.http.head import RequestHead
 
 
@@ -39,6 +39,6 @@ class BearerTests(SynchronousTestCase):
 
     def test_length(self):
         """A token has at most the maximum length."""
-        self.assertTrue(bearer_token(head("Bearer " + "a" * LONGEST_TOKEN)))
-        longer = head("Bearer " + "a" * (LONGEST_TOKEN + 1))
+        self.assertTrue(bearer_token(head("Bearer " + "a" * MAX_TOKEN)))
+        longer = head("Bearer " + "a" * (MAX_TOKEN + 1))
         self.assertRaises(BadToken, bearer_token, longer)

@@ -257,24 +257,24 @@ class ResponseTests(ClientTestCase):
         ):
             self.assertRaises(ValueError, written.with_field, name, value)
 
-    def test_on_answer(self):
-        """``on_answer`` is called for a final head, unless the response is complete."""
+    def test_on_response(self):
+        """``on_response`` is called for a final head, unless the response is complete."""
         self.ask()
         self.answer(b"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\nContent-Len")
-        self.assertEqual([], self.answers)
+        self.assertEqual([], self.responses)
         self.answer(b"gth: 1\r\n\r\n")
-        self.assertEqual([(self.connection, False)], self.answers)
+        self.assertEqual([(self.connection, False)], self.responses)
         self.answer(b"a")
         self.ask()
         self.answer(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\na")
         self.ask(waits=True)
         self.answer(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\na")
-        self.assertEqual([(self.connection, False)] * 2, self.answers)
+        self.assertEqual([(self.connection, False)] * 2, self.responses)
 
     def test_ended_by_who_is_told_of_the_answer(self):
-        """A connection that is closed in ``on_answer`` is not handed over."""
+        """A connection that is closed in ``on_response`` is not handed over."""
         receiver = self.ask(b"GET", *UPGRADE, upgrade=True)
-        self.connection.on_answer = lambda connection, switches: connection.close()
+        self.connection.on_response = lambda connection, switches: connection.close()
         self.answer(SWITCHING)
         self.assertIsNone(receiver.head)
         self.assert_failed(receiver, "the connection was closed", unanswered=False)

@@ -259,7 +259,7 @@ class SwitchTests(ClientTestCase):
         self.assertRaises(RuntimeError, receiver.exchange.switch, Recorder())
         self.answer(b" and late")
         self.assertEqual(b"early and late", protocol.received)
-        self.assertEqual([(self.connection, True)], self.answers)
+        self.assertEqual([(self.connection, True)], self.responses)
         protocol.transport.write(b"raw")
         self.settle()
         self.assertTrue(
@@ -296,7 +296,7 @@ class SwitchTests(ClientTestCase):
         receiver = self.ask()
         self.answer(SWITCHING)
         self.assert_failed(receiver, "unasked", False)
-        self.assertEqual([], self.answers)
+        self.assertEqual([], self.responses)
 
     def test_request_incomplete(self):
         """A 101 before the request is complete is an error, too."""
@@ -316,7 +316,7 @@ class SwitchTests(ClientTestCase):
         self.answer(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nn")
         self.answer(b"o")
         self.assertEqual((b"no", [None]), (receiver.sink.body, receiver.ends))
-        self.assertEqual([(self.connection, False)], self.answers)
+        self.assertEqual([(self.connection, False)], self.responses)
         self.assertTrue(self.connection.reusable)
         with self.assertRaises(RuntimeError):
             self.ask(waits=True).exchange.switch(Recorder())

@@ -8,8 +8,8 @@ from tests.http.relaying import CHUNKED, OK, RelayTestCase
 from tests.http.support import request, settle
 from yurttunnel.http.pool import PoolSettings
 from yurttunnel.http.relay import (
-    BODY_BEGINNING,
-    BODY_PATIENCE,
+    BODY_START,
+    BODY_START_TIMEOUT,
     Relay,
 )
 
@@ -106,7 +106,7 @@ class StalledUploadTests(RelayTestCase):
 
     def test_patience(self):
         """``patient`` applies to the response, not to the request."""
-        self.patient = True
+        self.long_running = True
         self.stall()
         self.assert_given_up()
 
@@ -142,7 +142,7 @@ class StalledUploadTests(RelayTestCase):
 
     def test_patience_after_the_body(self):
         """For a body that was read completely there is no timeout with ``patient``."""
-        self.patient = True
+        self.long_running = True
         self.send(request(b"/", b"Content-Length: 100000", method=b"PUT"))
         self.client.receive(bytes(100_000))
         self.clock.advance(1000)
@@ -184,7 +184,7 @@ class StalledUploadTests(RelayTestCase):
         self.assertEqual(413, self.responses("PUT")[0][0])
 
 
-class BodyBeginningTests(RelayTestCase):
+class BodyBufferTests(RelayTestCase):
     """A connection to the origin is acquired when the body is complete, or takes too long."""
 
     pool_settings = PoolSettings(max_per_key=2, max_uploads_per_key=2)
@@ -214,7 +214,7 @@ class BodyBeginningTests(RelayTestCase):
         self.begin(b"Content-Length: 2", body=b"ab")
         self.answer(OK)
         self.begin(b"Content-Length: 2", body=b"a")
-        self.clock.advance(BODY_PATIENCE)
+        self.clock.advance(BODY_START_TIMEOUT)
         self.send(b"b")
         self.answer(OK)
         self.begin(b"Content-Length: 2", b"Expect: 100-continue")
@@ -226,7 +226,7 @@ class BodyBeginningTests(RelayTestCase):
     def test_a_long_body_is_not_kept(self):
         """The buffered start is limited; more is read once there is a connection."""
         self.instant = False
-        self.begin(b"Content-Length: 1000000", body=bytes(BODY_BEGINNING - 1))
+        self.begin(b"Content-Length: 1000000", body=bytes(BODY_START - 1))
         self.assertEqual([], self.attempts)
         self.assertTrue(self.client.reading)
         self.send(b"x")
@@ -241,7 +241,7 @@ class BodyBeginningTests(RelayTestCase):
         """A body that ends while connecting is sent completely, and once."""
         self.instant = False
         self.begin(b"Content-Length: 3", body=b"a")
-        self.clock.advance(BODY_PATIENCE)
+        self.clock.advance(BODY_START_TIMEOUT)
         self.send(b"bc")
         self.succeed()
         self.settle()
@@ -258,7 +258,7 @@ class BodyBeginningTests(RelayTestCase):
             for _ in range(10):
                 self.begin(*fields)
                 self.begin(*fields, body=b"1")
-        self.clock.advance(BODY_PATIENCE)
+        self.clock.advance(BODY_START_TIMEOUT)
         self.settle()
         self.assertEqual(1, len(self.origins), "the share of one caller")
         self.client = self.server.connect()
@@ -275,12 +275,12 @@ class BodyBeginningTests(RelayTestCase):
         self.client.receive_end()
         self.begin(CHUNKED, body=b"xx\r\n")
         self.assertEqual(400, self.responses("PUT", closed=True)[0][0])
-        self.clock.advance(2 * BODY_PATIENCE)
+        self.clock.advance(2 * BODY_START_TIMEOUT)
         self.assertEqual([], self.attempts)
 
     def test_patience_is_for_complete_requests(self):
         """With ``patient``, a client that waits for a 100 still gets a timeout."""
-        self.patient = True
+        self.long_running = True
         self.begin(b"Content-Length: 3", b"Expect: 100-continue")
         self.clock.advance(30)
         self.assertEqual(504, self.responses("PUT")[-1][0])

@@ -156,7 +156,7 @@ class OriginFailsTests(RelayTestCase):
 
     def test_patience(self):
         """A request with ``patient`` has no response timeout."""
-        self.patient = True
+        self.long_running = True
         self.send(request())
         self.clock.advance(10_000)
         self.answer(OK)

@@ -18,9 +18,9 @@ from tests.http.support import (
 )
 from tests.tunnel.memory import Producer
 from yurttunnel.http import server_connection
-from yurttunnel.http.connection import all_taken
+from yurttunnel.http.connection import all_acknowledged
 from yurttunnel.http.interfaces import ExchangeFailed
-from yurttunnel.http.request_body import BodyBeginning, BodyTooLarge, read_body
+from yurttunnel.http.request_body import BodyBuffer, BodyTooLarge, read_body
 
 
 class RequestBodyTests(ServerTestCase):
@@ -262,7 +262,7 @@ class KeptPiecesTests(ServerTestCase):
 
     def test_beginning(self):
         """The start of a body uses little more than its bytes, whatever the pieces are."""
-        self.assertLess(self.taken(BodyBeginning().write), 32 * 1024)
+        self.assertLess(self.taken(BodyBuffer().write), 32 * 1024)
 
     def test_whole_body(self):
         """A body that is read completely uses little more than its bytes, too."""
@@ -487,7 +487,7 @@ class EarlyAnswerTests(ServerTestCase):
 
     def test_all_taken(self):
         """A client that has received everything and does not close only has the linger time."""
-        self.patch(server_connection, "all_taken", lambda transport: True)
+        self.patch(server_connection, "all_acknowledged", lambda transport: True)
         self.send(request(b"/", CLOSE))
         self.exchange.respond(200, [], bytes(1_000_000))
         for _ in range(5):
@@ -510,11 +510,11 @@ class AllTakenTests(SynchronousTestCase):
     def test_sent_and_read(self):
         """Data that the peer has not read is reported as not received."""
         for transport in (self.plain, self.secure):
-            self.assertTrue(all_taken(transport))
+            self.assertTrue(all_acknowledged(transport))
             self.near.send(b"x" * 1000)
-            self.assertFalse(all_taken(transport))
+            self.assertFalse(all_acknowledged(transport))
             self.far.recv(1000)
-            self.assertTrue(all_taken(transport))
+            self.assertTrue(all_acknowledged(transport))
 
     def test_reset(self):
         """No data is in flight on a connection that the peer has reset."""
@@ -529,11 +529,11 @@ class AllTakenTests(SynchronousTestCase):
                 continue
         except BlockingIOError:
             transport = SimpleNamespace(getHandle=lambda: near)
-        self.assertFalse(all_taken(transport))
+        self.assertFalse(all_acknowledged(transport))
         far.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         far.close()
-        self.assertTrue(all_taken(transport))
+        self.assertTrue(all_acknowledged(transport))
 
     def test_no_socket(self):
         """For a transport without a socket it is unknown whether the peer has all data."""
-        self.assertFalse(all_taken(SimpleNamespace()))
+        self.assertFalse(all_acknowledged(SimpleNamespace()))

@@ -29,7 +29,7 @@ from yurttunnel.cluster.nodes import node_from
 from yurttunnel.http.authority import (
     BadAuthority,
     canonical_host,
-    means_every_machine,
+    is_machine_specific,
     parse_network,
     split_authority,
     strip_port,
@@ -537,7 +537,7 @@ class LoopbackTests(World):
     def test_names(self):
         """Such names are rejected at every input of node names."""
         for name in LOOPBACK:
-            self.assertTrue(means_every_machine(canonical_host(name)), name)
+            self.assertTrue(is_machine_specific(canonical_host(name)), name)
             self.assertRaises(BadIdentity, check_node_name, name)
             self.assertRaises(BadIdentifiers, parse_identifiers, f"host=edge-1&host={name}")
             self.assertRaises(EnrolmentRefused, self.ask, name)

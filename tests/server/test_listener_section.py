@@ -46,8 +46,8 @@ class EntryTests(SynchronousTestCase):
     def test_traffic(self) -> None:
         """Ended and open streams count, by their entry."""
         holder = Holder.of(Kind.FORWARD, FORWARD, "192.0.2.1")
-        self.counters.carried_by(holder, 1024, 7)
-        self.counters.carried_by(Holder.of(Kind.FORWARD, "another", "192.0.2.1"), 10**9, 10**9)
+        self.counters.count_stream(holder, 1024, 7)
+        self.counters.count_stream(Holder.of(Kind.FORWARD, "another", "192.0.2.1"), 10**9, 10**9)
         opening = self.pair.server.open_stream("192.0.2.80", 80, 15.0, "r", holder)
         self.pair.pump()
         self.assertEqual(["1", "2", "1.0 KiB", "7 B"], self.rows()[0][3:])

@@ -7,7 +7,7 @@ from subprocess import run
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.tunnel.host_names import in_ascii
+from yurttunnel.tunnel.host_names import to_ascii
 
 
 class HostNameTests(SynchronousTestCase):
@@ -25,18 +25,18 @@ class HostNameTests(SynchronousTestCase):
             "",
             "a" * 63,
         ):
-            self.assertEqual(name.encode("idna"), in_ascii(name))
-        self.assertEqual(b"xn--bcher-kva.test", in_ascii("bücher.test"))
+            self.assertEqual(name.encode("idna"), to_ascii(name))
+        self.assertEqual(b"xn--bcher-kva.test", to_ascii("bücher.test"))
 
     def test_no_names(self) -> None:
         """A label that is empty or too long is rejected."""
         for name in (".", "a..b", ".a", "a" * 64, f"{'a' * 64}.test", "\N{SNOWMAN}" * 64):
-            self.assertRaises(UnicodeError, in_ascii, name)
+            self.assertRaises(UnicodeError, to_ascii, name)
 
     def test_codec_is_left(self) -> None:
         """For a name in ASCII the codec is not loaded."""
         program = (
-            "import sys; from yurttunnel.tunnel.host_names import in_ascii;"
-            " in_ascii('api.test'); sys.exit('stringprep' in sys.modules)"
+            "import sys; from yurttunnel.tunnel.host_names import to_ascii;"
+            " to_ascii('api.test'); sys.exit('stringprep' in sys.modules)"
         )
         self.assertEqual(0, run([sys.executable, "-c", program], check=False).returncode)

@@ -58,7 +58,7 @@ class SharesTestCase(SynchronousTestCase):
                 self.shares.check(desired)
             except ShareUsedUp:
                 return number
-            self.shares.take(desired)
+            self.shares.acquire(desired)
         return most
 
     def refused(self, desired: Holder) -> ShareUsedUp:
@@ -139,14 +139,14 @@ class SharesTests(SharesTestCase):
         left = self.take(FOR_KUBELETS)
         self.assertEqual((197, 709), (left, most + left))
         for _ in range(left):
-            self.shares.give_back(FOR_KUBELETS)
+            self.shares.release(FOR_KUBELETS)
         self.assertGreater(self.take(for_kubelets("jane")), 50)
 
     def test_what_is_given_back_can_be_taken(self) -> None:
         """Released streams can be taken by any holder."""
         taken = self.take(holder("a"))
         for _ in range(taken):
-            self.shares.give_back(holder("a"))
+            self.shares.release(holder("a"))
         self.assertEqual(0, self.shares.held.total())
         self.assertEqual(taken, self.take(holder("b")))
 
@@ -174,7 +174,7 @@ class SharesTests(SharesTestCase):
         room = 10
         shares = Shares("to edge-1", MOST, lambda: room)
         for _ in range(2):
-            shares.take(holder("a"))
+            shares.acquire(holder("a"))
         room = 0
         refusal = self.assertRaises(ShareUsedUp, shares.check, holder("a"))
         self.assertEqual(Share.ALL, refusal.share)
@@ -193,7 +193,7 @@ class SharesTests(SharesTestCase):
         for entry, caller in takers:
             desired = holder(str(entry), str(caller))
             self.shares.check(desired)
-            self.shares.take(desired)
+            self.shares.acquire(desired)
 
 
 class HolderTests(SynchronousTestCase):

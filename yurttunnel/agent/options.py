@@ -12,7 +12,7 @@ from twisted.python import usage
 
 from yurttunnel.agent.policy import NO_DEFAULT, Pattern, parse_pattern
 from yurttunnel.agent.settings import ClusterSettings, Settings, StandaloneSettings
-from yurttunnel.http.authority import Address, address_in, join_authority
+from yurttunnel.http.authority import Address, join_authority, parse_address
 from yurttunnel.kube.loading import SERVICE_ACCOUNT
 from yurttunnel.ops import flags
 from yurttunnel.ops.default_directories import state_directory
@@ -398,7 +398,7 @@ class Options(CommandOptions[Settings]):
         """Return the node's address; without a cluster it may be detected."""
         if not self.is_given(STANDALONE) or self._has_value(NODE_IP):
             return self._required(NODE_IP)
-        server_addresses = [address_in(host) for host, _ in self._servers()]
+        server_addresses = [parse_address(host) for host, _ in self._servers()]
         found = source_address(server_addresses[0]) or source_address()
         if found is not None:
             return found

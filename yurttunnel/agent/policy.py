@@ -21,10 +21,10 @@ from yurttunnel.http.authority import (
     CACHED,
     Address,
     Network,
-    address_in,
     canonical_address,
     canonical_host,
     join_authority,
+    parse_address,
     parse_host,
     parse_network,
 )
@@ -141,7 +141,7 @@ def parse_pattern(text: str) -> Pattern:
     if "/" in host:
         return Pattern(parse_network(host), None, first, last)
     # In any spelling: as a dialed address it would mean loopback.
-    address = address_in(host.partition("%")[0])
+    address = parse_address(host.partition("%")[0])
     if address is not None and address.is_unspecified:
         raise ValueError(f"{text!r} is no destination: every address is 0.0.0.0/0 and ::/0")
     canonical = dialed_host(host)

@@ -14,7 +14,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.http.authority import join_authority
-from yurttunnel.tunnel.host_names import in_ascii
+from yurttunnel.tunnel.host_names import to_ascii
 from yurttunnel.tunnel.reactor import IReactor
 from yurttunnel.tunnel.sockets import TunedEndpoint, tune_session_socket
 
@@ -64,7 +64,7 @@ def server_endpoint(reactor: IReactor, host: str, port: int) -> TimeoutEndpoint:
         endpoint = TCP6ClientEndpoint(reactor, host, port, CONNECT_TIMEOUT)
     else:
         endpoint = HostnameEndpoint(
-            reactor, in_ascii(host), port, timeout=CONNECT_TIMEOUT, attemptDelay=0.25
+            reactor, to_ascii(host), port, timeout=CONNECT_TIMEOUT, attemptDelay=0.25
         )
     tuned = TunedEndpoint(endpoint, tune_session_socket)
     return TimeoutEndpoint(reactor, tuned, CONNECT_TIMEOUT, join_authority(host, port))

@@ -13,9 +13,9 @@ from yurttunnel.cluster.fields import mapping, objects, text
 from yurttunnel.http.authority import (
     Address,
     BadAuthority,
-    address_in,
     canonical_host,
-    means_every_machine,
+    is_machine_specific,
+    parse_address,
 )
 from yurttunnel.kube.interfaces import IInformers, InformerSpec
 from yurttunnel.kube.resources import NODES, Object
@@ -56,7 +56,7 @@ class Node:
     def internal(self) -> Iterator[Address]:
         """Yield the addresses of type ``InternalIP``."""
         for kind, address in self.addresses:
-            if kind == "InternalIP" and (parsed := address_in(address)) is not None:
+            if kind == "InternalIP" and (parsed := parse_address(address)) is not None:
                 yield parsed
 
     def hosts(self) -> Iterator[Address | str]:
@@ -68,7 +68,7 @@ class Node:
                 # No request can contain it.
                 continue
             # A machine whose host name was never set reports localhost.
-            if not means_every_machine(canonical):
+            if not is_machine_specific(canonical):
                 yield canonical
 
     def is_called(self, host: str) -> bool:

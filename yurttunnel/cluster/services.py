@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from yurttunnel.cluster.fields import mapping, objects, text, texts
-from yurttunnel.http.authority import Address, BadAuthority, address_in, strip_port
+from yurttunnel.http.authority import Address, BadAuthority, parse_address, strip_port
 from yurttunnel.kube.interfaces import IInformers, InformerSpec
 from yurttunnel.kube.resources import ENDPOINT_SLICES, SERVICES, Object
 
@@ -59,7 +59,7 @@ def service_addresses(service: Object) -> ServiceAddresses:
         type=text(spec.get("type")) or "ClusterIP",
         # A headless Service has the word None there.
         cluster_addresses=tuple(
-            address for each in cluster_addresses if (address := address_in(each)) is not None
+            address for each in cluster_addresses if (address := parse_address(each)) is not None
         ),
         led=frozenset(_led(spec, balancer)),
         node_ports=frozenset((node_port, port) for port, node_port in _ports(spec) if node_port),
@@ -81,7 +81,7 @@ def _led(
 ) -> Iterator[tuple[Address, int]]:
     ingress = (text(entry.get("ip")) for entry in objects(balancer.get("ingress")))
     for each in (*texts(spec.get("externalIPs")), *ingress):
-        if (address := address_in(each)) is not None:
+        if (address := parse_address(each)) is not None:
             for port, _ in _ports(spec):
                 yield address, port
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-LONGEST_ACCEPT = 4096
+MAX_ACCEPT = 4096
 """The number of bytes of ``Accept`` that are parsed. kubectl sends about 200 bytes, browsers 150.
 The limit is low because the field is parsed before the client is authenticated."""
 
@@ -28,9 +28,9 @@ def media_range(text: str) -> MediaRange:
 def media_ranges(accept: bytes) -> list[MediaRange]:
     """Return the media ranges of ``Accept``, the highest weight first, without those of weight 0.
 
-    Anything after the first :data:`LONGEST_ACCEPT` bytes is ignored.
+    Anything after the first :data:`MAX_ACCEPT` bytes is ignored.
     """
-    texts = accept[:LONGEST_ACCEPT].decode("latin-1").split(",")
+    texts = accept[:MAX_ACCEPT].decode("latin-1").split(",")
     ranges = [media_range(text) for text in texts]
     weighted = [(_weight(one.parameters.get("q", "1")), one) for one in ranges]
     # The sort is stable: ranges of equal weight keep their order.

@@ -29,7 +29,7 @@ Network = IPv4Network | IPv6Network
 # final dot (an absolute name) is allowed. IPv4 addresses match too, valid or not.
 _LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
 _NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*\.?", re.ASCII | re.IGNORECASE)
-_LONGEST_NAME = 253
+_MAX_NAME = 253
 _PORT = re.compile(r"[0-9]{1,5}", re.ASCII)
 
 # inet_aton, and through it getaddrinfo, reads 2130706433, 0177.1 and 0x7f.1 as 127.0.0.1, and
@@ -119,7 +119,7 @@ def parse_host(text: str) -> str:
         return _ipv6(text[1:-1])
     if ":" in text:
         return _ipv6(text)
-    if not _NAME.fullmatch(text) or len(text.rstrip(".")) > _LONGEST_NAME:
+    if not _NAME.fullmatch(text) or len(text.rstrip(".")) > _MAX_NAME:
         raise BadAuthority(f"{text!r} is not a host name or an address")
     return text
 
@@ -153,7 +153,7 @@ def canonical_address(address: Address) -> Address:
     return getattr(address, "ipv4_mapped", None) or address
 
 
-def address_in(text: str) -> Address | None:
+def parse_address(text: str) -> Address | None:
     """Parse ``text`` as an address; return ``None`` for a name or an address with a zone id."""
     try:
         host = canonical_host(text)
@@ -162,12 +162,12 @@ def address_in(text: str) -> Address | None:
     return None if isinstance(host, str) else host
 
 
-def known_host(host: str) -> str:
+def display_host(host: str) -> str:
     """Return ``host`` for display: an address in canonical form, anything else unchanged.
 
     A dual-stack listener sees IPv4 addresses in their IPv4-mapped form.
     """
-    return str(address_in(host) or host)
+    return str(parse_address(host) or host)
 
 
 def parse_network(text: str) -> Network:
@@ -193,7 +193,7 @@ def parse_network(text: str) -> Network:
     return network
 
 
-def means_every_machine(host: Address | str) -> bool:
+def is_machine_specific(host: Address | str) -> bool:
     """Return whether ``host``, in canonical form, means a different machine on each machine.
 
     This holds for loopback names and addresses and for link-local, unspecified and multicast

@@ -6,7 +6,7 @@ import re
 
 from yurttunnel.http.fields import Head
 
-LONGEST_TOKEN = 16 * 1024
+MAX_TOKEN = 16 * 1024
 """The maximum length in characters. Tokens of service accounts have about 1,000, those of identity
 providers a few thousand."""
 
@@ -32,6 +32,6 @@ def bearer_token(head: Head) -> str | None:
     match = _BEARER.fullmatch(values[0])
     if match is None:
         raise BadToken("Authorization has no bearer token")
-    if len(match[1]) > LONGEST_TOKEN:
-        raise BadToken(f"the token has more than {LONGEST_TOKEN} characters")
+    if len(match[1]) > MAX_TOKEN:
+        raise BadToken(f"the token has more than {MAX_TOKEN} characters")
     return match[1].decode("ascii")

@@ -105,7 +105,7 @@ class ClientConnection(HTTPConnection):
 
     ``limits`` apply to response heads. A connection pool sets these callbacks:
 
-    - ``on_answer(connection, switches)`` when a final response has begun and is not complete at
+    - ``on_response(connection, switches)`` when a final response has begun and is not complete at
       once. ``switches`` is true for a 101 that was requested, before the connection is handed over.
     - ``on_idle(connection)`` each time the connection can be reused;
     - ``on_lost(connection)`` when it is closed.
@@ -113,7 +113,7 @@ class ClientConnection(HTTPConnection):
     Callers implement their own timeouts, except for ``linger`` (see :data:`LINGER`).
     """
 
-    on_answer: Callable[[ClientConnection, bool], object] | None = None
+    on_response: Callable[[ClientConnection, bool], object] | None = None
     on_idle: Callable[[ClientConnection], object] | None = None
     on_lost: Callable[[ClientConnection], object] | None = None
 
@@ -128,7 +128,7 @@ class ClientConnection(HTTPConnection):
         self._linger = linger
         self._exchange: ClientExchange | None = None
         self._reader: ResponseHeadReader
-        self._answered = False
+        self._response_begun = False
         self._interim_responses = 0
         self._interim_bytes = 0
         self._closing = False
@@ -207,7 +207,7 @@ class ClientConnection(HTTPConnection):
             raise ExchangeFailed("the connection is closed", unanswered=True)
         exchange = ClientExchange(self, request.method, request.framing, receiver, request.upgrade)
         self.requests += 1
-        self._answered = False
+        self._response_begun = False
         self._interim_responses = 0
         self._interim_bytes = 0
         self._exchange = exchange
@@ -223,7 +223,7 @@ class ClientConnection(HTTPConnection):
         self.abort()
 
     def _take_head(self, data: bytes) -> None:
-        self._answered = True
+        self._response_begun = True
         self._interim_bytes += len(data)
         exchange = self._exchange
         assert exchange is not None
@@ -247,8 +247,8 @@ class ClientConnection(HTTPConnection):
         if switches and not exchange.may_switch:
             self.fail("the protocol was changed unasked")
             return
-        if switches and self.on_answer is not None:
-            self.on_answer(self, True)
+        if switches and self.on_response is not None:
+            self.on_response(self, True)
             if self._exchange is not exchange:
                 # A caller that got a connection from the pool in this callback has ended it.
                 return
@@ -256,8 +256,8 @@ class ClientConnection(HTTPConnection):
         if self._exchange is not exchange:
             return
         if not switches:
-            if self.on_answer is not None:
-                self.on_answer(self, False)
+            if self.on_response is not None:
+                self.on_response(self, False)
         elif self._user is None:
             # The receiver has neither switched nor aborted.
             exchange.abort()
@@ -393,10 +393,12 @@ class ClientConnection(HTTPConnection):
         """Abort the connection and fail the exchange in progress."""
         exchange = self._exchange
         assert exchange is not None
-        error = ExchangeFailed(text, unanswered=not self._answered)
+        error = ExchangeFailed(text, unanswered=not self._response_begun)
         if reason is not None:
             if not isinstance(reason.value, ConnectionDone):
-                error = ExchangeFailed(f"{text}: {reason.value}", unanswered=not self._answered)
+                error = ExchangeFailed(
+                    f"{text}: {reason.value}", unanswered=not self._response_begun
+                )
             error.__cause__ = reason.value
         exchange.end()
         self.abort()

@@ -76,7 +76,7 @@ def has_hung_up(transport: Any) -> bool:
     Over TCP the kernel detects this only when it sends something, over a Unix socket at once.
     """
     # No events are requested: poll always reports POLLHUP and POLLERR.
-    return _is_told(transport, 0)
+    return _poll_reports(transport, 0)
 
 
 def has_ended(transport: Any) -> bool:
@@ -84,10 +84,12 @@ def has_ended(transport: Any) -> bool:
 
     For TLS this is the state of the underlying TCP connection.
     """
-    return _is_told(transport.transport if is_secure(transport) else transport, select.POLLRDHUP)
+    return _poll_reports(
+        transport.transport if is_secure(transport) else transport, select.POLLRDHUP
+    )
 
 
-def _is_told(transport: Any, events: int) -> bool:
+def _poll_reports(transport: Any, events: int) -> bool:
     handle = getattr(transport, "getHandle", None)
     if handle is None:
         return False
@@ -96,12 +98,12 @@ def _is_told(transport: Any, events: int) -> bool:
     return bool(poll.poll(0))
 
 
-def all_taken(transport: Any) -> bool:
+def all_acknowledged(transport: Any) -> bool:
     """Return whether the peer has everything sent on ``transport``, with or without TLS."""
-    return socket_all_taken(transport.transport if is_secure(transport) else transport)
+    return socket_all_acknowledged(transport.transport if is_secure(transport) else transport)
 
 
-def socket_all_taken(transport: Any) -> bool:
+def socket_all_acknowledged(transport: Any) -> bool:
     """Return whether no data that was sent on a socket is in flight any more.
 
     Either the peer has all of it (``SIOCOUTQ`` in tcp(7) and unix(7)), or the connection was reset,

@@ -45,8 +45,8 @@ _REASON_OF_STATUS = {
 }
 
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
-_LONGEST_TEXT = 2048
-_LONGEST_REFUSAL = 1024
+_MAX_TEXT = 2048
+_MAX_UPGRADE_ERROR = 1024
 """The number of bytes that clients read of the response to a rejected upgrade (``NewClient`` of
 gorilla/websocket, client.go). They truncate a longer body, and then cannot decode it."""
 _JSON_TYPES = frozenset({"application/json", "application/*"})
@@ -162,7 +162,7 @@ def error_content(
         content_type = b"application/json"
         body = _metav1_status(status, line)
         if head is not None and requested_upgrade(head) is not None:
-            while (too_long := len(body) - _LONGEST_REFUSAL) > 0:
+            while (too_long := len(body) - _MAX_UPGRADE_ERROR) > 0:
                 # A character takes up to 12 bytes in JSON: two escapes for a surrogate pair.
                 line = line[: -(too_long // 12) - 1]
                 body = _metav1_status(status, f"{line}...")
@@ -188,7 +188,7 @@ def status_content(failure: RequestFailed) -> tuple[list[tuple[bytes, bytes]], b
 
 
 def _one_line(text: str) -> str:
-    return _UNPRINTABLE.sub(" ", text).strip()[:_LONGEST_TEXT]
+    return _UNPRINTABLE.sub(" ", text).strip()[:_MAX_TEXT]
 
 
 def _metav1_status(

@@ -10,14 +10,14 @@ T = TypeVar("T")
 
 
 class EvictingSet(Generic[T]):
-    """At most ``most`` connections in a state that should be short, the oldest first.
+    """At most ``max_size`` connections in a state that should be short, the oldest first.
 
     When another is added, the oldest is removed and passed to ``evicted``. A legitimate client
     leaves the state within a few round trips, so a flood of stalled connections cannot lock it out.
     """
 
-    def __init__(self, most: int, evicted: Callable[[T], object]) -> None:
-        self._most = most
+    def __init__(self, max_size: int, evicted: Callable[[T], object]) -> None:
+        self._max_size = max_size
         self._evicted = evicted
         self._connections: OrderedDict[T, None] = OrderedDict()
 
@@ -33,13 +33,13 @@ class EvictingSet(Generic[T]):
         """Return whether a connection is in the set."""
         return connection in self._connections
 
-    def begin(self, connection: T) -> None:
+    def add(self, connection: T) -> None:
         """Add a connection; if the set is full, evict the oldest."""
         self._connections[connection] = None
-        if len(self._connections) > self._most:
+        if len(self._connections) > self._max_size:
             oldest, _ = self._connections.popitem(last=False)
             self._evicted(oldest)
 
-    def end(self, connection: T) -> None:
+    def discard(self, connection: T) -> None:
         """Remove a connection, if it is in the set."""
         self._connections.pop(connection, None)

@@ -36,7 +36,7 @@ class _State(enum.Enum):
 _WAITING, _BODY, _SWITCHED, _ENDED = _State
 
 
-class AnsweringConnection(ExchangeConnection, Protocol):
+class RespondingConnection(ExchangeConnection, Protocol):
     """The interface to the connection that a server exchange uses."""
 
     secure: bool
@@ -49,7 +49,7 @@ class AnsweringConnection(ExchangeConnection, Protocol):
     ) -> None:
         """Read the request body: pass each piece to ``deliver``, then call ``complete``."""
 
-    def body_asked_for(self) -> None:
+    def body_requested(self) -> None:
         """Restart the body timeout: the client was told to send the body that it held back."""
 
     def persists(self, exchange: ServerExchange) -> bool:
@@ -58,7 +58,7 @@ class AnsweringConnection(ExchangeConnection, Protocol):
     def exchange_complete(self, exchange: ServerExchange, persistent: bool) -> None:
         """Continue with the next request or close: the response of ``exchange`` was written."""
 
-    def answer_and_close(
+    def respond_and_close(
         self,
         status: int,
         text: str,
@@ -68,8 +68,8 @@ class AnsweringConnection(ExchangeConnection, Protocol):
     ) -> None:
         """Send an error response, and close."""
 
-    def switch(self, answer: bytes, protocol: IProtocol, alone: bool) -> None:
-        """Send ``answer``, and hand the connection over to ``protocol``."""
+    def switch(self, response: bytes, protocol: IProtocol, isolated: bool) -> None:
+        """Send ``response``, and hand the connection over to ``protocol``."""
 
     def abort(self) -> None:
         """Abort the connection."""
@@ -86,10 +86,10 @@ class ServerExchange(ExchangeSide):
     """
 
     failure = ""
-    _connection: AnsweringConnection
+    _connection: RespondingConnection
 
     def __init__(
-        self, connection: AnsweringConnection, head: RequestHead, framing: Framing
+        self, connection: RespondingConnection, head: RequestHead, framing: Framing
     ) -> None:
         super().__init__(connection)
         self.head = head
@@ -122,7 +122,7 @@ class ServerExchange(ExchangeSide):
             head = format_response_head(status, REASONS.get(status, b""), _without_length(fields))
             self._connection_writer.write(head)
             if status == 100:
-                self._go_on()
+                self._stop_awaiting_continue()
 
     def send_head(self, status: int, fields: Fields = (), reason: bytes = b"") -> None:
         """See ``IExchange``."""
@@ -130,15 +130,15 @@ class ServerExchange(ExchangeSide):
             # A handler that rejects a request before its body is complete will not read the rest.
             self._begin(status, fields, reason, self._delivering and status < 400)
 
-    def _begin(self, status: int, fields: Fields, reason: bytes, reads_on: bool) -> None:
-        """Send the head; with ``reads_on`` the rest of an incomplete request body will be read."""
+    def _begin(self, status: int, fields: Fields, reason: bytes, reads_rest: bool) -> None:
+        """Send the head; ``reads_rest`` is whether the rest of the request body will be read."""
         framing = self._framing(status, declared_length(fields))
-        head = self._written_head(status, fields, reason, framing, reads_on)
+        head = self._written_head(status, fields, reason, framing, reads_rest)
         self._writer = BodyWriter(framing)
         self._connection_writer.write(head)
 
     def _written_head(
-        self, status: int, fields: Fields, reason: bytes, framing: Framing, reads_on: bool
+        self, status: int, fields: Fields, reason: bytes, framing: Framing, reads_rest: bool
     ) -> bytes:
         """Return the serialized head, and mark the response as begun."""
         self._check_waiting()
@@ -148,7 +148,7 @@ class ServerExchange(ExchangeSide):
             raise ValueError("a CONNECT that succeeds is answered with switch")
         persistent = (
             framing is not UNTIL_CLOSE
-            and (self._reader.ended or reads_on)
+            and (self._reader.ended or reads_rest)
             and self._connection.persists(self)
         )
         sent = list(fields) if status != 204 else _without_length(fields)
@@ -223,8 +223,8 @@ class ServerExchange(ExchangeSide):
             return
         self._connection_writer.cork()
         try:
-            reads_on = (self._delivering or source is self) and status < 400
-            self._begin(status, fields, reason, reads_on)
+            reads_rest = (self._delivering or source is self) and status < 400
+            self._begin(status, fields, reason, reads_rest)
             self.registerProducer(source, True)
             source.deliver_body(self)
         finally:
@@ -252,7 +252,7 @@ class ServerExchange(ExchangeSide):
             self.status = status
             self.head_sent = True
             self.end(None)
-            self._connection.answer_and_close(status, text, self.head, headers, in_status_line)
+            self._connection.respond_and_close(status, text, self.head, headers, in_status_line)
 
     def switch(self, status: int, reason: bytes, fields: Fields, protocol: IProtocol) -> None:
         """See ``IExchange``; raises ``ValueError`` while the request's body is incomplete."""
@@ -262,11 +262,11 @@ class ServerExchange(ExchangeSide):
         if not self._reader.ended:
             raise ValueError("the protocol cannot change before the request's body has been read")
         fields = _without_length(fields) if fields else ()
-        answer = format_response_head(status, reason or REASONS.get(status, b""), fields)
+        response = format_response_head(status, reason or REASONS.get(status, b""), fields)
         self.status = status
         self.head_sent = True
         self._state = _SWITCHED
-        self._connection.switch(answer, protocol, alone=self.head.method == b"CONNECT")
+        self._connection.switch(response, protocol, isolated=self.head.method == b"CONNECT")
 
     def abort(self) -> None:
         """See ``IExchange``."""
@@ -299,7 +299,7 @@ class ServerExchange(ExchangeSide):
             sink.finish()
             return
         self._sink = sink
-        deliver = self._deliver_unasked if self.awaits_continue else sink.write
+        deliver = self._deliver_without_continue if self.awaits_continue else sink.write
         self._connection.take_body(self._reader, deliver, self._body_complete)
 
     def take_whole(self) -> bytes | None:
@@ -353,16 +353,16 @@ class ServerExchange(ExchangeSide):
             return of_length(length)
         return CHUNKED if self.head.version == "1.1" else UNTIL_CLOSE
 
-    def _deliver_unasked(self, data: bytes) -> None:
+    def _deliver_without_continue(self, data: bytes) -> None:
         """Deliver a body that the client may have sent without waiting for ``100 Continue``."""
-        self._go_on()
+        self._stop_awaiting_continue()
         self._sink.write(data)
 
-    def _go_on(self) -> None:
+    def _stop_awaiting_continue(self) -> None:
         """Note that the client no longer waits for ``100 Continue``."""
         if self.awaits_continue:
             self.awaits_continue = False
-            self._connection.body_asked_for()
+            self._connection.body_requested()
 
     def _body_complete(self) -> None:
         if self._state is not _ENDED:

@@ -40,8 +40,8 @@ _END = b"\r\n\r\n"
 LONG_HEAD = 8 * 1024
 """The size in bytes above which a head counts as long; few are, and their total is limited."""
 
-_REMEMBERED_BYTES = 2048
-_REMEMBERED_FIELDS = 32
+_MAX_CACHED_BYTES = 2048
+_MAX_CACHED_FIELDS = 32
 """The largest head that a connection caches. Heads of kubectl and kubelet have 10 fields and, with
 the token of a service account, 1.5 KiB. With its parsed form, and what the hub derives from it, the
 largest takes 17 KiB."""
@@ -232,7 +232,7 @@ class RequestHeads:
         head = self._read(data)
         if head is not None:
             size = self.size
-            if size <= _REMEMBERED_BYTES and len(head.fields) <= _REMEMBERED_FIELDS:
+            if size <= _MAX_CACHED_BYTES and len(head.fields) <= _MAX_CACHED_FIELDS:
                 self._text, self._head = data[:size], head
         return head
 

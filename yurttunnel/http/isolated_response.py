@@ -24,9 +24,9 @@ from twisted.internet.address import UNIXAddress
 from twisted.internet.interfaces import IDelayedCall, IPullProducer, IReactorTime
 from zope.interface import implementer
 
-from yurttunnel.http.connection import socket_all_taken
+from yurttunnel.http.connection import socket_all_acknowledged
 
-_FIRST_LOOK, _LAST_LOOK = 0.001, 2.048
+_FIRST_CHECK, _LAST_CHECK = 0.001, 2.048
 """The first and the last delay, in seconds, between checks whether a client has read its response;
 each is twice the one before. A client that has not read it after the last, 4 s in total, is handed
 over regardless."""
@@ -34,7 +34,7 @@ over regardless."""
 
 @implementer(IPullProducer)
 class IsolatedResponse:
-    """Sends ``answer`` on ``transport``, which has no producer, and then calls ``sent`` once.
+    """Sends ``response`` on ``transport``, which has no producer, and then calls ``sent`` once.
 
     ``secure`` is true if the transport is TLS. :meth:`cancel` ends the wait.
     """
@@ -44,61 +44,65 @@ class IsolatedResponse:
         clock: IReactorTime,
         transport: Any,
         secure: bool,
-        answer: bytes,
+        response: bytes,
         sent: Callable[[], object],
     ) -> None:
         self._clock = clock
         self._transport = transport
-        self._answer: bytes | None = answer
+        self._response: bytes | None = response
         self._sent = sent
         self._call: IDelayedCall | None = None
         self._on_unix_socket = False
         if secure:
             # TLS transports join the writes of one reactor iteration into one record.
-            transport.write(answer)
+            transport.write(response)
             self._call = clock.callLater(0, self._done)
         else:
             transport.registerProducer(self, False)
 
     def resumeProducing(self) -> None:
         """Write the response on the first call; on the second it is in the kernel."""
-        answer, self._answer = self._answer, None
-        if answer is not None:
-            self._transport.write(answer)
+        response, self._response = self._response, None
+        if response is not None:
+            self._transport.write(response)
             return
         self._transport.unregisterProducer()
         if isinstance(self._transport.getPeer(), UNIXAddress):
             self._on_unix_socket = True
-            self._look_again(_FIRST_LOOK)
+            self._check(_FIRST_CHECK)
         else:
             self._done()
 
     def stopProducing(self) -> None:
         """Do nothing: the connection is lost, and :meth:`cancel` follows."""
 
-    def client_spoke(self) -> None:
+    def data_received(self) -> None:
         """Check whether the client had read the response before it sent something."""
-        if self._on_unix_socket and self._call is not None and socket_all_taken(self._transport):
-            self._stop_looking()
+        if (
+            self._on_unix_socket
+            and self._call is not None
+            and socket_all_acknowledged(self._transport)
+        ):
+            self._stop_checking()
             self._done()
 
     def cancel(self) -> None:
         """Stop waiting: the connection is lost, or about to be."""
-        self._stop_looking()
+        self._stop_checking()
         # An aborted transport may end in a later reactor iteration, and call this again before.
         self._sent = _nothing
 
-    def _stop_looking(self) -> None:
+    def _stop_checking(self) -> None:
         if self._call is not None:
             self._call.cancel()
             self._call = None
 
-    def _look_again(self, delay: float) -> None:
+    def _check(self, delay: float) -> None:
         """Finish if the client has read the response, else check again in ``delay`` seconds."""
-        if delay > _LAST_LOOK or socket_all_taken(self._transport):
+        if delay > _LAST_CHECK or socket_all_acknowledged(self._transport):
             self._done()
         else:
-            self._call = self._clock.callLater(delay, self._look_again, 2 * delay)
+            self._call = self._clock.callLater(delay, self._check, 2 * delay)
 
     def _done(self) -> None:
         self._call = None

@@ -496,7 +496,7 @@ class _Member:
         self._pool = origin.pool
         self.checkout: _Checkout | None = None
         """What it is used for, ``None`` while idle."""
-        connection.on_answer = self._answer_began
+        connection.on_response = self._response_began
         connection.on_idle = self._became_idle
         connection.on_lost = self._lost
         origin.members.add(self)
@@ -525,7 +525,7 @@ class _Member:
         self._pool.idle.discard(self)
         self.connection.close()
 
-    def _answer_began(self, connection: ClientConnection, switched: bool) -> None:
+    def _response_began(self, connection: ClientConnection, switched: bool) -> None:
         if self.checkout is None or self.checkout.use is _Use.LONG:
             return
         if switched:

@@ -4,7 +4,7 @@ Data read from one side is written to the other in the same call. Each side is p
 other does not keep up, so the buffers of the transports limit the memory of an exchange.
 
 Only the start of a request body is buffered. An upstream connection is acquired once the body is
-complete, :data:`BODY_BEGINNING` bytes have arrived, or a second has passed. So small bodies, which
+complete, :data:`BODY_START` bytes have arrived, or a second has passed. So small bodies, which
 are most, occupy no connection while they arrive. A body that is still incomplete then is an upload
 (see ``yurttunnel.http.pool``), and is forwarded as it arrives.
 
@@ -32,7 +32,7 @@ from yurttunnel.http.fields import Fields, end_to_end, requested_upgrade
 from yurttunnel.http.head import LONG_HEAD, ResponseHead
 from yurttunnel.http.interfaces import ExchangeFailed, IBodySink, IExchange, IResponseReceiver
 from yurttunnel.http.pool import PoolBusy
-from yurttunnel.http.request_body import BodyBeginning
+from yurttunnel.http.request_body import BodyBuffer
 from yurttunnel.http.upgrade import SplicedSide, join
 
 _SAFE = frozenset({b"GET", b"HEAD", b"OPTIONS", b"TRACE"})
@@ -53,10 +53,10 @@ Describe = Callable[[Failure], tuple[int, str]]
 """A function that returns the status and the message for a client when connecting has failed."""
 
 
-BODY_BEGINNING = 16 * 1024
+BODY_START = 16 * 1024
 """Bytes of a request body that are buffered, plus at most one read, before connecting."""
 
-BODY_PATIENCE = 1.0
+BODY_START_TIMEOUT = 1.0
 """Seconds to wait for a complete request body before a connection for an upload is acquired."""
 
 UPLOAD_TIMEOUT = 60.0
@@ -90,8 +90,8 @@ class ForwardedRequest:
         return written
 
     def _without_added(self, has_body: bool, upgrade: bytes | None) -> WrittenRequest:
-        usual = not has_body and upgrade is None
-        if usual and self._written is not None:
+        plain = not has_body and upgrade is None
+        if plain and self._written is not None:
             return self._written
         fields = end_to_end(self._fields)
         if upgrade is not None:
@@ -99,7 +99,7 @@ class ForwardedRequest:
         written = write_request(
             self.method, self._target, fields, has_body=has_body, upgrade=upgrade is not None
         )
-        if usual and len(written.head) <= LONG_HEAD:
+        if plain and len(written.head) <= LONG_HEAD:
             self._written = written
         return written
 
@@ -122,13 +122,13 @@ class Relay:
 
     def __init__(self, clock: IReactorTime, settings: RelaySettings | None = None) -> None:
         settings = settings or RelaySettings()
-        self.answers: Deadlines[_Forwarding] | None = None
+        self.responses: Deadlines[_Forwarding] | None = None
         self.response_timeout = timeout = settings.response_timeout
         if timeout is not None:
-            self.answers = Deadlines(clock, timeout, _Forwarding.response_overdue)
+            self.responses = Deadlines(clock, timeout, _Forwarding.response_overdue)
         self.upload_timeout = UPLOAD_TIMEOUT if timeout is None else timeout
         self.uploads = Deadlines(clock, self.upload_timeout, _Forwarding.upload_overdue)
-        self.beginnings = Deadlines(clock, BODY_PATIENCE, _Forwarding.body_is_slow)
+        self.body_starts = Deadlines(clock, BODY_START_TIMEOUT, _Forwarding.body_is_slow)
         self.closing = Deadlines(clock, settings.linger, SplicedSide.close_overdue)
 
     def forward(
@@ -138,27 +138,28 @@ class Relay:
         request: ForwardedRequest,
         describe: Describe,
         origin: object = "the origin",
-        patient: bool = False,
+        long_running: bool = False,
         added: Fields = (),
     ) -> None:
         """Send ``request`` on a connection from ``acquire``, and its response to ``exchange``.
 
         The request body, interim responses, trailers and upgrades are forwarded. Error messages
         about the origin begin with ``origin`` (as text). ``describe`` provides those for a failed
-        connection, except that the message for a busy pool is made here. With ``patient`` there is
-        no timeout for the response head. Fields in ``added`` are sent for this exchange only.
+        connection, except that the message for a busy pool is made here. With ``long_running``
+        there is no timeout for the response head. Fields in ``added`` are sent for this exchange
+        only.
 
         The request is retried, once and on a new connection, only if it has a safe method, no body
         and no upgrade, and a reused connection was closed before the first byte of a response.
         """
-        _Forwarding(self, exchange, acquire, request, describe, origin, patient, added).begin()
+        _Forwarding(self, exchange, acquire, request, describe, origin, long_running, added).begin()
 
     def close(self) -> None:
         """Stop the timers; the owners of the connections close them."""
-        if self.answers is not None:
-            self.answers.stop()
+        if self.responses is not None:
+            self.responses.stop()
         self.uploads.stop()
-        self.beginnings.stop()
+        self.body_starts.stop()
         self.closing.stop()
 
 
@@ -176,12 +177,12 @@ class _Forwarding:
         request: ForwardedRequest,
         describe: Describe,
         origin: object,
-        patient: bool,
+        long_running: bool,
         added: Fields,
     ) -> None:
         self._relay = relay
         self._added = added
-        self._patient = patient
+        self._long_running = long_running
         self._exchange = exchange
         self._acquire = acquire
         self._request = request
@@ -191,7 +192,7 @@ class _Forwarding:
         asks = b"upgrade" in exchange.head.by_name
         self._upgrade = requested_upgrade(exchange.head) if asks else None
         # The start of the body, buffered until there is a connection.
-        self._beginning = BodyBeginning() if exchange.has_body else None
+        self._body_start = BodyBuffer() if exchange.has_body else None
         self._acquiring: Deferred[Any] | None = None
         self._upstream: ClientExchange | None = None
         self._transport: Any = None
@@ -199,9 +200,9 @@ class _Forwarding:
         self._retried = False
         self._ended = False
         # Which deadlines are pending, so that most exchanges look up at most one when they end.
-        self._answer_due = False
+        self._response_due = False
         self._upload_due = False
-        self._beginning_due = False
+        self._body_start_due = False
 
     # -- getting a connection ------------------------------------------------------------------
 
@@ -217,25 +218,25 @@ class _Forwarding:
             # The client sends no body until the origin has responded 100.
             self._connect(fresh=False, upload=True)
         else:
-            self._beginning_due = True
-            self._relay.beginnings.add(self)
+            self._body_start_due = True
+            self._relay.body_starts.add(self)
             exchange.deliver_body(self)
 
     def body_is_slow(self) -> None:
         """Connect with an incomplete body: its time is over."""
-        self._beginning_due = False
+        self._body_start_due = False
         self._connect(fresh=False, upload=True)
 
-    def _body_began(self, beginning: BodyBeginning) -> None:
+    def _body_began(self, buffer: BodyBuffer) -> None:
         """Connect if the body is complete, or the buffer is full."""
-        if not beginning.complete:
-            if beginning.size < BODY_BEGINNING:
+        if not buffer.complete:
+            if buffer.size < BODY_START:
                 return
             self._exchange.pauseProducing()
-        if self._beginning_due:
-            self._beginning_due = False
-            self._relay.beginnings.discard(self)
-            self._connect(fresh=False, upload=not beginning.complete)
+        if self._body_start_due:
+            self._body_start_due = False
+            self._relay.body_starts.discard(self)
+            self._connect(fresh=False, upload=not buffer.complete)
 
     def _connect(self, fresh: bool, upload: bool) -> None:
         acquiring = self._acquire(fresh=fresh, upload=upload, upgrade=self._upgrade is not None)
@@ -292,17 +293,17 @@ class _Forwarding:
             self._defect()
             return
         if not exchange.has_body:
-            self._expect_answer()
+            self._start_response_timeout()
             return
         upstream.registerProducer(self, True)
         if exchange.head.values(b"expect"):
-            self._beginning = None
-            self._expect_answer()
+            self._body_start = None
+            self._start_response_timeout()
             exchange.deliver_body(self)
             return
-        beginning, self._beginning = self._beginning, None
-        assert beginning is not None
-        beginning.pass_on(self)
+        buffer, self._body_start = self._body_start, None
+        assert buffer is not None
+        buffer.forward(self)
         if not self._upload_due:
             exchange.resumeProducing()
 
@@ -310,40 +311,40 @@ class _Forwarding:
         """Forward a piece of the request body, or buffer it until there is a connection."""
         upstream = self._upstream
         if upstream is not None:
-            self._forget_answer()
+            self._cancel_response_timeout()
             upstream.write(data)
-        elif self._beginning is not None:
-            self._beginning.write(data)
-            self._body_began(self._beginning)
+        elif self._body_start is not None:
+            self._body_start.write(data)
+            self._body_began(self._body_start)
 
     def finish(self, trailers: Fields = ()) -> None:
         """End the request body, or note its end until there is a connection."""
         upstream = self._upstream
         if upstream is not None:
             upstream.finish(trailers)
-            self._forget_upload()
-            self._expect_answer()
-        elif self._beginning is not None:
-            self._beginning.finish(trailers)
-            self._body_began(self._beginning)
+            self._cancel_upload_timeout()
+            self._start_response_timeout()
+        elif self._body_start is not None:
+            self._body_start.finish(trailers)
+            self._body_began(self._body_start)
 
-    def _expect_answer(self) -> None:
-        """Start the response timeout; ``patient`` applies to complete requests only."""
-        if self._answer_due:
-            self._forget_answer()
-        answers, upstream = self._relay.answers, self._upstream
-        patient = self._patient and (upstream is None or upstream.request_complete)
-        if answers is not None and not (patient or self._exchange.head_sent or self._ended):
-            self._answer_due = True
-            answers.add(self)
+    def _start_response_timeout(self) -> None:
+        """Start the response timeout; ``long_running`` applies to complete requests only."""
+        if self._response_due:
+            self._cancel_response_timeout()
+        responses, upstream = self._relay.responses, self._upstream
+        long_running = self._long_running and (upstream is None or upstream.request_complete)
+        if responses is not None and not (long_running or self._exchange.head_sent or self._ended):
+            self._response_due = True
+            responses.add(self)
 
-    def _forget_answer(self) -> None:
-        answers = self._relay.answers
-        if self._answer_due and answers is not None:
-            self._answer_due = False
-            answers.discard(self)
+    def _cancel_response_timeout(self) -> None:
+        responses = self._relay.responses
+        if self._response_due and responses is not None:
+            self._response_due = False
+            responses.discard(self)
 
-    def _forget_upload(self) -> None:
+    def _cancel_upload_timeout(self) -> None:
         if self._upload_due:
             self._upload_due = False
             self._relay.uploads.discard(self)
@@ -357,7 +358,7 @@ class _Forwarding:
 
     def resumeProducing(self) -> None:
         """Resume the request body."""
-        self._forget_upload()
+        self._cancel_upload_timeout()
         self._exchange.resumeProducing()
 
     def stopProducing(self) -> None:
@@ -370,14 +371,14 @@ class _Forwarding:
         """Forward an interim response; after 100 the client has to send its body."""
         upstream = self._upstream
         if head.status == 100 and upstream is not None and not upstream.request_complete:
-            self._forget_answer()
+            self._cancel_response_timeout()
         self._exchange.send_informational(head.status, head.end_to_end())
 
     def response_received(self, head: ResponseHead) -> None:
         """Forward the response, or join the connections after a 101."""
         upstream = self._upstream
         assert upstream is not None
-        self._forget_answer()
+        self._cancel_response_timeout()
         try:
             if head.status == 101:
                 self._switch(head)
@@ -405,7 +406,7 @@ class _Forwarding:
 
     def response_overdue(self) -> None:
         """Abort: the origin has not responded in time."""
-        self._give_up(f"no answer came within {self._relay.response_timeout:g} seconds")
+        self._time_out(f"no answer came within {self._relay.response_timeout:g} seconds")
 
     def upload_overdue(self) -> None:
         """Abort: the origin no longer accepts the request body.
@@ -413,9 +414,9 @@ class _Forwarding:
         This also frees a client that has disconnected, which is not noticed while it is paused.
         """
         seconds = self._relay.upload_timeout
-        self._give_up(f"nothing of the request's body was taken for {seconds:g} seconds")
+        self._time_out(f"nothing of the request's body was taken for {seconds:g} seconds")
 
-    def _give_up(self, text: str) -> None:
+    def _time_out(self, text: str) -> None:
         upstream, self._upstream = self._upstream, None
         self._exchange.fail(504, f"{self._origin}: {text}")
         if upstream is not None:
@@ -430,7 +431,7 @@ class _Forwarding:
         """
         if self._ended:
             return
-        self._stop_waiting()
+        self._cancel_timeouts()
         self._upstream = None
         if error is None:
             return
@@ -452,19 +453,19 @@ class _Forwarding:
             and self._request.method in _SAFE
         )
 
-    def _stop_waiting(self) -> None:
-        self._forget_answer()
-        self._forget_upload()
-        if self._beginning_due:
-            self._beginning_due = False
-            self._relay.beginnings.discard(self)
+    def _cancel_timeouts(self) -> None:
+        self._cancel_response_timeout()
+        self._cancel_upload_timeout()
+        if self._body_start_due:
+            self._body_start_due = False
+            self._relay.body_starts.discard(self)
 
     def _client_ended(self, error: ExchangeFailed | None) -> None:
         """Release the upstream connection: the exchange with the client has ended."""
         self._ended = True
-        self._beginning = None
-        if self._answer_due or self._upload_due or self._beginning_due:
-            self._stop_waiting()
+        self._body_start = None
+        if self._response_due or self._upload_due or self._body_start_due:
+            self._cancel_timeouts()
         acquiring, self._acquiring = self._acquiring, None
         if acquiring is not None:
             acquiring.cancel()

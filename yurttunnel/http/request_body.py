@@ -7,7 +7,7 @@ from zope.interface import implementer
 
 from yurttunnel.http.fields import Fields
 from yurttunnel.http.interfaces import ExchangeFailed, IBodySink, IExchange
-from yurttunnel.wire.pieces import keep_piece
+from yurttunnel.wire.pieces import append_piece
 
 
 class BodyTooLarge(Exception):
@@ -39,7 +39,7 @@ def read_body(exchange: IExchange, max_bytes: int) -> Deferred[bytes]:
 
 
 @implementer(IBodySink)
-class BodyBeginning:
+class BodyBuffer:
     """A buffer for a body without a consumer yet, complete or not."""
 
     def __init__(self) -> None:
@@ -51,14 +51,14 @@ class BodyBeginning:
     def write(self, data: bytes) -> None:
         """See ``IBodySink``."""
         self.size += len(data)
-        keep_piece(self._pieces, data)
+        append_piece(self._pieces, data)
 
     def finish(self, trailers: Fields = ()) -> None:
         """See ``IBodySink``."""
         self.complete = True
         self._trailers = trailers
 
-    def pass_on(self, sink: IBodySink) -> None:
+    def forward(self, sink: IBodySink) -> None:
         """Write the buffered data to ``sink``, and finish it if the body is complete."""
         pieces, self._pieces = self._pieces, []
         if pieces:
@@ -80,7 +80,7 @@ class _Collector:
         if self._size > self._max_bytes:
             self.too_large()
         else:
-            keep_piece(self._pieces, data)
+            append_piece(self._pieces, data)
 
     def finish(self, trailers: Fields = ()) -> None:
         if not self.whole.called:

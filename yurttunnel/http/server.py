@@ -103,11 +103,13 @@ class ConnectionsFactory(ServerFactory):
         self.heads = Deadlines(clock, settings.head_timeout, connection.head_overdue)
         self.idle = Deadlines(clock, settings.idle_timeout, connection.idle_too_long)
         self.bodies = Deadlines(clock, settings.body_timeout, connection.body_overdue)
-        self.half_closed = Deadlines(clock, settings.half_closed_timeout, connection.answer_overdue)
-        self.unread = Deadlines(clock, settings.half_closed_timeout, connection.look_for_end)
+        self.half_closed = Deadlines(
+            clock, settings.half_closed_timeout, connection.response_overdue
+        )
+        self.unread = Deadlines(clock, settings.half_closed_timeout, connection.check_for_end)
         self.lingering = Deadlines(clock, settings.linger, connection.linger_over)
         self.stalled = Deadlines(clock, settings.idle_timeout, connection.abort)
-        self._all_gone: list[Deferred[None]] = []
+        self._drain_waiters: list[Deferred[None]] = []
 
     def drain(self) -> Deferred[None]:
         """Close idle connections now, and the others after their current response.
@@ -115,12 +117,12 @@ class ConnectionsFactory(ServerFactory):
         Returns a ``Deferred`` that fires when none is left; :meth:`close` forces that.
         """
         self.draining = True
-        gone: Deferred[None] = Deferred()
-        self._all_gone.append(gone)
+        drained: Deferred[None] = Deferred()
+        self._drain_waiters.append(drained)
         for connection in self._all:
             connection.drain()
-        self._tell_when_gone()
-        return gone
+        self._notify_when_drained()
+        return drained
 
     def close(self) -> None:
         """Abort every connection and stop the timers."""
@@ -139,7 +141,7 @@ class ConnectionsFactory(ServerFactory):
         for each in deadlines:
             each.stop()
 
-    def tell_full(self) -> None:
+    def report_full(self) -> None:
         """Report that a limit rejects or evicts a connection."""
         if self.on_full is not None:
             self.on_full()
@@ -174,36 +176,36 @@ class ConnectionsFactory(ServerFactory):
         return True
 
     def _cut_off(self, connection: ServerConnection) -> None:
-        self.tell_full()
+        self.report_full()
         self.evicted(connection)
         connection.cut_off()
 
-    def closes(self, connection: ServerConnection) -> None:
+    def begin_closing(self, connection: ServerConnection) -> None:
         """Move a connection that has got its last response to :attr:`closing`."""
         if connection.handshaken:
             self.connections.discard(connection)
-            self.closing.begin(connection)
+            self.closing.add(connection)
 
     def forget(self, connection: ServerConnection) -> None:
         """Forget a connection that has ended."""
         if connection in self.connections:
             self.connections.discard(connection)
         elif connection.handshaken:
-            self.closing.end(connection)
+            self.closing.discard(connection)
         else:
-            self.handshakes.end(connection)
-        if self._all_gone:
-            self._tell_when_gone()
+            self.handshakes.discard(connection)
+        if self._drain_waiters:
+            self._notify_when_drained()
 
     @property
     def _all(self) -> list[ServerConnection]:
         return [*self.connections, *self.handshakes, *self.closing]
 
-    def _tell_when_gone(self) -> None:
+    def _notify_when_drained(self) -> None:
         if not (self.connections or self.handshakes or self.closing):
-            waiting, self._all_gone = self._all_gone, []
-            for gone in waiting:
-                gone.callback(None)
+            waiting, self._drain_waiters = self._drain_waiters, []
+            for drained in waiting:
+                drained.callback(None)
 
 
 class HTTPFactory(ConnectionsFactory):

@@ -23,7 +23,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.http.body import BodyError, BodyReader
-from yurttunnel.http.connection import HTTPConnection, all_taken, has_ended, has_hung_up
+from yurttunnel.http.connection import HTTPConnection, all_acknowledged, has_ended, has_hung_up
 from yurttunnel.http.deadlines import Deadlines
 from yurttunnel.http.errors import error_response
 from yurttunnel.http.exchange import ServerExchange
@@ -70,7 +70,7 @@ class ServerConnection(HTTPConnection):
         self._body_bytes = 0
         self._body_held_up = False
         self._closing = False
-        self._answered = False
+        self._responded = False
         self._output_ended = False
         self._dropped = 0
         # The exchange during which the end of the input was first seen after the held data.
@@ -82,13 +82,13 @@ class ServerConnection(HTTPConnection):
         """Start the timeout for the first head, which includes a TLS handshake."""
         self._await(self._factory.heads)
         if self.secure:
-            self._factory.handshakes.begin(self)
+            self._factory.handshakes.add(self)
         else:
             self._begin()
 
     def handshakeCompleted(self) -> None:
         """Count the connection from now on: the TLS handshake is complete."""
-        self._factory.handshakes.end(self)
+        self._factory.handshakes.discard(self)
         self._begin()
 
     def _begin(self) -> None:
@@ -101,7 +101,7 @@ class ServerConnection(HTTPConnection):
             factory.make_room(self, factory.heads)
         full = len(factory.connections) > settings.max_connections
         if full and not factory.make_room(self, factory.idle, factory.heads):
-            factory.tell_full()
+            factory.report_full()
             self._refuse(503, "the server has too many connections; try again later")
         else:
             self._take = self._take_head
@@ -180,7 +180,7 @@ class ServerConnection(HTTPConnection):
         if self._input_ended and self._take is not None:
             self.input_ended()
 
-    def body_asked_for(self) -> None:
+    def body_requested(self) -> None:
         """Restart the body timeout: the client was told to send the body that it held back."""
         if self._body is not None:
             self._factory.bodies.discard(self)
@@ -210,16 +210,16 @@ class ServerConnection(HTTPConnection):
         assert exchange is not None
         self._forget_body()
         self._take = None
-        answered = exchange.head_sent
-        if not answered:
+        responded = exchange.head_sent
+        if not responded:
             # Set before the end, because logs and metrics read it then.
             exchange.status = status
             exchange.failure = text
         exchange.end(ExchangeFailed(text))
-        if answered:
+        if responded:
             self.abort()
         else:
-            self.answer_and_close(status, text, exchange.head)
+            self.respond_and_close(status, text, exchange.head)
 
     def set_reading(self) -> None:
         """See ``HTTPConnection``; while a waiting client is not read, check it for its end."""
@@ -276,33 +276,33 @@ class ServerConnection(HTTPConnection):
             self._take = self._take_head
             self.advance()
 
-    def switch(self, answer: bytes, protocol: IProtocol, alone: bool) -> None:
-        """Send ``answer``, and hand the connection over to ``protocol``.
+    def switch(self, response: bytes, protocol: IProtocol, isolated: bool) -> None:
+        """Send ``response``, and hand the connection over to ``protocol``.
 
-        With ``alone`` the handover waits until no read of the client can return both the response
-        and data from ``protocol`` (:mod:`yurttunnel.http.isolated_response`). Over TLS the
+        With ``isolated`` the handover waits until no read of the client can return both the
+        response and data from ``protocol`` (:mod:`yurttunnel.http.isolated_response`). Over TLS the
         transport of ``protocol`` then closes the connection instead of ending the sending
         direction.
         """
-        if not alone:
-            self.writer.write(answer)
+        if not isolated:
+            self.writer.write(response)
             self.hand_over(protocol, self.transport)
             return
         self.writer.release()
         # Data that arrives before the handover is held; it triggers one check.
-        self._take = self._client_spoke
+        self._take = self._take_before_handover
         transport = _ClosesWhole(self) if self.secure else self.transport
         sent = partial(self.hand_over, protocol, transport)
         self._isolated_response = IsolatedResponse(
-            self._factory.clock, self.transport, self.secure, answer, sent
+            self._factory.clock, self.transport, self.secure, response, sent
         )
 
-    def _client_spoke(self, data: bytes) -> None:
+    def _take_before_handover(self, data: bytes) -> None:
         self._take = None
         self._held = data
         # It is None while its constructor sends the response.
         if self._isolated_response is not None:
-            self._isolated_response.client_spoke()
+            self._isolated_response.data_received()
 
     def hand_over(self, user: IProtocol, transport: Any) -> None:
         """See ``HTTPConnection``; ``user`` handles the end of the input from now on."""
@@ -313,10 +313,10 @@ class ServerConnection(HTTPConnection):
         super().hand_over(user, transport)
 
     def close_whole(self) -> None:
-        """Close after a switch, with a timeout, where one direction cannot be ended alone."""
+        """Close after a switch, with a timeout, where one direction cannot be ended isolated."""
         if not (self.lost or self._closing):
             self._closing = True
-            self._answered = True
+            self._responded = True
             self._await(self._factory.lingering)
             self.transport.loseConnection()
 
@@ -363,7 +363,7 @@ class ServerConnection(HTTPConnection):
             exchange.end(ExchangeFailed("the client broke off its request"))
             self.abort()
         elif has_hung_up(self.transport):
-            self._client_left()
+            self._client_disconnected()
         elif self not in factory.half_closed:
             factory.half_closed.add(self)
 
@@ -403,7 +403,7 @@ class ServerConnection(HTTPConnection):
             self._isolated_response.cancel()
             self._isolated_response = None
 
-    def _client_left(self) -> None:
+    def _client_disconnected(self) -> None:
         exchange = self._exchange
         assert exchange is not None
         exchange.end(ExchangeFailed("the client has closed the connection"))
@@ -412,9 +412,9 @@ class ServerConnection(HTTPConnection):
     def _refuse(self, status: int, text: str, head: RequestHead | None = None) -> None:
         """Reject a request without an exchange, and close."""
         self._factory.refused(self, status, text, head)
-        self.answer_and_close(status, text, head)
+        self.respond_and_close(status, text, head)
 
-    def answer_and_close(
+    def respond_and_close(
         self,
         status: int,
         text: str,
@@ -429,24 +429,26 @@ class ServerConnection(HTTPConnection):
         """
         if self._closing:
             return
-        answer = error_response(status, text, head, headers=headers, in_status_line=in_status_line)
+        response = error_response(
+            status, text, head, headers=headers, in_status_line=in_status_line
+        )
         if head is not None and head.method == b"HEAD":
             # The length of the body, but not the body (RFC 9110 section 9.3.2).
-            answer = answer[: answer.index(b"\r\n\r\n") + 4]
-        self.writer.write(answer)
+            response = response[: response.index(b"\r\n\r\n") + 4]
+        self.writer.write(response)
         self._close(False)
 
-    def _close(self, answered: bool) -> None:
+    def _close(self, responded: bool) -> None:
         """Close once everything has been sent and the client has closed too.
 
-        ``answered`` is true if the client may still have to receive much of a normal response.
+        ``responded`` is true if the client may still have to receive much of a normal response.
         """
         if self._closing:
             return
         factory = self._factory
         self._exchange = None
         self._closing = True
-        self._answered = answered
+        self._responded = responded
         self._take = self._drop
         self._held = b""
         self._heads.forget()
@@ -463,7 +465,7 @@ class ServerConnection(HTTPConnection):
         else:
             self.transport.loseWriteConnection()
         if not self.lost:
-            factory.closes(self)
+            factory.begin_closing(self)
 
     def _drop(self, data: bytes) -> None:
         self._dropped += len(data)
@@ -509,11 +511,11 @@ class ServerConnection(HTTPConnection):
         else:
             self._body_failed(408, "the request body did not arrive in time")
 
-    def answer_overdue(self) -> None:
+    def response_overdue(self) -> None:
         """Abort the exchange of a client that may have disconnected; see the module docstring."""
-        self._client_left()
+        self._client_disconnected()
 
-    def look_for_end(self) -> None:
+    def check_for_end(self) -> None:
         """Abort the exchange if two checks have found the client's sending direction ended.
 
         Only for a complete request: then the held data belongs to the next one.
@@ -521,7 +523,7 @@ class ServerConnection(HTTPConnection):
         exchange = self._exchange
         if exchange is not None and exchange.body_ended and has_ended(self.transport):
             if self._ended_behind is exchange:
-                self._client_left()
+                self._client_disconnected()
                 return
             self._ended_behind = exchange
         self._factory.unread.add(self)
@@ -534,7 +536,7 @@ class ServerConnection(HTTPConnection):
         """
         if self._output_ended and not self._factory.settings.single_request:
             self.transport.loseConnection()
-        elif self._answered and not all_taken(self.transport):
+        elif self._responded and not all_acknowledged(self.transport):
             self._await(self._factory.stalled)
         else:
             self.abort()

@@ -25,7 +25,7 @@ from yurttunnel.http.authority import join_authority
 from yurttunnel.kube.configuration import KubeConfiguration
 from yurttunnel.kube.credentials import Credentials, CredentialsUnavailable
 from yurttunnel.kube.responses import described
-from yurttunnel.tunnel.host_names import in_ascii
+from yurttunnel.tunnel.host_names import to_ascii
 from yurttunnel.tunnel.reactor import IReactor
 from yurttunnel.tunnel.sockets import TunedEndpoint, tune_api_socket
 
@@ -46,7 +46,7 @@ def host_field(url: str) -> bytes:
     """
     parts = urlsplit(url)
     # Without the port, which IDNA would take for a part of the last label.
-    host = in_ascii(parts.hostname or "").decode("ascii")
+    host = to_ascii(parts.hostname or "").decode("ascii")
     if parts.port is not None:
         return join_authority(host, parts.port).encode("ascii")
     return (f"[{host}]" if ":" in host else host).encode("ascii")

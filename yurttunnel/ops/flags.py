@@ -17,8 +17,8 @@ from typing import Generic, TypeVar
 
 from yurttunnel.http.authority import (
     Address,
-    address_in,
     canonical_host,
+    parse_address,
     parse_host,
     parse_port,
     refuse_url,
@@ -160,7 +160,7 @@ def host(text: str) -> str:
 def address(text: str) -> Address:
     """Parse an IP address, and return its canonical form."""
     refuse_url(text)
-    found = address_in(text.strip())
+    found = parse_address(text.strip())
     if found is None:
         raise ValueError(f"{text!r} is not an IP address")
     return found

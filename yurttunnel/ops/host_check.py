@@ -16,8 +16,8 @@ from twisted.internet.address import IPv6Address as Tcp6Address
 from yurttunnel.http.authority import (
     Address,
     BadAuthority,
-    address_in,
     canonical_host,
+    parse_address,
     split_optional_port,
 )
 from yurttunnel.ops.http_site import PageRequest
@@ -44,7 +44,7 @@ def refusal(request: PageRequest) -> str | None:
 
 def is_loopback(host: str) -> bool:
     """Return whether ``host`` is a loopback address, in whatever spelling."""
-    address = address_in(host)
+    address = parse_address(host)
     return address is not None and address.is_loopback
 
 

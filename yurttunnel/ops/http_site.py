@@ -203,13 +203,13 @@ class LimitedSite(HTTPFactory):
     def forget(self, connection: ServerConnection) -> None:
         """See ``ConnectionsFactory``."""
         super().forget(connection)
-        self.in_progress.end(connection.transport)
+        self.in_progress.discard(connection.transport)
 
     async def _handle(self, exchange: IExchange, path: str, query: str) -> None:
         transport = exchange.transport
         is_probe = self.only_probes or path in PROBES
         if exchange.has_body or not is_probe:
-            self.in_progress.begin(transport)
+            self.in_progress.add(transport)
         try:
             body = await read_body(exchange, MAX_BODY_BYTES)
         except BodyTooLarge as error:
@@ -219,7 +219,7 @@ class LimitedSite(HTTPFactory):
             return
         request = PageRequest(exchange.head, path, query, body, transport)
         if is_probe:
-            self.in_progress.end(transport)
+            self.in_progress.discard(transport)
             await self._respond(exchange, request)
         else:
             self._run_or_queue(

@@ -23,7 +23,7 @@ from zope.interface import implementer
 
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.ops.threads import run_in_new_thread
-from yurttunnel.tunnel.host_names import in_ascii
+from yurttunnel.tunnel.host_names import to_ascii
 from yurttunnel.tunnel.reactor import IReactor
 
 MAX_LOOKUPS = 64
@@ -115,4 +115,4 @@ class ThreadedResolver:
 
 def _getaddrinfo(query: _Query) -> _AddressInfo:
     name, *rest = query
-    return socket.getaddrinfo(in_ascii(name), *rest)
+    return socket.getaddrinfo(to_ascii(name), *rest)

@@ -16,7 +16,7 @@ from itertools import islice
 
 from yurttunnel.cluster.fields import mapping, objects, text
 from yurttunnel.cluster.nodes import MOST_ADDRESSES
-from yurttunnel.http.authority import Address, address_in
+from yurttunnel.http.authority import Address, parse_address
 from yurttunnel.kube.resources import Object
 from yurttunnel.pki.approval_decision import (
     MAX_FURTHER_NAMES,
@@ -324,7 +324,7 @@ def _names_of(node: str, found: Object) -> tuple[set[str], set[Address]]:
     reported = objects(mapping(found.get("status")).get("addresses"))
     for each in islice(reported, MOST_ADDRESSES):
         name = text(each.get("address"))
-        if (address := address_in(name)) is not None:
+        if (address := parse_address(name)) is not None:
             addresses.add(address)
         elif is_cluster_node_name(name.lower()):
             hosts.add(name.lower())

@@ -42,7 +42,7 @@ from yurttunnel.pki.credentials import BadCredentials, Credentials, is_issued_by
 from yurttunnel.pki.names import host_is_address
 from yurttunnel.pki.rejection import set_verification
 from yurttunnel.pki.tls_errors import certificate_problem, rejection_error
-from yurttunnel.tunnel.host_names import in_ascii
+from yurttunnel.tunnel.host_names import to_ascii
 from yurttunnel.tunnel.tls import ALPN as TUNNEL_PROTOCOL
 
 ENROLMENT_PROTOCOL = b"yurttunnel-enroll/1"
@@ -353,7 +353,7 @@ def client_connection(context: SSL.Context, server_name: str) -> SSL.Connection:
     """
     connection = SSL.Connection(context, None)
     if not host_is_address(server_name):
-        connection.set_tlsext_host_name(in_ascii(server_name))
+        connection.set_tlsext_host_name(to_ascii(server_name))
     return connection
 
 

@@ -8,7 +8,7 @@ from twisted.logger import Logger
 from twisted.protocols.basic import Int32StringReceiver
 from twisted.python.failure import Failure
 
-from yurttunnel.http.authority import known_host
+from yurttunnel.http.authority import display_host
 from yurttunnel.http.evicting_set import EvictingSet
 from yurttunnel.ops.clocks import utc_now
 from yurttunnel.ops.log import RateLimitedLog
@@ -100,8 +100,8 @@ class EnrolmentProtocol(Int32StringReceiver):
 
     def connectionMade(self) -> None:
         peer = self.transport.getPeer()
-        self._address = known_host(getattr(peer, "host", str(peer)))
-        self._open.begin(self)
+        self._address = display_host(getattr(peer, "host", str(peer)))
+        self._open.add(self)
         self._deadline = self._clock.callLater(REQUEST_DEADLINE, self._request_timed_out)
 
     def dataReceived(self, data: bytes) -> None:
@@ -145,7 +145,7 @@ class EnrolmentProtocol(Int32StringReceiver):
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self._answered = True
-        self._open.end(self)
+        self._open.discard(self)
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from ipaddress import ip_address
 
-from yurttunnel.http.authority import BadAuthority, canonical_host, means_every_machine
+from yurttunnel.http.authority import BadAuthority, canonical_host, is_machine_specific
 
 NODE_ORGANIZATION = "openyurt:yurttunnel"
 """The organization in every node certificate, the same in all versions of yurttunnel."""
@@ -84,7 +84,7 @@ def _check_unique(name: str) -> str:
             f"{name!r} has numbers only, and inet_aton reads it as an IPv4 address: choose a name"
             " with a letter, or the whole address"
         ) from None
-    if means_every_machine(host):
+    if is_machine_specific(host):
         raise BadIdentity(f"{name!r} is what every machine calls itself: choose another name")
     return name
 

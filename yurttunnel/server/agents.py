@@ -199,13 +199,13 @@ class AgentListener(Factory):
     def buildProtocol(self, addr: IAddress | None) -> SessionConnection:
         """Return the protocol for a connection."""
         connection = SessionConnection(self._context.clock, self, self._others)
-        self._unfinished.begin(connection)
+        self._unfinished.add(connection)
         return connection
 
     def connection_ready(self, connection: SessionConnection) -> None:
         """Wait for the agent's HELLO; the other protocols of the port have their own limits."""
         if connection.handed_over:
-            self._unfinished.end(connection)
+            self._unfinished.discard(connection)
             self._handed_over.add(connection)
 
     def connection_ended(self, connection: SessionConnection, reason: Failure) -> None:
@@ -220,7 +220,7 @@ class AgentListener(Factory):
             _close_if_abandoned(session.tunnel)
         if self._draining:
             self._close_disconnected()
-        self._unfinished.end(connection)
+        self._unfinished.discard(connection)
         if connection.handed_over:
             self._handed_over.discard(connection)
         elif not (connection.session_started or _is_connected_already(reason)):
@@ -236,13 +236,13 @@ class AgentListener(Factory):
         identifiers = granted_identifiers(identity, hello)
         session = self._sessions.get(hello.session) if hello.session != NO_SESSION else None
         if session is not None and _belongs_to(session, identity, hello):
-            self._unfinished.end(connection)
+            self._unfinished.discard(connection)
             self._resume(connection, session, identity, hello)
         elif self._draining:
             raise Violation(Code.GOING_AWAY, "this server is about to stop")
         else:
             self._check_not_connected(identity, hello)
-            self._unfinished.end(connection)
+            self._unfinished.discard(connection)
             self._begin(connection, identity, identifiers, hello)
 
     def _identity_of(self, connection: SessionConnection) -> NodeIdentity:

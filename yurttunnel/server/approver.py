@@ -327,7 +327,7 @@ class Approver(MultiService):
         if kept is None or not kept.waiting:
             # It was deleted or decided meanwhile.
             return
-        if decision.reason is None or self._is_told(name, decision):
+        if decision.reason is None or self._polls(name, decision):
             return
         self._counters.left_alone[request.kind.value, decision.reason.value] += 1
         level = LogLevel.warn if decision.is_alarming else LogLevel.info
@@ -339,7 +339,7 @@ class Approver(MultiService):
             more = f"To have it all the same: kubectl certificate approve {name}"
             self._events.record(csr, "Warning", _LEFT_ALONE, f"{decision.message}. {more}")
 
-    def _is_told(self, name: str, decision: Decision) -> bool:
+    def _polls(self, name: str, decision: Decision) -> bool:
         """Return whether a decision was reported before, and record it as reported."""
         told = hash(decision)
         left = self._left.get(name)

@@ -9,7 +9,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from yurttunnel.http.authority import join_authority, known_host
+from yurttunnel.http.authority import display_host, join_authority
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.pki.tls_errors import problem_with_peer
 
@@ -39,9 +39,11 @@ class HandshakeFailureLog:
 def peer_authority(transport: Any) -> str:
     """Return the address and port of the peer in readable form."""
     peer = transport.getPeer()
-    return join_authority(known_host(peer.host), peer.port) if hasattr(peer, "port") else str(peer)
+    return (
+        join_authority(display_host(peer.host), peer.port) if hasattr(peer, "port") else str(peer)
+    )
 
 
 def peer_address(transport: Any) -> str:
     """Return the IP address of the peer in readable form."""
-    return known_host(getattr(transport.getPeer(), "host", "an unknown address"))
+    return display_host(getattr(transport.getPeer(), "host", "an unknown address"))

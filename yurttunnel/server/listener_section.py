@@ -17,7 +17,7 @@ from yurttunnel.ops.status.sections import NO_MATCH, Moment, Section, listing
 from yurttunnel.ops.status.streams import MOST_EXAMINED
 from yurttunnel.tunnel.session import TunnelSession
 from yurttunnel.tunnel.shares import Holder, Kind
-from yurttunnel.tunnel.statistics import Carried, TunnelCounters
+from yurttunnel.tunnel.statistics import Traffic, TunnelCounters
 from yurttunnel.tunnel.stream import TunnelStream
 from yurttunnel.wire.stream import Stream
 
@@ -25,7 +25,7 @@ MAX_SHOWN = 100
 """The maximum number shown."""
 
 _Key = tuple[Kind, int]
-_NOTHING = Carried()
+_NOTHING = Traffic()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class ListenerInfo:
 class _Row:
     listener: ListenerInfo
     open: int
-    carried: Carried
+    traffic: Traffic
 
 
 class ListenerSection:
@@ -70,7 +70,7 @@ class ListenerSection:
         """Return the section of the status page."""
         listeners = self._listeners()
         streams = (each for s in self._sessions() for each in list(s.wire.streams.values()))
-        live: dict[_Key, Carried] = {}
+        live: dict[_Key, Traffic] = {}
         yield from visit(islice(streams, MOST_EXAMINED), lambda stream: _add(stream, live))
         rows = [
             self._row(each, live)
@@ -87,23 +87,23 @@ class ListenerSection:
         )
         return Section("entries", content, "sessions")
 
-    def _row(self, listener: ListenerInfo, live: dict[_Key, Carried]) -> _Row:
+    def _row(self, listener: ListenerInfo, live: dict[_Key, Traffic]) -> _Row:
         key = listener.key
         if key is None:
-            return _Row(listener, 0, Carried())
-        now, past = live.get(key, _NOTHING), self._counters.carried.get(key, _NOTHING)
-        carried = Carried(
+            return _Row(listener, 0, Traffic())
+        now, past = live.get(key, _NOTHING), self._counters.traffic.get(key, _NOTHING)
+        traffic = Traffic(
             now.streams + past.streams, now.received + past.received, now.sent + past.sent
         )
-        return _Row(listener, now.streams, carried)
+        return _Row(listener, now.streams, traffic)
 
 
-def _add(stream: Stream, live: dict[_Key, Carried]) -> None:
+def _add(stream: Stream, live: dict[_Key, Traffic]) -> None:
     """Add an open stream."""
     events = stream.events
     holder = events.holder if isinstance(events, TunnelStream) else None
     if holder is not None:
-        live.setdefault(holder[:2], Carried()).add(stream.window.received, stream.sent)
+        live.setdefault(holder[:2], Traffic()).add(stream.window.received, stream.sent)
 
 
 def format_address(address: IAddress) -> str:
@@ -126,20 +126,20 @@ _COLUMNS: list[Column[_Row]] = [
     Column("Open", lambda row: _figure(row, f"{row.open:,}"), "number", lambda row: row.open),
     Column(
         "Streams so far",
-        lambda row: _figure(row, f"{row.carried.streams:,}"),
+        lambda row: _figure(row, f"{row.traffic.streams:,}"),
         "number",
-        lambda row: row.carried.streams,
+        lambda row: row.traffic.streams,
     ),
     Column(
         "To callers",
-        lambda row: _figure(row, formatting.size(row.carried.received)),
+        lambda row: _figure(row, formatting.size(row.traffic.received)),
         "number",
-        lambda row: row.carried.received,
+        lambda row: row.traffic.received,
     ),
     Column(
         "From callers",
-        lambda row: _figure(row, formatting.size(row.carried.sent)),
+        lambda row: _figure(row, formatting.size(row.traffic.sent)),
         "number",
-        lambda row: row.carried.sent,
+        lambda row: row.traffic.sent,
     ),
 ]

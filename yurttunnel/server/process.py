@@ -212,8 +212,8 @@ class ServerProcess:
 
     def _requests(self) -> int:
         """Return how many requests to kubelets, and streams of other callers, have ended."""
-        carried = self.context.counters.carried
-        streams = sum(each.streams for (kind, _), each in carried.items() if kind in _FOR_CALLERS)
+        traffic = self.context.counters.traffic
+        streams = sum(each.streams for (kind, _), each in traffic.items() if kind in _FOR_CALLERS)
         return self.requests.answered.total() + streams
 
     def _snapshots(self) -> Iterator[SessionSnapshot]:

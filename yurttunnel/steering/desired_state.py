@@ -9,7 +9,7 @@ from ipaddress import IPv4Address
 
 from yurttunnel.cluster.nodes import Node
 from yurttunnel.cluster.proxy_ports import Ports
-from yurttunnel.http.authority import address_in
+from yurttunnel.http.authority import parse_address
 from yurttunnel.steering.interception import Address, Interception, Match, Target
 from yurttunnel.steering.interfaces import VERSIONS
 from yurttunnel.tunnel.kubelet_ports import KUBELET_PORT, KUBELET_READ_ONLY_PORT
@@ -187,7 +187,7 @@ def _useful(text: str) -> Address | None:
 
     Some clouds use addresses of 240.0.0.0/4, which is still reserved, for their machines.
     """
-    address = address_in(text)
+    address = parse_address(text)
     if (
         address is None
         or address.is_loopback

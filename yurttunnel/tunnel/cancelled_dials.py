@@ -39,7 +39,7 @@ class CancelledDials:
 
     def add(self, holder: Holder, cancelled_at: int) -> None:
         """Hold the share of a stream whose RESET ends at the sequence position ``cancelled_at``."""
-        self._shares.give_back_outside(holder)
+        self._shares.release_in_parents(holder)
         self._given_up.append((self._clock.seconds() + CANCELLED_DIAL_HELD, cancelled_at, holder))
         if self._call is None:
             self._call = self._clock.callLater(CANCELLED_DIAL_HELD, self._look)
@@ -50,13 +50,13 @@ class CancelledDials:
             self._call.cancel()
             self._call = None
         while self._given_up:
-            self._shares.give_back_here(self._given_up.popleft()[2])
+            self._shares.release_here(self._given_up.popleft()[2])
 
     def _look(self) -> None:
         self._call = None
         given_up, now, acknowledged = self._given_up, self._clock.seconds(), self._acknowledged()
         while given_up and given_up[0][0] <= now and given_up[0][1] <= acknowledged:
-            self._shares.give_back_here(given_up.popleft()[2])
+            self._shares.release_here(given_up.popleft()[2])
         if given_up:
             # If its time is over, it waits for the peer, which may be disconnected for long.
             left = given_up[0][0] - now

@@ -6,7 +6,7 @@ MAX_LABEL = 63
 """The maximum number of characters in a label (RFC 1035)."""
 
 
-def in_ascii(name: str) -> bytes:
+def to_ascii(name: str) -> bytes:
     """Return ``name`` in ASCII, encoded by IDNA (RFC 3490) where necessary.
 
     Raises ``UnicodeError`` for an invalid name. ASCII names are returned without Python's codec:

@@ -242,7 +242,7 @@ class TunnelSession:
             return fail(StreamFailed(error.code, f"{self.peer_name}: {error.text}"))
         except ValueError as error:
             return fail(StreamFailed(Code.BAD_DESTINATION, str(error)))
-        self.shares.take(holder)
+        self.shares.acquire(holder)
         opened = stream.opening(wire)
         self.request_flush()
         if self.wire.numbers_left < FEW_NUMBERS and self.connected and not self.draining:
@@ -251,22 +251,22 @@ class TunnelSession:
             self.call_soon(self._numbers_run_out)
         return opened
 
-    def give_back(self, holder: Holder, cancelled_at: int) -> None:
+    def release_share(self, holder: Holder, cancelled_at: int) -> None:
         """Release the share of a stream of ``holder``.
 
         If this end has cancelled its OPEN, by a RESET that ends at ``cancelled_at``, the stream
         counts for a while longer; see :class:`CancelledDials`.
         """
         if not cancelled_at or self.closed:
-            self.shares.give_back(holder)
+            self.shares.release(holder)
             return
         if self._given_up is None:
             self._given_up = CancelledDials(self.clock, self.shares, lambda: self.wire.acknowledged)
         self._given_up.add(holder, cancelled_at)
 
-    def carried(self, holder: Holder, received: int, sent: int) -> None:
+    def count_traffic(self, holder: Holder, received: int, sent: int) -> None:
         """Count the bytes that a stream opened by this end has carried."""
-        self._counters.carried_by(holder, received, sent)
+        self._counters.count_stream(holder, received, sent)
 
     def finish(self, stream: TunnelStream, wire: Stream) -> None:
         """End the sending direction of ``stream``; notify it later, once the FIN has been sent."""
@@ -285,7 +285,7 @@ class TunnelSession:
         """Count the answer to an OPEN."""
         self._counters.dials[code] += 1
 
-    def dial_took(self, seconds: float) -> None:
+    def observe_dial_duration(self, seconds: float) -> None:
         """Record the duration of an OPEN that was answered with OK."""
         self._counters.dial_durations.observe(seconds)
 

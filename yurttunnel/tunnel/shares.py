@@ -157,12 +157,12 @@ class Shares:
     """The holders of up to ``most`` streams; ``where`` describes these in messages.
 
     ``room()`` returns how many more streams are possible. If there are enclosing shares,
-    ``within``, every stream also counts there. ``held`` counts the streams of each kind, ``used``
+    ``parent``, every stream also counts there. ``held`` counts the streams of each kind, ``used``
     all of them.
     """
 
     def __init__(
-        self, where: str, most: int, room: Callable[[], int], within: Shares | None = None
+        self, where: str, most: int, room: Callable[[], int], parent: Shares | None = None
     ) -> None:
         self.held: Counter[Kind] = Counter()
         self.used = 0
@@ -170,7 +170,7 @@ class Shares:
         self._most = most
         self._room = room
         # These and all enclosing shares, in one tuple, because each dial loops over them.
-        self._all: tuple[Shares, ...] = (self,) if within is None else (self, *within._all)
+        self._all: tuple[Shares, ...] = (self,) if parent is None else (self, *parent._all)
         self._to_kubelets = 0
         # Plain dictionaries: a Counter calls a Python function for each missing key.
         self._entries: dict[tuple[Kind, int], int] = {}
@@ -183,7 +183,7 @@ class Shares:
             if share is not None:
                 raise ShareUsedUp(share, each._why(share, holder))
 
-    def take(self, holder: Holder) -> None:
+    def acquire(self, holder: Holder) -> None:
         """Count a stream of ``holder``."""
         entry, caller = holder[:2], holder[:3]
         for each in self._all:
@@ -193,17 +193,17 @@ class Shares:
             each._entries[entry] = each._entries.get(entry, 0) + 1
             each._callers[caller] = each._callers.get(caller, 0) + 1
 
-    def give_back(self, holder: Holder) -> None:
+    def release(self, holder: Holder) -> None:
         """Release a stream of ``holder``."""
         for each in self._all:
-            each.give_back_here(holder)
+            each.release_here(holder)
 
-    def give_back_outside(self, holder: Holder) -> None:
-        """Release it in the enclosing shares only; :meth:`give_back_here` follows later."""
+    def release_in_parents(self, holder: Holder) -> None:
+        """Release it in the enclosing shares only; :meth:`release_here` follows later."""
         for each in self._all[1:]:
-            each.give_back_here(holder)
+            each.release_here(holder)
 
-    def give_back_here(self, holder: Holder) -> None:
+    def release_here(self, holder: Holder) -> None:
         """Release it in these shares only."""
         entry, caller = holder[:2], holder[:3]
         self.used -= 1

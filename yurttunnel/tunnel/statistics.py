@@ -23,12 +23,12 @@ DIAL_SECONDS_BOUNDS = (0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 30.0)
 """Upper bounds of the dial duration histogram: those of Konnectivity's agent, in seconds."""
 
 
-MOST_ENTRIES = 1000
+MAX_ENTRIES = 1000
 """The maximum number of entries whose streams are counted separately."""
 
 
 @dataclass(slots=True)
-class Carried:
+class Traffic:
     """A number of streams, and the bytes of their payload."""
 
     streams: int = 0
@@ -49,7 +49,7 @@ class TunnelCounters:
     ``bytes_received`` and ``bytes_sent`` count stream payload from and to the peers of the
     sessions. ``dials`` counts the answers to OPEN by code, OK as :attr:`Code.DONE`. ``refused``
     counts dials rejected because a share was used up, by ``KIND.SHARE``
-    (:mod:`yurttunnel.tunnel.shares`). ``carried`` sums up the streams that have ended, by the entry
+    (:mod:`yurttunnel.tunnel.shares`). ``traffic`` sums up the streams that have ended, by the entry
     of their holder.
     """
 
@@ -63,17 +63,17 @@ class TunnelCounters:
     session_ends: Counter[Code] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     dial_durations: Durations = field(default_factory=lambda: Durations(DIAL_SECONDS_BOUNDS))
-    carried: dict[tuple[Kind, int], Carried] = field(default_factory=dict)
+    traffic: dict[tuple[Kind, int], Traffic] = field(default_factory=dict)
 
-    def carried_by(self, holder: Holder, received: int, sent: int) -> None:
+    def count_stream(self, holder: Holder, received: int, sent: int) -> None:
         """Count a stream of ``holder`` that has ended."""
         entry = holder[:2]
-        carried = self.carried.get(entry)
-        if carried is None:
-            if len(self.carried) >= MOST_ENTRIES:
+        traffic = self.traffic.get(entry)
+        if traffic is None:
+            if len(self.traffic) >= MAX_ENTRIES:
                 return
-            carried = self.carried[entry] = Carried()
-        carried.add(received, sent)
+            traffic = self.traffic[entry] = Traffic()
+        traffic.add(received, sent)
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,13 +77,13 @@ class StreamOwner(Protocol):
     def dial_answered(self, code: Code) -> None:
         """Count the answer to an OPEN."""
 
-    def dial_took(self, seconds: float) -> None:
+    def observe_dial_duration(self, seconds: float) -> None:
         """Record the duration of an OPEN that was answered with OK."""
 
-    def give_back(self, holder: Holder, cancelled_at: int) -> None:
+    def release_share(self, holder: Holder, cancelled_at: int) -> None:
         """Release the share of a stream, with a delay if this end has cancelled its OPEN."""
 
-    def carried(self, holder: Holder, received: int, sent: int) -> None:
+    def count_traffic(self, holder: Holder, received: int, sent: int) -> None:
         """Count the bytes that a stream opened by this end has carried."""
 
     def stream_ended(self, code: Code) -> None:
@@ -302,7 +302,7 @@ class TunnelStream:
         opened, self._opened = self._opened, None
         if opened is not None:
             self._session.dial_answered(Code.DONE)
-            self._session.dial_took(self._session.clock.seconds() - self._asked_at)
+            self._session.observe_dial_duration(self._session.clock.seconds() - self._asked_at)
             opened.callback(self)
 
     def stream_ended(self) -> None:
@@ -323,8 +323,8 @@ class TunnelStream:
     def stream_closed(self, code: Code, text: str) -> None:
         """Notify the protocol, or the caller that waits for the opening, of the end."""
         if self._holder is not None:
-            self._session.give_back(self._holder, self._wire.cancelled_at)
-            self._session.carried(self._holder, self.bytes_received, self.bytes_sent)
+            self._session.release_share(self._holder, self._wire.cancelled_at)
+            self._session.count_traffic(self._holder, self.bytes_received, self.bytes_sent)
         if self._linger is not None:
             self._linger.cancel()
             self._linger = None

@@ -14,7 +14,7 @@ JOIN_BELOW: Final = 1024
 """Buffered pieces are joined up to this size, because the overhead of a short piece exceeds it."""
 
 
-def keep_piece(pieces: MutableSequence[Piece], piece: Piece) -> None:
+def append_piece(pieces: MutableSequence[Piece], piece: Piece) -> None:
     """Append ``piece`` to ``pieces``, joined with the last one if both are short."""
     if pieces and len(pieces[-1]) + len(piece) <= JOIN_BELOW:
         pieces[-1] = b"".join((pieces[-1], piece))

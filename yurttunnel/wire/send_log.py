@@ -5,7 +5,7 @@ from __future__ import annotations
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.credit import MemoryBudget
 from yurttunnel.wire.frames import Violation
-from yurttunnel.wire.pieces import keep_piece
+from yurttunnel.wire.pieces import append_piece
 
 
 class SendLog:
@@ -34,7 +34,7 @@ class SendLog:
 
     def append(self, chunk: bytes) -> None:
         """Store ``chunk``, which is being sent for the first time."""
-        keep_piece(self._chunks, chunk)
+        append_piece(self._chunks, chunk)
         self.end += len(chunk)
         if self._budget is not None:
             self._budget.charge(len(chunk))

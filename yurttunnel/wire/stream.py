@@ -15,7 +15,7 @@ from typing import Protocol
 from yurttunnel.wire import frames
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.credit import ReceiveWindow
-from yurttunnel.wire.pieces import Buffer, keep_piece
+from yurttunnel.wire.pieces import Buffer, append_piece
 
 HEADER = frames.HEADER
 DATA = frames.DATA
@@ -142,11 +142,11 @@ class Stream:
 
     def keep(self, piece: bytes) -> None:
         """Buffer ``piece`` until the stream is resumed."""
-        keep_piece(self.backlog, piece)
+        append_piece(self.backlog, piece)
 
     def push(self, data: bytes) -> None:
         """Queue ``data`` to be sent."""
-        keep_piece(self.pending, data)
+        append_piece(self.pending, data)
         self.pending_size += len(data)
         if self.pending_size > FULL_ABOVE:
             self.full = True

@@ -28,7 +28,7 @@ WORKERS = 6
 TASKS = 6
 """What each worker does in a round."""
 
-LEAST_ROUNDS = 3
+MIN_ROUNDS = 3
 
 WARM = 2
 """Rounds before what is held is counted: modules are imported, buffers get their size, and what
@@ -78,7 +78,7 @@ class SoakTests(EndToEndTestCase):
         self.addCleanup(faults.stop)
         began = reactor.seconds()
         rounds = 0
-        while rounds < WARM + LEAST_ROUNDS or reactor.seconds() - began < SECONDS:
+        while rounds < WARM + MIN_ROUNDS or reactor.seconds() - began < SECONDS:
             # Both ends have a stream all the time: without one, silence is noticed much later.
             held = await self.connected(self.tunnel, self.echo, EchoClient(reactor))
             faults.start()

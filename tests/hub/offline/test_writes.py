@@ -8,7 +8,7 @@ from collections import Counter
 
 from tests.hub.offline.world import OfflineTestCase, item
 from tests.hub.request.tokens import jwt, service_account_token
-from yurttunnel.http.bearer import LONGEST_TOKEN
+from yurttunnel.http.bearer import MAX_TOKEN
 from yurttunnel.hub.cache.events import SHARE
 from yurttunnel.hub.media.interfaces import Item, TypeMeta
 from yurttunnel.hub.media.protobuf_objects import envelope
@@ -344,7 +344,7 @@ class TokenReviewTests(OfflineTestCase):
     def test_long_tokens(self):
         """Tokens that are too long take no memory."""
         read_token.cache_clear()
-        for length in (LONGEST_TOKEN, LONGEST_TOKEN + 1, 100_000):
+        for length in (MAX_TOKEN, MAX_TOKEN + 1, 100_000):
             self.assertFalse(self.review({"token": "x" * length})["authenticated"])
         self.assertEqual(1, read_token.cache_info().currsize)
 

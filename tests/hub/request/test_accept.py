@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.http.accept import LONGEST_ACCEPT
+from yurttunnel.http.accept import MAX_ACCEPT
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.head import RequestHead
 from yurttunnel.hub.request.accept import (
@@ -110,10 +110,10 @@ class LengthTests(SynchronousTestCase):
 
     def test_the_longest(self):
         """Fields longer than any client's are rejected unparsed, as one or several."""
-        most = b"application/json," * (LONGEST_ACCEPT // 17)
+        most = b"application/json," * (MAX_ACCEPT // 17)
         one = (b"Accept", most)
         self.assertEqual((Form("json"),), forms_of(RequestHead(b"GET", b"/", "1.1", [one])))
-        for fields in ([(b"Accept", b"a," * LONGEST_ACCEPT)], [one, one]):
+        for fields in ([(b"Accept", b"a," * MAX_ACCEPT)], [one, one]):
             head = RequestHead(b"GET", b"/", "1.1", fields)
             self.assertEqual(400, self.assertRaises(RequestFailed, forms_of, head).status)
 

@@ -20,11 +20,11 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from yurttunnel.tunnel.direct.descriptors import (
-    LEAST_ROUNDS,
-    MOST_PASSES,
-    MOST_ROUNDS,
-    PATIENCE,
-    TURN,
+    ITERATION_TIME,
+    MAX_PASSES,
+    MAX_ROUNDS,
+    MIN_ROUNDS,
+    POLL_TIMEOUT,
     DescriptorSet,
 )
 
@@ -228,7 +228,7 @@ class DescriptorSetTests(SynchronousTestCase):
         for member in members:
             member.on["read"] = lambda member=member: member.peer.send(b"x") and None
         self.serve()
-        self.assertEqual([len(member.told) for member in members], [MOST_ROUNDS] * 2)
+        self.assertEqual([len(member.told) for member in members], [MAX_ROUNDS] * 2)
 
     def test_all_members_may_go_while_they_are_served(self) -> None:
         """All members may be removed within a round; then nothing is left to poll."""
@@ -315,7 +315,7 @@ class DescriptorSetTests(SynchronousTestCase):
         self.begin(reactor)
         asking, answering = self.member(), self.member(ready=False)
         asking.on["read"] = lambda: answering.peer.send(b"x") and None
-        reactor.now += PATIENCE
+        reactor.now += POLL_TIMEOUT
         self.serve()
         self.assertEqual((asking.told, answering.told), (["read"], []))
 
@@ -329,7 +329,7 @@ class DescriptorSetTests(SynchronousTestCase):
             member.peer.send(b"x")
             reactor.now += pause
 
-        for pause, rounds in ((TURN / 31, 16), (TURN, LEAST_ROUNDS)):
+        for pause, rounds in ((ITERATION_TIME / 31, 16), (ITERATION_TIME, MIN_ROUNDS)):
             for member in members:
                 member.told.clear()
                 member.on["read"] = lambda member=member, pause=pause: read(member, pause)
@@ -497,7 +497,7 @@ class DescriptorSetTests(SynchronousTestCase):
 
         member.on["read"] = again
         self.serve()
-        self.assertEqual(len(calls), 1 + MOST_PASSES)
+        self.assertEqual(len(calls), 1 + MAX_PASSES)
         self.assertEqual(self.outer.later, [(0, again, ())])
 
     def test_what_fails_soon_is_logged(self) -> None:

@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.tunnel.certificates import ClientTLS, ServerTLS
 from yurttunnel.tunnel.direct import openssl
 from yurttunnel.tunnel.direct.openssl import (
-    KEPT,
+    BUFFER_SIZE,
     RECORD,
     DirectCalls,
     PublicMethods,
@@ -104,11 +104,11 @@ class StateContract:
         """The output may fill it exactly, or be one byte less or more."""
         for over in (-1, 0, 1):
             pair = self.pair()
-            size = KEPT + over - 22 * (KEPT // RECORD)
-            while len(pair.state.write(bytes(size))) < KEPT + over:
+            size = BUFFER_SIZE + over - 22 * (BUFFER_SIZE // RECORD)
+            while len(pair.state.write(bytes(size))) < BUFFER_SIZE + over:
                 size += 1
             pair.tls.send(bytes(size))
-            self.assertEqual(KEPT + over, len(pair.state.produced()))
+            self.assertEqual(BUFFER_SIZE + over, len(pair.state.produced()))
             self.assertEqual(b"", pair.state.produced())
 
     def test_records_are_read_in_their_order(self) -> None:

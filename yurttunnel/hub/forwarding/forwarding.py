@@ -191,7 +191,7 @@ class Forwarding(ExchangeWrapper):
             self._request_to(server),
             self._describe,
             origin=server,
-            patient=self._lasting,
+            long_running=self._lasting,
         )
 
     def _request_to(self, server: Server) -> ForwardedRequest:

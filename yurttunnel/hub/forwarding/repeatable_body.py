@@ -6,7 +6,7 @@ from zope.interface import implementer
 
 from yurttunnel.http.fields import Fields
 from yurttunnel.http.interfaces import IBodySink, IExchange
-from yurttunnel.wire.pieces import keep_piece
+from yurttunnel.wire.pieces import append_piece
 
 
 @implementer(IBodySink)
@@ -60,7 +60,7 @@ class RepeatableBody:
             if self._size > self._most:
                 self._pieces = None
             else:
-                keep_piece(self._pieces, data)
+                append_piece(self._pieces, data)
         self._sink.write(data)
 
     def finish(self, trailers: Fields = ()) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import NoReturn
 
-from yurttunnel.http.bearer import LONGEST_TOKEN
+from yurttunnel.http.bearer import MAX_TOKEN
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.hub.cache.interfaces import Collection, ICache
 from yurttunnel.hub.cache.selectors import PODS
@@ -64,7 +64,7 @@ class TokenQuestions:
         except BadBody as error:
             _refuse("TokenReview", error)
         # A longer token was never accepted here, and must not be remembered.
-        can_be_known = 0 < len(question.token) <= LONGEST_TOKEN
+        can_be_known = 0 < len(question.token) <= MAX_TOKEN
         owner = await self._owners.accepted(question.token) if can_be_known else None
         if owner is None or not owner.startswith(SERVICE_ACCOUNT) or question.audiences:
             status: dict[str, object] = {

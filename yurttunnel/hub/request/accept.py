@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 
-from yurttunnel.http.accept import LONGEST_ACCEPT, media_range, media_ranges
+from yurttunnel.http.accept import MAX_ACCEPT, media_range, media_ranges
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.fields import Fields
 from yurttunnel.http.head import RequestHead
@@ -31,14 +31,14 @@ def forms_of(head: RequestHead) -> tuple[Form, ...]:
 
     Without the header field the form is JSON. YAML, CBOR, unknown types and unknown transforms are
     omitted, so the result may be empty. Raises ``RequestFailed`` (400) for more than
-    :data:`LONGEST_ACCEPT` bytes.
+    :data:`MAX_ACCEPT` bytes.
     """
     values = head.by_name.get(b"accept")
     if values is None:
         return _JSON
     accept = values[0] if len(values) == 1 else b",".join(values)
-    if len(accept) > LONGEST_ACCEPT:
-        raise RequestFailed(400, f"Accept has more than {LONGEST_ACCEPT} bytes")
+    if len(accept) > MAX_ACCEPT:
+        raise RequestFailed(400, f"Accept has more than {MAX_ACCEPT} bytes")
     return _forms(accept)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from twisted.internet.address import UNIXAddress
 from twisted.internet.interfaces import IProtocol
 
-from yurttunnel.http.authority import join_authority, known_host
+from yurttunnel.http.authority import display_host, join_authority
 from yurttunnel.ops.slices import gather
 from yurttunnel.ops.status import formatting
 from yurttunnel.ops.status.formatting import PeerWords
@@ -123,7 +123,7 @@ def _asker(user: IProtocol | None) -> str:
     if isinstance(peer, UNIXAddress):
         return "a Unix socket"
     host = getattr(peer, "host", None)
-    return "" if host is None else join_authority(known_host(host), peer.port)
+    return "" if host is None else join_authority(display_host(host), peer.port)
 
 
 def stream_table(streams: Sequence[StreamReport], peers: PeerWords) -> Content:

@@ -13,7 +13,7 @@ from zope.interface import implementer
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.proxy.sockets.listening import listen, refuse
 from yurttunnel.tunnel.direct.descriptors import DescriptorSet
-from yurttunnel.tunnel.direct.ports import MOST_ACCEPTED
+from yurttunnel.tunnel.direct.ports import MAX_ACCEPTED_PER_EVENT
 
 REST = 0.1
 """How long accepting is paused, in seconds; clients wait in the kernel's queue meanwhile."""
@@ -72,8 +72,8 @@ class Listener:
     def stop(self) -> None:
         """Accept the waiting clients, and no more; the owner closes the socket."""
         if self._resting is None and not self._is_refusing:
-            self._expected = MOST_ACCEPTED
-            while self._accept_some() == MOST_ACCEPTED:
+            self._expected = MAX_ACCEPTED_PER_EVENT
+            while self._accept_some() == MAX_ACCEPTED_PER_EVENT:
                 pass
         self._stop_resting()
         self._descriptors.remove(self)
@@ -91,7 +91,7 @@ class Listener:
         expected = self._expected
         accepted = self._accept_some()
         more = accepted == expected
-        self._expected = min(2 * accepted, MOST_ACCEPTED) if more else max(1, accepted)
+        self._expected = min(2 * accepted, MAX_ACCEPTED_PER_EVENT) if more else max(1, accepted)
 
     def doWrite(self) -> None:
         """Do nothing: it is not registered for writing."""

@@ -29,7 +29,7 @@ from yurttunnel.tunnel.direct.descriptors import DescriptorSet
 READ_BYTES = 16 * 1024
 """The size of a read, and the maximum that a direction buffers outside of pipes."""
 
-MOST_PASSES = 8
+MAX_PASSES = 8
 """How often one event of a direction may fill the pipe before others are served."""
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
@@ -286,7 +286,7 @@ class _End:
         source, target, splice = self._number, self.other._number, os.splice
         moved, has_ended, is_broken = 0, False, False
         try:
-            for _ in range(MOST_PASSES):
+            for _ in range(MAX_PASSES):
                 got = splice(source, pipe.entrance, PIPE_BYTES, flags=_NOT_BLOCKING)
                 if not got:
                     has_ended = True

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from yurttunnel.cluster.fields import mapping
-from yurttunnel.http.authority import address_in
+from yurttunnel.http.authority import parse_address
 from yurttunnel.kube.resources import Object
 from yurttunnel.proxy.state.virtual_services import Address, Problem
 
@@ -107,7 +107,7 @@ def unicast_address(value: object, or_own: bool = False) -> Address:
 # Each change of an endpoint resends all endpoints of its slice, and parsing is most of the work.
 @lru_cache(maxsize=1 << 14)
 def _unicast_address(text: str, or_own: bool) -> Address:
-    address = address_in(text)
+    address = parse_address(text)
     if address is None:
         raise Unusable(f"{quoted(text)} is not an IP address")
     for kind, words in _SPECIAL.items():

@@ -15,9 +15,9 @@ from twisted.internet.address import UNIXAddress
 from zope.interface import implementer
 
 from yurttunnel.http.authority import (
-    address_in,
+    display_host,
     join_authority,
-    known_host,
+    parse_address,
     parse_port,
     split_authority,
     strip_port,
@@ -103,7 +103,7 @@ def _identity(text: str) -> Identity:
                 raise ValueError(f"{who} is not the number of a user")
             return Identity(kind, str(int(who)))
         case "address":
-            address = address_in(who)
+            address = parse_address(who)
             if address is None:
                 raise ValueError(f"{who} is not an IP address")
             return Identity(kind, str(address))
@@ -157,4 +157,4 @@ class Permissions:
         peer = transport.getPeer()
         if isinstance(peer, UNIXAddress):
             return Identity("user", str(user_id_behind(transport.getHandle())))
-        return Identity("address", known_host(getattr(peer, "host", "")))
+        return Identity("address", display_host(getattr(peer, "host", "")))

@@ -9,8 +9,8 @@ from twisted.internet.interfaces import IAddress
 
 from yurttunnel.http.authority import (
     BadAuthority,
-    address_in,
     join_authority,
+    parse_address,
     split_authority,
     strip_port,
 )
@@ -88,7 +88,7 @@ def parse_listen(text: str) -> Listen:
     alone = _PORT_ALONE.fullmatch(text)
     try:
         host, port = split_authority(f"127.0.0.1:{alone[1]}" if alone else text)
-        if host != "localhost" and address_in(host) is None:
+        if host != "localhost" and parse_address(host) is None:
             raise BadAuthority(f"{host} is a name")
         return host, port
     except BadAuthority:

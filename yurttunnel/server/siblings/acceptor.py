@@ -136,7 +136,7 @@ class SiblingAcceptor:
     def build(self) -> SessionConnection:
         """Return the protocol for a connection after its handshake."""
         connection = SessionConnection(self._clock, self, alpn=SIBLING_ALPN)
-        self._unfinished.begin(connection)
+        self._unfinished.add(connection)
         return connection
 
     def drain(self, text: str) -> None:
@@ -159,7 +159,7 @@ class SiblingAcceptor:
 
     def connection_ended(self, connection: SessionConnection, reason: Failure) -> None:
         """Report connections that did not become a session."""
-        self._unfinished.end(connection)
+        self._unfinished.discard(connection)
         if self._draining:
             self._close_disconnected()
         if not connection.session_started and not _is_ourselves(reason):
@@ -171,7 +171,7 @@ class SiblingAcceptor:
     def hello_received(self, connection: SessionConnection, hello: Hello) -> None:
         """Resume the session that the sibling names, or start a new one."""
         self._check(connection, hello)
-        self._unfinished.end(connection)
+        self._unfinished.discard(connection)
         tunnel = self._sessions.get(hello.session) if hello.session != NO_SESSION else None
         if tunnel is not None and tunnel.wire.peer.process == hello.process:
             self._resume(connection, tunnel, hello)

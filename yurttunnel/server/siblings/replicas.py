@@ -10,7 +10,7 @@ from twisted.logger import Logger
 
 from yurttunnel.cluster.fields import mapping, objects, text, texts
 from yurttunnel.cluster.services import PORT_NAME, slices_spec
-from yurttunnel.http.authority import address_in
+from yurttunnel.http.authority import parse_address
 from yurttunnel.kube.interfaces import InformerSpec
 from yurttunnel.kube.resources import Object
 
@@ -71,7 +71,7 @@ def _addresses(name: str, endpoint: Mapping[str, Any], port: int) -> Iterable[En
     target = mapping(endpoint.get("targetRef"))
     pod = text(target.get("name")) if target.get("kind") == "Pod" else ""
     for given in texts(endpoint.get("addresses")):
-        address = address_in(given)
+        address = parse_address(given)
         if address is None:
             log.warn(
                 "EndpointSlice {name}: {address!r} is no IP address; the entry is ignored",

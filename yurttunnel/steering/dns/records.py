@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from yurttunnel.cluster.fields import mapping, text
 from yurttunnel.cluster.nodes import Node
-from yurttunnel.http.authority import Address, address_in
+from yurttunnel.http.authority import Address, parse_address
 from yurttunnel.kube.resources import Object
 
 CONFIG_MAP = "yurt-tunnel-nodes"
@@ -62,7 +62,7 @@ def make_records(nodes: Iterable[Node], tunnel: Address) -> Records:
 def _own_address(node: Node) -> str | None:
     for desired in _PREFERRED:
         for kind, address in node.addresses:
-            if kind == desired and (parsed := address_in(address)) is not None:
+            if kind == desired and (parsed := parse_address(address)) is not None:
                 return str(parsed)
     return None
 

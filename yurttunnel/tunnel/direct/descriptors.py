@@ -26,28 +26,28 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-MOST_EVENTS = 256
+MAX_EVENTS = 256
 """The maximum number of events in a round."""
 
-LEAST_ROUNDS = 8
-MOST_ROUNDS = 64
-TURN = 0.008
+MIN_ROUNDS = 8
+MAX_ROUNDS = 64
+ITERATION_TIME = 0.008
 """The rounds in one iteration of the reactor: eight regardless of their duration, and up to 64
 within 8 ms. Returning to the reactor costs half as much as an event. With fewer rounds, the
 reactor's timers would start new connections faster than those in progress are completed."""
 
-MOST_PASSES = 8
+MAX_PASSES = 8
 """How many times calls for "soon" may schedule further ones before these are deferred to the next
 iteration of the reactor. Closing a connection takes up to four passes; a pull producer schedules
 calls without end."""
 
-PATIENCE = 0.001
+POLL_TIMEOUT = 0.001
 """The time in seconds to wait for the next round, if the last two were less than this apart, no
 timer of the reactor is due within it and no thread has scheduled a call: the response to what was
 just sent usually arrives sooner. If events are rarer, waiting would only add a system call. Apart
 from the work itself, this delays other descriptors of the reactor (such as a thread's next call or
-a signal), and timers not set by :meth:`DescriptorSet.callLater`, by at most :data:`TURN` plus once
-this value. It is also the shortest timeout of epoll_wait(2)."""
+a signal), and timers not set by :meth:`DescriptorSet.callLater`, by at most :data:`ITERATION_TIME`
+plus once this value. It is also the shortest timeout of epoll_wait(2)."""
 
 _NEVER = float("inf")
 
@@ -67,7 +67,7 @@ class DescriptorSet:
 
     def __init__(self, reactor: Any) -> None:
         self._reactor = reactor
-        self._tells_when_due = _tells_when_due(reactor)
+        self._reports_next_timer = _reports_next_timer(reactor)
         # Whether a timer has been set since _due was computed.
         self._timer_set = True
         self._due = 0.0
@@ -155,14 +155,14 @@ class DescriptorSet:
 
     def doRead(self) -> None:
         """Serve the members that are ready, and those that become ready soon after."""
-        patience = 0.0
+        timeout = 0.0
         reactor = self._reactor
         self._timer_set = True
-        until = reactor.seconds() + TURN
-        for rounds in range(1, MOST_ROUNDS + 1):
+        until = reactor.seconds() + ITERATION_TIME
+        for rounds in range(1, MAX_ROUNDS + 1):
             if self._epoll is None:
                 return
-            events = self._epoll.poll(patience, MOST_EVENTS)
+            events = self._epoll.poll(timeout, MAX_EVENTS)
             if not events:
                 return
             self._inside = True
@@ -171,20 +171,20 @@ class DescriptorSet:
                 if number not in self._stale:
                     self._serve(number, event)
             if self._soon:
-                self._call_what_is_soon()
+                self._call_soon_calls()
             self._inside = self._serving = False
             if self._stale or self._at_end:
                 self._end_round()
             if self._timer_set:
-                self._ask_when_due()
+                self._update_next_timer()
             # For a reactor that does not report its next timer, _due stays 0: always due.
             now = reactor.seconds()
-            follows, self._served_at = now < self._served_at + PATIENCE, now
-            idle = follows and now + PATIENCE < self._due and not reactor.threadCallQueue
-            patience = PATIENCE if idle else 0.0
-            if rounds >= LEAST_ROUNDS and now > until:
+            follows, self._served_at = now < self._served_at + POLL_TIMEOUT, now
+            idle = follows and now + POLL_TIMEOUT < self._due and not reactor.threadCallQueue
+            timeout = POLL_TIMEOUT if idle else 0.0
+            if rounds >= MIN_ROUNDS and now > until:
                 return
-            if not patience and len(events) == 1:
+            if not timeout and len(events) == 1:
                 return
 
     def connectionLost(self, reason: Failure) -> None:
@@ -251,9 +251,9 @@ class DescriptorSet:
             self._epoll.close()
             self._epoll = None
 
-    def _ask_when_due(self) -> None:
+    def _update_next_timer(self) -> None:
         """Store when the reactor's next timer is due."""
-        if self._tells_when_due:
+        if self._reports_next_timer:
             self._timer_set = False
             due_in = self._reactor.timeout()
             self._due = _NEVER if due_in is None else self._reactor.seconds() + due_in
@@ -264,8 +264,8 @@ class DescriptorSet:
         for call in calls:
             self._guard(call)
 
-    def _call_what_is_soon(self) -> None:
-        for _ in range(MOST_PASSES):
+    def _call_soon_calls(self) -> None:
+        for _ in range(MAX_PASSES):
             calls, self._soon = self._soon, []
             for call, arguments in calls:
                 try:
@@ -319,7 +319,7 @@ class DescriptorSet:
             self._log.failure("a descriptor failed")
 
 
-def _tells_when_due(reactor: Any) -> bool:
+def _reports_next_timer(reactor: Any) -> bool:
     """Return whether ``reactor`` reports when its next timer is due.
 
     Only Twisted's own reactors do. For others, such as asyncio's, a timer is assumed to be due

@@ -25,10 +25,10 @@ RECORD_OVERHEAD = 64
 HANDSHAKE_SIZE = 16 * 1024
 """A size in bytes that most flights of a handshake do not exceed."""
 
-KEPT = 160 * 1024
+BUFFER_SIZE = 160 * 1024
 """The size of the reused buffer in bytes: more than one read of a socket, or one write, needs."""
 
-MOST_AT_ONCE = 2**31 - 1
+MAX_WRITE = 2**31 - 1
 """The maximum number of bytes in one call of ``SSL_write``, where it is an ``int``."""
 
 _SHAPES = {
@@ -132,7 +132,7 @@ class Library:
         self.set_bio = lib.SSL_set_bio
         self.new_bio: Callable[[], Any] = lambda: lib.BIO_new(lib.BIO_s_mem())
         self.pointer_to = ffi.from_buffer
-        self.buffer = ffi.new("char[]", KEPT)
+        self.buffer = ffi.new("char[]", BUFFER_SIZE)
         # Each slice is a copy.
         self.bytes: bytes = ffi.buffer(self.buffer)
 
@@ -180,7 +180,7 @@ class DirectCalls:
         library.clear_errors()
         size = result = 0
         for _ in range(records):
-            if size > KEPT - RECORD:
+            if size > BUFFER_SIZE - RECORD:
                 pieces.append(library.bytes[:size])
                 size = 0
             result = ssl_read(self._ssl, buffer + size, RECORD)
@@ -198,7 +198,7 @@ class DirectCalls:
         if size:
             library = self._library
             library.clear_errors()
-            written = library.ssl_write(self._ssl, data, min(size, MOST_AT_ONCE))
+            written = library.ssl_write(self._ssl, data, min(size, MAX_WRITE))
             if written != size:
                 self._write_rest(data, written)
         return self.produced()
@@ -206,8 +206,8 @@ class DirectCalls:
     def produced(self) -> bytes:
         """See :class:`TLSState`."""
         library = self._library
-        size = library.bio_read(self._from_ssl, library.buffer, KEPT)
-        if size < KEPT:
+        size = library.bio_read(self._from_ssl, library.buffer, BUFFER_SIZE)
+        if size < BUFFER_SIZE:
             return library.bytes[:size] if size > 0 else b""
         return library.bytes[:size] + self._taken(self._from_ssl)
 
@@ -232,7 +232,7 @@ class DirectCalls:
         """Return the content of a BIO."""
         library = self._library
         pieces = []
-        while (size := library.bio_read(bio, library.buffer, KEPT)) > 0:
+        while (size := library.bio_read(bio, library.buffer, BUFFER_SIZE)) > 0:
             pieces.append(library.bytes[:size])
         return b"".join(pieces)
 
@@ -248,7 +248,7 @@ class DirectCalls:
                 total += written
                 if total == len(data):
                     return
-                rest = min(len(data) - total, MOST_AT_ONCE)
+                rest = min(len(data) - total, MAX_WRITE)
                 written = library.ssl_write(self._ssl, pointer + total, rest)
         self._raise(written)
 

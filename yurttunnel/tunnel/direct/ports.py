@@ -12,7 +12,7 @@ from twisted.logger import Logger
 from yurttunnel.tunnel.direct.descriptors import DescriptorSet
 from yurttunnel.tunnel.direct.transport import NOBODY, SocketTransport, address_of
 
-MOST_ACCEPTED = 64
+MAX_ACCEPTED_PER_EVENT = 64
 """The maximum number of connections that one port accepts for one event."""
 
 
@@ -74,7 +74,7 @@ class _Acceptor:
                 # As in Twisted, a failed connection does not affect the port.
                 self._log.failure("Defect: a connection could not be taken")
         more = accepted == self._expected
-        self._expected = min(2 * accepted, MOST_ACCEPTED) if more else max(1, accepted)
+        self._expected = min(2 * accepted, MAX_ACCEPTED_PER_EVENT) if more else max(1, accepted)
 
     def transport(
         self, connection: socket.socket, protocol: IProtocol, peer: Any, *_: object

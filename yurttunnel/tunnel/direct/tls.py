@@ -39,7 +39,7 @@ HANDSHAKE_RECORD = 22
 RECORD_EXPANSION = 2048
 """How many bytes a record may be longer than its plaintext (RFC 5246 section 6.2.3)."""
 
-MOST_ANSWERS = 4 * 1024
+MAX_REPLY_BYTES = 4 * 1024
 """The number of bytes that TLS may send in reply to a peer by itself between two writes: 151 key
 updates of 27 bytes; a legitimate peer sends gigabytes between two of them. The replies to a peer
 that does not read are buffered, and there is no producer that could be paused for them."""
@@ -61,7 +61,7 @@ class TLSTransport(Protocol):
     OpenSSL answers a ``KeyUpdate`` before the next data, as RFC 8446 section 4.6.3 requires, or
     when another one arrives first. It rejects renegotiation in TLS 1.2, which contexts must disable
     (``OP_NO_RENEGOTIATION``), by an alert. Both replies are sent, but a peer that causes more than
-    :data:`MOST_ANSWERS` bytes of them is disconnected.
+    :data:`MAX_REPLY_BYTES` bytes of them is disconnected.
     """
 
     transport: IHalfCloseableTransport
@@ -296,7 +296,7 @@ class TLSTransport(Protocol):
         """Send the replies that TLS generates itself; abort if the peer causes too many."""
         answers = self._state.produced()
         self._answered += len(answers)
-        if self._answered > MOST_ANSWERS:
+        if self._answered > MAX_REPLY_BYTES:
             text = "the peer changes keys, or renegotiates, more often than an honest one does"
             self._error = Failure(ConnectionLost(text))
             # Aborted rather than closed: a close would wait for a peer that may read nothing.

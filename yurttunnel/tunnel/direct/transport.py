@@ -37,7 +37,7 @@ from zope.interface import implementer
 
 from yurttunnel.tunnel.direct.descriptors import DescriptorSet
 from yurttunnel.tunnel.transports import IHalfCloseableTransport
-from yurttunnel.wire.pieces import keep_piece
+from yurttunnel.wire.pieces import append_piece
 
 READ_SIZE = 128 * 1024 - 64
 """The size of a read in bytes. With the object header it is the largest allocation for which malloc
@@ -288,7 +288,7 @@ class SocketTransport:
     # -- helpers -------------------------------------------------------------------------------
 
     def _keep(self, data: bytes | memoryview) -> None:
-        keep_piece(self._waiting, data)
+        append_piece(self._waiting, data)
         self._waiting_size += len(data)
         if (
             self._waiting_size > BUSY_ABOVE

@@ -11,15 +11,15 @@ from yurttunnel.agent.connection_group import URGENT_DELAY
 from yurttunnel.agent.dialer import DialLimits
 from yurttunnel.agent.resolver import MAX_LOOKUPS
 from yurttunnel.http import head
-from yurttunnel.http.accept import LONGEST_ACCEPT
+from yurttunnel.http.accept import MAX_ACCEPT
 from yurttunnel.http.body import BodyLimits
 from yurttunnel.http.client import MAX_INTERIM_BYTES, MAX_INTERIM_RESPONSES
 from yurttunnel.http.fields import SENT_IN_TRAILERS
 from yurttunnel.http.head import HeadLimits
 from yurttunnel.http.pool import PoolSettings
 from yurttunnel.http.relay import (
-    BODY_BEGINNING,
-    BODY_PATIENCE,
+    BODY_START,
+    BODY_START_TIMEOUT,
     UPLOAD_TIMEOUT,
     RelaySettings,
 )
@@ -62,7 +62,7 @@ from yurttunnel.server.siblings.service import LISTED_SECONDS, MAX_SIBLINGS
 from yurttunnel.server.siblings.session import BELIEVED
 from yurttunnel.tunnel.cancelled_dials import CANCELLED_DIAL_HELD
 from yurttunnel.tunnel.connection import HELLO_TIMEOUT, MAX_UNFINISHED
-from yurttunnel.tunnel.direct.tls import MOST_ANSWERS
+from yurttunnel.tunnel.direct.tls import MAX_REPLY_BYTES
 from yurttunnel.tunnel.session import FEW_NUMBERS
 from yurttunnel.tunnel.shares import CALLER, ENTRY, KUBELET_CALLER
 from yurttunnel.wire.credit import RESERVE
@@ -88,13 +88,13 @@ VALUES = {
         SETTINGS.max_long_heads / KIB / KIB,
         SETTINGS.max_long_heads / KIB / KIB / 2,
     ],
-    "`Accept`": [LONGEST_ACCEPT / KIB],
-    "what a connection remembers": [head._REMEMBERED_BYTES / KIB, head._REMEMBERED_FIELDS],
+    "`Accept`": [MAX_ACCEPT / KIB],
+    "what a connection remembers": [head._MAX_CACHED_BYTES / KIB, head._MAX_CACHED_FIELDS],
     "time for 10,000 bytes": [
         SETTINGS.body_timeout,
         SETTINGS.min_body_bytes / SETTINGS.body_timeout,
     ],
-    "beginning of a request's body": [BODY_BEGINNING / KIB, BODY_PATIENCE],
+    "beginning of a request's body": [BODY_START / KIB, BODY_START_TIMEOUT],
     "around the data": [
         BODY.max_line_bytes,
         BODY.max_overhead / KIB,
@@ -136,7 +136,7 @@ VALUES = {
     "descriptors of the process": [],
     "the same at an agent": [],
     "connections to the agents' port before": [MAX_UNFINISHED, HELLO_TIMEOUT],
-    "what TLS answers": [MOST_ANSWERS / KIB],
+    "what TLS answers": [MAX_REPLY_BYTES / KIB],
     "connections for enrolment": [MAX_CONNECTIONS, REQUEST_DEADLINE, CLOSE_DEADLINE],
     "streams to a node": [Limits().max_streams, Limits().stream_window / KIB],
     "streams that a session": [(MAX_STREAM + 1) / 2, FEW_NUMBERS],

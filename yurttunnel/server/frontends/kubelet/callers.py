@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from cryptography.x509.oid import NameOID
 from twisted.internet.interfaces import ITransport
 
-from yurttunnel.http.authority import address_in
+from yurttunnel.http.authority import parse_address
 from yurttunnel.http.head import RequestHead
 from yurttunnel.pki.contexts import peer_certificate
 from yurttunnel.pki.names import NODE_ORGANIZATION
@@ -95,5 +95,5 @@ def client_of(head: RequestHead) -> str:
     last = values[-1].rpartition(b",")[2].strip() if values else b""
     if len(last) > _LONGEST_ADDRESS:
         return ""
-    address = address_in(last.decode("latin-1"))
+    address = parse_address(last.decode("latin-1"))
     return "" if address is None else caller_at(str(address))

@@ -100,7 +100,7 @@ class KubeletProxy:
             _request_to(exchange.head, request.destination, request.authorization_used),
             partial(_describe, request),
             origin=key,
-            patient=request.follows,
+            long_running=request.follows,
             added=((b"X-Request-Id", request.request_id.encode("ascii")),),
         )
 

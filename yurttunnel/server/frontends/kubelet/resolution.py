@@ -22,7 +22,7 @@ from zope.interface import implementer
 
 from yurttunnel.cluster.nodes import Node, Nodes
 from yurttunnel.cluster.pods import Pods
-from yurttunnel.http.authority import address_in
+from yurttunnel.http.authority import parse_address
 from yurttunnel.http.head import HeadError, RequestHead
 from yurttunnel.server.frontends.kubelet.destination import (
     Destination,
@@ -131,7 +131,7 @@ class Resolution:
         so the address is dialed.
         """
         knows = host == node.name and self._finder.own_session(node.name) is not None
-        if knows or address_in(host) is not None or not node.is_called(host):
+        if knows or parse_address(host) is not None or not node.is_called(host):
             return host
         return self._finder.address(node)
 
