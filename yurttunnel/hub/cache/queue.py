@@ -378,9 +378,9 @@ class WriteQueue:
         if not more.collections and more.of_all is None:
             return
         if not self._unlists_first():
-            unlist = Unlist(set())
-            self._unlists.add(unlist)
-            self._waiting.appendleft(unlist)
+            first = Unlist(set())
+            self._unlists.add(first)
+            self._waiting.appendleft(first)
         if self._behind_late is not None:
             # Not in place, because the thread may be iterating over the set.
             self._behind_late.collections = set(self._behind_late.collections)
