@@ -26,7 +26,7 @@ from twisted.internet.threads import deferToThread
 from benchmarks.ports import free_ports
 from benchmarks.processes import STOP_SECONDS, BenchmarkFailed, resident
 from tests.apiserver.api import ClusterAPI
-from tests.e2e.cluster import crowd
+from tests.e2e.cluster import large_cluster
 from yurtlab.api.resources import NODES, PODS
 from yurtlab.api.store import Store
 from yurttunnel.http.server import HTTPFactory
@@ -61,7 +61,7 @@ async def main(reactor: Any) -> None:
         empty = await _measure(reactor, directory / "empty", kubeconfig)
         _fill(store)
         full = await _measure(reactor, directory / "full", kubeconfig)
-    growth = (full.memory - empty.memory) / crowd.PODS
+    growth = (full.memory - empty.memory) / large_cluster.PODS
     for what, stats in (("empty", empty), ("full", full)):
         print(
             f"{what:6} caches complete after {stats.seconds:.1f} s, longest lag"
@@ -86,10 +86,10 @@ def _start_api(reactor: Any, directory: Path) -> tuple[Store, Path]:
 
 
 def _fill(store: Store) -> None:
-    for number in range(crowd.NODES):
-        store.create(NODES, None, crowd.node(number))
-    for number in range(crowd.PODS):
-        pod = crowd.pod(number)
+    for number in range(large_cluster.NODES):
+        store.create(NODES, None, large_cluster.node(number))
+    for number in range(large_cluster.PODS):
+        pod = large_cluster.pod(number)
         store.create(PODS, pod["metadata"]["namespace"], pod)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.hub import protobuf
-from tests.e2e.cluster import crowd
+from tests.e2e.cluster import large_cluster
 
 NODE = "edge-1"
 
@@ -42,7 +42,7 @@ def _framed(items: Iterable[bytes]) -> Iterable[bytes]:
 
 def node() -> dict[str, Any]:
     """Return the node, about 1 KB of JSON."""
-    made = crowd.node(1)
+    made = large_cluster.node(1)
     del made["metadata"]["managedFields"], made["status"]["images"], made["status"]["allocatable"]
     made["status"]["conditions"] = made["status"]["conditions"][-2:]
     made["metadata"]["name"] = NODE
@@ -51,7 +51,7 @@ def node() -> dict[str, Any]:
 
 def pod(number: int) -> dict[str, Any]:
     """Return a pod of the node as an item of a list, about 5.7 KB of JSON."""
-    made = crowd.pod(number)
+    made = large_cluster.pod(number)
     # In a list, API servers omit the type of the items.
     del made["apiVersion"], made["kind"]
     made["metadata"]["resourceVersion"] = VERSION

@@ -7,7 +7,7 @@ import os
 from twisted.internet import reactor
 
 from tests.e2e.certificates import authority_of, connect_with_tls, identity_of
-from tests.e2e.clients import Echo, EchoClient, Question
+from tests.e2e.clients import Echo, EchoClient, RequestClient
 from tests.e2e.programs import Tunnel
 from tests.e2e.support import EndToEndTestCase
 from yurttunnel.wire import frames as F
@@ -40,7 +40,7 @@ def openings() -> bytes:
 class FloodTests(EndToEndTestCase):
     """More of something than an honest node needs costs that node its session, nobody else."""
 
-    async def attack(self, tunnel: Tunnel, node: str, flood: bytes) -> Question:
+    async def attack(self, tunnel: Tunnel, node: str, flood: bytes) -> RequestClient:
         """Enroll ``node``, and flood the server in its place; give the attacker."""
         agent = tunnel.another_agent(node=node, state=f"state-{node}")
         agent.start()
@@ -52,7 +52,7 @@ class FloodTests(EndToEndTestCase):
         return await connect_with_tls(
             reactor,
             tunnel.server.agent_port,
-            Question(hello.encode() + flood),
+            RequestClient(hello.encode() + flood),
             authority_of(tunnel.server.state).certificate,
             identity_of(agent.state),
         )

@@ -123,11 +123,11 @@ class Browser(ProcessProtocol):
             else:
                 answer.callback(message["result"])
         elif message.get("sessionId") in self._pages:
-            self._pages[message["sessionId"]].happened(message["method"], message["params"])
+            self._pages[message["sessionId"]].event_received(message["method"], message["params"])
 
 
 class Page:
-    """One tab. ``complaints`` are what its console shows as errors or warnings."""
+    """One tab. ``console_errors`` are what its console shows as errors or warnings."""
 
     def __init__(self, browser: Browser, session: str) -> None:
         self._browser = browser
@@ -135,7 +135,7 @@ class Page:
         self._loaded: set[str] = set()
         self._desired: str | None = None
         self._waiting: Deferred[None] | None = None
-        self.complaints: list[str] = []
+        self.console_errors: list[str] = []
         self.requested: list[str] = []
 
     async def call(self, method: str, **parameters):
@@ -185,7 +185,7 @@ class Page:
         answer = await self.call("Page.captureScreenshot", captureBeyondViewport=True)
         Path(path).write_bytes(base64.b64decode(answer["data"]))
 
-    def happened(self, method: str, event: dict) -> None:
+    def event_received(self, method: str, event: dict) -> None:
         """Note what the browser tells."""
         if method == "Page.lifecycleEvent" and event["name"] == "load":
             self._loaded.add(event["loaderId"])
@@ -193,10 +193,10 @@ class Page:
                 loaded, self._waiting = self._waiting, None
                 loaded.callback(None)
         elif method == "Runtime.exceptionThrown":
-            self.complaints.append(str(event["exceptionDetails"]))
+            self.console_errors.append(str(event["exceptionDetails"]))
         elif method == "Runtime.consoleAPICalled" and event["type"] in ("error", "warning"):
-            self.complaints.append(str(event["args"]))
+            self.console_errors.append(str(event["args"]))
         elif method == "Log.entryAdded" and event["entry"]["level"] in ("error", "warning"):
-            self.complaints.append(f"{event['entry']['text']} ({event['entry'].get('url')})")
+            self.console_errors.append(f"{event['entry']['text']} ({event['entry'].get('url')})")
         elif method == "Network.requestWillBeSent":
             self.requested.append(event["request"]["url"])

@@ -52,7 +52,7 @@ def identity_of(state: str) -> Identity:
     raise AssertionError(f"{state} holds no certificate with its key")
 
 
-def signed_again(
+def reissue(
     original: x509.Certificate,
     authority: Identity,
     *,

@@ -70,7 +70,7 @@ class Peer(Protocol):
             waiter.callback(None)
 
     @property
-    def clean(self) -> bool:
+    def ended_cleanly(self) -> bool:
         """Whether the connection has ended, and did so without an error."""
         return self.lost_reason is not None and bool(self.lost_reason.check(ConnectionDone))
 
@@ -231,11 +231,11 @@ class Echo(Peer):
 
 
 class Stalled(Peer):
-    """Reads ``appetite`` bytes at full speed, and then nothing more."""
+    """Reads ``read_limit`` bytes at full speed, and then nothing more."""
 
-    def __init__(self, appetite: int = 0) -> None:
+    def __init__(self, read_limit: int = 0) -> None:
         super().__init__()
-        self._appetite = appetite
+        self._read_limit = read_limit
 
     def connectionMade(self) -> None:
         """Stop reading before anything has arrived, without an appetite."""
@@ -250,14 +250,14 @@ class Stalled(Peer):
     @property
     def full(self) -> bool:
         """Whether it has stopped reading."""
-        return self.received >= self._appetite
+        return self.received >= self._read_limit
 
     def _stop_when_full(self) -> None:
         if self.full:
             self.transport.pauseProducing()
 
 
-class Question(Peer):
+class RequestClient(Peer):
     """Sends ``text`` (then, with ``finish``, its FIN) and keeps all that comes back."""
 
     def __init__(self, text: bytes = b"", finish: bool = False) -> None:
@@ -280,7 +280,7 @@ class Question(Peer):
         self.answer = (self.answer + data)[:HEAD_BOUND]
 
 
-class AnswerAtEnd(Peer):
+class AnswerAfterEnd(Peer):
     """A target that says nothing until the client's FIN, then answers and closes."""
 
     def __init__(self) -> None:
@@ -299,7 +299,7 @@ class AnswerAtEnd(Peer):
         super().readConnectionLost()
 
 
-class EndFirst(Peer):
+class HalfClosingTarget(Peer):
     """A target that sends a greeting and its FIN, and then listens on."""
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from yurttunnel.ops.configuration.reloading import CHECK_SECONDS
 
-PATIENCE = 20 * CHECK_SECONDS
+TIMEOUT = 20 * CHECK_SECONDS
 """Seconds in which a changed file is in use on a busy machine; on an idle one it is three looks."""
 
 
@@ -34,4 +34,4 @@ class ConfigurationFile:
         self.write(text)
         flags = ", ".join(f"--{name}" for name in sorted(changed))
         told = f"changed in {self.path}, and in use: {flags}\n"
-        await case.eventually(lambda: told in program.log[said:], told, PATIENCE)
+        await case.eventually(lambda: told in program.log[said:], told, TIMEOUT)

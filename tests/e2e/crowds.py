@@ -8,7 +8,7 @@ import os
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.task import LoopingCall
 
-from tests.e2e.clients import Question, Target
+from tests.e2e.clients import RequestClient, Target
 
 PIECE = 512
 """Bytes that a stream sends at a time."""
@@ -17,7 +17,7 @@ INTERVAL = 0.5
 """Seconds between two pieces of a stream."""
 
 
-class Trickle(Question):
+class Trickle(RequestClient):
     """Sends a little again and again; what it has sent is compared when it has finished."""
 
     def __init__(self) -> None:
@@ -71,14 +71,14 @@ class Crowd:
         """Return how many have been opened."""
         return len(self._clients)
 
-    async def gather(self, size: int) -> None:
+    async def open_all(self, size: int) -> None:
         """Open the streams."""
         while len(self._clients) < size:
             client = Trickle()
             await self._connect(client)
             self._clients.append(client)
 
-    async def goes_on(self) -> None:
+    async def assert_progress(self) -> None:
         """Require that every stream has carried more than when this was called."""
         await self._case.eventually(
             lambda: len(self._target.peers) == len(self._clients), "the target has all streams"
@@ -92,7 +92,7 @@ class Crowd:
 
         await self._case.eventually(all_have, f"all {len(before)} streams go on", 20)
 
-    async def ends_well(self) -> None:
+    async def assert_complete(self) -> None:
         """Finish all, and compare what each has sent with what has come."""
         await gatherResults([client.finish() for client in self._clients])
         for client in self._clients:

@@ -101,9 +101,9 @@ class InstallingTestCase(EndToEndTestCase):
         if "Could not find a version that satisfies the requirement setuptools" in text:
             raise SkipTest("setuptools, with which to build, cannot be had here")
         self.assertNotIn("ERROR", text)
-        await self.lend_packages(python)
+        await self.add_packages_path(python)
 
-    async def lend_packages(self, python: str) -> None:
+    async def add_packages_path(self, python: str) -> None:
         """Have an interpreter find the packages of the tests behind its own."""
         script = "import sysconfig; print(sysconfig.get_path('purelib'))"
         directory = (await self.run_python(python, "-c", script)).strip()

@@ -15,7 +15,7 @@ from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 
 from tests.e2e.certificates import Identity, authority_of, connect_with_tls
-from tests.e2e.clients import Peer, Question
+from tests.e2e.clients import Peer, RequestClient
 from tests.e2e.http_clients import HttpClient, Response
 from tests.e2e.kubelets import Kubelet, Script, serving_identity
 from tests.e2e.programs import Program, Tunnel
@@ -42,7 +42,7 @@ def write_identity(identity: Identity, stem: str) -> tuple[str, str]:
     return str(certificate), str(key)
 
 
-class Door:
+class Frontend:
     """One of the two ports, with a kubelet that is reached through it.
 
     Requests that come by TLS go on by TLS: the kubelet says which port it is.
@@ -79,9 +79,9 @@ class Door:
         await client.when_lost()
         return response
 
-    async def raw(self, text: bytes, finish: bool = False) -> Question:
+    async def raw(self, text: bytes, finish: bool = False) -> RequestClient:
         """Send bytes as they are."""
-        return await self.dial(Question(text, finish))
+        return await self.dial(RequestClient(text, finish))
 
 
 class InterceptionTestCase(EndToEndTestCase):
@@ -105,15 +105,17 @@ class InterceptionTestCase(EndToEndTestCase):
         self.addCleanup(lambda: Deferred.fromCoroutine(kubelet.stop()))
         return kubelet
 
-    async def start_with_doors(self, script: Script, **options) -> tuple[Tunnel, list[Door]]:
+    async def start_with_frontends(
+        self, script: Script, **options
+    ) -> tuple[Tunnel, list[Frontend]]:
         """Start a tunnel and a kubelet behind each port: a server with TLS, and one without."""
         tunnel = await self.start_tunnel(**options)
-        return tunnel, self.doors(tunnel, script)
+        return tunnel, self.frontends(tunnel, script)
 
-    def doors(self, tunnel: Tunnel, script: Script) -> list[Door]:
+    def frontends(self, tunnel: Tunnel, script: Script) -> list[Frontend]:
         """Start a kubelet behind each port of a tunnel that runs."""
         kubelets = (self.secure_kubelet(tunnel, script), self.plain_kubelet(script))
-        return [Door(self, tunnel, kubelet) for kubelet in kubelets]
+        return [Frontend(self, tunnel, kubelet) for kubelet in kubelets]
 
     def end_with_test(self, peer: Peer) -> Peer:
         """Have a peer's connection ended with the test."""
@@ -121,18 +123,21 @@ class InterceptionTestCase(EndToEndTestCase):
         return peer
 
     def descriptors_of(self, tunnel: Tunnel) -> list[tuple[Program, dict[str, str]]]:
-        """What both programs have open now, for :meth:`nothing_left`."""
+        """What both programs have open now, for :meth:`assert_no_leftovers`."""
         return [(program, program.descriptors()) for program in (tunnel.server, tunnel.agent)]
 
-    async def nothing_left(
-        self, tunnel: Tunnel, doors: list[Door], before: list[tuple[Program, dict[str, str]]]
+    async def assert_no_leftovers(
+        self,
+        tunnel: Tunnel,
+        frontends: list[Frontend],
+        before: list[tuple[Program, dict[str, str]]],
     ) -> None:
         """Require that nothing is left over once clients and kubelets have closed.
 
         No request counts as being under way, and descriptors are back to what they were: the
         server notices when a kubelet closes a connection that is idle.
         """
-        for door in doors:
+        for door in frontends:
             door.kubelet.close_idle()
         for program, descriptors in before:
             await self.descriptors_return(program, descriptors, 8)
@@ -141,7 +146,7 @@ class InterceptionTestCase(EndToEndTestCase):
             return await tunnel.server.metric(IN_FLIGHT) == 0
 
         await self.eventually(no_request, "no request is under way")
-        for door in doors:
+        for door in frontends:
             # The other end of the last one may be told of its end a moment later.
             await self.eventually(
                 lambda kubelet=door.kubelet: not kubelet.open,

@@ -26,10 +26,10 @@ from tests.e2e.stopwatch import Alarm, Deadline
 from yurttunnel.quickstart.options import PORT_COUNT
 from yurttunnel.quickstart.service import CHECK_SECONDS, REACHED_SECONDS
 
-FOLDERS = ("/usr/lib/google-cloud-sdk/bin", os.path.expanduser("~/google-cloud-sdk/bin"))
+SDK_DIRECTORIES = ("/usr/lib/google-cloud-sdk/bin", os.path.expanduser("~/google-cloud-sdk/bin"))
 """Where the Google Cloud SDK keeps kubectl in several versions, as kubectl.1.NN."""
 
-CHECKED_SECONDS = REACHED_SECONDS + CHECK_SECONDS + STOP_SECONDS
+CHECK_TIMEOUT = REACHED_SECONDS + CHECK_SECONDS + STOP_SECONDS
 """How long a quickstart may take that checks itself: by then it has given up, and says why. Its
 programs wait for processors, too, which is not known of them."""
 
@@ -45,7 +45,7 @@ def find_kubectls() -> dict[str, str]:
     else:
         found = shutil.which("kubectl")
         candidates = [found] if found else []
-        for folder in FOLDERS:
+        for folder in SDK_DIRECTORIES:
             candidates += sorted(glob.glob(f"{folder}/kubectl.1.[0-9]*"))
     versions: dict[str, str] = {}
     for candidate in candidates:
@@ -112,7 +112,7 @@ class Quickstart(Program):
         log_path = os.path.join(directory, "quickstart.log")
         super().__init__(reactor, arguments, log_path, self.first_port + 5)
 
-    async def introduced(self, seconds: float = 30.0) -> None:
+    async def wait_for_instructions(self, seconds: float = 30.0) -> None:
         """Wait until it says how to use it: the node is reached through the tunnel."""
         deadline = Deadline(self._reactor, seconds)
         while "KUBECONFIG=" not in self.log:
@@ -238,7 +238,7 @@ class Running(ProcessProtocol):
         """Set the size of the program's terminal, which sends it SIGWINCH."""
         _resize(self.transport.fileno(), columns, rows)
 
-    async def says(self, pattern: str, seconds: float = 20.0) -> re.Match:
+    async def wait_for_output(self, pattern: str, seconds: float = 20.0) -> re.Match:
         """Wait until the output has a match of ``pattern``."""
         deadline = Deadline(self._reactor, seconds)
         while True:
@@ -252,14 +252,14 @@ class Running(ProcessProtocol):
                 )
             await deferLater(self._reactor, 0.02)
 
-    async def sees_size(self, size: str) -> re.Match | None:
+    async def reported_size(self, size: str) -> re.Match | None:
         """Ask the shell that runs for its terminal's size (``ROWS COLUMNS``); ``None`` for another.
 
         kubectl sends the size beside what is typed, so that the shell may get it later.
         """
         self.transport.write(b"stty size\n")
         try:
-            return await self.says(size, 1)
+            return await self.wait_for_output(size, 1)
         except KubectlFailed:
             return None
 

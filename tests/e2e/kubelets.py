@@ -161,7 +161,7 @@ class Request:
         self.complete = True
         self._wake(None)
 
-    def break_off(self) -> None:
+    def abort_body(self) -> None:
         """The connection has gone."""
         self._wake(Incomplete(f"{self.target!r}: the request broke off"))
 
@@ -232,7 +232,7 @@ class KubeletConnection(Peer):
         if self._user is not None:
             self._user.connectionLost(reason)
         if self._request is not None:
-            self._request.break_off()
+            self._request.abort_body()
 
     def close(self) -> None:
         """End this direction, then drop what comes until the other side ends its own."""

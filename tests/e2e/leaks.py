@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from twisted.internet import reactor
 from twisted.internet.task import deferLater
 
-from tests.e2e.programs import MEBIBYTE, Program, Tunnel, most_growth
+from tests.e2e.programs import MEBIBYTE, Program, Tunnel, max_growth
 from tests.e2e.support import EndToEndTestCase
 
-PATIENCE = 20.0
+TIMEOUT = 20.0
 """Seconds in which everything has to be given back on a busy machine."""
 
-COMING_AND_GOING = {
+TRANSIENT_CALLS = {
     "yurttunnel.http.deadlines.Deadlines._check": 6,
     "yurttunnel.agent.client.ServerClient._try_again": 1,
 }
@@ -24,17 +24,17 @@ COMING_AND_GOING = {
 once armed it stays so for its time, 10 s and more, also when nothing waits any more. An agent
 tries again for as long as the server that a test has stopped is away."""
 
-AT_WORK = {"yurttunnel.ops.reconciler.Reconciler._pause_is_over": 1}
+RUNNING_LOOPS = {"yurttunnel.ops.reconciler.Reconciler._pause_is_over": 1}
 """Delayed calls of which so many more are no leak: one loop that writes or reads a file may be at
 work at each of the first looks, where the disk is busy, and pause at the last."""
 
-FIRST_LOOKS = 3
+INITIAL_SAMPLES = 3
 """What is to be called is looked at so often before the test: a loop that works at one look pauses
 at the next."""
 
 
 @dataclass(frozen=True, slots=True)
-class Holdings:
+class ResourceCounts:
     """What a program counts of its own, and what the kernel counts; of nothing may stay more."""
 
     descriptors: int
@@ -49,11 +49,11 @@ class Holdings:
     delayed_calls: Counter[str]
     """How often each function is to be called by the reactor."""
 
-    def more_than(self, before: Holdings) -> dict[str, str]:
+    def growth_since(self, before: ResourceCounts) -> dict[str, str]:
         """Return what is more than it was, by name."""
         old, new = before.counts(), self.counts()
-        old |= Counter(COMING_AND_GOING)
-        old += Counter(AT_WORK)
+        old |= Counter(TRANSIENT_CALLS)
+        old += Counter(RUNNING_LOOPS)
         return {name: f"{old[name]} -> {new[name]}" for name in new if new[name] > old[name]}
 
     def counts(self) -> Counter[str]:
@@ -62,14 +62,14 @@ class Holdings:
         return self.delayed_calls + Counter({name: getattr(self, name) for name in names})
 
 
-async def holdings_of(program: Program) -> Holdings:
+async def resource_counts(program: Program) -> ResourceCounts:
     """Count what a program that runs holds now, the page that is asked for included."""
     stats = json.loads(await page(program, "/debug/reactor"))
     stacks = await page(program, "/debug/stacks")
     prefix = program.arguments[0].replace("-", "_")
     # It closes the connection of a page behind its client.
     await deferLater(reactor, 0.02)
-    return Holdings(
+    return ResourceCounts(
         descriptors=len(program.descriptors()),
         threads=program.threads() - len(re.findall(r"(?m)^thread PoolThread-", stacks)),
         readers=sum(stats["readers"].values()),
@@ -97,7 +97,7 @@ def delayed_calls(stacks: str) -> Counter[str]:
 @dataclass(slots=True)
 class _Watched:
     pid: int
-    before: Holdings
+    before: ResourceCounts
     resident: int
     streams: int
 
@@ -128,17 +128,17 @@ class LeakTestCase(EndToEndTestCase):
         """
         if not self._watched:
             # Cleanups run the last one first: clients and targets have ended by then, programs run.
-            self.addCleanup(self.nothing_is_left)
+            self.addCleanup(self.assert_no_leaks)
         for program in programs:
-            before = await holdings_of(program)
+            before = await resource_counts(program)
             calls = before.delayed_calls
-            for _ in range(FIRST_LOOKS - 1):
+            for _ in range(INITIAL_SAMPLES - 1):
                 await deferLater(reactor, 0.1)
                 calls |= delayed_calls(await page(program, "/debug/stacks"))
             before = replace(before, delayed_calls=calls)
             self._watched[program] = _Watched(program.pid, before, program.resident(), streams)
 
-    async def nothing_is_left(self) -> None:
+    async def assert_no_leaks(self) -> None:
         """Require that what is watched, and still runs, holds no more than it did."""
         for program, watched in self._watched.items():
             if not program.running or program.pid != watched.pid:
@@ -146,19 +146,19 @@ class LeakTestCase(EndToEndTestCase):
             await self._returned(program, watched.before)
             growth = program.resident() - watched.resident
             self.assertLess(
-                growth / MEBIBYTE, most_growth(watched.streams) / MEBIBYTE, program.arguments[0]
+                growth / MEBIBYTE, max_growth(watched.streams) / MEBIBYTE, program.arguments[0]
             )
 
-    async def _returned(self, program: Program, before: Holdings) -> None:
+    async def _returned(self, program: Program, before: ResourceCounts) -> None:
         more: dict[str, str] = {}
 
         async def returned() -> bool:
             nonlocal more
-            more = (await holdings_of(program)).more_than(before)
+            more = (await resource_counts(program)).growth_since(before)
             return not more
 
         try:
-            await self.eventually(returned, "nothing is left", PATIENCE, 0.1)
+            await self.eventually(returned, "nothing is left", TIMEOUT, 0.1)
         except self.failureException:
             _, stacks = await program.get("/debug/stacks")
             raise program.failed(f"has more than before: {more}\n{stacks[-2000:]}") from None

@@ -25,13 +25,13 @@ ROOT = Path(__file__).resolve().parents[2]
 READY_SECONDS = 20.0
 """How long a program may take to be ready on a busy machine; on an idle one it is below 1 s."""
 
-TYPED_SECONDS = 60.0
+SHELL_READY_SECONDS = 60.0
 """The same of one that is typed at a shell: what it waits for a processor is not known here."""
 
 STOP_SECONDS = 10.0
 """How long a program may take from SIGTERM to its end, beyond its --drain-timeout."""
 
-LAST_STREAM = 120.0
+UNLIMITED_DRAIN = 120.0
 """A --drain-timeout of programs that end with their last stream, however busy the machine is."""
 
 MEBIBYTE = 1024 * 1024
@@ -46,17 +46,17 @@ UNACKNOWLEDGED = 16 * MEBIBYTE
 FIRST_WINDOW = 64 * 1024
 """The window of a stream that has not grown."""
 
-WAITING = 128 * 1024
+SOURCE_BUFFER = 128 * 1024
 """What waits of one stream beside its window: 64 KiB until its source is paused, and one read."""
 
-BESIDES_BUFFERS = 16 * MEBIBYTE
+OTHER_GROWTH = 16 * MEBIBYTE
 """Growth of a process that is not buffers of streams: allocator, TLS, lazily imported modules."""
 
 
-def most_growth(streams: int) -> int:
+def max_growth(streams: int) -> int:
     """Bytes by which a process may grow while one session has so many streams, stalled or not."""
     windows = min(WINDOWS + streams * FIRST_WINDOW, 2 * WINDOWS)
-    return windows + UNACKNOWLEDGED + streams * WAITING + BESIDES_BUFFERS
+    return windows + UNACKNOWLEDGED + streams * SOURCE_BUFFER + OTHER_GROWTH
 
 
 class ProgramFailed(Exception):
@@ -90,23 +90,23 @@ class Program:
         self._process: subprocess.Popen | Forked | None = None
         self._started = 0.0
 
-    def begin_with(self, *prefix: str) -> None:
+    def run_under(self, *prefix: str) -> None:
         """Put a program before it that becomes it, such as ``unshare``."""
         self._prefix = prefix
 
-    def find_programs_in(self, directory: Path) -> None:
+    def prepend_path(self, directory: Path) -> None:
         """Have it look there first for the programs that it starts."""
         self._environment["PATH"] = f"{directory}:{os.environ['PATH']}"
 
-    def load_itself(self) -> None:
+    def disable_fork_server(self) -> None:
         """Have it import what it needs, and have its own command line, as a user's does."""
-        self.begin_with("env")
+        self.run_under("env")
 
-    def begin_as_in_a_pod(self) -> None:
+    def use_pod_limits(self) -> None:
         """Have a soft limit of open files far below the hard one, as container runtimes do."""
-        self.begin_with("sh", "-c", 'ulimit -Sn 256; exec "$0" "$@"')
+        self.run_under("sh", "-c", 'ulimit -Sn 256; exec "$0" "$@"')
 
-    def run_by_yurttunnel(self) -> None:
+    def use_yurttunnel_command(self) -> None:
         """Have it run by the command ``yurttunnel`` instead of ``twist``."""
         self._module = "yurttunnel.cli"
         self.arguments[0] = self.arguments[0].removeprefix("yurttunnel-").removeprefix("yurt")
@@ -186,7 +186,7 @@ class Program:
         await endpoint.connect(Factory.forProtocol(lambda: page))
         return await within(self._reactor, 20, page.done)
 
-    async def listed(self, seconds: float = READY_SECONDS) -> None:
+    async def wait_for_agent(self, seconds: float = READY_SECONDS) -> None:
         """Wait until the server has an agent."""
         deadline = Deadline(self._reactor, seconds)
         while not await self.agents():
@@ -270,7 +270,7 @@ class Program:
         fields = Path(f"/proc/{self.pid}/statm").read_text().split()
         return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
 
-    def complaints(self) -> list[str]:
+    def forbidden_log_lines(self) -> list[str]:
         """Lines of the log that no program may write, whatever is done to it."""
         marks = ("Traceback (most recent", "Unhandled", "Unexpected error", "Fatal Python error")
         marks += ("ResourceWarning", "DeprecationWarning")
@@ -409,7 +409,7 @@ class Tunnel:
         await self.server.ready()
         self.agent.start()
         await self.agent.ready()
-        await self.server.listed()
+        await self.server.wait_for_agent()
 
     def another_agent(self, **options) -> Agent:
         """Prepare a further agent of this server; it is stopped and checked with the rest."""
@@ -454,8 +454,10 @@ class Tunnel:
                 else:
                     if status not in (0, -signal.SIGTERM):
                         problems.append(str(program.failed(f"SIGTERM gave exit status {status}")))
-            complaints = program.complaints()
-            if complaints:
-                problems.append(str(program.failed("complains:\n" + "\n".join(complaints))))
+            forbidden_log_lines = program.forbidden_log_lines()
+            if forbidden_log_lines:
+                problems.append(
+                    str(program.failed("complains:\n" + "\n".join(forbidden_log_lines)))
+                )
         if problems:
             raise ProgramFailed("\n".join(problems))

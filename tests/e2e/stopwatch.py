@@ -40,10 +40,10 @@ def waited(pid: int) -> float:
 
     Those of threads that have ended are not known any more.
     """
-    return sum(seconds for _, seconds in waits_by_thread(pid))
+    return sum(seconds for _, seconds in cpu_wait_by_thread(pid))
 
 
-def waits_by_thread(pid: int) -> Iterator[tuple[str, float]]:
+def cpu_wait_by_thread(pid: int) -> Iterator[tuple[str, float]]:
     """Yield for each thread of a process, by its id, how long it had no processor.
 
     The second field of ``schedstat`` (Documentation/scheduler/sched-stats.rst), in nanoseconds.
@@ -130,13 +130,13 @@ class Alarm:
             self._timer = self._clock.callLater(left, self._look)
 
 
-class TooLate(Exception):
+class DeadlineExceeded(Exception):
     """Something took longer than it may."""
 
 
 async def within(clock: IReactorTime, seconds: float, awaitable):
     """Return the result of ``awaitable``, which is cancelled after ``seconds`` in which programs
-    could run; raises :class:`TooLate` then.
+    could run; raises :class:`DeadlineExceeded` then.
     """
     if hasattr(awaitable, "send"):
         awaitable = Deferred.fromCoroutine(awaitable)
@@ -146,9 +146,9 @@ async def within(clock: IReactorTime, seconds: float, awaitable):
     finally:
         alarm.cancel()
         if alarm.has_rung:
-            raise TooLate(f"not within {seconds} s")
+            raise DeadlineExceeded(f"not within {seconds} s")
 
 
 def _all_waited() -> Iterator[tuple[str, float]]:
     for pid in (os.getpid(), *(each.pid for each in programs if each.running)):
-        yield from waits_by_thread(pid)
+        yield from cpu_wait_by_thread(pid)

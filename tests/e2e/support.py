@@ -14,20 +14,23 @@ from twisted.internet.task import deferLater
 from twisted.internet.utils import getProcessOutputAndValue
 from twisted.trial.unittest import SkipTest, TestCase
 
-from tests.e2e.clients import ConnectAnswer, Peer, Question, Target, connect, connect_directly
+from tests.e2e.clients import ConnectAnswer, Peer, RequestClient, Target, connect, connect_directly
 from tests.e2e.faults import FaultProxy
 from tests.e2e.programs import Program, Tunnel
-from tests.e2e.stopwatch import Deadline, TooLate, within
-from tests.e2e.turns import Turn, turn
+from tests.e2e.scheduling import Concurrency, acquire_slot
+from tests.e2e.stopwatch import Deadline, DeadlineExceeded, within
 
-TURNS = {"tests.e2e.alone.quiet.": Turn.QUIET, "tests.e2e.alone.": Turn.ALONE}
+CONCURRENCY = {
+    "tests.e2e.alone.quiet.": Concurrency.MEASURING,
+    "tests.e2e.alone.": Concurrency.EXCLUSIVE,
+}
 """Of the modules that begin so, whose tests measure; the first one that fits counts. Those of all
 others run beside each other."""
 
-ASKED_PART = 0.05
+POLL_FRACTION = 0.05
 """The part of the time that was waited after which a page is asked for again."""
 
-LEAST_OFTEN = 0.2
+MAX_POLL_INTERVAL = 0.2
 """Seconds between two looks at a page at the most."""
 
 
@@ -45,8 +48,8 @@ class EndToEndTestCase(TestCase):
     def run(self, result) -> None:
         """Wait for the test's turn first: it is no part of the time that a test has."""
         module = type(self).__module__
-        kinds = (kind for package, kind in TURNS.items() if module.startswith(package))
-        with turn(next(kinds, Turn.BESIDE)):
+        kinds = (kind for package, kind in CONCURRENCY.items() if module.startswith(package))
+        with acquire_slot(next(kinds, Concurrency.SHARED)):
             super().run(result)
 
     async def setUp(self) -> None:
@@ -139,7 +142,7 @@ class EndToEndTestCase(TestCase):
         which programs could run (`Stopwatch`).
 
         It is asked every ``interval``; what it awaits mostly asks a program for a page, so that
-        is done less often the longer it takes (`ASKED_PART`, `LEAST_OFTEN`).
+        is done less often the longer it takes (`POLL_FRACTION`, `MAX_POLL_INTERVAL`).
         """
         began, deadline = reactor.seconds(), Deadline(reactor, seconds)
         while True:
@@ -150,7 +153,9 @@ class EndToEndTestCase(TestCase):
                 return result
             if deadline.passed:
                 raise self.failureException(f"after {seconds} s it was not so that {what}")
-            seldom = min((reactor.seconds() - began) * ASKED_PART, LEAST_OFTEN) if asks else 0.0
+            seldom = (
+                min((reactor.seconds() - began) * POLL_FRACTION, MAX_POLL_INTERVAL) if asks else 0.0
+            )
             await deferLater(reactor, max(interval, seldom))
 
     async def descriptors_return(
@@ -167,10 +172,10 @@ class EndToEndTestCase(TestCase):
         """Let load run for a time that is part of what is measured."""
         await deferLater(reactor, seconds)
 
-    async def hangs_up(self, port: int) -> None:
+    async def assert_disconnects(self, port: int) -> None:
         """Require that a forward ends a connection without an answer."""
         try:
-            client = await self.dial(port, Question(b"anybody?"))
+            client = await self.dial(port, RequestClient(b"anybody?"))
         except ConnectError:
             return  # The reset can be there before the client knows that it is connected.
         await self.within(5, client.when_lost(), "the connection ends")
@@ -182,7 +187,7 @@ class EndToEndTestCase(TestCase):
         """
         try:
             return await within(reactor, seconds, awaitable)
-        except TooLate as error:
+        except DeadlineExceeded as error:
             raise self.failureException(f"{error}: {what}") from error
 
 

@@ -57,7 +57,7 @@ class Terminal:
             pass  # EIO: nobody has the other end any more.
         return self._said
 
-    def told(self, pattern: str) -> str:
+    def find_line(self, pattern: str) -> str:
         """Return the first line on the screen that matches, as it is copied; empty without one."""
         found = re.search(rf"(?m)^ *({pattern})\n", self.screen())
         return "" if found is None else found[1]

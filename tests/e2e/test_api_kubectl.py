@@ -217,10 +217,10 @@ class ApiKubectlTests(WithKubectl):
         await self.output("run", "first", "--image=none")
         watch = self.kubectl.start("get", "pods", "-w")
         try:
-            await watch.says(r"NAME +READY +STATUS.*\s+first +0/1 +Running")
+            await watch.wait_for_output(r"NAME +READY +STATUS.*\s+first +0/1 +Running")
             await self.output("run", "web", "--image=none")
-            await watch.says(r"\nweb +0/1 +Pending")
-            await watch.says(r"web +0/1 +Running")
+            await watch.wait_for_output(r"\nweb +0/1 +Pending")
+            await watch.wait_for_output(r"web +0/1 +Running")
             await self.output("delete", "pod", "web")
             self.assertEqual(
                 ["first"], [one["metadata"]["name"] for one in self.api.store.list(PODS)]

@@ -66,12 +66,12 @@ class AuditTests(InterceptionTestCase):
 
         path = os.path.join(self.directory, "audit.json")
         sink = self.listen(Sink)
-        tunnel, doors = await self.start_with_doors(
+        tunnel, frontends = await self.start_with_frontends(
             kubelet, forwards=(sink.port,), server_extra=("--audit-log-path", path)
         )
         await self.upload(await self.connected(tunnel, sink, Source(UPLOAD)))
         await self.upload(await self.dial(tunnel.forward_ports[0], Source(UPLOAD + 1)))
-        for door in doors:
+        for door in frontends:
             client = await door.client()
             body = b"x" * BODY
             answer = await client.ask(f"/run/ns/pod/box?cmd={SECRET}", "POST", body=body).whole()
@@ -99,7 +99,7 @@ class AuditTests(InterceptionTestCase):
         self.matches(forwarded, by="address", bytes_from_caller=UPLOAD + 1, **done)
         requests = self.entries(path, "request")
         self.assertEqual(len(requests), 4)
-        for run, execution, door in ((*requests[:2], doors[0]), (*requests[2:], doors[1])):
+        for run, execution, door in ((*requests[:2], frontends[0]), (*requests[2:], frontends[1])):
             for entry, size, status in ((run, BODY, 200), (execution, UPGRADED, 101)):
                 self.matches(
                     entry,

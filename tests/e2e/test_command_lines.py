@@ -15,7 +15,7 @@ from twisted.trial.unittest import SkipTest
 
 from benchmarks.ports import free_ports
 from tests.e2e.hub.programs import Hub
-from tests.e2e.network.namespaces import Namespace, new_machine, wait_for_ipv6
+from tests.e2e.network.namespaces import Namespace, new_namespace, wait_for_ipv6
 from tests.e2e.outages.clocks import WallClock
 from tests.e2e.programs import READY_SECONDS, ROOT, Agent, Program
 from tests.e2e.support import EndToEndTestCase, which
@@ -193,8 +193,8 @@ class FirstStartTests(EndToEndTestCase):
         """It says by how much, waits, and enrols when the clock has been set."""
         tunnel = self.make_tunnel()
         clock = WallClock(self.directory, "agent")
-        clock.put_forward(-43 * 60)
-        tunnel.agent.begin_with(*clock.prefix())
+        clock.advance(-43 * 60)
+        tunnel.agent.run_under(*clock.prefix())
         tunnel.server.start()
         await tunnel.server.ready()
         tunnel.agent.start()
@@ -207,7 +207,7 @@ class FirstStartTests(EndToEndTestCase):
             r" server's: it says \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC\. The agent waits until it is"
             " set$",
         )
-        clock.put_forward(0)
+        clock.advance(0)
         # Attempts that fail are at most half a minute apart.
         await tunnel.agent.ready(30 + READY_SECONDS)
 
@@ -217,7 +217,7 @@ class OnlyIpv6Tests(EndToEndTestCase):
 
     async def test_the_defaults_serve(self) -> None:
         """The server takes in agents there, and its pages are where they are elsewhere."""
-        former, machine = Namespace(current=True), new_machine()
+        former, machine = Namespace(current=True), new_namespace()
         self.addCleanup(machine.close)
         self.addCleanup(former.close)
         self.addCleanup(former.enter)

@@ -25,7 +25,7 @@ from benchmarks.ports import free_ports
 from tests.e2e.clients import Echo, EchoClient
 from tests.e2e.hub.programs import Hub
 from tests.e2e.kubectl import Kubectl, Quickstart, find_kubectls
-from tests.e2e.programs import READY_SECONDS, ROOT, TYPED_SECONDS
+from tests.e2e.programs import READY_SECONDS, ROOT, SHELL_READY_SECONDS
 from tests.e2e.proxy.programs import IdleProxy
 from tests.e2e.support import EndToEndTestCase, which
 from tests.e2e.terminals import Terminal
@@ -61,7 +61,7 @@ class CommandCase(EndToEndTestCase):
         """Run both by the command."""
         tunnel = super().make_tunnel(**options)
         for program in (tunnel.server, tunnel.agent):
-            program.run_by_yurttunnel()
+            program.use_yurttunnel_command()
         return tunnel
 
     async def run_yurttunnel(
@@ -212,7 +212,7 @@ class CommandTests(CommandCase):
     async def test_diagnose(self) -> None:
         """It finds the flags of the process by itself, and secrets are not in what it makes."""
         tunnel = self.make_tunnel()
-        tunnel.agent.load_itself()
+        tunnel.agent.disable_fork_server()
         await tunnel.start()
         bundle = os.path.join(self.directory, "bundle.tar.gz")
         output, errors, _ = await self.run_yurttunnel(
@@ -253,8 +253,8 @@ class CommandTests(CommandCase):
             (proxy, "proxy", proxy.state),
         ):
             self.addCleanup(program.kill)
-            program.run_by_yurttunnel()
-            program.load_itself()
+            program.use_yurttunnel_command()
+            program.disable_fork_server()
             program.start()
             await self.eventually(
                 Path(state, "yurttunnel.sock").exists, "there is a socket", READY_SECONDS
@@ -290,7 +290,9 @@ class CommandTests(CommandCase):
         given = [f"--{name}-port={port}" for name, port in ports.items()]
         server.type(f"yurttunnel server --standalone {' '.join(given)}")
         line = await self.eventually(
-            lambda: server.told("YURTTUNNEL_JOIN_TOKEN=.*"), "the command is told", TYPED_SECONDS
+            lambda: server.find_line("YURTTUNNEL_JOIN_TOKEN=.*"),
+            "the command is told",
+            SHELL_READY_SECONDS,
         )
         self.assertIn(f"http://127.0.0.1:{ports['meta']}/", server.screen())
         token = Path(self.directory, "S", "join-token")
@@ -301,11 +303,13 @@ class CommandTests(CommandCase):
         )
         agent.type(line)
         connected = f"connected to 127.0.0.1:{ports['tunnel-agent-connect']} as edge-9"
-        await self.eventually(lambda: connected in agent.log, "it is connected", TYPED_SECONDS)
         await self.eventually(
-            lambda: agent.told("yurttunnel forward add 9000=edge-9/127.0.0.1:80"),
+            lambda: connected in agent.log, "it is connected", SHELL_READY_SECONDS
+        )
+        await self.eventually(
+            lambda: agent.find_line("yurttunnel forward add 9000=edge-9/127.0.0.1:80"),
             "it tells what to do on the server",
-            TYPED_SECONDS,
+            SHELL_READY_SECONDS,
         )
 
     def _end_process(self, process: subprocess.Popen) -> None:
@@ -444,7 +448,7 @@ class InClusterTests(CommandCase):
         quickstart = Quickstart(reactor, self.directory)
         self.addCleanup(lambda: Deferred.fromCoroutine(quickstart.stop(20)))
         quickstart.start()
-        await quickstart.introduced()
+        await quickstart.wait_for_instructions()
         kubectl = Kubectl(reactor, [*versions.values()][-1], quickstart)
         kubectl.add_plugin(Path(self.directory, "bin"))
         # The node has no network of its own: a pod's port 10265 is the one of this server.

@@ -10,7 +10,7 @@ from twisted.internet import reactor
 from twisted.internet.error import ConnectError
 
 from tests.e2e.clients import Echo, EchoClient, Sink
-from tests.e2e.configuration_file import PATIENCE, ConfigurationFile
+from tests.e2e.configuration_file import TIMEOUT, ConfigurationFile
 from tests.e2e.hub.programs import Hub
 from tests.e2e.leaks import LeakTestCase
 from tests.e2e.programs import READY_SECONDS, Program, Tunnel
@@ -42,7 +42,7 @@ class LiveConfigurationTests(LeakTestCase):
             self.assertEqual(200, status, body)
             return (words in body) is there
 
-        await self.eventually(says, f"/readyz and {words!r}", PATIENCE, 0.1)
+        await self.eventually(says, f"/readyz and {words!r}", TIMEOUT, 0.1)
 
     async def test_what_an_agent_may_dial(self) -> None:
         """A target is allowed without a restart; what needs one is said, and is not done."""
@@ -87,7 +87,7 @@ class LiveConfigurationTests(LeakTestCase):
             async def is_so(expected: int = expected) -> bool:
                 return await status() == expected
 
-            await self.eventually(is_so, f"callers get {expected}", PATIENCE, 0.1)
+            await self.eventually(is_so, f"callers get {expected}", TIMEOUT, 0.1)
         await client.round_trip()
 
     async def test_every_program_follows_its_file(self) -> None:
@@ -128,7 +128,7 @@ class LiveConfigurationTests(LeakTestCase):
             ):
                 self.write(text)
                 await self.eventually(
-                    lambda program=program, told=told: told in program.log, told, PATIENCE
+                    lambda program=program, told=told: told in program.log, told, TIMEOUT
                 )
                 # The status page has what is not in use, as /readyz does.
                 page = html.unescape((await program.get("/"))[1])
@@ -201,7 +201,7 @@ class LiveTimesTests(EndToEndTestCase):
         tunnel = await self.start('resume-window = "60s"\n', of_agent=True)
         await self.file.use(self, tunnel.agent, 'resume-window = "1s"\n', WINDOW)
         await self.restart(tunnel.server)
-        await tunnel.server.listed(SOON)
+        await tunnel.server.wait_for_agent(SOON)
         await self.outlived(tunnel)
 
     async def restart(self, program: Program) -> None:

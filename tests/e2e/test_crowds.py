@@ -19,7 +19,7 @@ from tests.e2e.clients import (
     EchoClient,
     HttpTarget,
     Peer,
-    Question,
+    RequestClient,
     Source,
     Target,
     connect_directly,
@@ -57,17 +57,19 @@ class SlowLorisTests(CrowdTestCase):
         port = tunnel.server.agent_port
 
         async def tls(text: bytes) -> Peer:
-            return await connect_with_tls(reactor, port, Question(text), trusted, identity)
+            return await connect_with_tls(reactor, port, RequestClient(text), trusted, identity)
 
         head = b"CONNECT edge-1:80 HTTP/1.1\r\nX-Slow: "
         unix = UNIXClientEndpoint(reactor, tunnel.socket_path)
         slow = {
-            "silence on the agents' port": await self.dial(port, Question()),
-            "half a ClientHello": await self.dial(port, Question(bytes.fromhex("16030102000100"))),
+            "silence on the agents' port": await self.dial(port, RequestClient()),
+            "half a ClientHello": await self.dial(
+                port, RequestClient(bytes.fromhex("16030102000100"))
+            ),
             "no HELLO": await tls(b""),
             "a byte of HELLO": await tls(b"\x00"),
-            "silence on the CONNECT socket": await connect_directly(unix, Question()),
-            "a dripping head": await connect_directly(unix, Question(head)),
+            "silence on the CONNECT socket": await connect_directly(unix, RequestClient()),
+            "a dripping head": await connect_directly(unix, RequestClient(head)),
         }
         for peer in slow.values():
             self._end_peer_with_test(peer)
@@ -247,7 +249,7 @@ class MetaPortTests(CrowdTestCase):
         forward = free_ports.take()
         tunnel.server.arguments += ["--forward", f"127.0.0.1:{forward}=edge-1/127.0.0.1:{meta}"]
         await tunnel.start()
-        answer = await self.connect(tunnel, f"127.0.0.1:{meta}", Question())
+        answer = await self.connect(tunnel, f"127.0.0.1:{meta}", RequestClient())
         self.assertEqual(answer.status, 403, answer.body)
         self.assertIn(f"--allow-destination 127.0.0.1:{meta} would allow it", answer.body)
         crowd = self.crowd(forward, b"", size=64)

@@ -14,7 +14,7 @@ from twisted.internet.endpoints import UNIXClientEndpoint
 from twisted.internet.threads import deferToThread
 
 from tests.black_hole import BlackHole
-from tests.e2e.clients import Echo, Question, connect_directly
+from tests.e2e.clients import Echo, RequestClient, connect_directly
 from tests.e2e.hostile import HostileTestCase
 from tests.e2e.programs import ROOT
 
@@ -76,12 +76,12 @@ class DestinationTests(HostileTestCase):
                 ("edge-1:port", {}, 400, "port"),
             ]
             for authority, headers, status, words in cases:
-                answer = await self.connect(tunnel, authority, Question(), headers)
+                answer = await self.connect(tunnel, authority, RequestClient(), headers)
                 self.assertEqual(answer.status, status, f"{authority}: {answer.body}")
                 self.assertIn(words, answer.body, authority)
                 self.assertEqual(len(answer.body.strip().splitlines()), 1, answer.body)
                 headers = {**headers, "Accept": "application/json, */*"}
-                answer = await self.connect(tunnel, authority, Question(), headers)
+                answer = await self.connect(tunnel, authority, RequestClient(), headers)
                 self.assertEqual(answer.status, status, authority)
                 document = json.loads(answer.body)
                 self.assertEqual((document["kind"], document["code"]), ("Status", status))
@@ -100,10 +100,10 @@ class DestinationTests(HostileTestCase):
                     *("--allow-connect", "address:127.0.0.1=*/*:*"),
                 )
             )
-            answer = await self.connect(tunnel, f"127.0.0.1:{port}", Question())
+            answer = await self.connect(tunnel, f"127.0.0.1:{port}", RequestClient())
             self.assertEqual(answer.status, 200, answer.body)
             for authority in (f"edge-1:{port}", "127.0.0.1:1", "edge-9:80"):
-                answer = await self.connect(tunnel, authority, Question())
+                answer = await self.connect(tunnel, authority, RequestClient())
                 self.assertEqual(answer.status, 403, f"{authority}: {answer.body}")
                 self.assertIn(f"user:{user} may not reach", answer.body)
 
@@ -117,10 +117,10 @@ class DestinationTests(HostileTestCase):
         tunnel = self.make_tunnel(
             forwards=(echo.port,), server_extra=("--middleware", "closed"), proxied=None
         )
-        tunnel.server.begin_with("env", f"PYTHONPATH={ROOT}:{plugins}")
+        tunnel.server.run_under("env", f"PYTHONPATH={ROOT}:{plugins}")
         await tunnel.start()
         await self.still_serves(tunnel)
-        answer = await self.connect(tunnel, "edge-1:22", Question())
+        answer = await self.connect(tunnel, "edge-1:22", RequestClient())
         self.assertEqual(
             (answer.status, answer.body.strip()), (403, "connect is closed for edge-1")
         )
@@ -142,7 +142,7 @@ class DestinationTests(HostileTestCase):
         with closing(BlackHole()) as hole:
             asked = reactor.seconds()
             authority = f"127.0.0.1:{hole.port}"
-            dial = Deferred.fromCoroutine(self.connect(tunnel, authority, Question()))
+            dial = Deferred.fromCoroutine(self.connect(tunnel, authority, RequestClient()))
             await self.still_serves(tunnel)
             answer = await self.within(DIAL_DEADLINE + 5, dial, "the dial is answered")
             print(f"\nblack hole answered after {reactor.seconds() - asked:.1f} s")
@@ -159,7 +159,7 @@ class DestinationTests(HostileTestCase):
         with closing(BlackHole()) as hole:
             endpoint = UNIXClientEndpoint(reactor, tunnel.socket_path)
             request = f"CONNECT 127.0.0.1:{hole.port} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
-            caller = await connect_directly(endpoint, Question(request))
+            caller = await connect_directly(endpoint, RequestClient(request))
             await self.eventually(lambda: hole.callers > 0, "the agent dials")
             caller.drop()
             await caller.when_lost()
@@ -172,7 +172,7 @@ class DestinationTests(HostileTestCase):
         with socket.socket() as closed:
             closed.bind(("127.0.0.1", 0))
             tunnel = await self.start_tunnel(forwards=(closed.getsockname()[1],))
-            await self.hangs_up(tunnel.forward_ports[0])
+            await self.assert_disconnects(tunnel.forward_ports[0])
             await self.still_serves(tunnel)
             await tunnel.agent.stop()
-            await self.hangs_up(tunnel.forward_ports[0])
+            await self.assert_disconnects(tunnel.forward_ports[0])

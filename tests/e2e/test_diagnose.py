@@ -15,7 +15,7 @@ from twisted.internet import reactor
 from twisted.internet.utils import getProcessOutputAndValue
 
 from benchmarks.ports import free_ports
-from tests.e2e.clients import Echo, EchoClient, Question
+from tests.e2e.clients import Echo, EchoClient, RequestClient
 from tests.e2e.programs import ROOT, Program
 from tests.e2e.support import EndToEndTestCase, which
 
@@ -144,7 +144,7 @@ class DebugTests(DiagnoseTestCase):
         tunnel.agent.arguments += ["--allow-destination", where]
         await tunnel.start()
         ask = f"POST /debug/log-level?level=warn HTTP/1.0\r\nHost: {where}\r\n\r\n".encode()
-        question = Question(ask)
+        question = RequestClient(ask)
         answer = await self.connect(tunnel, where, question)
         self.assertEqual(answer.status, 200, answer.body)
         await question.when_read_ended()
@@ -173,7 +173,7 @@ class DiagnoseTests(DiagnoseTestCase):
         await client.round_trip()
         token = Path(tunnel.server.token_path).read_text().strip()
         second = self.second_agent(tunnel, token)
-        second.load_itself()
+        second.disable_fork_server()
         second.start()
         await second.ready()
         seen = Path(f"/proc/{second.pid}/cmdline").read_text()

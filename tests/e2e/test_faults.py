@@ -7,11 +7,11 @@ from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionRefusedError
 
 from tests.e2e.clients import (
-    AnswerAtEnd,
+    AnswerAfterEnd,
     Download,
     Echo,
     EchoClient,
-    Question,
+    RequestClient,
     Sink,
     Source,
     Stalled,
@@ -32,7 +32,7 @@ class FaultProxyTests(EndToEndTestCase):
         proxy = self.fault_proxy(target.port)
         download = await self.dial(proxy.port, Download())
         await download.when_lost()
-        self.assertTrue(download.clean)
+        self.assertTrue(download.ended_cleanly)
         self.assertEqual(download.received, SIZE)
         self.assertEqual(download.digest, target.peers[0].payload.digest)
 
@@ -46,11 +46,11 @@ class FaultProxyTests(EndToEndTestCase):
 
     async def test_slices_of_a_few_bytes_change_nothing(self) -> None:
         """Bytes cut into pieces of 1 to 7 arrive in order, and a half-close behind them."""
-        target = self.listen(AnswerAtEnd)
+        target = self.listen(AnswerAfterEnd)
         proxy = self.fault_proxy(target.port)
         proxy.up.slice_size = proxy.down.slice_size = 7
         text = bytes(range(256)) * 8
-        question = await self.dial(proxy.port, Question(text, finish=True))
+        question = await self.dial(proxy.port, RequestClient(text, finish=True))
         await question.when_read_ended()
         self.assertEqual(question.answer, b"got:" + text)
 
@@ -79,7 +79,7 @@ class FaultProxyTests(EndToEndTestCase):
         proxy = self.fault_proxy(target.port)
         for turns, answer in ((1, b""), (2, b"one")):
             proxy.turns = turns
-            client = await self.dial(proxy.port, Question(b"one"))
+            client = await self.dial(proxy.port, RequestClient(b"one"))
             if turns > 1:
                 await self.eventually(lambda client=client: client.answer == b"one", "it answers")
                 client.transport.write(b"two")
@@ -93,7 +93,7 @@ class FaultProxyTests(EndToEndTestCase):
         """Who connects waits, and is connected when the one before has been taken."""
         queue = FullQueue()
         self.addCleanup(queue.close)
-        waiting = Deferred.fromCoroutine(self.dial(queue.port, Question()))
+        waiting = Deferred.fromCoroutine(self.dial(queue.port, RequestClient()))
         await self.pause(0.5)
         self.assertFalse(waiting.called)
         queue.make_room()
@@ -126,7 +126,7 @@ class FaultProxyTests(EndToEndTestCase):
         target = self.listen(Echo)
         proxy = self.fault_proxy(target.port)
         for fault in ("black_hole", "swallow"):
-            old = await self.dial(proxy.port, Question(b"one"))
+            old = await self.dial(proxy.port, RequestClient(b"one"))
             await self.eventually(lambda old=old: old.answer == b"one", "the echo answers")
             proxy.for_all(fault)
             old.transport.write(b"two")
@@ -139,7 +139,7 @@ class FaultProxyTests(EndToEndTestCase):
         """With the way back stopped the target still receives."""
         target = self.listen(Echo)
         proxy = self.fault_proxy(target.port)
-        question = await self.dial(proxy.port, Question(b"one"))
+        question = await self.dial(proxy.port, RequestClient(b"one"))
         await self.eventually(lambda: question.answer == b"one", "the echo answers")
         for link in proxy.links:
             link.down.stop()
@@ -167,7 +167,7 @@ class FaultProxyTests(EndToEndTestCase):
         proxy = self.fault_proxy(target.port)
         await proxy.refuse()
         with self.assertRaises(ConnectionRefusedError):
-            await self.dial(proxy.port, Question())
+            await self.dial(proxy.port, RequestClient())
         proxy.start()
         echo = await self.dial(proxy.port, EchoClient(reactor))
         await echo.round_trip()

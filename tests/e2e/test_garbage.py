@@ -10,7 +10,7 @@ from twisted.internet.endpoints import TCP4ClientEndpoint, UNIXClientEndpoint
 from twisted.internet.error import ConnectError
 
 from tests.e2e.certificates import authority_of, connect_with_tls, identity_of
-from tests.e2e.clients import Echo, Question, connect_directly
+from tests.e2e.clients import Echo, RequestClient, connect_directly
 from tests.e2e.hostile import HostileTestCase
 
 DEADLINE = 10.0
@@ -39,7 +39,7 @@ class GarbageTests(HostileTestCase):
             b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
         ]
         unix = UNIXClientEndpoint(reactor, tunnel.socket_path)
-        doors = [unix] + [
+        frontends = [unix] + [
             TCP4ClientEndpoint(reactor, "127.0.0.1", port)
             for port in (
                 tunnel.server.agent_port,
@@ -48,14 +48,14 @@ class GarbageTests(HostileTestCase):
                 tunnel.forward_ports[0],
             )
         ]
-        for door in doors:
+        for door in frontends:
             for text in noise:
                 try:
-                    peer = await connect_directly(door, Question(text, finish=True))
+                    peer = await connect_directly(door, RequestClient(text, finish=True))
                 except ConnectError:
                     # The forward leads nowhere: its reset may come before the client knows
                     # that it is connected.
-                    self.assertIs(door, doors[-1])
+                    self.assertIs(door, frontends[-1])
                     continue
                 self._end_peer_with_test(peer)
                 await self.within(
@@ -75,7 +75,7 @@ class GarbageTests(HostileTestCase):
         identity = identity_of(tunnel.agent.state)
         for text in (os.urandom(5000), b"\xff" * 5000, b"\x00" * 5000):
             peer = await connect_with_tls(
-                reactor, tunnel.server.agent_port, Question(text), trusted, identity
+                reactor, tunnel.server.agent_port, RequestClient(text), trusted, identity
             )
             self._end_peer_with_test(peer)
             await self.within(DEADLINE + 5, peer.when_lost(), "the connection ends")
@@ -92,7 +92,7 @@ class GarbageTests(HostileTestCase):
 
         async def vanish(number: int) -> None:
             text = request[: number % (len(request) + 1)] if number % 2 else request
-            peer = await connect_directly(unix, Question(text))
+            peer = await connect_directly(unix, RequestClient(text))
             peer.drop()
             await peer.when_lost()
 

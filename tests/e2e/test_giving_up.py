@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred, gatherResults
 
-from tests.e2e.clients import Download, Echo, EchoClient, Question, Source
+from tests.e2e.clients import Download, Echo, EchoClient, RequestClient, Source
 from tests.e2e.programs import Tunnel
 from tests.e2e.support import TwistedTransports
 from tests.e2e.test_resumption import CutTunnelTestCase
@@ -123,5 +123,5 @@ class AwayTests(CutTunnelTestCase):
 
     async def answer(self, tunnel: Tunnel, port: int) -> tuple[int, str]:
         """Make a dial; give its status, and what is said of it."""
-        answer = await self.connect(tunnel, f"127.0.0.1:{port}", Question())
+        answer = await self.connect(tunnel, f"127.0.0.1:{port}", RequestClient())
         return answer.status, answer.body

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.ports import free_ports
-from tests.e2e.clients import AnswerAtEnd, EndFirst, Question
+from tests.e2e.clients import AnswerAfterEnd, HalfClosingTarget, RequestClient
 from tests.e2e.support import EndToEndTestCase, TwistedTransports
 
 
@@ -12,7 +12,7 @@ class HalfCloseTests(EndToEndTestCase):
 
     async def test_nc_gets_its_answer_through_a_forward(self) -> None:
         """``printf x | nc -N`` prints what the target says after the end of input."""
-        target = self.listen(AnswerAtEnd)
+        target = self.listen(AnswerAfterEnd)
         tunnel = await self.start_tunnel(forwards=(target.port,))
         output, errors, status = await self.run_command(
             "nc", "-N", "-w", "10", "127.0.0.1", str(tunnel.forward_ports[0]), standard_input=b"x"
@@ -21,7 +21,7 @@ class HalfCloseTests(EndToEndTestCase):
 
     async def test_nc_gets_its_answer_through_connect(self) -> None:
         """The same with ``nc -X connect`` and a CONNECT endpoint on TCP."""
-        target = self.listen(AnswerAtEnd)
+        target = self.listen(AnswerAfterEnd)
         port = free_ports.take()
         endpoint = f"tcp:{port}:interface=127.0.0.1"
         tunnel = await self.start_tunnel(server_extra=("--connect-endpoint", endpoint))
@@ -34,7 +34,7 @@ class HalfCloseTests(EndToEndTestCase):
 
     async def test_a_caller_that_ends_right_behind_its_head_hears_the_target(self) -> None:
         """``printf head | nc -N -U`` prints the 200 and what a target says that speaks first."""
-        target = self.listen(EndFirst)
+        target = self.listen(HalfClosingTarget)
         tunnel = await self.start_tunnel()
         for authority, words in (
             (f"127.0.0.1:{target.port}", (b" 200 ", b"hello")),
@@ -50,9 +50,9 @@ class HalfCloseTests(EndToEndTestCase):
 
     async def test_data_and_end_sent_with_the_connect_head_arrive(self) -> None:
         """Bytes that follow the head before the answer are not lost, nor is the FIN."""
-        target = self.listen(AnswerAtEnd)
+        target = self.listen(AnswerAfterEnd)
         tunnel = await self.start_tunnel()
-        question = Question(finish=True)
+        question = RequestClient(finish=True)
         authority = f"127.0.0.1:{target.port}"
         answer = await self.connect(tunnel, authority, question, early=b"early")
         self.assertEqual(answer.status, 200, answer.body)
@@ -61,9 +61,9 @@ class HalfCloseTests(EndToEndTestCase):
 
     async def test_a_target_that_ends_first_still_hears_the_client(self) -> None:
         """After the target's FIN has arrived, what the client sends reaches the target."""
-        target = self.listen(EndFirst)
+        target = self.listen(HalfClosingTarget)
         tunnel = await self.start_tunnel(forwards=(target.port,))
-        question = await self.dial(tunnel.forward_ports[0], Question())
+        question = await self.dial(tunnel.forward_ports[0], RequestClient())
         await question.when_read_ended()
         self.assertEqual(question.answer, b"hello")
         question.transport.write(b"still here")

@@ -62,7 +62,7 @@ class ImportTests(EndToEndTestCase):
         """Start both, and have the interpreter write what it imports to their logs."""
         tunnel = self.make_tunnel()
         for program in (tunnel.server, tunnel.agent):
-            program.begin_with("env", "PYTHONPROFILEIMPORTTIME=1")
+            program.run_under("env", "PYTHONPROFILEIMPORTTIME=1")
         await tunnel.start()
         return tunnel
 

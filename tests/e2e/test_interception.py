@@ -7,8 +7,8 @@ import os
 
 from twisted.internet.defer import Deferred, gatherResults
 
-from tests.e2e.certificates import authority_of, foreign_authority, identity_of, signed_again
-from tests.e2e.interception import Door, InterceptionTestCase, caller_of, write_identity
+from tests.e2e.certificates import authority_of, foreign_authority, identity_of, reissue
+from tests.e2e.interception import Frontend, InterceptionTestCase, caller_of, write_identity
 from tests.e2e.kubelets import (
     HELLO,
     Request,
@@ -44,7 +44,7 @@ class CallerTests(InterceptionTestCase):
         out, errors, status = await self.run_command("curl", *arguments)
         return out, errors.decode(), status
 
-    def through(self, door: Door, host: str = "edge-1") -> tuple[str, ...]:
+    def through(self, door: Frontend, host: str = "edge-1") -> tuple[str, ...]:
         """Arguments that lead curl from the kubelet's own port to ours, as iptables would."""
         there = f"{host}:{door.kubelet.port}"
         scheme = "https" if door.secure else "http"
@@ -52,7 +52,7 @@ class CallerTests(InterceptionTestCase):
 
     async def test_callers_with_a_certificate_get_in_and_others_do_not(self) -> None:
         """A caller's certificate opens 10263; that of a node or of somebody else does not."""
-        tunnel, (secure, plain) = await self.start_with_doors(hello)
+        tunnel, (secure, plain) = await self.start_with_frontends(hello)
         state = tunnel.server.state
         trust = ("--cacert", os.path.join(state, "ca.crt"))
 
@@ -82,8 +82,8 @@ class CallerTests(InterceptionTestCase):
         for identity, why in (
             (None, "certificate"),
             (identity_of(tunnel.agent.state), "that of a node, 'edge-1'"),
-            (signed_again(original, foreign_authority()), "not from an authority"),
-            (signed_again(original, authority, expired=True), "expired"),
+            (reissue(original, foreign_authority()), "not from an authority"),
+            (reissue(original, authority, expired=True), "expired"),
         ):
             shown: tuple[str, ...] = ()
             if identity is not None:
@@ -99,7 +99,7 @@ class CallerTests(InterceptionTestCase):
 
     async def test_callers_choose_http_1_1(self) -> None:
         """A caller that offers h2 as well gets http/1.1; one that offers only h2 is refused."""
-        tunnel, (secure, _) = await self.start_with_doors(hello)
+        tunnel, (secure, _) = await self.start_with_frontends(hello)
         state = tunnel.server.state
         files = {"-cert": "client.crt", "-key": "client.key", "-CAfile": "ca.crt"}
         arguments = [
@@ -122,11 +122,11 @@ class NodeTests(InterceptionTestCase):
 
     async def test_fields_choose_node_and_destination(self) -> None:
         """Host, X-Tunnel-Proxy-Host and X-Tunnel-Proxy-Dest lead to the kubelet that they name."""
-        tunnel, doors = await self.start_with_doors(describe)
+        tunnel, frontends = await self.start_with_frontends(describe)
         second = tunnel.another_agent(node="edge-2", state="A2", extra=("--node-ip", "127.0.0.2"))
         second.start()
         await second.ready()
-        for door in doors:
+        for door in frontends:
             port = door.kubelet.port
             # The kubelet of another node, with the same port.
             here = {"address": "127.0.0.2", "port": port}
@@ -174,7 +174,7 @@ class NodeTests(InterceptionTestCase):
         """A page that makes its own name lead to the port without TLS is refused, whatever it
         asks for; it cannot change ``Host``.
         """
-        _, (_, plain) = await self.start_with_doors(hello)
+        _, (_, plain) = await self.start_with_frontends(hello)
         port = plain.kubelet.port
         for fields in (
             [(b"X-Tunnel-Proxy-Dest", b"edge-1:%d" % port)],
@@ -187,7 +187,7 @@ class NodeTests(InterceptionTestCase):
 
     async def test_each_failure_has_its_status_and_a_sentence(self) -> None:
         """400, 403, 502, 503: one line of text, or a metav1.Status for who accepts JSON."""
-        tunnel, doors = await self.start_with_doors(hello)
+        tunnel, frontends = await self.start_with_frontends(hello)
         leaver = tunnel.another_agent(node="edge-3", state="A3", extra=("--node-ip", "127.0.0.3"))
         leaver.start()
         await leaver.ready()
@@ -210,7 +210,7 @@ class NodeTests(InterceptionTestCase):
             ("edge-3:10250", {}, 503, "last seen"),
             ("edge-3:10250", {"X-Tunnel-Proxy-Host": "edge-3"}, 503, "last seen"),
         ]
-        for door in doors:
+        for door in frontends:
             # On one connection: a request that leads nowhere does not cost the caller its own.
             client = await door.client()
             for host, fields, status, words in cases:
@@ -241,10 +241,10 @@ class PassingTests(InterceptionTestCase):
 
     async def test_requests_arrive_as_they_were_sent(self) -> None:
         """Method, target, fields and body pass; what concerns one connection only does not."""
-        tunnel, doors = await self.start_with_doors(describe)
+        tunnel, frontends = await self.start_with_frontends(describe)
         before = self.descriptors_of(tunnel)
-        await together(*(self.requests_through(door) for door in doors))
-        await self.nothing_left(tunnel, doors, before)
+        await together(*(self.requests_through(door) for door in frontends))
+        await self.assert_no_leftovers(tunnel, frontends, before)
         # One line of log each, and metrics whose labels are not what callers have chosen.
         self.assertEqual(tunnel.server.log.count("(asked-for-1)"), 2)
         answered = "yurttunnel_server_proxied_requests_total"
@@ -252,7 +252,7 @@ class PassingTests(InterceptionTestCase):
         _, metrics = await tunnel.server.get("/metrics")
         self.assertNotIn("describe", metrics)
 
-    async def requests_through(self, door: Door) -> None:
+    async def requests_through(self, door: Frontend) -> None:
         """Send requests of all kinds, and compare with what the kubelet says it has got."""
         client = await door.client()
 
@@ -318,7 +318,7 @@ class PassingTests(InterceptionTestCase):
         await self.old_client(door)
         client.drop()
 
-    async def old_client(self, door: Door) -> None:
+    async def old_client(self, door: Frontend) -> None:
         """A client of HTTP/1.0 gets the same, unchunked, and its connection closed."""
         host = door.host.encode()
         old = await door.raw(b"GET /describe HTTP/1.0\r\nHost: %b\r\n\r\n" % host)
@@ -331,17 +331,17 @@ class PassingTests(InterceptionTestCase):
 
     async def test_responses_arrive_as_they_were_sent(self) -> None:
         """Statuses, fields and every kind of body pass, and the connection stays usable."""
-        tunnel, doors = await self.start_with_doors(
+        tunnel, frontends = await self.start_with_frontends(
             routes(
                 fields=_fields, nothing=_nothing, unframed=_unframed, chunks=_chunks,
                 early_hints=_early_hints, head=_head_only, hello=hello,
             )
         )  # fmt: skip
         before = self.descriptors_of(tunnel)
-        await together(*(self.responses_through(door) for door in doors))
-        await self.nothing_left(tunnel, doors, before)
+        await together(*(self.responses_through(door) for door in frontends))
+        await self.assert_no_leftovers(tunnel, frontends, before)
 
-    async def responses_through(self, door: Door) -> None:
+    async def responses_through(self, door: Frontend) -> None:
         """Have the kubelet answer in all ways, and compare with what the client gets."""
         client = await door.client()
         got = await client.ask("/fields").whole()

@@ -14,9 +14,9 @@ from twisted.internet.interfaces import IPullProducer
 from zope.interface import implementer
 
 from tests.black_hole import BlackHole
-from tests.e2e.clients import Incomplete, Peer, Question
+from tests.e2e.clients import Incomplete, Peer, RequestClient
 from tests.e2e.http_clients import ChunkedUpload, HttpClient
-from tests.e2e.interception import IN_FLIGHT, Door, InterceptionTestCase
+from tests.e2e.interception import IN_FLIGHT, Frontend, InterceptionTestCase
 from tests.e2e.kubelets import (
     HELLO,
     Request,
@@ -25,7 +25,7 @@ from tests.e2e.kubelets import (
     response_head,
     routes,
 )
-from tests.e2e.programs import LAST_STREAM, MEBIBYTE
+from tests.e2e.programs import MEBIBYTE, UNLIMITED_DRAIN
 from tests.e2e.stopwatch import Stopwatch
 from tests.e2e.test_interception import together
 
@@ -59,11 +59,11 @@ class LostNodeTests(InterceptionTestCase):
             await request.ended()
             request.send(response_head(200, CHUNKED) + chunk(b"line\n"))
 
-        tunnel, doors = await self.start_with_doors(
+        tunnel, frontends = await self.start_with_frontends(
             routes(never=never, follow=follow, hello=hello), drain=10
         )
         begun, waiting = [], []
-        for door in doors:
+        for door in frontends:
             # An idle connection to the kubelet, too: it ends with the session.
             self.assertEqual((await door.get("/hello")).body, HELLO)
             begun.append((await door.client()).ask("/follow?follow=true"))
@@ -75,7 +75,7 @@ class LostNodeTests(InterceptionTestCase):
                 lambda d=door: d.kubelet.seen(b"/never"), "the other request has come"
             )
         tunnel.agent.kill()
-        for door in doors:
+        for door in frontends:
             got = await self.within(10, door.get("/hello"), "a request of a lost node is refused")
             self.assertEqual(got.status, 503, got.text)
             self.assertIn("has not come back yet", got.text)
@@ -89,7 +89,7 @@ class LostNodeTests(InterceptionTestCase):
             got = await self.within(5, answer.whole(), "what has not begun is answered")
             self.assertIn(got.status, (502, 503), got.text)
             self.assertIn("edge-1", got.text)
-        for door in doors:
+        for door in frontends:
             self.assertEqual((await door.get("/hello")).body, HELLO)
         # Idle connections to kubelets do not delay an agent that is to stop.
         await tunnel.agent.stop(3)
@@ -108,9 +108,9 @@ class LeavingTests(InterceptionTestCase):
             await request.ended()
             request.send(response_head(200, CHUNKED) + chunk(b"line\n"))
 
-        tunnel, doors = await self.start_with_doors(routes(never=never, follow=follow))
+        tunnel, frontends = await self.start_with_frontends(routes(never=never, follow=follow))
         before = self.descriptors_of(tunnel)
-        for door in doors:
+        for door in frontends:
             for target in ("/never", "/follow?follow=true"):
                 named = f"{door.name}: {target}"
                 client = await door.client()
@@ -135,10 +135,10 @@ class LeavingTests(InterceptionTestCase):
             request = door.kubelet.requests[-1]
             await self.within(2, request.connection.when_lost(), "the kubelet is told")
             self.assertFalse(request.complete, f"{door.name}: the body must not look complete")
-        await self.leave_during_a_dial(doors[0])
-        await self.nothing_left(tunnel, doors, before)
+        await self.leave_during_a_dial(frontends[0])
+        await self.assert_no_leftovers(tunnel, frontends, before)
 
-    async def leave_during_a_dial(self, door: Door) -> None:
+    async def leave_during_a_dial(self, door: Frontend) -> None:
         """Ask for a black hole and leave; the dial is given up, as its descriptors show."""
         with closing(BlackHole()) as hole:
             client = await door.client(f"edge-1:{hole.port}")
@@ -160,7 +160,7 @@ class LeavingTests(InterceptionTestCase):
             request.send(response_head(200, CHUNKED))
             endless[request.connection.is_secure] = Endless(request.connection)
 
-        async def stall(door: Door) -> None:
+        async def stall(door: Frontend) -> None:
             client = await door.client()
             await self.within(5, client.ask("/talk").begun(), "the body begins")
             client.transport.pauseProducing()
@@ -171,7 +171,7 @@ class LeavingTests(InterceptionTestCase):
             await self.eventually(lambda: source.sent > 2 * last, "it goes on", 5)
             client.drop()
 
-        async def stalled(door: Door) -> None:
+        async def stalled(door: Frontend) -> None:
             client = await door.client()
             client.send_head("/deaf", "POST", CHUNKED)
             upload = ChunkedUpload(client.transport, 8 * HUGE)
@@ -182,10 +182,12 @@ class LeavingTests(InterceptionTestCase):
             await self.eventually(lambda: upload.payload.taken > 2 * last, "it goes on", 5)
             client.drop()
 
-        tunnel, doors = await self.start_with_doors(routes(talk=talk, deaf=deaf, hello=hello))
+        tunnel, frontends = await self.start_with_frontends(
+            routes(talk=talk, deaf=deaf, hello=hello)
+        )
         before = self.descriptors_of(tunnel)
-        await together(*(which(door) for which in (stall, stalled) for door in doors))
-        await self.nothing_left(tunnel, doors, before)
+        await together(*(which(door) for which in (stall, stalled) for door in frontends))
+        await self.assert_no_leftovers(tunnel, frontends, before)
 
     async def comes_to_rest(self, sent) -> int:
         """Wait until ``sent()``, in bytes, does not grow any more; it must not grow far."""
@@ -234,53 +236,53 @@ class DeadlineTests(InterceptionTestCase):
             reactor.callLater(RESPONSE_TIMEOUT + 1, request.answer)
 
         script = routes(never=never, late=late, hello=hello)
-        tunnel, doors = await self.start_with_doors(script, server_extra=QUICK)
-        secure, plain = doors
+        tunnel, frontends = await self.start_with_frontends(script, server_extra=QUICK)
+        secure, plain = frontends
         before = self.descriptors_of(tunnel)
-        silent = self.listen(Question)
+        silent = self.listen(RequestClient)
         silent.secure = True
         with socket.socket() as refused, closing(BlackHole()) as hole:
             refused.bind(("127.0.0.1", 0))
             refusing, holding = refused.getsockname()[1], hole.port
             waiting = [
                 self.answered(door, port, status, seconds)
-                for door in doors
+                for door in frontends
                 for port, status, seconds in (
                     (refusing, 502, 2),
                     (holding, 504, DIAL_TIMEOUT + 2),
                 )
             ]
             waiting.append(self.answered(secure, silent.port, 504, DIAL_TIMEOUT + 2))
-            half_hello = Question(bytes.fromhex("16030102000100"))
+            half_hello = RequestClient(bytes.fromhex("16030102000100"))
             head = b"GET / HTTP/1.1\r\nHost: edge-1:1\r\nX-Slow: "
             waiting += [
-                self.cut_off("silence on 10263", await self.dial(secure.port, Question())),
+                self.cut_off("silence on 10263", await self.dial(secure.port, RequestClient())),
                 self.cut_off("half a ClientHello", await self.dial(secure.port, half_hello)),
                 self.cut_off("silence on 10264", await plain.raw(b"")),
                 self.cut_off("silence over TLS", await secure.raw(b"")),
                 self.cut_off("a dripping head on 10263", await secure.raw(head), b"x"),
                 self.cut_off("a dripping head on 10264", await plain.raw(head), b"x"),
             ]
-            for door in doors:
+            for door in frontends:
                 waiting += [self.times_out(door, method) for method in ("GET", "POST")]
                 waiting += [self.waits(door, f"/late?{how}") for how in ("follow=true", "watch=1")]
             finished = together(*waiting)
             # Meanwhile others are served as ever.
-            for door in doors:
+            for door in frontends:
                 watch = Stopwatch(reactor)
                 self.assertEqual((await door.get("/hello")).body, HELLO)
                 self.assertLess(watch.seconds(), 2)
             await self.within(DIAL_TIMEOUT + 6, finished, "everything is answered or closed")
-        await self.nothing_left(tunnel, doors, before)
+        await self.assert_no_leftovers(tunnel, frontends, before)
 
-    async def answered(self, door: Door, port: int, status: int, seconds: float) -> None:
+    async def answered(self, door: Frontend, port: int, status: int, seconds: float) -> None:
         """Require a status within so many seconds for a destination that is no kubelet."""
         named = f"{door.name} to port {port}"
         answer = await self.within(seconds, door.get("/", f"edge-1:{port}"), named)
         self.assertEqual(answer.status, status, f"{named}: {answer.text}")
         self.assertIn(str(port), answer.text, named)
 
-    async def times_out(self, door: Door, method: str) -> None:
+    async def times_out(self, door: Frontend, method: str) -> None:
         """Require a 504 in time, and that the kubelet is told that nobody waits any more."""
         named = f"{door.name}: {method}"
         client = await door.client()
@@ -298,12 +300,12 @@ class DeadlineTests(InterceptionTestCase):
         await self.within(2, request.connection.when_lost(), f"{named}: the kubelet is told")
         client.drop()
 
-    async def waits(self, door: Door, target: str) -> None:
+    async def waits(self, door: Frontend, target: str) -> None:
         """Require an answer that comes later than --response-timeout."""
         answer = await self.within(RESPONSE_TIMEOUT + 6, door.get(target), f"{door.name}: {target}")
         self.assertEqual(answer.body, HELLO, f"{door.name}: {target}")
 
-    async def cut_off(self, what: str, peer: Question, drip: bytes = b"") -> None:
+    async def cut_off(self, what: str, peer: RequestClient, drip: bytes = b"") -> None:
         """Require that a connection is ended, with a 408 if anything of a head has come."""
         watch = Stopwatch(reactor)
         while not peer.read_ended and peer.lost_reason is None:
@@ -329,10 +331,10 @@ class DrainTests(InterceptionTestCase):
             requests.append(request)
 
         script = routes(slow=slow, hello=hello)
-        tunnel, doors = await self.start_with_doors(script, drain=LAST_STREAM)
+        tunnel, frontends = await self.start_with_frontends(script, drain=UNLIMITED_DRAIN)
         clients: list[HttpClient] = []
         answers = []
-        for door in doors:
+        for door in frontends:
             idle = await door.client()
             await idle.ask("/hello").whole()
             clients.append(idle)
@@ -341,7 +343,7 @@ class DrainTests(InterceptionTestCase):
         tunnel.server.signal(signal.SIGTERM)
         for idle in clients:
             await self.within(3, idle.when_ended(), "the idle connection is closed")
-        for door in doors:
+        for door in frontends:
             # The port is closed a turn of the reactor after the connections.
             await self.eventually(partial(self.refuses, door.port), "new ones are refused", 3)
         await self.pause(0.5)
@@ -357,7 +359,7 @@ class DrainTests(InterceptionTestCase):
     async def refuses(self, port: int) -> bool:
         """Whether nobody listens on ``port``."""
         try:
-            await self.dial(port, Question())
+            await self.dial(port, RequestClient())
         except TwistedConnectionRefused:
             return True
         except ConnectError:
@@ -372,8 +374,8 @@ class DrainTests(InterceptionTestCase):
             await request.ended()
             request.send(response_head(200, CHUNKED) + chunk(b"line\n"))
 
-        tunnel, doors = await self.start_with_doors(routes(follow=follow), drain=1)
-        answers = [(await door.client()).ask("/follow?follow=true") for door in doors]
+        tunnel, frontends = await self.start_with_frontends(routes(follow=follow), drain=1)
+        answers = [(await door.client()).ask("/follow?follow=true") for door in frontends]
         for answer in answers:
             await answer.begun()
         began = reactor.seconds()

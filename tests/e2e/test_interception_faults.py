@@ -8,9 +8,9 @@ from twisted.internet.defer import Deferred
 
 from benchmarks.ports import free_ports
 from tests.e2e.certificates import authority_of, foreign_authority
-from tests.e2e.clients import Echo, Question
+from tests.e2e.clients import Echo, RequestClient
 from tests.e2e.http_clients import ChunkedUpload, HttpClient
-from tests.e2e.interception import Door, InterceptionTestCase, write_identity
+from tests.e2e.interception import Frontend, InterceptionTestCase, write_identity
 from tests.e2e.kubelets import (
     HELLO,
     Request,
@@ -50,7 +50,7 @@ class FaultyKubeletTests(InterceptionTestCase):
             request.answer(413, b"too much\n", [(b"Connection", b"close")])
             request.connection.transport.pauseProducing()
 
-        tunnel, doors = await self.start_with_doors(
+        tunnel, frontends = await self.start_with_frontends(
             routes(
                 refuse_and_read=refuse_and_read,
                 refuse_and_close=refuse_and_close,
@@ -60,7 +60,7 @@ class FaultyKubeletTests(InterceptionTestCase):
         )
         before = self.descriptors_of(tunnel)
 
-        async def refused(door: Door, target: str) -> None:
+        async def refused(door: Frontend, target: str) -> None:
             named = f"{door.name}: {target}"
             client = await door.client()
             client.send_head(target, "POST", CHUNKED)
@@ -73,15 +73,15 @@ class FaultyKubeletTests(InterceptionTestCase):
         await together(
             *(
                 refused(door, target)
-                for door in doors
+                for door in frontends
                 for target in ("/refuse-and-read", "/refuse-and-close", "/refuse-and-stall")
             )
         )
-        await self.still_answers(doors)
-        for door in doors:
+        await self.still_answers(frontends)
+        for door in frontends:
             for connection in door.kubelet.open:
                 connection.drop()
-        await self.nothing_left(tunnel, doors, before)
+        await self.assert_no_leftovers(tunnel, frontends, before)
 
     async def test_a_kubelet_that_breaks_off_or_talks_nonsense(self) -> None:
         """Before its head that is 502 with a sentence; within a body it never looks complete."""
@@ -104,7 +104,7 @@ class FaultyKubeletTests(InterceptionTestCase):
         then = {"bad_chunk": b"0x1\r\na\r\n0\r\n\r\n"}
 
         # Who is to get the beginning of a body before it breaks off.
-        clients: list[Question] = []
+        clients: list[RequestClient] = []
 
         def it_has_come() -> bool:
             return all(client.answer.count(b"x") >= 99 for client in clients)
@@ -123,9 +123,9 @@ class FaultyKubeletTests(InterceptionTestCase):
             name: says(text, then.get(name, b""))
             for name, text in (before_head | within_body).items()
         }
-        tunnel, doors = await self.start_with_doors(routes(hello=hello, **scripts))
+        tunnel, frontends = await self.start_with_frontends(routes(hello=hello, **scripts))
         before = self.descriptors_of(tunnel)
-        for door in doors:
+        for door in frontends:
             client = await door.client()
             for name in before_head:
                 for method in ("GET", "POST"):
@@ -153,9 +153,9 @@ class FaultyKubeletTests(InterceptionTestCase):
                     self.assertIn(b"200", peer.answer[:20], named)
                     self.assertGreaterEqual(peer.answer.count(b"x"), 99, named)
                     self.assertFalse(peer.answer.endswith(b"0\r\n\r\n"), named)
-                    self.assertFalse(peer.clean, f"{named}: looks like a complete answer")
-        await self.still_answers(doors)
-        await self.nothing_left(tunnel, doors, before)
+                    self.assertFalse(peer.ended_cleanly, f"{named}: looks like a complete answer")
+        await self.still_answers(frontends)
+        await self.assert_no_leftovers(tunnel, frontends, before)
 
     async def test_a_connection_that_is_idle_no_more_is_not_trusted(self) -> None:
         """A kubelet that closes or talks out of turn costs no later request its answer."""
@@ -171,11 +171,11 @@ class FaultyKubeletTests(InterceptionTestCase):
             else:
                 request.answer()
 
-        tunnel, doors = await self.start_with_doors(
+        tunnel, frontends = await self.start_with_frontends(
             routes(trailing=trailing, close_when_reused=close_when_reused, hello=hello)
         )
         before = self.descriptors_of(tunnel)
-        for door in doors:
+        for door in frontends:
             client = await door.client()
             for _ in range(5):
                 answer = await client.ask("/trailing").whole()
@@ -194,11 +194,11 @@ class FaultyKubeletTests(InterceptionTestCase):
                 self.assertEqual(len(sent), 1, f"{door.name}: {body!r}")
                 self.assertEqual((await client.ask("/close-when-reused").whole()).status, 200)
             client.drop()
-        await self.nothing_left(tunnel, doors, before)
+        await self.assert_no_leftovers(tunnel, frontends, before)
 
-    async def still_answers(self, doors: list[Door]) -> None:
+    async def still_answers(self, frontends: list[Frontend]) -> None:
         """Require that both ports serve other requests as ever."""
-        for door in doors:
+        for door in frontends:
             self.assertEqual((await door.get("/hello")).body, HELLO, door.name)
 
 
@@ -215,11 +215,11 @@ class RefusedUpgradeTests(InterceptionTestCase):
             request.send(b"SSH-2.0-OpenSSH_9.2\r\n\r\n")
             request.finish_and_close()
 
-        _, doors = await self.start_with_doors(
+        _, frontends = await self.start_with_frontends(
             routes(closes=closes, talks_nonsense=talks_nonsense, hello=hello)
         )
         closed = free_ports.take()
-        for door in doors:
+        for door in frontends:
             for target, host, said in (
                 ("/exec", "edge-9:10250", "no agent is connected for edge-9"),
                 ("/exec", f"edge-1:{closed}", f"the kubelet of edge-1 at edge-1:{closed}: "),
@@ -239,7 +239,7 @@ class RefusedUpgradeTests(InterceptionTestCase):
                     await self.eventually(answered, named)
                     self.assertIn(said, upgrade_failure(peer.answer), named)
                     peer.drop()
-        await self.still_answers(doors)
+        await self.still_answers(frontends)
 
     still_answers = FaultyKubeletTests.still_answers
 
@@ -249,9 +249,9 @@ class UnfinishedBodiesTests(InterceptionTestCase):
 
     async def test_others_are_served(self) -> None:
         """A hundred of them at each port keep nobody from a kubelet, and each is given up."""
-        _, doors = await self.start_with_doors(hello)
-        host = {door: f"Host: {door.host}".encode() for door in doors}
-        for door in doors:
+        _, frontends = await self.start_with_frontends(hello)
+        host = {door: f"Host: {door.host}".encode() for door in frontends}
+        for door in frontends:
             for framing in (
                 b"Content-Length: 1000\r\n\r\nbegin",
                 b"Transfer-Encoding: chunked\r\n\r\n5\r\nbe",
@@ -262,7 +262,7 @@ class UnfinishedBodiesTests(InterceptionTestCase):
                     await door.raw(b"POST /hello HTTP/1.1\r\n%b\r\n%b" % (host[door], framing))
         # They are uploads only now, those of which little has come.
         await self.pause(2 * BODY_START_TIMEOUT)
-        for door in doors:
+        for door in frontends:
             got = await self.within(5, door.get("/hello"), f"{door.name} answers")
             self.assertEqual(got.body, HELLO, door.name)
             client = await door.client()
@@ -286,20 +286,20 @@ class HangingAnswersTests(InterceptionTestCase):
             request.switch(Echo(), [(b"Connection", b"Upgrade"), (b"Upgrade", b"SPDY/3.1")])
 
         script = routes(run=hang, attach=hang, hello=hello, exec=execute)
-        tunnel, (_, door) = await self.start_with_doors(script)
+        tunnel, (_, door) = await self.start_with_frontends(script)
         port = tunnel.server.insecure_port
         for _ in range(100):
             for fields in (b"", b"Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\n"):
                 target = b"attach" if fields else b"run"
                 text = b"POST /%b HTTP/1.1\r\nHost: %b\r\nContent-Length: 0\r\n%b\r\n"
-                await self.dial(port, Question(text % (target, door.host.encode(), fields)))
+                await self.dial(port, RequestClient(text % (target, door.host.encode(), fields)))
         await self.eventually(lambda: len(door.kubelet.open) == 32, "half of each is in use")
         for _ in range(3):
             client = await self.dial(port, HttpClient(door.host), "127.0.0.2")
             got = await self.within(5, client.ask("/hello").whole(), "a request")
             self.assertEqual(got.body, HELLO)
             client = await self.dial(port, HttpClient(door.host), "127.0.0.2")
-            upgraded = client.upgrade("/exec", Question())
+            upgraded = client.upgrade("/exec", RequestClient())
             self.assertEqual((await self.within(5, upgraded.whole(), "an exec")).status, 101)
         self.assertLess(len(door.kubelet.open), 40)
 
@@ -311,7 +311,7 @@ class VerificationTests(InterceptionTestCase):
 
     async def test_ca_demands_a_certificate_of_the_authority(self) -> None:
         """Self-signed, of another authority, for another node: 502 with a sentence; else 200."""
-        tunnel, (secure, _) = await self.start_with_doors(
+        tunnel, (secure, _) = await self.start_with_frontends(
             hello, server_extra=("--kubelet-verify", "ca")
         )
         self.assertEqual((await secure.get("/hello")).body, HELLO)
@@ -321,7 +321,7 @@ class VerificationTests(InterceptionTestCase):
             serving_identity(authority_of(tunnel.server.state), ["edge-2"], ["192.0.2.1"]),
         ):
             kubelet = self.secure_kubelet(tunnel, hello, identity=identity)
-            answer = await Door(self, tunnel, kubelet).get("/hello")
+            answer = await Frontend(self, tunnel, kubelet).get("/hello")
             self.assertEqual(answer.status, 502, answer.text)
             self.assertIn("edge-1", answer.text)
             self.assertIn("certificate", answer.text)
@@ -336,10 +336,10 @@ class VerificationTests(InterceptionTestCase):
         foreign = foreign_authority()
         bundle, _ = write_identity(foreign, os.path.join(self.directory, "kubelets"))
         flags = ("--kubelet-verify", "ca", "--kubelet-ca", bundle)
-        tunnel, (secure, _) = await self.start_with_doors(hello, server_extra=flags)
+        tunnel, (secure, _) = await self.start_with_frontends(hello, server_extra=flags)
         identity = serving_identity(foreign, ["edge-1"])
         kubelet = self.secure_kubelet(tunnel, hello, identity=identity)
-        answer = await Door(self, tunnel, kubelet).get("/hello")
+        answer = await Frontend(self, tunnel, kubelet).get("/hello")
         self.assertEqual(answer.body, HELLO)
         answer = await secure.get("/hello")
         self.assertEqual(answer.status, 502, answer.text)
@@ -353,40 +353,42 @@ class VerificationTests(InterceptionTestCase):
             serving_identity(authority_of(tunnel.server.state), ["edge-2"]),
         ):
             kubelet = self.secure_kubelet(tunnel, hello, identity=identity)
-            answer = await Door(self, tunnel, kubelet).get("/hello")
+            answer = await Frontend(self, tunnel, kubelet).get("/hello")
             self.assertEqual(answer.body, HELLO, answer.text)
         self.assertEqual(await tunnel.server.metric(self.verified, result="skipped"), 2)
         self.assertNotIn("is not verified", tunnel.server.log)
 
     async def test_auto_accepts_a_self_signed_one_with_a_warning(self) -> None:
         """A metric and a line of the log say so; a wrong one of the authority is refused."""
-        tunnel, (secure, _) = await self.start_with_doors(hello)
+        tunnel, (secure, _) = await self.start_with_frontends(hello)
         self.assertEqual((await secure.get("/hello")).body, HELLO)
         self.assertNotIn("is not verified", tunnel.server.log)
         own = self.secure_kubelet(tunnel, hello, identity=serving_identity(None, ["edge-1"]))
-        self.assertEqual((await Door(self, tunnel, own).get("/hello")).body, HELLO)
+        self.assertEqual((await Frontend(self, tunnel, own).get("/hello")).body, HELLO)
         self.assertIn("the kubelet of edge-1", tunnel.server.log)
         self.assertIn("is not verified", tunnel.server.log)
         for result in ("verified", "unverified"):
             self.assertEqual(await tunnel.server.metric(self.verified, result=result), 1, result)
         identity = serving_identity(authority_of(tunnel.server.state), ["edge-2"])
         wrong = self.secure_kubelet(tunnel, hello, identity=identity)
-        answer = await Door(self, tunnel, wrong).get("/hello")
+        answer = await Frontend(self, tunnel, wrong).get("/hello")
         self.assertEqual(answer.status, 502, answer.text)
         self.assertIn("edge-2", answer.text)
         # A port that speaks no TLS, and TLS for a caller that came without.
-        plain = Door(self, tunnel, self.plain_kubelet_of_bytes(b"HTTP/1.1 400 Bad Request\r\n\r\n"))
+        plain = Frontend(
+            self, tunnel, self.plain_kubelet_of_bytes(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        )
         plain.secure, plain.port = True, tunnel.server.secure_port
         answer = await plain.get("/hello")
         self.assertEqual(answer.status, 502, answer.text)
         self.assertIn("TLS", answer.text)
-        crossed = Door(self, tunnel, own)
+        crossed = Frontend(self, tunnel, own)
         crossed.secure, crossed.port = False, tunnel.server.insecure_port
         self.assertEqual((await crossed.get("/hello")).status, 502)
 
     def plain_kubelet_of_bytes(self, text: bytes):
         """Start a target that says the same to whoever connects."""
-        target = self.listen(lambda: Question(text))
+        target = self.listen(lambda: RequestClient(text))
         target.secure = False
         return target
 
@@ -405,12 +407,12 @@ class ExpectationTests(InterceptionTestCase):
         async def refuse(request: Request) -> None:
             request.answer(401, b"who are you?\n")
 
-        tunnel, doors = await self.start_with_doors(
+        tunnel, frontends = await self.start_with_frontends(
             routes(accept=accept, refuse=refuse, hello=hello)
         )
         before = self.descriptors_of(tunnel)
         expecting = [(b"Expect", b"100-continue")]
-        for door in doors:
+        for door in frontends:
             for framing, body in (
                 ((b"Content-Length", b"9"), b"some text"),
                 ((b"Transfer-Encoding", b"chunked"), chunk(b"some text") + chunk(b"")),
@@ -429,7 +431,7 @@ class ExpectationTests(InterceptionTestCase):
                 self.assertEqual([status for status, _ in got.interim], [], "nobody said go on")
                 client.drop()
             self.assertEqual((await door.get("/hello")).body, HELLO)
-        for door in doors:
+        for door in frontends:
             for connection in door.kubelet.open:
                 connection.drop()
-        await self.nothing_left(tunnel, doors, before)
+        await self.assert_no_leftovers(tunnel, frontends, before)

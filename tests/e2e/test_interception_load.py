@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.internet import reactor
 
 from tests.e2e.http_clients import HttpClient
-from tests.e2e.interception import Door, InterceptionTestCase
+from tests.e2e.interception import Frontend, InterceptionTestCase
 from tests.e2e.kubelets import HELLO, Request, chunk, hello, response_head, routes
 from tests.e2e.test_interception import together
 
@@ -31,13 +31,13 @@ class PoolTests(InterceptionTestCase):
             request.answer(200, request.target)
 
         tunnel = await self.start_tunnel()
-        door = Door(self, tunnel, self.secure_kubelet(tunnel, number))
+        door = Frontend(self, tunnel, self.secure_kubelet(tunnel, number))
         before = self.descriptors_of(tunnel)
 
         async def client(index: int) -> HttpClient:
             client = await door.client()
-            for turn in range(REQUESTS):
-                target = f"/{index}/{turn}"
+            for acquire_slot in range(REQUESTS):
+                target = f"/{index}/{acquire_slot}"
                 got = await client.ask(target).whole()
                 self.assertEqual((got.status, got.body.decode()), (200, target))
             self.assertEqual(client.unexpected, b"")
@@ -60,7 +60,7 @@ class PoolTests(InterceptionTestCase):
         self.assertEqual(await tunnel.server.metric(handshakes, result="done"), kubelet.handshakes)
         for each in clients:
             each.drop()
-        await self.nothing_left(tunnel, [door], before)
+        await self.assert_no_leftovers(tunnel, [door], before)
 
     async def test_followers_do_not_starve_short_requests(self) -> None:
         """More requests that last than the pool has connections: short ones are still answered."""
@@ -69,12 +69,12 @@ class PoolTests(InterceptionTestCase):
             await request.ended()
             request.send(response_head(200, CHUNKED) + chunk(b"line\n"))
 
-        tunnel, doors = await self.start_with_doors(routes(follow=follow, hello=hello))
+        tunnel, frontends = await self.start_with_frontends(routes(follow=follow, hello=hello))
         before = self.descriptors_of(tunnel)
-        await together(*(self.follow(door) for door in doors))
-        await self.nothing_left(tunnel, doors, before)
+        await together(*(self.follow(door) for door in frontends))
+        await self.assert_no_leftovers(tunnel, frontends, before)
 
-    async def follow(self, door: Door) -> None:
+    async def follow(self, door: Frontend) -> None:
         """Occupy more connections than there are for short requests, and make such one."""
         clients = [await door.client() for _ in range(FOLLOWERS)]
         for answer in [client.ask("/follow?follow=true") for client in clients]:

@@ -6,7 +6,7 @@ llhttp, Go's net/http and proxies built on them.
 
 from __future__ import annotations
 
-from tests.e2e.interception import Door, InterceptionTestCase
+from tests.e2e.interception import Frontend, InterceptionTestCase
 from tests.e2e.kubelets import HELLO, Request, chunk, hello, routes
 from tests.e2e.test_interception import together
 
@@ -160,7 +160,7 @@ class SmugglingTests(InterceptionTestCase):
 
     async def test_heads_that_can_be_misread_are_refused(self) -> None:
         """Not one byte of such a request, nor of what follows it, gets to the kubelet."""
-        tunnel, doors = await self.start_with_doors(hello)
+        tunnel, frontends = await self.start_with_frontends(hello)
         before = self.descriptors_of(tunnel)
         for cases in (LENGTHS, CODINGS, LINES, STARTS):
             allowed = UNKNOWN_CODINGS if cases is CODINGS else (400,)
@@ -170,34 +170,34 @@ class SmugglingTests(InterceptionTestCase):
             await together(
                 *(
                     self.refused(door, name, text, allowed)
-                    for door in doors
+                    for door in frontends
                     for name, text in cases.items()
                 )
             )
-        for door in doors:
+        for door in frontends:
             self.assertEqual(door.kubelet.received, 0, door.name)
             self.assertEqual((await door.get("/hello")).body, HELLO)
-        await self.nothing_left(tunnel, doors, before)
+        await self.assert_no_leftovers(tunnel, frontends, before)
 
     async def test_bodies_that_can_be_misread_are_refused(self) -> None:
         """The kubelet never sees such a request complete, nor what follows it at all."""
-        tunnel, doors = await self.start_with_doors(hello)
+        tunnel, frontends = await self.start_with_frontends(hello)
         before = self.descriptors_of(tunnel)
         await together(
             *(
                 self.refused(door, name, text, (400,))
-                for door in doors
+                for door in frontends
                 for name, text in CHUNKS.items()
             )
         )
-        for door in doors:
+        for door in frontends:
             for request in door.kubelet.requests:
                 self.assertEqual(request.target, b"/hello")
                 self.assertFalse(request.complete, f"{door.name}: {request.body!r}")
             self.assertEqual((await door.get("/hello")).body, HELLO)
-        await self.nothing_left(tunnel, doors, before)
+        await self.assert_no_leftovers(tunnel, frontends, before)
 
-    async def refused(self, door: Door, name: str, text: bytes, allowed: tuple) -> None:
+    async def refused(self, door: Frontend, name: str, text: bytes, allowed: tuple) -> None:
         """Require one of the statuses, one answer, and the end of the connection."""
         text = (text + BEHIND).replace(b"HOST", door.host.encode())
         named = f"{door.name}: {name}"
@@ -223,9 +223,9 @@ class SmugglingTests(InterceptionTestCase):
             at_once.discard(request.target)
             request.answer(200, request.target)
 
-        tunnel, doors = await self.start_with_doors(routes(slowly=slowly, hello=hello))
+        tunnel, frontends = await self.start_with_frontends(routes(slowly=slowly, hello=hello))
         before = self.descriptors_of(tunnel)
-        for door in doors:
+        for door in frontends:
             client = await door.client()
             answers = [
                 client.ask(f"/slowly?{number}", *(("PUT", (), b"x" * 1000) if number % 2 else ()))
@@ -244,11 +244,11 @@ class SmugglingTests(InterceptionTestCase):
             self.assertEqual(peer.answer.count(b"HTTP/1.1 400 "), 1, peer.answer)
             self.assertEqual(door.kubelet.seen(b"/smuggled"), [])
             peer.drop()
-        await self.nothing_left(tunnel, doors, before)
+        await self.assert_no_leftovers(tunnel, frontends, before)
 
     async def test_heads_have_a_bound(self) -> None:
         """More than a head may have, in bytes or in fields, is 431."""
-        _, doors = await self.start_with_doors(hello)
+        _, frontends = await self.start_with_frontends(hello)
         cases = {
             "a huge field": get(b"X: " + b"y" * 2_000_000),
             "a huge target": b"GET /" + b"y" * 2_000_000 + b" HTTP/1.1\r\nHost: HOST\r\n\r\n",
@@ -257,9 +257,9 @@ class SmugglingTests(InterceptionTestCase):
         await together(
             *(
                 self.refused(door, name, text, (431,))
-                for door in doors
+                for door in frontends
                 for name, text in cases.items()
             )
         )
-        for door in doors:
+        for door in frontends:
             self.assertEqual(door.kubelet.received, 0, door.name)

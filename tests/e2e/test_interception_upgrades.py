@@ -13,9 +13,9 @@ from wsproto.events import BytesMessage, CloseConnection
 from wsproto.utilities import generate_accept_token
 from zope.interface import implementer
 
-from tests.e2e.clients import Echo, Payload, Peer, Question
+from tests.e2e.clients import Echo, Payload, Peer, RequestClient
 from tests.e2e.http_clients import ChunkedUpload
-from tests.e2e.interception import Door, InterceptionTestCase
+from tests.e2e.interception import Frontend, InterceptionTestCase
 from tests.e2e.kubelets import HELLO, Request, hello, response_head, routes
 from tests.e2e.programs import MEBIBYTE
 
@@ -150,9 +150,9 @@ class UpgradeTests(InterceptionTestCase):
             far[secure] = TwoWay(BULK, ends=not secure)
             request.switch(far[secure], SWITCH)
 
-        tunnel, doors = await self.start_with_doors(raw)
+        tunnel, frontends = await self.start_with_frontends(raw)
         before = self.descriptors_of(tunnel)
-        for door in doors:
+        for door in frontends:
             client = await door.client()
             near = TwoWay(BULK, ends=not door.secure)
             answer = await client.upgrade("/exec/a/b/c?command=sh", near).whole()
@@ -167,9 +167,9 @@ class UpgradeTests(InterceptionTestCase):
                 far[False].transport.loseConnection()
             client.transport.loseConnection()
             await self.within(5, far[door.secure].when_lost(), "the kubelet's connection ends")
-        await self.nothing_left(tunnel, doors, before)
+        await self.assert_no_leftovers(tunnel, frontends, before)
 
-    async def carries(self, door: Door, near: TwoWay, far: TwoWay) -> None:
+    async def carries(self, door: Frontend, near: TwoWay, far: TwoWay) -> None:
         """Require that everything arrives as it was sent."""
         started = reactor.seconds()
         await self.within(25, near.has_taken_in(), f"{door.name}: the client has everything")
@@ -196,14 +196,14 @@ class UpgradeTests(InterceptionTestCase):
             ]  # fmt: skip
             request.switch(peer, fields)
 
-        tunnel, doors = await self.start_with_doors(websocket)
+        tunnel, frontends = await self.start_with_frontends(websocket)
         before = self.descriptors_of(tunnel)
         key = b"dGhlIHNhbXBsZSBub25jZQ=="
         fields = [
             (b"Sec-WebSocket-Key", key), (b"Sec-WebSocket-Version", b"13"),
             (b"Sec-WebSocket-Protocol", b"v5.channel.k8s.io,v4.channel.k8s.io"),
         ]  # fmt: skip
-        for door in doors:
+        for door in frontends:
             client = await door.client()
             near = WebSocketTwoWay(BULK, ConnectionType.CLIENT)
             asked = client.upgrade("/exec/a/b/c", near, b"websocket", fields, method="GET")
@@ -216,7 +216,7 @@ class UpgradeTests(InterceptionTestCase):
             await self.within(5, near.when_lost(), "the client's connection ends")
             await self.within(5, far[door.secure].when_lost(), "the kubelet's connection ends")
             self.assertTrue(near.closed and far[door.secure].closed)
-        await self.nothing_left(tunnel, doors, before)
+        await self.assert_no_leftovers(tunnel, frontends, before)
 
     async def test_early_bytes_half_close_and_leaving(self) -> None:
         """What comes behind either head arrives; over TCP each direction ends by itself."""
@@ -229,11 +229,11 @@ class UpgradeTests(InterceptionTestCase):
             await request.ended()
             request.switch(Leaver(), SWITCH)
 
-        tunnel, doors = await self.start_with_doors(routes(echo=echo, leave=leave))
+        tunnel, frontends = await self.start_with_frontends(routes(echo=echo, leave=leave))
         before = self.descriptors_of(tunnel)
-        for door in doors:
+        for door in frontends:
             client = await door.client()
-            near = Question()
+            near = RequestClient()
             asked = client.upgrade("/echo", near, early=b"early question")
             self.assertEqual((await asked.whole()).status, 101)
             expected = b"early answer, early question"
@@ -250,19 +250,21 @@ class UpgradeTests(InterceptionTestCase):
             # A client that leaves takes the kubelet's connection with it.
             client.drop()
             client = await door.client()
-            await client.upgrade("/echo", Question()).whole()
+            await client.upgrade("/echo", RequestClient()).whole()
             kept = door.kubelet.open
             client.drop()
             for connection in kept:
                 await self.within(2, connection.when_lost(), "the kubelet's connection ends")
             # And the other way around.
             client = await door.client()
-            near = Question(b"go away")
+            near = RequestClient(b"go away")
             self.assertEqual((await client.upgrade("/leave", near).whole()).status, 101)
             await self.within(2, near.when_lost(), f"{door.name}: the client's connection ends")
-            self.assertFalse(near.clean, f"{door.name}: what breaks off does not look complete")
+            self.assertFalse(
+                near.ended_cleanly, f"{door.name}: what breaks off does not look complete"
+            )
             client.drop()
-        await self.nothing_left(tunnel, doors, before)
+        await self.assert_no_leftovers(tunnel, frontends, before)
 
     async def test_a_refused_upgrade_arrives_whole(self) -> None:
         """A 403 with its body, framed in any way, is an answer; then the connection goes on."""
@@ -284,14 +286,14 @@ class UpgradeTests(InterceptionTestCase):
             request.answer(400, b"no such container\n")
             await request.ended()
 
-        tunnel, doors = await self.start_with_doors(
+        tunnel, frontends = await self.start_with_frontends(
             routes(
                 refuse=refuse, refuse_at_length=refuse_at_length,
                 refuse_and_close=refuse_and_close, refuse_at_once=refuse_at_once, hello=hello,
             )
         )  # fmt: skip
         before = self.descriptors_of(tunnel)
-        for door in doors:
+        for door in frontends:
             client = await door.client()
             for target, status, size in (
                 ("/refuse", 403, 17),
@@ -300,7 +302,7 @@ class UpgradeTests(InterceptionTestCase):
                 ("/refuse-at-once", 400, 18),
             ):
                 named = f"{door.name}: {target}"
-                peer = Question()
+                peer = RequestClient()
                 asked = client.upgrade(target, peer)
                 answer = await self.within(5, asked.whole(), named)
                 self.assertEqual((answer.status, answer.size), (status, size), named)
@@ -311,7 +313,7 @@ class UpgradeTests(InterceptionTestCase):
                 self.assertEqual(answer.body, HELLO, named)
             self.assertEqual(client.unexpected, b"")
             client.drop()
-        await self.nothing_left(tunnel, doors, before)
+        await self.assert_no_leftovers(tunnel, frontends, before)
 
     async def test_cuts_of_the_agents_connection_lose_nothing(self) -> None:
         """Three resets in the middle of an upgraded connection: it goes on where it was."""
@@ -334,10 +336,10 @@ class UpgradeTests(InterceptionTestCase):
             proxies.append(self.fault_proxy(port))
             return proxies[0].port
 
-        tunnel, doors = await self.start_with_doors(
+        tunnel, frontends = await self.start_with_frontends(
             routes(raw=raw, download=download), proxied=proxied
         )
-        secure, plain = doors
+        secure, plain = frontends
         before = self.descriptors_of(tunnel)
         client, other = await secure.client(), await plain.client()
         near = TwoWay(CUT)
@@ -359,4 +361,4 @@ class UpgradeTests(InterceptionTestCase):
         self.assertEqual((answer.size, answer.digest), (CUT, uploads[0].payload.digest))
         client.drop()
         other.drop()
-        await self.nothing_left(tunnel, doors, before)
+        await self.assert_no_leftovers(tunnel, frontends, before)

@@ -64,7 +64,7 @@ class QuickstartTestCase(EndToEndTestCase):
         quickstart = Quickstart(reactor, self.directory, **options)
         self.addCleanup(lambda: Deferred.fromCoroutine(self._end_quickstart(quickstart)))
         quickstart.start()
-        await quickstart.introduced()
+        await quickstart.wait_for_instructions()
         return quickstart
 
     async def _end_quickstart(self, quickstart: Quickstart) -> None:
@@ -77,7 +77,7 @@ class QuickstartTestCase(EndToEndTestCase):
                 lambda: not any(os.path.exists(f"/proc/{child}") for child in children),
                 f"none of the processes {children} is left",
             )
-        self.assertEqual(quickstart.complaints(), [])
+        self.assertEqual(quickstart.forbidden_log_lines(), [])
 
     def kubectl(self, quickstart: Quickstart) -> Kubectl:
         """Return kubectl of this class's version, or skip the test."""
@@ -137,7 +137,7 @@ class KubectlTests:
         last = await kubectl.output("logs", "web", "--tail=2")
         self.assertRegex(last, r"\Atick \d+\ntick \d+\n\Z")
         follow = self.start_kubectl(kubectl, "logs", "-f", "web")
-        await follow.says(r"tick 0\n(tick \d+\n){30}")
+        await follow.wait_for_output(r"tick 0\n(tick \d+\n){30}")
         follow.signal("INT")
         self.assertNotEqual((await follow.finished(5)).status, 0)
         numbers = [int(n) for n in re.findall(rb"tick (\d+)\n", bytes(follow.out))]
@@ -192,24 +192,24 @@ class KubectlTests:
         self.assertNotEqual(missing.status, 0)
         self.assertIn(b"no-such-program", missing.error)
         shell = self.start_kubectl(kubectl, "exec", "-it", "echo", "--", "sh", tty=(100, 40))
-        await shell.says(r"[#$] ")
-        await self.eventually(lambda: shell.sees_size("40 100"), "the shell sees its size")
+        await shell.wait_for_output(r"[#$] ")
+        await self.eventually(lambda: shell.reported_size("40 100"), "the shell sees its size")
         shell.resize(120, 50)
-        await self.eventually(lambda: shell.sees_size("50 120"), "the shell sees the new size")
+        await self.eventually(lambda: shell.reported_size("50 120"), "the shell sees the new size")
         # By then it is no child of the shell that still has to become a program, which would be
         # left running: dash's handler notes the signal, and is gone with what it has noted.
         shell.transport.write(b"sh -c 'echo begun; exec sleep 100'\n")
         # Not the terminal's echo of the command, where a semicolon follows.
-        await shell.says(r"begun\r")
+        await shell.wait_for_output(r"begun\r")
         shell.transport.write(b"\x03")
-        await shell.says(r"\^C\s+[#$] ")
+        await shell.wait_for_output(r"\^C\s+[#$] ")
         shell.transport.write(b"echo still $((40 + 2))\n")
-        await shell.says("still 42")
+        await shell.wait_for_output("still 42")
         shell.transport.write(b"exit 7\n")
         self.assertEqual((await shell.finished(10)).status, 7)
         attached = self.start_kubectl(kubectl, "attach", "-i", "echo")
         attached.transport.write(b"is anybody there\n")
-        await attached.says("heard is anybody there\n")
+        await attached.wait_for_output("heard is anybody there\n")
         # Which of the two outputs comes first is nobody's promise.
         await self.eventually(lambda: b"noise\n" in attached.error, "its other output is there")
         attached.signal("INT")
@@ -250,7 +250,7 @@ class KubectlTests:
         await self.run_pod(kubectl, "web", WEB)
         port = await self.port_of(kubectl, "web")
         forward = self.start_kubectl(kubectl, "port-forward", "web", f":{port}")
-        local = int((await forward.says(r"Forwarding from 127\.0\.0\.1:(\d+)"))[1])
+        local = int((await forward.wait_for_output(r"Forwarding from 127\.0\.0\.1:(\d+)"))[1])
         questions = [random.randbytes(MEBIBYTE // 2).hex().encode() for _ in range(6)]
         asked = [deferToThread(ask, local, question) for question in questions]
         answers = await gatherResults(asked, consumeErrors=True)

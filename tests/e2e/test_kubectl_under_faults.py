@@ -60,11 +60,11 @@ class CutTests(QuickstartTestCase):
         await self.run_pod(kubectl, "web", WEB)
         shell = self.start_kubectl(kubectl, "exec", "-it", "web", "--", "sh", tty=(80, 24))
         follow = self.start_kubectl(kubectl, "logs", "-f", "web")
-        await follow.says(r"tick 0\n")
+        await follow.wait_for_output(r"tick 0\n")
         for number in range(3):
             await self.cut()
             shell.transport.write(b"echo answer $((%d + 1000))\n" % number)
-            await shell.says(f"answer {number + 1000}")
+            await shell.wait_for_output(f"answer {number + 1000}")
             ticks = follow.out.count(b"tick")
             await self.eventually(
                 lambda ticks=ticks: follow.out.count(b"tick") > ticks + 5, "the log goes on"

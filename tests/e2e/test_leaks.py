@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.e2e.leaks import COMING_AND_GOING, Holdings, delayed_calls
+from tests.e2e.leaks import TRANSIENT_CALLS, ResourceCounts, delayed_calls
 
-BEFORE = Holdings(10, 1, 5, 0, 2, 512, Counter({"lag.look": 1, "session.ping": 1}))
+BEFORE = ResourceCounts(10, 1, 5, 0, 2, 512, Counter({"lag.look": 1, "session.ping": 1}))
 
 
-class HoldingsTests(SynchronousTestCase):
+class ResourceCountsTests(SynchronousTestCase):
     """What counts as more than before."""
 
     def test_page(self) -> None:
@@ -26,24 +26,24 @@ class HoldingsTests(SynchronousTestCase):
     def test_same(self) -> None:
         """What has stayed or has become less is no leak."""
         after = replace(BEFORE, descriptors=9, delayed_calls=Counter({"lag.look": 1}))
-        self.assertEqual({}, after.more_than(BEFORE))
+        self.assertEqual({}, after.growth_since(BEFORE))
 
     def test_each_count(self) -> None:
         """Each thing of which there is more is named."""
         names = ("descriptors", "threads", "readers", "writers", "streams", "kept_bytes")
         for name in names:
             after = replace(BEFORE, **{name: getattr(BEFORE, name) + 1})
-            self.assertEqual([name], list(after.more_than(BEFORE)))
+            self.assertEqual([name], list(after.growth_since(BEFORE)))
 
     def test_delayed_call_in_place_of_another(self) -> None:
         """One that stays is seen also when another function's has ended."""
         after = replace(BEFORE, delayed_calls=Counter({"lag.look": 1, "stream.grow": 1}))
-        self.assertEqual({"stream.grow": "0 -> 1"}, after.more_than(BEFORE))
+        self.assertEqual({"stream.grow": "0 -> 1"}, after.growth_since(BEFORE))
 
     def test_shared_timers(self) -> None:
         """The timers of deadlines may be armed as often as there are classes, not oftener."""
-        for function, most in COMING_AND_GOING.items():
+        for function, most in TRANSIENT_CALLS.items():
             armed = Counter({**BEFORE.delayed_calls, function: most})
-            self.assertEqual({}, replace(BEFORE, delayed_calls=armed).more_than(BEFORE))
+            self.assertEqual({}, replace(BEFORE, delayed_calls=armed).growth_since(BEFORE))
             armed[function] += 1
-            self.assertIn(function, replace(BEFORE, delayed_calls=armed).more_than(BEFORE))
+            self.assertIn(function, replace(BEFORE, delayed_calls=armed).growth_since(BEFORE))

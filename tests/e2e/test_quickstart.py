@@ -10,7 +10,7 @@ import signal
 from twisted.internet import reactor
 
 from benchmarks.ports import free_ports
-from tests.e2e.kubectl import CHECKED_SECONDS
+from tests.e2e.kubectl import CHECK_TIMEOUT
 from tests.e2e.programs import Program
 from tests.e2e.support import EndToEndTestCase
 from yurttunnel.quickstart.options import PORT_COUNT
@@ -53,11 +53,11 @@ class QuickstartTests(EndToEndTestCase):
         """It ends with status 0 after a line for each step, and leaves nothing behind."""
         program = self.program("--check")
         program.start()
-        status = await program.ended(CHECKED_SECONDS)
+        status = await program.ended(CHECK_TIMEOUT)
         self.assertEqual(status, 0, program.log)
         steps = re.findall(r"(?m)^ok +([a-z-]+) +\d+\.\d{3} s  \S", program.log)
         self.assertEqual(tuple(steps), STEPS)
-        self.assertEqual(program.complaints(), [])
+        self.assertEqual(program.forbidden_log_lines(), [])
         self.assertEqual(os.listdir(self.directory), ["quickstart.log"])
 
     async def test_port_in_use(self):
@@ -79,20 +79,20 @@ class QuickstartTests(EndToEndTestCase):
         for program in programs:
             program.start()
         for program in programs:
-            self.assertEqual(await program.ended(CHECKED_SECONDS), 0, program.log)
+            self.assertEqual(await program.ended(CHECK_TIMEOUT), 0, program.log)
 
     def without_ports(self, log_path: str) -> Program:
         """Prepare the check as the README has it."""
         os.environ["TMPDIR"] = self.directory
         program = Program(reactor, ["yurttunnel-quickstart", "--check"], log_path, 0)
-        program.run_by_yurttunnel()
+        program.use_yurttunnel_command()
         self.addCleanup(program.kill)
         return program
 
     async def test_terminal_closes(self):
         """When its terminal is closed it ends as it should, and removes its directory."""
         program = self.program()
-        program.begin_as_in_a_pod()
+        program.use_pod_limits()
         program.start()
         await self.eventually(lambda: "KUBECONFIG=" in program.log, "it is ready", 30)
         soft, hard = resource.prlimit(program.pid, resource.RLIMIT_NOFILE)
@@ -101,4 +101,4 @@ class QuickstartTests(EndToEndTestCase):
         program.signal(signal.SIGHUP)
         self.assertEqual(await program.ended(20), 0)
         self.assertEqual(os.listdir(self.directory), ["quickstart.log"])
-        self.assertEqual(program.complaints(), [])
+        self.assertEqual(program.forbidden_log_lines(), [])

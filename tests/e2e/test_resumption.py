@@ -15,14 +15,14 @@ from tests.e2e.clients import (
     Echo,
     EchoClient,
     Peer,
-    Question,
+    RequestClient,
     Sink,
     Source,
     connect,
 )
 from tests.e2e.faults import FaultProxy
 from tests.e2e.leaks import LeakTestCase
-from tests.e2e.programs import Tunnel, most_growth
+from tests.e2e.programs import Tunnel, max_growth
 from tests.e2e.stopwatch import Stopwatch
 from tests.e2e.support import TwistedTransports
 
@@ -81,7 +81,7 @@ class ResumptionTests(CutTunnelTestCase):
                 60,
             )
             for program, resident in before.items():
-                self.assertLess(program.resident() - resident, most_growth(3))
+                self.assertLess(program.resident() - resident, max_growth(3))
             accepted = self.proxy.accepted
             self.assertEqual(self.proxy.for_all(fault), 1, "one connection was there to cut")
             cut = reactor.seconds()
@@ -96,7 +96,7 @@ class ResumptionTests(CutTunnelTestCase):
         latencies = await echoing
         print(f"\n2 x {BULK} bytes with five cuts in {seconds:.1f} s; echo {latencies}")
 
-        self.assertTrue(download.clean, download.lost_reason)
+        self.assertTrue(download.ended_cleanly, download.lost_reason)
         self.assertEqual(download.received, BULK)
         self.assertEqual(download.digest, source.peers[0].payload.digest)
         self.assertEqual(received.received, BULK)
@@ -197,7 +197,7 @@ class ResumptionTests(CutTunnelTestCase):
             "yurttunnel_server_stream_ends_total", reason="session_lost"
         )
         self.assertEqual(ends, 1)
-        answer = await self.connect(tunnel, f"edge-1:{echo.port}", Question())
+        answer = await self.connect(tunnel, f"edge-1:{echo.port}", RequestClient())
         self.assertEqual(answer.status, 503)
         self.assertIn("edge-1", answer.body)
         self.assertIn("last seen", answer.body)

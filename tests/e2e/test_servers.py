@@ -8,9 +8,9 @@ from functools import partial
 from twisted.internet import reactor
 from twisted.internet.endpoints import UNIXClientEndpoint
 
-from tests.e2e.clients import Echo, EchoClient, Question, connect
+from tests.e2e.clients import Echo, EchoClient, RequestClient, connect
 from tests.e2e.leaks import LeakTestCase
-from tests.e2e.programs import LAST_STREAM, Server, Tunnel
+from tests.e2e.programs import UNLIMITED_DRAIN, Server, Tunnel
 from tests.e2e.stopwatch import Stopwatch
 from tests.e2e.support import EndToEndTestCase, copy_state
 
@@ -49,7 +49,7 @@ class SeveralServersTests(LeakTestCase):
     async def status_through(self, server: Server, port: int) -> int:
         """The status of a CONNECT to the agent's machine through ``server``."""
         answer = await connect(
-            UNIXClientEndpoint(reactor, server.socket_path), f"edge-1:{port}", Question()
+            UNIXClientEndpoint(reactor, server.socket_path), f"edge-1:{port}", RequestClient()
         )
         if answer.peer is not None:
             self._end_peer_with_test(answer.peer)
@@ -109,7 +109,7 @@ class SeveralServersTests(LeakTestCase):
 
     async def test_a_draining_server_keeps_its_streams_and_the_other_takes_the_new(self) -> None:
         """SIGTERM to one of two servers: its stream ends when it is over, new ones go on."""
-        tunnel, second = await self.start_pair(drain=LAST_STREAM)
+        tunnel, second = await self.start_pair(drain=UNLIMITED_DRAIN)
         echo = self.listen(Echo)
         client = await self.connected(tunnel, echo, EchoClient(reactor))
         await client.round_trip()

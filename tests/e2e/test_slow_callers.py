@@ -17,7 +17,7 @@ from twisted.internet.threads import deferToThread
 
 from benchmarks.ports import free_ports
 from tests.e2e.clients import Download, Peer, Source, Target, connect
-from tests.e2e.programs import LAST_STREAM, Tunnel
+from tests.e2e.programs import UNLIMITED_DRAIN, Tunnel
 from tests.e2e.support import EndToEndTestCase, TwistedTransports
 from tests.e2e.tls_callers import RECEIVE_BUFFER, tls_download
 from yurttunnel.server.frontends.connect import LINGER
@@ -106,7 +106,7 @@ class StoppingTests(EndToEndTestCase):
     async def test_a_forward(self) -> None:
         """The stream has ended, and its caller has still to take the last of it."""
         target = self.listen(Stepwise)
-        tunnel = await self.start_tunnel(forwards=(target.port,), drain=LAST_STREAM)
+        tunnel = await self.start_tunnel(forwards=(target.port,), drain=UNLIMITED_DRAIN)
         download = await self.dial(tunnel.forward_ports[0], PausedDownload())
         await self.stopped(tunnel, target, download)
 
@@ -115,7 +115,7 @@ class StoppingTests(EndToEndTestCase):
         target = self.listen(Stepwise)
         port = free_ports.take()
         tunnel = await self.start_tunnel(
-            server_extra=("--connect-endpoint", f"tcp:{port}"), drain=LAST_STREAM
+            server_extra=("--connect-endpoint", f"tcp:{port}"), drain=UNLIMITED_DRAIN
         )
         download = PausedDownload()
         endpoint = TCP4ClientEndpoint(reactor, "127.0.0.1", port)
@@ -137,7 +137,7 @@ class StoppingTests(EndToEndTestCase):
         self.assertTrue(tunnel.server.running)
         download.transport.resumeProducing()
         await self.within(15, download.when_lost(), "the download ends")
-        self.assertTrue(download.clean, download.lost_reason)
+        self.assertTrue(download.ended_cleanly, download.lost_reason)
         self.assertEqual((download.received, download.digest), (source.sent, source.digest))
         self.assertIn(await tunnel.server.ended(10), (0, -signal.SIGTERM))
 

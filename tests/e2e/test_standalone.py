@@ -18,11 +18,11 @@ from tests.e2e.clients import (
     Echo,
     EchoClient,
     HttpTarget,
-    Question,
+    RequestClient,
     Source,
     connect,
 )
-from tests.e2e.programs import LAST_STREAM, Program, Server
+from tests.e2e.programs import UNLIMITED_DRAIN, Program, Server
 from tests.e2e.support import EndToEndTestCase
 from yurttunnel.pki.authority import request_certificate
 from yurttunnel.pki.contexts import ENROLMENT_PROTOCOL
@@ -105,7 +105,7 @@ class StandaloneTests(StandaloneTestCase):
         self.assertEqual((output, status), (HttpTarget.BODY, 0), errors)
         get = b"GET / HTTP/1.0\r\n\r\n"
         for host in ("edge-1", "127.0.0.1"):
-            question = Question(get)
+            question = RequestClient(get)
             endpoint = UNIXClientEndpoint(reactor, socket_path)
             answer = await connect(endpoint, f"{host}:{target_port}", question)
             self.assertEqual(answer.status, 200, answer.body)
@@ -116,8 +116,8 @@ class StandaloneTests(StandaloneTestCase):
 
         self.assertIn(await agent.stop(), (0, -signal.SIGTERM))
         self.assertIn(await server.stop(), (0, -signal.SIGTERM))
-        self.assertEqual(server.complaints(), [], server.log)
-        self.assertEqual(agent.complaints(), [], agent.log)
+        self.assertEqual(server.forbidden_log_lines(), [], server.log)
+        self.assertEqual(agent.forbidden_log_lines(), [], agent.log)
         self.assertFalse(os.path.exists(socket_path))
 
 
@@ -147,7 +147,9 @@ class TwoCommandsTests(EndToEndTestCase):
         """``/agents`` names node, address, certificate expiry and traffic, and only this node."""
         target = self.listen(HttpTarget)
         tunnel = await self.start_tunnel(forwards=(target.port,))
-        question = await self.dial(tunnel.forward_ports[0], Question(b"GET / HTTP/1.0\r\n\r\n"))
+        question = await self.dial(
+            tunnel.forward_ports[0], RequestClient(b"GET / HTTP/1.0\r\n\r\n")
+        )
         await question.when_read_ended()
         (entry,) = await tunnel.server.agents()
         self.assertEqual(entry["node"], "edge-1")
@@ -166,7 +168,9 @@ class TwoCommandsTests(EndToEndTestCase):
         again = tunnel.another_agent(token_path=None)
         again.start()
         await again.ready()
-        question = await self.dial(tunnel.forward_ports[0], Question(b"GET / HTTP/1.0\r\n\r\n"))
+        question = await self.dial(
+            tunnel.forward_ports[0], RequestClient(b"GET / HTTP/1.0\r\n\r\n")
+        )
         await question.when_read_ended()
         self.assertIn(HttpTarget.BODY, question.answer)
 
@@ -204,7 +208,7 @@ class TwoCommandsTests(EndToEndTestCase):
             self.assertIn(flag, second.log)
             what = "connect.sock" if "unix:" in value else _port_of(value)
             self.assertIn(what, second.log)
-            self.assertEqual(second.complaints(), [], second.log)
+            self.assertEqual(second.forbidden_log_lines(), [], second.log)
         status, body = await tunnel.server.get("/readyz")
         self.assertEqual(status, 200, body)
         self.assertTrue(os.path.exists(tunnel.socket_path))
@@ -236,7 +240,7 @@ class TwoCommandsTests(EndToEndTestCase):
         for server, flag in servers:
             self.assertGreater(await server.ended(20), 0, server.log)
             self.assertIn(flag, server.log)
-            self.assertEqual(server.complaints(), [], server.log)
+            self.assertEqual(server.forbidden_log_lines(), [], server.log)
 
 
 async def meta_answers(program: Program) -> bool:
@@ -268,7 +272,7 @@ class DrainTests(EndToEndTestCase):
     async def test_a_server_is_replaced_without_losing_a_stream(self) -> None:
         """While a server told to stop ends its stream, its successor takes all that is new."""
         echo = self.listen(Echo)
-        tunnel = await self.start_tunnel(forwards=(echo.port,), drain=LAST_STREAM)
+        tunnel = await self.start_tunnel(forwards=(echo.port,), drain=UNLIMITED_DRAIN)
         held = await self.dial(tunnel.forward_ports[0], EchoClient(reactor))
         await held.round_trip()
         tunnel.server.signal(signal.SIGTERM)
@@ -295,7 +299,7 @@ class DrainTests(EndToEndTestCase):
     async def test_a_server_that_drains_enrolls_nobody(self) -> None:
         """Who connected before that is refused, since a successor may know who is enrolled."""
         echo = self.listen(Echo)
-        tunnel = await self.start_tunnel(forwards=(echo.port,), drain=LAST_STREAM)
+        tunnel = await self.start_tunnel(forwards=(echo.port,), drain=UNLIMITED_DRAIN)
         held = await self.dial(tunnel.forward_ports[0], EchoClient(reactor))
         await held.round_trip()
         connection = await deferToThread(enrolment_connection, tunnel.server)
@@ -314,18 +318,18 @@ class DrainTests(EndToEndTestCase):
         target = self.listen(lambda: Source(size))
         slow = self.fault_proxy(target.port)
         slow.down.bandwidth = 3_000_000
-        tunnel = await self.start_tunnel(forwards=(slow.port,), drain=LAST_STREAM)
+        tunnel = await self.start_tunnel(forwards=(slow.port,), drain=UNLIMITED_DRAIN)
         download = await self.dial(tunnel.forward_ports[0], Download())
         await self.eventually(lambda: download.received > 100_000, "the download runs")
         program = getattr(tunnel, which)
         program.signal(signal.SIGTERM)
         if which == "agent":
             await self.pause(1)
-            (await self.connected(tunnel, slow, Question())).drop()
+            (await self.connected(tunnel, slow, RequestClient())).drop()
             self.assertIsNone(download.lost_reason)
         slow.down.bandwidth = None
         await self.within(15, download.when_lost(), "the download ends")
-        self.assertTrue(download.clean, download.lost_reason)
+        self.assertTrue(download.ended_cleanly, download.lost_reason)
         self.assertEqual(download.received, size)
         self.assertEqual(download.digest, target.peers[0].payload.digest)
         self.assertIn(await program.ended(10), (0, -signal.SIGTERM))

@@ -23,7 +23,7 @@ class StateDirectoryTests(HostileTestCase):
         self.assertGreater(status, 0, server.log)
         for word in words:
             self.assertIn(word, server.log)
-        self.assertEqual(server.complaints(), [], server.log)
+        self.assertEqual(server.forbidden_log_lines(), [], server.log)
 
     async def test_a_file_in_its_place_is_named(self) -> None:
         """A plain file where the directory is due."""

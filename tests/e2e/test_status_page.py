@@ -109,7 +109,7 @@ class StatusPageTests(BrowserTestCase):
         await self.assert_tells(page, "#streams", "127.0.0.1:", "forward")
         await self.assert_tells(page, "#entries", "--forward", "--secure-port", "edge-1/127.0.0.1")
         await self.assert_tells(page, "#add", "join-token", "yurttunnel agent")
-        self.assertEqual(page.complaints, [])
+        self.assertEqual(page.console_errors, [])
 
     async def test_the_agent_tells_of_its_server_and_destinations(self) -> None:
         """Its server, the stream, and what may be dialed are there."""
@@ -118,7 +118,7 @@ class StatusPageTests(BrowserTestCase):
         await self.assert_tells(page, "#sessions", f"127.0.0.1:{self.tunnel.server.agent_port}")
         await self.assert_tells(page, "#streams", f"127.0.0.1:{self.echo.port}")
         await self.assert_tells(page, "#destinations", "127.0.0.1, every port: the node's own")
-        self.assertEqual(page.complaints, [])
+        self.assertEqual(page.console_errors, [])
 
     async def test_it_is_live(self) -> None:
         """A new stream, and the loss of the node, are seen without the page being loaded again."""
@@ -139,7 +139,7 @@ class StatusPageTests(BrowserTestCase):
         await self.eventually(lost, "the page shows that the node is lost", SEEN)
         await self.assert_tells(page, "#sessions", "No node is connected.")
         self.assertTrue(await page.evaluate("window.sameDocument"))
-        self.assertEqual(page.complaints, [])
+        self.assertEqual(page.console_errors, [])
 
     async def test_a_bar_under_the_pointer(self) -> None:
         """What a chart shows there is told in figures, as long as the pointer is in it."""
@@ -152,7 +152,7 @@ class StatusPageTests(BrowserTestCase):
         self.assertRegex(await page.text("#hint"), r"^about [\d.]+ [KM]?i?B/s, 5 s ago$")
         await page.evaluate(f"document.body.dispatchEvent({moved})")
         self.assertTrue(await page.evaluate("document.getElementById('hint').hidden"))
-        self.assertEqual(page.complaints, [])
+        self.assertEqual(page.console_errors, [])
 
     async def test_what_a_bar_is_told_as(self) -> None:
         """Figures are rounded to a few digits, and have no exponent."""
@@ -300,7 +300,7 @@ class StatusPageTests(BrowserTestCase):
         self.assertEqual(
             "30", await page.evaluate("document.querySelector('meta[http-equiv=refresh]').content")
         )
-        self.assertEqual(page.complaints, [])
+        self.assertEqual(page.console_errors, [])
 
     async def test_the_filter(self) -> None:
         """What does not match is not shown; the live page keeps the filter."""
@@ -322,7 +322,7 @@ class StatusPageTests(BrowserTestCase):
                     await page.resize(width, 900)
                     wide = await page.evaluate("document.documentElement.scrollWidth")
                     self.assertLessEqual(wide, width, font)
-            self.assertEqual(page.complaints, [])
+            self.assertEqual(page.console_errors, [])
 
     async def test_compact(self) -> None:
         """Below 1,100 pixels every row of a table is lower than above."""
@@ -337,7 +337,7 @@ class StatusPageTests(BrowserTestCase):
         self.assertLess(4, len(compact))
         for low, high in zip(compact, roomy, strict=True):
             self.assertLess(low, high)
-        self.assertEqual(page.complaints, [])
+        self.assertEqual(page.console_errors, [])
 
     async def test_day_and_night(self) -> None:
         """It is light or dark as the browser wants it, on a phone and on a desk."""
@@ -351,7 +351,7 @@ class StatusPageTests(BrowserTestCase):
                 page = await self.visit(program, query, width=width, dark=dark)
                 paper = await page.evaluate("getComputedStyle(document.body).backgroundColor")
                 colours.add((dark, paper))
-                self.assertEqual(page.complaints, [])
+                self.assertEqual(page.console_errors, [])
                 if PICTURES:
                     await page.screenshot(f"{PICTURES}/{kind}-{name}.png")
         self.assertEqual(2, len(colours), colours)
@@ -370,7 +370,7 @@ class FailedRequestTests(BrowserTestCase):
     async def test_a_request_that_failed(self) -> None:
         """It is on top, with its reason, and on the page of its node beside what else is known."""
         tunnel = await self.start_tunnel(forwards=(free_ports.take(),))
-        await self.hangs_up(tunnel.forward_ports[0])
+        await self.assert_disconnects(tunnel.forward_ports[0])
         page = await self.visit(tunnel.server)
 
         async def told() -> bool:
@@ -383,7 +383,7 @@ class FailedRequestTests(BrowserTestCase):
         await self.assert_tells(page, "#node", "connected", "host=edge-1", __version__)
         await self.assert_tells(page, "#failures", "refused", "forward")
         await self.assert_tells(page, "#disconnections", "None is remembered.")
-        self.assertEqual(page.complaints, [])
+        self.assertEqual(page.console_errors, [])
 
 
 class EnrolmentOnly(FaultProxy):
@@ -412,7 +412,7 @@ class HistoryTests(CommandCase, BrowserTestCase):
             await deferLater(reactor, SLOW)
             request.answer()
 
-        tunnel, doors = await self.start_with_doors(answer_slowly)
+        tunnel, frontends = await self.start_with_frontends(answer_slowly)
         page = await self.visit(tunnel.server)
         tiles = await self.tiles(page)
         self.assertEqual(["0/s"], [each.strip() for each in tiles["requests"] if each.strip()])
@@ -421,7 +421,7 @@ class HistoryTests(CommandCase, BrowserTestCase):
         took: list[float] = []
 
         async def counted() -> bool:
-            for door in doors:
+            for door in frontends:
                 began = reactor.seconds()
                 await door.get("/logs")
                 took.append(reactor.seconds() - began)
@@ -441,7 +441,7 @@ class HistoryTests(CommandCase, BrowserTestCase):
         figures = [0.25, shown_seconds(median), shown_seconds(slow), 2.5 * max(took)]
         self.assertEqual(sorted(figures), figures)
         self.assertRegex(tiles["median dial"][0], r"^[\d.]+ ms$")
-        self.assertEqual(page.complaints, [])
+        self.assertEqual(page.console_errors, [])
 
     async def start_proxied(self) -> tuple[Tunnel, FaultProxy]:
         """Start a tunnel, with a proxy before the agent's server."""
@@ -519,7 +519,7 @@ class HistoryTests(CommandCase, BrowserTestCase):
         reasons = [row.split("\t")[0] for row in told]
         self.assertEqual(2, len(reasons))
         self.assertIn(reasons[0], lost)
-        self.assertEqual(page.complaints, [])
+        self.assertEqual(page.console_errors, [])
         return [*reasons, *(line.split()[1] for line in table.splitlines())]
 
 
@@ -535,7 +535,7 @@ class KubeletRequestTests(BrowserTestCase):
             await held[-1]
             request.answer()
 
-        tunnel, doors = await self.start_with_doors(answer_later)
+        tunnel, frontends = await self.start_with_frontends(answer_later)
         page = await self.visit(tunnel.server)
 
         async def told(section: str, asker: str) -> bool:
@@ -543,10 +543,10 @@ class KubeletRequestTests(BrowserTestCase):
             texts = await page.evaluate(f"Array.from({rows}, row => row.innerText)")
             return all(
                 any(f":{door.kubelet.port}\t" in text and asker in text for text in texts)
-                for door in doors
+                for door in frontends
             )
 
-        clients = [await door.client() for door in doors]
+        clients = [await door.client() for door in frontends]
         answers = [client.ask("/logs") for client in clients]
         await self.eventually(lambda: len(held) == 2, "both requests have arrived", SEEN)
         await self.eventually(
@@ -559,4 +559,4 @@ class KubeletRequestTests(BrowserTestCase):
         await self.eventually(
             lambda: told("idle", "kubelets"), "idle connections have a table of their own", SEEN
         )
-        self.assertEqual(page.complaints, [])
+        self.assertEqual(page.console_errors, [])

@@ -25,12 +25,12 @@ class StopwatchTests(EndToEndTestCase):
         self.other = SimpleNamespace(running=False, pid=1002)
         self.patch(stopwatch, "programs", [self.one, self.other])
         self.ended_threads = set()
-        self.patch(stopwatch, "waits_by_thread", self.waits_by_thread)
+        self.patch(stopwatch, "cpu_wait_by_thread", self.cpu_wait_by_thread)
         self.stolen = 7.0
         self.patch(stopwatch, "stolen", lambda: self.stolen)
         return super().setUp()
 
-    def waits_by_thread(self, pid):
+    def cpu_wait_by_thread(self, pid):
         """Return what a program's only thread has waited, if it has not ended."""
         return [] if pid in self.ended_threads else [(str(pid), self.waits[pid])]
 
@@ -97,9 +97,9 @@ class StopwatchTests(EndToEndTestCase):
         answer = Deferred()
         watched = iter((5.0, 65.0, 65.0))
 
-        def waits_by_thread(pid):
+        def cpu_wait_by_thread(pid):
             return [("own", next(watched))] if pid == os.getpid() else []
 
-        self.patch(stopwatch, "waits_by_thread", waits_by_thread)
+        self.patch(stopwatch, "cpu_wait_by_thread", cpu_wait_by_thread)
         reactor.callLater(0.15, answer.callback, "late")
         self.assertEqual("late", await self.within(0.1, answer, "the answer"))

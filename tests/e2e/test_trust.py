@@ -16,9 +16,9 @@ from tests.e2e.certificates import (
     connect_with_tls,
     foreign_authority,
     identity_of,
-    signed_again,
+    reissue,
 )
-from tests.e2e.clients import Echo, EchoClient, HttpTarget, Question, Sink
+from tests.e2e.clients import Echo, EchoClient, HttpTarget, RequestClient, Sink
 from tests.e2e.crowds import Crowd
 from tests.e2e.programs import Program, Server, Tunnel
 from tests.e2e.support import EndToEndTestCase, copy_state, which
@@ -32,7 +32,7 @@ class CertificateTests(EndToEndTestCase):
         """Require that a connection as ``identity`` ends soon and makes no session."""
         sessions = await tunnel.server.metric("yurttunnel_server_sessions_started_total")
         trusted = authority_of(tunnel.server.state).certificate
-        peer = Question()
+        peer = RequestClient()
         try:
             await connect_with_tls(reactor, tunnel.server.agent_port, peer, trusted, identity)
         except Exception as reason:
@@ -51,9 +51,9 @@ class CertificateTests(EndToEndTestCase):
         authority = authority_of(tunnel.server.state)
         original = identity_of(tunnel.agent.state).certificate
         for identity, why in (
-            (signed_again(original, authority, expired=True), "its certificate has expired"),
+            (reissue(original, authority, expired=True), "its certificate has expired"),
             (
-                signed_again(original, foreign_authority()),
+                reissue(original, foreign_authority()),
                 "its certificate is not from this server's authority",
             ),
             (None, "it presented no certificate"),
@@ -99,7 +99,7 @@ class CertificateTests(EndToEndTestCase):
         echo, sink = self.listen(Echo), self.listen(Sink)
         client = await self.connected(tunnel, echo, EchoClient(reactor))
         crowd = Crowd(self, sink, lambda one: self.connected(tunnel, sink, one))
-        await crowd.gather(100)
+        await crowd.open_all(100)
         first = identity_of(tunnel.agent.state).certificate.serial_number
 
         async def renewed() -> bool:
@@ -111,8 +111,8 @@ class CertificateTests(EndToEndTestCase):
         # Beyond the end of the first certificate, a new connection uses the second.
         await self.pause(6)
         await client.round_trip()
-        await crowd.goes_on()
-        await crowd.ends_well()
+        await crowd.assert_progress()
+        await crowd.assert_complete()
         self.assertEqual(await tunnel.server.metric("yurttunnel_server_sessions_started_total"), 1)
 
 
@@ -124,7 +124,7 @@ class TokenTests(EndToEndTestCase):
         agent.start()
         self.assertIn(await agent.ended(15), (1, FATAL), agent.log)
         self.assertIn(word, agent.log.lower())
-        self.assertEqual(agent.complaints(), [], agent.log)
+        self.assertEqual(agent.forbidden_log_lines(), [], agent.log)
         names = [entry["node"] for entry in await tunnel.server.agents()]
         self.assertNotIn("edge-2", names)
 
@@ -257,7 +257,7 @@ class RevocationTests(EndToEndTestCase):
         again.start()
         advice = "remove node.pem from the agent's --state-dir"
         await self.eventually(lambda: advice in again.log, "the agent says what to do", 15)
-        answer = await self.connect(tunnel, f"edge-1:{echo.port}", Question())
+        answer = await self.connect(tunnel, f"edge-1:{echo.port}", RequestClient())
         self.assertEqual(answer.status, 503, answer.body)
 
         # What the line says works.
@@ -333,7 +333,7 @@ class RevocationTests(EndToEndTestCase):
         command.start()
         self.addCleanup(command.kill)
         self.assertEqual(await command.ended(10), 0, command.log)
-        self.assertEqual(command.complaints(), [], command.log)
+        self.assertEqual(command.forbidden_log_lines(), [], command.log)
         return command
 
 

@@ -25,7 +25,7 @@ from twisted.internet.utils import getProcessOutputAndValue
 from tests.e2e.guides import CLUSTER, Block, blocks, code
 from tests.e2e.kubelets import Kubelet, hello, serving_identity
 from tests.e2e.network.sites import Sites
-from tests.e2e.programs import ROOT, STOP_SECONDS, TYPED_SECONDS
+from tests.e2e.programs import ROOT, SHELL_READY_SECONDS, STOP_SECONDS
 from tests.e2e.support import EndToEndTestCase
 
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
@@ -103,7 +103,7 @@ class TutorialsTests(EndToEndTestCase):
             if str(token) in block.text:
                 # Who is asked to use it sees that it is there.
                 made = Path(self.directory, "server" if "copy" in block.marks else where, token)
-                await self.eventually(made.exists, f"there is a file {token}", TYPED_SECONDS)
+                await self.eventually(made.exists, f"there is a file {token}", SHELL_READY_SECONDS)
             if "copy" in block.marks:
                 shutil.copy(made, Path(self.directory, where))
             elif where in NOT_RUN:
@@ -140,7 +140,9 @@ class TutorialsTests(EndToEndTestCase):
             return all(line in text for line in expected)
 
         try:
-            await self.eventually(printed, f"{block.text} prints what stands there", TYPED_SECONDS)
+            await self.eventually(
+                printed, f"{block.text} prints what stands there", SHELL_READY_SECONDS
+            )
         except self.failureException as error:
             self.fail(f"{error}; it has printed {path.read_text()}")
 
@@ -179,7 +181,7 @@ class TutorialsTests(EndToEndTestCase):
             return all(line in printed for line in block.printed)
 
         try:
-            await self.eventually(succeeds, block.text, TYPED_SECONDS)
+            await self.eventually(succeeds, block.text, SHELL_READY_SECONDS)
         except self.failureException as error:
             self.fail(f"{error}; {last}")
 

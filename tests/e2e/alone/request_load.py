@@ -21,7 +21,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 SECONDS = 20
 """How long an answer may take."""
 
-MOST_LATE = 1.0
+MAX_LATENESS = 1.0
 """What a caller is late by more than this, in seconds, it does not make up for."""
 
 _END = b"\r\n\r\n"
@@ -82,7 +82,7 @@ class Load:
         while not self.ended.wait(max(due - time.monotonic(), 0)):
             ask(connection, self._host, b"/%d/%d" % (number, self._counts[number]))
             self._counts[number] += 1
-            due = max(due + self._interval, time.monotonic() - MOST_LATE)
+            due = max(due + self._interval, time.monotonic() - MAX_LATENESS)
 
     def tell(self) -> None:
         """Print the rate for each line of the input, until that ends."""

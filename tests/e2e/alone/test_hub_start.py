@@ -54,7 +54,7 @@ class FirstAnswerTests(HubTestCase):
     async def prepared(self) -> tuple[Cloud, Hub]:
         """Return a hub that has kept what a kubelet asks for first."""
         cloud, hub = await self.start()
-        hub.load_itself()
+        hub.disable_fork_server()
         cloud.add_pod("web")
         for path in (NODE_PATH, NODE_PODS):
             await self.client(hub).get(path)
@@ -69,7 +69,7 @@ class FirstAnswerTests(HubTestCase):
     async def test_offline(self) -> None:
         """Nobody answers, and nothing is refused either: the node is read from the cache."""
         cloud, hub = await self.prepared()
-        cloud.fall_silent()
+        cloud.drop_packets()
         hub.signal(signal.SIGKILL)
         await hub.ended(10)
         await self.soon(hub)

@@ -25,15 +25,15 @@ from tests.e2e.clients import (
     connect_directly,
 )
 from tests.e2e.leaks import LeakTestCase
-from tests.e2e.programs import MEBIBYTE, Program, Tunnel, most_growth
+from tests.e2e.programs import MEBIBYTE, Program, Tunnel, max_growth
 
 PROBE = Path(__file__).with_name("echo_probe.py")
 
 ECHO_P99 = 0.020
 """Seconds: the p99 of an interactive echo on loopback, whatever runs beside it, but for what the
-machine takes (:data:`TURNS`); so many times more on one that is slower (:func:`slowness`)."""
+machine takes (:data:`CONCURRENCY`); so many times more on one that is slower (:func:`slowness`)."""
 
-TURNS = 3
+CONCURRENCY = 3
 """How often as many processes are woken through the tunnel as directly: caller, server, agent,
 target, agent, server, and caller again. The machine may take so many times what it takes of a
 direct echo in the same moments."""
@@ -48,7 +48,7 @@ EVEN = 0.7
 CROWD = 200
 """Stalled streams of the test that has many."""
 
-APPETITE = 2 * MEBIBYTE
+READ_LIMIT = 2 * MEBIBYTE
 """What each of them reads before it stalls, so that its window has grown if there was room."""
 
 
@@ -73,7 +73,7 @@ class IsolationTests(LeakTestCase):
             through, direct = Latencies(samples["tunnel"]), Latencies(samples["direct"])
             told = f"echo beside {what}: {through}, directly {direct}"
             print(f"\n{told}")
-            allowed = ECHO_P99 * slowness() + TURNS * direct.percentile(99)
+            allowed = ECHO_P99 * slowness() + CONCURRENCY * direct.percentile(99)
             if through.percentile(99) < allowed:
                 return
         self.fail(f"the p99 is not less than {allowed * 1000:.1f} ms: {told}")
@@ -113,7 +113,7 @@ class IsolationTests(LeakTestCase):
         used = await program.metric(f"{prefix}_memory_budget_used_bytes")
         self.assertLessEqual(used, limit, prefix)
         growth = program.resident() - resident_before
-        bound = most_growth(streams)
+        bound = max_growth(streams)
         print(f"{prefix}: grown by {growth / MEBIBYTE:.1f} MiB of {bound / MEBIBYTE:.1f}")
         self.assertLess(growth, bound, prefix)
 
@@ -143,7 +143,7 @@ class IsolationTests(LeakTestCase):
         before = {prefix: program.resident() for program, prefix in self.programs(tunnel)}
         await self.watch(tunnel.server, tunnel.agent, streams=CROWD)
         for _ in range(CROWD):
-            client = await self.connected(tunnel, endless, Stalled(APPETITE))
+            client = await self.connected(tunnel, endless, Stalled(READ_LIMIT))
             await self.eventually(lambda client=client: client.full, "it has had enough")
         await self.at_rest(endless)
         for program, prefix in self.programs(tunnel):

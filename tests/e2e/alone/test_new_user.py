@@ -65,10 +65,10 @@ class NewUserTests(InstallingTestCase):
         """Wait until what was typed has installed it, and lend what no index can give here."""
         terminal.type("echo status $?")
         status = await self.eventually(
-            lambda: terminal.told(r"status \d+"), "it is installed", SECONDS
+            lambda: terminal.find_line(r"status \d+"), "it is installed", SECONDS
         )
         self.assertEqual("status 0", status, terminal.log)
-        await self.lend_packages(f"{self.directory}/{machine}/checkout/yurt/bin/python")
+        await self.add_packages_path(f"{self.directory}/{machine}/checkout/yurt/bin/python")
 
     async def test_three_commands(self) -> None:
         """They lead to a page of the node, and no secret is seen on it."""
@@ -78,7 +78,7 @@ class NewUserTests(InstallingTestCase):
         [install], [first], later = typed()
         self.network = Sites()
         self.addCleanup(self.network.close)
-        known_as = self.network.shelter(SERVER, ROUTER, AGENT_PORT)
+        known_as = self.network.add_nat_machine(SERVER, ROUTER, AGENT_PORT)
         with self.network.inside(NODE):
             self.listen(HttpTarget, 80, self.network.addresses[NODE][0])
         self.tools = self.build_tools()
@@ -97,14 +97,14 @@ class NewUserTests(InstallingTestCase):
         # As the README says of a machine that nodes know by another address than its own.
         cloud.type(f"{first} --cert-ips {known_as}")
         second = await self.eventually(
-            lambda: cloud.told(r"YURTTUNNEL_JOIN_TOKEN=\S+ yurttunnel agent .*"),
+            lambda: cloud.find_line(r"YURTTUNNEL_JOIN_TOKEN=\S+ yurttunnel agent .*"),
             "the server tells what to run on the node",
             READY_SECONDS,
         )
         self.assertIn(f"{known_as}:{AGENT_PORT}", second)
         edge.type(second)
         third = await self.eventually(
-            lambda: edge.told(r"yurttunnel forward add 9000=.*"),
+            lambda: edge.find_line(r"yurttunnel forward add 9000=.*"),
             "the agent tells what to run on the server",
             READY_SECONDS,
         )
@@ -112,18 +112,20 @@ class NewUserTests(InstallingTestCase):
         other.type(". yurt/bin/activate")
         other.type(third)
         await self.eventually(
-            lambda: other.told(r"127\.0\.0\.1:9000 leads to edge-1/192\.168\.50\.31:80"),
+            lambda: other.find_line(r"127\.0\.0\.1:9000 leads to edge-1/192\.168\.50\.31:80"),
             "the port is open",
             READY_SECONDS,
         )
         other.type("curl -sS --max-time 20 http://127.0.0.1:9000/")
-        await self.eventually(lambda: other.told("hello.*"), "there is an answer", READY_SECONDS)
+        await self.eventually(
+            lambda: other.find_line("hello.*"), "there is an answer", READY_SECONDS
+        )
         took = reactor.seconds() - began
         print(f"\n{took:.1f} s, {installed - began:.1f} s of it for the installation")
         self.assertLess(took, SECONDS)
 
         # What the server has told besides works with a node's name in the place of NODE.
-        general = cloud.told(r"yurttunnel forward add 9000=NODE/NODE:80 .*")
+        general = cloud.find_line(r"yurttunnel forward add 9000=NODE/NODE:80 .*")
         general = general.partition("  ")[0].replace("NODE", NODE)
         other.type(general.replace("9000", "9001") + " && curl -sS http://127.0.0.1:9001/")
         await self.eventually(
@@ -136,7 +138,7 @@ class NewUserTests(InstallingTestCase):
         await self.eventually(
             lambda: other.screen().count("\nhello") == 3, "that leads there, too", READY_SECONDS
         )
-        self.assertTrue(other.told(rf"{NODE} .*connected.*"))
+        self.assertTrue(other.find_line(rf"{NODE} .*connected.*"))
 
         self.assertIn(f"as {NODE}\n", edge.log)
         secret = second.split()[0].split(".")[1]

@@ -17,8 +17,8 @@ class StartTests(StandaloneTestCase):
         server_times, agent_times = [], []
         for number in range(3):
             server, agent, _, _ = self.commands(str(number))
-            server.load_itself()
-            agent.load_itself()
+            server.disable_fork_server()
+            agent.disable_fork_server()
             server.start()
             server_times.append(await server.ready() - server.waited())
             agent.start()

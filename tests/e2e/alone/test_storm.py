@@ -15,11 +15,11 @@ from twisted.internet import reactor
 from benchmarks.ports import free_ports
 from tests.e2e.clients import Echo, EchoClient
 from tests.e2e.leaks import LeakTestCase
-from tests.e2e.programs import BESIDES_BUFFERS, ROOT, Program, Server
+from tests.e2e.programs import OTHER_GROWTH, ROOT, Program, Server
 
 AGENTS = 300
 
-MOST_RETURN = 60.0
+MAX_RETURN = 60.0
 """Seconds after which every agent has to be back."""
 
 DIAL_SECONDS = 5.0
@@ -36,7 +36,7 @@ by the numbers alone, to which comes what a busy machine puts off."""
 LINES_EACH = 3
 """Lines that the server may log for each agent that comes back; it is one."""
 
-MOST_WARNINGS = 40
+MAX_WARNINGS = 40
 """Warnings that a program may log in all: twenty of one kind a minute are shown."""
 
 
@@ -75,7 +75,7 @@ class Crowd(Program):
         return [float(moment) for moment in json.loads(body)["connected_since"]]
 
 
-def most_resident(program: Program) -> int:
+def max_resident(program: Program) -> int:
     """Return the most memory that the process has had, in bytes."""
     status = Path(f"/proc/{program.pid}/status").read_text()
     [line] = [line for line in status.splitlines() if line.startswith("VmHWM:")]
@@ -101,7 +101,7 @@ class StormTests(LeakTestCase):
         crowd = Crowd(tunnel.server, self.directory)
         tunnel.others.append(crowd)
         crowd.start()
-        await crowd.ready(MOST_RETURN)
+        await crowd.ready(MAX_RETURN)
         calm = tunnel.server.resident()
         logged = [len(each.log.splitlines()) for each in (tunnel.server, tunnel.agent)]
 
@@ -110,23 +110,23 @@ class StormTests(LeakTestCase):
         await self.pause(AWAY_SECONDS)
         tunnel.server.start()
         await self.eventually(
-            lambda: self.serves_edge_1(tunnel.server), "edge-1 is back", MOST_RETURN
+            lambda: self.serves_edge_1(tunnel.server), "edge-1 is back", MAX_RETURN
         )
         dialing = self.connected(tunnel, echo, EchoClient(reactor))
         client = await self.within(DIAL_SECONDS, dialing, "a dial during the storm")
         await self.within(DIAL_SECONDS, client.round_trip(), "an echo during the storm")
-        await crowd.ready(MOST_RETURN)
+        await crowd.ready(MAX_RETURN)
         returns = [since - killed for since in await crowd.connected_since()]
         self.assert_spread(returns)
         await client.round_trip()
 
-        peak = most_resident(tunnel.server)
+        peak = max_resident(tunnel.server)
         print(f"{calm >> 20} MiB before, {peak >> 20} MiB at most in the storm")
-        self.assertLess(peak, calm + BESIDES_BUFFERS)
+        self.assertLess(peak, calm + OTHER_GROWTH)
         for program, count in zip((tunnel.server, tunnel.agent), logged, strict=True):
             lines = program.log.splitlines()[count:]
             self.assertLess(len(lines), LINES_EACH * AGENTS)
-            self.assertLess(len(warnings(lines)), MOST_WARNINGS)
+            self.assertLess(len(warnings(lines)), MAX_WARNINGS)
 
         self.assertEqual(await crowd.stop(), 0)
         client.drop()
@@ -151,5 +151,5 @@ class StormTests(LeakTestCase):
         )
         print(f"\nback after {min(returns):.1f} to {max(returns):.1f} s: {shown}")
         self.assertGreater(min(returns), 0)
-        self.assertLess(max(returns), MOST_RETURN)
+        self.assertLess(max(returns), MAX_RETURN)
         self.assertLess(max(seconds.values()), BUSIEST_SHARE * AGENTS)

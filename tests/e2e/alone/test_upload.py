@@ -5,9 +5,9 @@ from __future__ import annotations
 from twisted.internet import reactor
 
 from tests.e2e.http_clients import ChunkedUpload
-from tests.e2e.interception import Door, InterceptionTestCase
+from tests.e2e.interception import Frontend, InterceptionTestCase
 from tests.e2e.kubelets import Request
-from tests.e2e.programs import MEBIBYTE, most_growth
+from tests.e2e.programs import MEBIBYTE, max_growth
 
 CHUNKED = [(b"Transfer-Encoding", b"chunked")]
 
@@ -25,7 +25,7 @@ class UploadTests(InterceptionTestCase):
             request.answer(200, request.digest.encode())
 
         tunnel = await self.start_tunnel()
-        door = Door(self, tunnel, self.secure_kubelet(tunnel, take))
+        door = Frontend(self, tunnel, self.secure_kubelet(tunnel, take))
         before = self.descriptors_of(tunnel)
         programs = (tunnel.server, tunnel.agent)
         resident = [program.resident() for program in programs]
@@ -46,9 +46,9 @@ class UploadTests(InterceptionTestCase):
         rate = GIGABYTE / took / MEBIBYTE
         print(f"\na gigabyte in {took:.1f} s, {rate:.0f} MiB/s")
         for program, first, last in zip(programs, resident, most, strict=True):
-            growth, bound = last - first, most_growth(1)
+            growth, bound = last - first, max_growth(1)
             name = program.arguments[0]
             print(f"{name}: grown by {growth / MEBIBYTE:.1f} MiB of {bound / MEBIBYTE:.1f}")
             self.assertLess(growth, bound, name)
         client.drop()
-        await self.nothing_left(tunnel, [door], before)
+        await self.assert_no_leftovers(tunnel, [door], before)

@@ -22,7 +22,7 @@ from yurttunnel.quickstart.reach import TunneledNodes
 from yurttunnel.tunnel import tls
 
 
-class TowardServers(RotatingContexts):
+class KubeletTLS(RotatingContexts):
     """The TLS of kube-apiserver toward kubelets, as it is with kubeadm: it names the node, whose
     name leads to the Service, and verifies nobody.
     """
@@ -69,7 +69,7 @@ class EmbeddedAPI:
         self._reactor = reactor
         self.requests: set = set()
         self.port = free_ports.take()
-        self._toward_servers = TowardServers(caller)
+        self._toward_servers = KubeletTLS(caller)
         self._nodes = TunneledNodes(reactor, self._toward_servers, servers)
         self.store = Store(reactor)
         self.api = ClusterAPI(

@@ -39,7 +39,7 @@ class Identities:
         self.trusted = (self.authority.certificate,)
         self.ca_path = directory / "ca.crt"
 
-    def introduce(self) -> Authority:
+    def add_authority(self) -> Authority:
         """Make another authority, which is believed beside the one that signs."""
         successor = Authority.open(self._reactor, StateDirectory.open(self.directory / "successor"))
         self.trusted = (self.authority.certificate, successor.certificate)

@@ -15,7 +15,7 @@ from twisted.trial.unittest import SkipTest
 from tests.e2e.network.namespaces import Namespace, run
 
 
-class OwnNetwork:
+class ClusterNetwork:
     """A network namespace with the loopback interface, which has ``addresses``, and no other.
 
     What has been opened before stays in the namespace of before.
@@ -55,7 +55,7 @@ class OwnNetwork:
             raise SkipTest("iptables is not installed")
         self._rules("-I", address, port)
 
-    def pass_again(self, address: str, port: int) -> None:
+    def stop_dropping(self, address: str, port: int) -> None:
         """Lose them no longer."""
         self._rules("-D", address, port)
 

@@ -114,14 +114,14 @@ class MirroredNode(Service):
     async def _tell(self, key: str) -> None:
         try:
             if key == "node":
-                await self._tell_of_node()
+                await self._sync_node()
             else:
-                await self._tell_of_pod(*key.split("/"))
+                await self._sync_pod(*key.split("/"))
         except (ApiError, ApiUnreachable) as error:
             self.log.info("{name}: {key}: {error}", name=self.name, key=key, error=error)
             raise
 
-    async def _tell_of_node(self) -> None:
+    async def _sync_node(self) -> None:
         here = self._store.get(local.NODES, None, self.name)
         try:
             there = await self._client.get(NODES, self.name)
@@ -137,7 +137,7 @@ class MirroredNode(Service):
         if status and there.get("status") != status:
             await self._client.update(NODES, {**there, "status": status}, "status")
 
-    async def _tell_of_pod(self, namespace: str, name: str) -> None:
+    async def _sync_pod(self, namespace: str, name: str) -> None:
         here = self._store.get(local.PODS, namespace, name)
         there = await self._client.get(PODS, name, namespace)
         if here.get("status") and there.get("status") != here["status"]:

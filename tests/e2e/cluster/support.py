@@ -36,7 +36,7 @@ class ClusterTestCase(EndToEndTestCase):
     async def start_tunnel(self, world: World, *nodes: str) -> None:
         """Start the servers and the agents of ``nodes``, and wait until all are ready."""
         self.servers = [await world.server(address) for address in world.servers]
-        await world.list_servers()
+        await world.publish_servers()
         self.agents = {name: await world.agent(name) for name in nodes}
         everyone = [*self.servers, *self.agents.values()]
         for program in everyone:
@@ -101,7 +101,7 @@ class ClusterTestCase(EndToEndTestCase):
         """Read the end of a pod's log."""
         return await world.kubectl.output("logs", name, "--tail=1")
 
-    def in_order(self, output: bytes) -> None:
+    def assert_complete_log(self, output: bytes) -> None:
         """Require that a followed log has every line of its program, once and in order."""
         numbers = [int(number) for number in re.findall(rb"tick (\d+)\n", output)]
         self.assertEqual(numbers, list(range(len(numbers))))

@@ -37,14 +37,14 @@ class ApiLossTests(ClusterTestCase):
         world = await self.whole_cluster("edge-1", "edge-2")
         await self.run_pod(world, "web", "edge-1")
         self.assertRegex(await self.logs(world, "web"), r"tick \d+")
-        before = {one: complaints(one) for one in (self.servers[1], self.agents["edge-2"])}
+        before = {one: forbidden_log_lines(one) for one in (self.servers[1], self.agents["edge-2"])}
         world.network.drop(API, world.api.port)
         await self.restart_agent(world, "edge-1")
         await self.reached(world)
         await self.restart_server(world, 0)
         await self.reached(world)
         await self.eventually(
-            lambda: all(complaints(program) > count for program, count in before.items()),
+            lambda: all(forbidden_log_lines(program) > count for program, count in before.items()),
             "those that were not restarted notice it",
             NOTICED_SECONDS,
             1,
@@ -52,7 +52,7 @@ class ApiLossTests(ClusterTestCase):
         for program in (*self.servers, *self.agents.values()):
             self.assertEqual((await program.get("/readyz"))[0], 200)
         await self.reached(world)
-        world.network.pass_again(API, world.api.port)
+        world.network.stop_dropping(API, world.api.port)
         await self.know_new_things(world)
 
     async def restart_agent(self, world: World, node: str) -> None:
@@ -77,10 +77,12 @@ class ApiLossTests(ClusterTestCase):
         """Require that both servers reach both nodes, as kube-apiserver would ask for them."""
         for server in SERVERS[:2]:
             for node in self.agents:
-                status, body = await world.ask_kubelet(server, f"{node}:{KUBELET_PORT}", "/healthz")
+                status, body = await world.request_kubelet(
+                    server, f"{node}:{KUBELET_PORT}", "/healthz"
+                )
                 self.assertEqual((status, body), (200, "ok"), (server, node))
             log = "/containerLogs/default/web/main?tailLines=1"
-            status, body = await world.ask_kubelet(server, f"edge-1:{KUBELET_PORT}", log)
+            status, body = await world.request_kubelet(server, f"edge-1:{KUBELET_PORT}", log)
             self.assertEqual(status, 200, body)
             self.assertRegex(body, r"\Atick \d+\n\Z")
 
@@ -109,7 +111,7 @@ class ApiLossTests(ClusterTestCase):
             # Only by the pod can it be told that another node than the one in Host is meant.
             async def found(server=server):
                 path = "/containerLogs/default/new/main?tailLines=1"
-                status, body = await world.ask_kubelet(
+                status, body = await world.request_kubelet(
                     server, f"edge-1:{KUBELET_PORT}", path, admin=True
                 )
                 return status == 200 and body.startswith("tick")
@@ -117,6 +119,6 @@ class ApiLossTests(ClusterTestCase):
             await self.eventually(found, f"{server} knows of the new pod", 60, 0.5)
 
 
-def complaints(program: Program) -> int:
+def forbidden_log_lines(program: Program) -> int:
     """Count how often a program has told that it does not hear from the API."""
     return program.log.count("watch failed")

@@ -79,7 +79,7 @@ class BehindHubTests(ClusterTestCase):
     async def reached(self) -> None:
         """Require that all servers reach the node's kubelet."""
         for server in SERVERS[:2]:
-            answer = await self.world.ask_kubelet(server, f"edge-1:{KUBELET_PORT}", "/healthz")
+            answer = await self.world.request_kubelet(server, f"edge-1:{KUBELET_PORT}", "/healthz")
             self.assertEqual(answer, (200, "ok"), server)
 
     async def test_a_node_starts_while_all_is_silent(self) -> None:
@@ -115,7 +115,7 @@ class BehindHubTests(ClusterTestCase):
         listed = await hub.metric("yurthub_offline_answers_total", verb="list", status="200")
         self.assertGreater(listed, 0)
 
-        world.network.pass_again(API, world.api.port)
+        world.network.stop_dropping(API, world.api.port)
         await self.sees(hub, online=True)
         await self.eventually(follows, "the agent still does")
         await self.reached()

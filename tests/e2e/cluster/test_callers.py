@@ -49,7 +49,7 @@ class CallerTests(ClusterTestCase):
         token = await world.token("reader")
 
         async def ask(path, by=token):
-            return await world.ask_kubelet(SERVERS[0], "edge-1:10250", path, by)
+            return await world.request_kubelet(SERVERS[0], "edge-1:10250", path, by)
 
         status, body = await ask("/metrics")
         self.assertEqual(status, 200, body)

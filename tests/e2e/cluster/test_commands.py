@@ -30,7 +30,7 @@ class InPodTests(ClusterTestCase):
         """The log's level, forwards and the diagnosis are there; join tokens are not."""
         world = await self.make_world()
         server = await world.server(SERVERS[0])
-        server.load_itself()
+        server.disable_fork_server()
         server.start()
         await server.ready(60)
         self.assertEqual(("info\n", 0), await self.run_in_pod("logs-level"))

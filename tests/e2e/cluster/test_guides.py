@@ -120,9 +120,9 @@ class GuidesTests(ClusterTestCase):
         first, second = SERVERS[:2]
         own = await world.server(second, "--insecure-bind-address", "127.0.0.1")
         own.meta_host = "127.0.0.1"
-        own.load_itself()
+        own.disable_fork_server()
         self.servers = [await world.server(first, *steering), own]
-        await world.list_servers()
+        await world.publish_servers()
         self.agents = {name: await world.agent(name) for name in world.nodes}
         for program in (*self.servers, *self.agents.values()):
             program.start()

@@ -38,10 +38,10 @@ class KubectlTests(ClusterTestCase):
         kubectl = world.kubectl
         self.assertRegex(await kubectl.output("logs", "web", "--tail=2"), r"\A(tick \d+\n){2}\Z")
         follow = self.start_kubectl(world, "logs", "-f", "web")
-        await follow.says(r"tick 0\n(tick \d+\n){20}")
+        await follow.wait_for_output(r"tick 0\n(tick \d+\n){20}")
         follow.signal("INT")
         await follow.finished(5)
-        self.in_order(bytes(follow.out))
+        self.assert_complete_log(bytes(follow.out))
         given = random.randbytes(100_000).hex().encode()
         script = "cat; echo wrong >&2; exit 42"
         finished = await kubectl.run("exec", "-i", "web", "--", "sh", "-c", script, stdin=given)
@@ -56,10 +56,10 @@ class KubectlTests(ClusterTestCase):
     async def use_terminal(self, world) -> None:
         """Have a shell in a terminal, whose size changes."""
         shell = self.start_kubectl(world, "exec", "-it", "web", "--", "sh", tty=(100, 40))
-        await shell.says(r"[#$] ")
-        await self.eventually(lambda: shell.sees_size("40 100"), "the shell sees its size")
+        await shell.wait_for_output(r"[#$] ")
+        await self.eventually(lambda: shell.reported_size("40 100"), "the shell sees its size")
         shell.resize(120, 50)
-        await self.eventually(lambda: shell.sees_size("50 120"), "the shell sees the new size")
+        await self.eventually(lambda: shell.reported_size("50 120"), "the shell sees the new size")
         shell.transport.write(b"exit 7\n")
         self.assertEqual((await shell.finished(10)).status, 7)
 
@@ -67,7 +67,7 @@ class KubectlTests(ClusterTestCase):
         """Speak with a program that runs."""
         attached = self.start_kubectl(world, "attach", "-i", "echo")
         attached.transport.write(b"is anybody there\n")
-        await attached.says("heard is anybody there\n")
+        await attached.wait_for_output("heard is anybody there\n")
         await self.eventually(lambda: b"noise\n" in attached.error, "its other output is there")
         attached.signal("INT")
         await attached.finished(10)
@@ -76,7 +76,7 @@ class KubectlTests(ClusterTestCase):
         """Ask much of a program that listens on a port, by several connections."""
         port = re.search(r"port (\d+)\n", await world.kubectl.output("logs", "web"))[1]
         forward = self.start_kubectl(world, "port-forward", "web", f":{port}")
-        local = int((await forward.says(r"Forwarding from 127\.0\.0\.1:(\d+)"))[1])
+        local = int((await forward.wait_for_output(r"Forwarding from 127\.0\.0\.1:(\d+)"))[1])
         questions = [random.randbytes(MEBIBYTE // 4).hex().encode() for _ in range(3)]
         asked = [deferToThread(ask, local, question) for question in questions]
         answers = await gatherResults(asked, consumeErrors=True)

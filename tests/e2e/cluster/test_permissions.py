@@ -39,7 +39,7 @@ class PermissionTests(ClusterTestCase):
         await self.start_tunnel(world, "edge-1")
         await self.make_mistakes(world)
         await self.get_hub_certificate(world, "edge-1")
-        await world.ask_kubelet(
+        await world.request_kubelet(
             SERVERS[0], "edge-1:10250", "/healthz", await world.token("yurt-tunnel-agent")
         )
         await world.publish(type="NodePort")

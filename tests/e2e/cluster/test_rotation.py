@@ -28,7 +28,7 @@ SHORT_LIFE = 25.0
 """Seconds for which a certificate is good; it is renewed when 2.5 to 7.5 of them are left."""
 LOOK_SECONDS = 2.0
 """How often is looked which certificates are in use; each is so for much longer."""
-MOST_LOOK_SECONDS = 25.0
+MAX_LOOK_SECONDS = 25.0
 """In which time a program has seen that the bundle is another: twice its interval, and more."""
 RENEWED_SECONDS = 25.0
 
@@ -55,22 +55,22 @@ class Work:
         self._shell = case.start_kubectl(world, "exec", "-i", pod, "--", "sh")
         self._asked = 0
 
-    async def goes_on(self) -> None:
+    async def assert_progress(self) -> None:
         """Require that the shell answers and that the log goes on."""
         self._asked += 1
         self._shell.transport.write(f"echo answer $((7 * {self._asked}))\n".encode())
-        await self._shell.says(rf"answer {7 * self._asked}\n")
+        await self._shell.wait_for_output(rf"answer {7 * self._asked}\n")
         written = (await self._case.logs(self._world, self._pod)).strip()
-        await self._follow.says(rf"{written}\n")
+        await self._follow.wait_for_output(rf"{written}\n")
 
-    async def ends_well(self) -> None:
+    async def assert_complete(self) -> None:
         """Require that nothing was lost, and end it."""
-        await self.goes_on()
+        await self.assert_progress()
         self._shell.transport.write(b"exit 3\n")
         self._case.assertEqual((await self._shell.finished(10)).status, 3)
         self._follow.signal("INT")
         await self._follow.finished(10)
-        self._case.in_order(bytes(self._follow.out))
+        self._case.assert_complete_log(bytes(self._follow.out))
 
 
 class RotationTests(ClusterTestCase):
@@ -87,7 +87,7 @@ class RotationTests(ClusterTestCase):
         crowd = await self.crowd(world)
         seen = {holder: set() for holder in self.holders()}
         while min(len(ends) for ends in seen.values()) < 3:
-            await work.goes_on()
+            await work.assert_progress()
             for program, certificate in seen:
                 seen[program, certificate].add(await expiry(program, certificate))
             await self.pause(LOOK_SECONDS)
@@ -102,9 +102,9 @@ class RotationTests(ClusterTestCase):
                 self.assertGreaterEqual(shown.not_valid_after_utc.timestamp(), end)
         self.assertEqual(await self.sessions(), sessions)
         await self.resume(world)
-        await crowd.goes_on()
-        await crowd.ends_well()
-        await work.ends_well()
+        await crowd.assert_progress()
+        await crowd.assert_complete()
+        await work.assert_complete()
         self.assertEqual(await self.sessions(), sessions)
 
     async def test_authority(self):
@@ -122,14 +122,14 @@ class RotationTests(ClusterTestCase):
         identities.client("caller", CALLER_NAME)
         self.assertEqual(await self.ask(world, "caller"), "200")
 
-        successor = identities.introduce()
+        successor = identities.add_authority()
         world.renew()
         await self.see_authorities(1)
-        await work.goes_on()
+        await work.assert_progress()
         identities.promote(successor)
         world.signer.authority = identities.signing_authority()
         world.renew()
-        await work.goes_on()
+        await work.assert_progress()
         identities.publish(successor.certificate)
         await self.see_authorities(2)
         await self.eventually(
@@ -137,7 +137,7 @@ class RotationTests(ClusterTestCase):
             "all certificates are from the new authority",
             RENEWED_SECONDS,
         )
-        await work.goes_on()
+        await work.assert_progress()
 
         for server in self.servers:
             for port in (AGENT_PORT, SECURE_PORT):
@@ -148,8 +148,8 @@ class RotationTests(ClusterTestCase):
         self.assertNotEqual(identities.authority.certificate, old)
         self.assertEqual(await self.sessions(), sessions)
         await self.resume(world)
-        await crowd.goes_on()
-        await crowd.ends_well()
+        await crowd.assert_progress()
+        await crowd.assert_complete()
         await world.add_nodes("edge-3")
         self.agents["edge-3"] = new = await world.agent("edge-3")
         new.start()
@@ -157,7 +157,7 @@ class RotationTests(ClusterTestCase):
         await self.connected(self.servers, ["edge-3"])
         await self.run_pod(world, "on-the-new-one", "edge-3")
         self.assertRegex(await self.logs(world, "on-the-new-one"), r"tick \d+")
-        await work.ends_well()
+        await work.assert_complete()
         self.assertLess(set(sessions), set(await self.sessions()))
 
     # -- helpers -------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ class RotationTests(ClusterTestCase):
             self._end_peer_with_test(client)
 
         crowd = Crowd(self, sink, open_one)
-        await crowd.gather(STREAMS)
+        await crowd.open_all(STREAMS)
         return crowd
 
     def holders(self) -> list[tuple[Program, str]]:
@@ -224,7 +224,7 @@ class RotationTests(ClusterTestCase):
                 for program in programs
             ),
             "all have taken up the bundle",
-            MOST_LOOK_SECONDS,
+            MAX_LOOK_SECONDS,
         )
 
     async def shown(self, world: World, server: Program, port: int) -> x509.Certificate:

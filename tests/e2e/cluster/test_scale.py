@@ -16,7 +16,7 @@ from twisted.internet.testing import StringTransport
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
-from tests.e2e.cluster import crowd
+from tests.e2e.cluster import large_cluster
 from yurttunnel.cluster.nodes import Nodes
 from yurttunnel.cluster.pods import Pods
 from yurttunnel.kube.client import KubeClient
@@ -24,9 +24,9 @@ from yurttunnel.kube.configuration import KubeConfiguration
 from yurttunnel.kube.credentials import FileCredentials
 from yurttunnel.kube.informer import Informers
 
-MOST_SECONDS = 0.050
+MAX_SECONDS = 0.050
 """What a turn of the reactor may take while the first lists come."""
-MOST_BYTES = 1024
+MAX_BYTES = 1024
 """What may be kept for a pod."""
 READ_BYTES = 65536
 """What a read of a socket gives at most."""
@@ -41,15 +41,17 @@ TRACED_PODS = 5_000
 class LargeCluster:
     """An API that lists the objects of a large cluster in pages, and has nothing new to tell.
 
-    It is within the process, so that all that its client does is done in :meth:`turn` alone:
+    It is within the process, so that all that its client does is done in :meth:`_turn` alone:
     ``longest`` has the seconds of CPU time of the turn that took most. The objects are written
     when it is made, which takes long where allocations are traced.
     """
 
     def __init__(self, clock, pods: int) -> None:
         self._objects = {
-            "/api/v1/nodes": [_written(crowd.node(number)) for number in range(crowd.NODES)],
-            "/api/v1/pods": [_written(crowd.pod(number)) for number in range(pods)],
+            "/api/v1/nodes": [
+                _written(large_cluster.node(number)) for number in range(large_cluster.NODES)
+            ],
+            "/api/v1/pods": [_written(large_cluster.pod(number)) for number in range(pods)],
         }
         self._clock = clock
         self._asked: deque = deque()
@@ -132,21 +134,21 @@ class ScaleTests(SynchronousTestCase):
         and all that they tell is known.
         """
         clock = Clock()
-        api = LargeCluster(clock, crowd.PODS)
+        api = LargeCluster(clock, large_cluster.PODS)
         # What other tests have left is not for the garbage collector of this one.
         gc.collect()
         gc.freeze()
         self.addCleanup(gc.unfreeze)
         longest = []
-        while not longest or (min(longest) > MOST_SECONDS and len(longest) < TRIES):
+        while not longest or (min(longest) > MAX_SECONDS and len(longest) < TRIES):
             api.longest = 0.0
             self.fill(clock, api)
             longest.append(api.longest)
-        self.assertLess(min(longest), MOST_SECONDS)
-        for number in range(0, crowd.PODS, 997):
-            node = crowd.node_name(number)
-            self.assertEqual(self.pods.node_of(*crowd.pod_name(number)), node)
-            [found] = self.nodes.find(crowd.node_address(number))
+        self.assertLess(min(longest), MAX_SECONDS)
+        for number in range(0, large_cluster.PODS, 997):
+            node = large_cluster.node_name(number)
+            self.assertEqual(self.pods.node_of(*large_cluster.pod_name(number)), node)
+            [found] = self.nodes.find(large_cluster.node_address(number))
             self.assertEqual(found.name, node)
 
     def test_memory(self):
@@ -159,4 +161,4 @@ class ScaleTests(SynchronousTestCase):
         self.fill(clock, api)
         gc.collect()
         kept, _ = tracemalloc.get_traced_memory()
-        self.assertLess(kept, TRACED_PODS * MOST_BYTES)
+        self.assertLess(kept, TRACED_PODS * MAX_BYTES)

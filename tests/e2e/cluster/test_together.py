@@ -8,7 +8,7 @@ from twisted.internet import reactor
 from twisted.protocols.portforward import ProxyFactory
 
 from tests.e2e.cluster.support import ClusterTestCase
-from tests.e2e.cluster.world import AGENT_PORT, ELSEWHERE, SERVERS
+from tests.e2e.cluster.world import AGENT_PORT, SERVERS, SPARE_ADDRESS
 
 KNOWN_SECONDS = 15.0
 """From when the EndpointSlices have a server: agents look within five seconds, and again if the
@@ -37,11 +37,11 @@ class TogetherTests(ClusterTestCase):
         """Not at the next look, minutes later; until it is known, its agent knows of one."""
         world = await self.make_world()
         await world.add_nodes("edge-1")
-        with world.network.at(ELSEWHERE):
-            balancer = reactor.listenTCP(AGENT_PORT, Turns(), interface=ELSEWHERE)
+        with world.network.at(SPARE_ADDRESS):
+            balancer = reactor.listenTCP(AGENT_PORT, Turns(), interface=SPARE_ADDRESS)
         self.addCleanup(balancer.stopListening)
         await world.write_slice()
-        await world.announce(f"{ELSEWHERE}:{AGENT_PORT}")
+        await world.announce(f"{SPARE_ADDRESS}:{AGENT_PORT}")
         first = await world.server(SERVERS[0])
         agent = await world.agent("edge-1")
         first.start()

@@ -12,10 +12,10 @@ from tests.e2e.cluster.support import ClusterTestCase
 from tests.e2e.cluster.world import (
     AGENT_META_PORT,
     AGENT_PORT,
-    ELSEWHERE,
     KUBELET_PORT,
     NODES,
     SERVERS,
+    SPARE_ADDRESS,
     World,
     loopback,
 )
@@ -38,7 +38,7 @@ class WayTests(ClusterTestCase):
         world = await self.make_world()
         await world.add_nodes("edge-1")
         self.servers = [await world.server(address) for address in SERVERS[:2]]
-        await world.list_servers()
+        await world.publish_servers()
         agent = await world.agent("edge-1", "--tunnelserver-addr", f"{SERVERS[1]}:{AGENT_PORT}")
         self.agents = {"edge-1": agent}
         for program in (*self.servers, agent):
@@ -67,20 +67,20 @@ class WayTests(ClusterTestCase):
         """What goes by a sibling goes on while that drains, and for as long as it may."""
         world = await self.indirect_cluster()
         follow = self.start_kubectl(world, "logs", "-f", "web")
-        await follow.says(r"tick 0\n(tick \d+\n){20}")
+        await follow.wait_for_output(r"tick 0\n(tick \d+\n){20}")
         followed = Deferred.fromCoroutine(follow.finished(40))
         followed.addCallback(lambda finished: (finished.out, reactor.seconds()))
         command = self.start_kubectl(
             world, "exec", "web", "--", "sh", "-c", "echo begun; sleep 5; echo done; exit 5"
         )
-        await command.says("begun")
+        await command.wait_for_output("begun")
         began = reactor.seconds()
         self.servers[1].signal(signal.SIGTERM)
         finished = await command.finished(20)
         self.assertEqual((finished.out, finished.status), (b"begun\ndone\n", 5), finished)
         await self.servers[1].ended(20)
         output, ended = await followed
-        self.in_order(output)
+        self.assert_complete_log(output)
         self.assertGreater(ended - began, DRAIN_SECONDS - 1)
         self.servers[1] = again = await world.restarted(self.servers[1])
         again.start()
@@ -95,7 +95,7 @@ class WayTests(ClusterTestCase):
         command = self.start_kubectl(
             world, "exec", "web", "--", "sh", "-c", "echo begun; sleep 7; echo done; exit 5"
         )
-        await command.says("begun")
+        await command.wait_for_output("begun")
         self.servers[0].signal(signal.SIGTERM)
         finished = await command.finished(20)
         self.assertEqual((finished.out, finished.status), (b"begun\ndone\n", 5), finished)
@@ -125,7 +125,7 @@ class WayTests(ClusterTestCase):
         world = await self.make_world()
         await world.add_nodes("edge-1")
         self.servers = [await world.server(address) for address in SERVERS[:2]]
-        await world.list_servers()
+        await world.publish_servers()
         agent = await world.agent("edge-1", "--server-connections", "1")
         for program in (*self.servers, agent):
             program.start()
@@ -140,7 +140,7 @@ class WayTests(ClusterTestCase):
         world.servers = [SERVERS[1 - index], SERVERS[index]]
         self.assertRegex(await self.logs(world, "web"), r"tick \d+")
         follow = self.start_kubectl(world, "logs", "-f", "web")
-        await follow.says(r"tick 0\n(tick \d+\n){20}")
+        await follow.wait_for_output(r"tick 0\n(tick \d+\n){20}")
         self.servers[index].signal(signal.SIGTERM)
         await self.connected([self.servers[1 - index]], ["edge-1"])
         self.assertTrue(self.servers[index].running)
@@ -157,9 +157,9 @@ class WayTests(ClusterTestCase):
     async def test_service_address_changes(self):
         """Agents follow the address in the Service, without a restart."""
         world = await self.whole_cluster("edge-1")
-        moved = await world.server(ELSEWHERE)
-        world.servers = [ELSEWHERE]
-        await world.list_servers()
+        moved = await world.server(SPARE_ADDRESS)
+        world.servers = [SPARE_ADDRESS]
+        await world.publish_servers()
         moved.start()
         await moved.ready(60)
         await self.connected([moved], ["edge-1"])
@@ -180,7 +180,7 @@ class WayTests(ClusterTestCase):
             server = await world.server(address, "--insecure-bind-address", loopback(address))
             server.meta_host = loopback(address)
             self.servers.append(server)
-        await world.list_servers()
+        await world.publish_servers()
         # The port at hand is the agent's own, which it does not open unless told to.
         allowed = [f"{host}:{AGENT_META_PORT}" for host in ("127.0.0.1", NODES["edge-1"])]
         agent = await world.agent(
@@ -196,7 +196,9 @@ class WayTests(ClusterTestCase):
         authority = f"{NODES['edge-1']}:{AGENT_META_PORT}"
 
         async def ask():
-            return [await world.ask_node(server, authority, "/healthz") for server in SERVERS[:2]]
+            return [
+                await world.request_node(server, authority, "/healthz") for server in SERVERS[:2]
+            ]
 
         well = [(200, "ok\n")] * 2
         self.assertEqual(await ask(), well)
@@ -222,7 +224,7 @@ class WayTests(ClusterTestCase):
         await world.add_nodes("edge-1")
         await world.add_node("edge-2", shared, OTHER_PORT)
         self.servers = [await world.server(address) for address in world.servers]
-        await world.list_servers()
+        await world.publish_servers()
         agents = [
             await world.agent("edge-1"),
             await world.agent(
@@ -236,19 +238,19 @@ class WayTests(ClusterTestCase):
         await self.connected(self.servers, ["edge-1", "edge-2"])
         for server in SERVERS[:2]:
             for port in (KUBELET_PORT, OTHER_PORT):
-                status, body = await world.ask_kubelet(
+                status, body = await world.request_kubelet(
                     server, f"{shared}:{port}", "/metrics", admin=True
                 )
                 self.assertEqual(status, 400, body)
                 self.assertIn("edge-1, edge-2", body)
             for name, port in (("edge-1", KUBELET_PORT), ("edge-2", OTHER_PORT)):
-                status, body = await world.ask_kubelet(server, f"{name}:{port}", "/pods")
+                status, body = await world.request_kubelet(server, f"{name}:{port}", "/pods")
                 self.assertEqual(status, 200, body)
         await self.run_pod(world, "web", "edge-2")
 
         async def log(server):
             path = "/containerLogs/default/web/main?tailLines=1"
-            return await world.ask_kubelet(server, f"{shared}:{KUBELET_PORT}", path, admin=True)
+            return await world.request_kubelet(server, f"{shared}:{KUBELET_PORT}", path, admin=True)
 
         for server in SERVERS[:2]:
 

@@ -29,9 +29,9 @@ from tests.deploy.rendering import read_base
 from tests.e2e.cluster.balancer import Balancer
 from tests.e2e.cluster.embedded_api import EmbeddedAPI
 from tests.e2e.cluster.identities import Identities
-from tests.e2e.cluster.network import OwnNetwork
+from tests.e2e.cluster.machine_program import MachineProgram
+from tests.e2e.cluster.network import ClusterNetwork
 from tests.e2e.cluster.nodes import EDGE_LABEL, MirroredNode
-from tests.e2e.cluster.placed import PlacedProgram
 from tests.e2e.cluster.real_api import RealAPI, assets
 from tests.e2e.kubectl import Kubectl, find_kubectls
 from tests.e2e.programs import ROOT, Program, ProgramFailed
@@ -57,7 +57,7 @@ NAMESPACE = "kube-system"
 API = "10.77.0.1"
 SERVERS = ("10.77.0.21", "10.77.0.22", "10.77.0.23")
 NODES = {"edge-1": "10.77.0.31", "edge-2": "10.77.0.32", "edge-3": "10.77.0.33"}
-ELSEWHERE = "10.77.0.41"
+SPARE_ADDRESS = "10.77.0.41"
 """Where nobody is until a test has something there."""
 
 AGENT_PORT = 10262
@@ -115,9 +115,9 @@ class World:
         self._signed_seconds = signed_seconds
         self.directory = Path(directory)
         self._addresses = nodes or {name: [address] for name, address in NODES.items()}
-        self._own_network: OwnNetwork | None = None
+        self._own_network: ClusterNetwork | None = None
         if network is None:
-            network = OwnNetwork([API, *SERVERS, *NODES.values(), ELSEWHERE])
+            network = ClusterNetwork([API, *SERVERS, *NODES.values(), SPARE_ADDRESS])
             self._own_network = network
         self.network: Any = network
         self.identities = Identities(reactor, self.directory / "pki")
@@ -126,7 +126,7 @@ class World:
         self.nodes: dict[str, MirroredNode] = {}
         self._renewals: list[Callable[[], object]] = []
         self._parts: list[MultiService] = []
-        self._programs: list[PlacedProgram] = []
+        self._programs: list[MachineProgram] = []
 
     async def start(self) -> None:
         """Start the API, apply what ``deploy/base`` has, and sign what is approved."""
@@ -210,7 +210,7 @@ class World:
             self._reactor, client, name, address, port, self.directory / name, others, edge
         )
         factory = HTTPFactory(self._reactor, node.handler, HTTP_SETTINGS)
-        secured = Visited(tls.server_side(self._reactor, contexts, factory), node.peers)
+        secured = PeerRecorder(tls.server_side(self._reactor, contexts, factory), node.peers)
         self._run(
             CloseOnStop(client.close),
             *(PortService(partial(self._listen, each, port, secured)) for each in addresses),
@@ -243,7 +243,7 @@ class World:
         pod = {"metadata": {"name": f"yurt-tunnel-agent-{name}"}, "spec": spec}
         await self.client.create(PODS, pod, NAMESPACE)
 
-    async def list_servers(self) -> None:
+    async def publish_servers(self) -> None:
         """Notify the cluster, and the agents, of the servers there are (``self.servers``)."""
         await self.write_slice(*self.servers)
         await self.announce(*(f"{address}:{AGENT_PORT}" for address in self.servers))
@@ -310,7 +310,7 @@ class World:
         """Where a server takes in HTTP CONNECT."""
         return str(self.directory / f"connect-{address}.sock")
 
-    async def server(self, address: str, *extra: str) -> PlacedProgram:
+    async def server(self, address: str, *extra: str) -> MachineProgram:
         """Make a server; it is for the test to start."""
         config = await self._account("yurt-tunnel-server", address)
         arguments = [
@@ -327,7 +327,7 @@ class World:
         log_path = str(self.directory / f"server-{address}.log")
         return self._program(arguments, log_path, SERVER_META_PORT, address)
 
-    async def agent(self, node: str, *extra: str, pod_of: str | None = None) -> PlacedProgram:
+    async def agent(self, node: str, *extra: str, pod_of: str | None = None) -> MachineProgram:
         """Make the agent of a node; it is for the test to start.
 
         Its token is that of the node's pod, or that of ``pod_of``; then it is an impostor, which
@@ -357,13 +357,13 @@ class World:
         log_path = str(self.directory / f"agent-{name}.log")
         return self._program(arguments, log_path, meta_port, address)
 
-    async def restarted(self, program: Program) -> PlacedProgram:
+    async def restarted(self, program: Program) -> MachineProgram:
         """Make a program with the command line of one that has ended."""
         return self._program(
             program.arguments, program.log_path, program.meta_port, program.meta_host
         )
 
-    async def ask_kubelet(
+    async def request_kubelet(
         self, server: str, host: str, path: str, token: str | None = None, admin: bool = False
     ) -> tuple[int, str]:
         """Ask a server for a page of a kubelet; the status and the body.
@@ -390,7 +390,7 @@ class World:
         directory = self.identities.directory
         return ("--cert", str(directory / f"{name}.crt"), "--key", str(directory / f"{name}.key"))
 
-    async def ask_node(self, server: str, host: str, path: str) -> tuple[int, str]:
+    async def request_node(self, server: str, host: str, path: str) -> tuple[int, str]:
         """Ask a server for a page of another port of a node, as on the server's own machine.
 
         It has to serve :func:`loopback` of its address.
@@ -413,9 +413,9 @@ class World:
 
     # -- helpers -------------------------------------------------------------------------------
 
-    def _program(self, arguments, log_path, meta_port, meta_host) -> PlacedProgram:
+    def _program(self, arguments, log_path, meta_port, meta_host) -> MachineProgram:
         place = partial(self.network.at, meta_host)
-        program = PlacedProgram(self._reactor, arguments, log_path, meta_port, meta_host, place)
+        program = MachineProgram(self._reactor, arguments, log_path, meta_port, meta_host, place)
         self._programs.append(program)
         return program
 
@@ -427,8 +427,12 @@ class World:
                 return str(error)
             if status not in (0, -signal.SIGTERM):
                 return str(program.failed(f"SIGTERM gave exit status {status}"))
-        complaints = program.complaints()
-        return str(program.failed("complains:\n" + "\n".join(complaints))) if complaints else None
+        forbidden_log_lines = program.forbidden_log_lines()
+        return (
+            str(program.failed("complains:\n" + "\n".join(forbidden_log_lines)))
+            if forbidden_log_lines
+            else None
+        )
 
     async def _account(self, account: str, whose: str, bound: dict | None = None) -> Path:
         """Write the kubeconfig of a service account, with a token as pods get it."""
@@ -483,7 +487,7 @@ class World:
             return listen_tcp(self._reactor, "kubelet", address, port, factory)
 
 
-class Visited(WrappingFactory):
+class PeerRecorder(WrappingFactory):
     """Notes in ``peers`` who connects."""
 
     def __init__(self, factory, peers: list[str]) -> None:

@@ -12,7 +12,7 @@ from yurttunnel.http.request_body import read_body
 
 Answering = Callable[[IExchange], object]
 
-MOST = 1024 * 1024
+MAX_BODY_BYTES = 1024 * 1024
 """Maximum size of a created body in bytes."""
 
 
@@ -57,7 +57,7 @@ class Streamed:
             exchange.finish()
 
 
-class Taken:
+class AcceptedBodies:
     """Accepts what is created, and responds with it; ``bodies`` has the bodies with their types."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class Taken:
             self.bodies.append((content_type, body))
             exchange.respond(201, [(b"Content-Type", content_type)], body)
 
-        read_body(exchange, MOST).addCallback(take)
+        read_body(exchange, MAX_BODY_BYTES).addCallback(take)
 
 
 @implementer(IRequestHandler)

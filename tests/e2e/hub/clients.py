@@ -103,18 +103,18 @@ class NodeClient:
         case.assertTrue(said["message"])
         return said
 
-    async def watch(self, target: str, **query: str) -> Watching:
+    async def watch(self, target: str, **query: str) -> WatchStream:
         """Begin a watch, whose head must arrive at once."""
         answer = await self.send(extended(target, {"watch": "true", **query}))
         begun = answer.begun()
         response = await self._case.within(ANSWER_SECONDS, begun, f"the watch of {target}")
-        return Watching(self._case, answer, response)
+        return WatchStream(self._case, answer, response)
 
     async def _connect(self) -> HttpClient:
         return await self._case.dial(self.port, HttpClient(f"127.0.0.1:{self.port}", LARGE))
 
 
-class Watching:
+class WatchStream:
     """A watch in JSON, open until the hub or :meth:`leave` ends it."""
 
     def __init__(self, case, answer: Answer, response: Response) -> None:
@@ -137,13 +137,15 @@ class Watching:
             if event["type"] != "BOOKMARK"
         ]
 
-    async def tells(self, *told: tuple[str, str], seconds: float = ANSWER_SECONDS) -> None:
+    async def wait_for_events(
+        self, *told: tuple[str, str], seconds: float = ANSWER_SECONDS
+    ) -> None:
         """Wait until all of these events have arrived."""
         await self._case.eventually(
             lambda: set(told) <= set(self.told), f"the watch tells of {told}", seconds
         )
 
-    async def ends(self, seconds: float) -> None:
+    async def wait_for_end(self, seconds: float) -> None:
         """Require that it ends normally."""
         await self._case.within(seconds, self._answer.whole(), "the watch ends")
 

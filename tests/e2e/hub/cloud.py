@@ -104,20 +104,20 @@ class Cloud:
 
     # -- Faults --------------------------------------------------------------------------------
 
-    async def leave(self) -> None:
+    async def refuse_connections(self) -> None:
         """Become unreachable with a known route: refuse and reset connections."""
         self._left = True
         for server in self.servers:
             await server.refuse()
             server.for_all("reset")
 
-    def fall_silent(self, *servers: FaultProxy) -> None:
+    def drop_packets(self, *servers: FaultProxy) -> None:
         """Drop all data to these servers, or to all, without any response."""
         for server in servers or self.servers:
             server.turns = 0
             server.for_all("swallow")
 
-    def return_(self) -> None:
+    def restore(self) -> None:
         """Become reachable again; lost connections stay lost."""
         for server in self.servers:
             server.turns = None

@@ -86,7 +86,7 @@ FLANNEL = Program("flanneld", JSON, (f"/api/v1/nodes?{REFLECTOR}",))
 PROGRAMS = (KUBELET, KUBE_PROXY, COREDNS, FLANNEL)
 
 
-def furnish(cloud: Cloud) -> None:
+def create_objects(cloud: Cloud) -> None:
     """Create the objects in the cloud that a node's programs request."""
     cloud.add("configmaps", "settings", "default", data={"color": "red"})
     cloud.add("secrets", "password", "default", data={"password": "c2VjcmV0"}, type="Opaque")

@@ -12,11 +12,11 @@ from yurttunnel.kube.credentials import FileCredentials
 
 NODE = "edge-1"
 
-PATIENT = ("--heartbeat-interval-seconds", "5", "--heartbeat-timeout-seconds", "5")
+SLOW_HEARTBEAT = ("--heartbeat-interval-seconds", "5", "--heartbeat-timeout-seconds", "5")
 """Flags of all hubs: the cloud is in the process of the test, which on a busy machine may not
 respond for a second or two."""
 
-QUICK = ("--heartbeat-interval-seconds", "1", "--heartbeat-timeout-seconds", "1")
+FAST_HEARTBEAT = ("--heartbeat-interval-seconds", "1", "--heartbeat-timeout-seconds", "1")
 """Flags with which a hub detects in a second or two that a server does not respond."""
 
 
@@ -57,7 +57,7 @@ class Hub(Program):
             *("--proxy-secure-port", str(self.secure_port)),
             *("--serve-port", str(meta_port)),
             "--enable-dummy-if=false",
-            *PATIENT,
+            *SLOW_HEARTBEAT,
             *extra,
         ]
         log_path = os.path.join(directory, f"hub-{state}.log")

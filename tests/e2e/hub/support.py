@@ -14,7 +14,7 @@ from tests.e2e.hub.cloud import Cloud
 from tests.e2e.hub.programs import Hub
 from tests.e2e.support import EndToEndTestCase
 
-JOINING = ("--bootstrap", "--join")
+JOIN_FLAGS = ("--bootstrap", "--join")
 """The prefixes of flags that define how a hub joins."""
 
 NOTICED_SECONDS = 20.0
@@ -37,7 +37,7 @@ class HubTestCase(EndToEndTestCase):
         It is stopped at the end of the test, and must exit normally, without errors in its log.
         """
         hub = Hub(reactor, self.directory, cloud.urls, extra=extra, **options)
-        if not any(each.startswith(JOINING) for each in extra) and not os.path.exists(hub.state):
+        if not any(each.startswith(JOIN_FLAGS) for each in extra) and not os.path.exists(hub.state):
             cloud.join(hub.state, hub.node)
         self.addCleanup(lambda: Deferred.fromCoroutine(self._end_hub(hub)))
         return hub
@@ -47,7 +47,7 @@ class HubTestCase(EndToEndTestCase):
         hub = self.make_hub(cloud, *extra, **options)
         hub.start()
         await hub.ready()
-        await self.sees(hub, online=True)
+        await self.wait_for_state(hub, online=True)
         return hub
 
     async def start(self, *extra: str, **options) -> tuple[Cloud, Hub]:
@@ -61,17 +61,17 @@ class HubTestCase(EndToEndTestCase):
         """Create a client that uses the hub's loopback port."""
         return NodeClient(self, hub.port, component, accept, token)
 
-    async def lose(self, cloud: Cloud, hub: Hub) -> None:
+    async def disconnect(self, cloud: Cloud, hub: Hub) -> None:
         """Make the cloud unreachable, and wait until the hub is offline."""
-        await cloud.leave()
-        await self.sees(hub, online=False)
+        await cloud.refuse_connections()
+        await self.wait_for_state(hub, online=False)
 
-    async def regain(self, cloud: Cloud, hub: Hub) -> None:
+    async def reconnect(self, cloud: Cloud, hub: Hub) -> None:
         """Make the cloud reachable, and wait until the hub is online."""
-        cloud.return_()
-        await self.sees(hub, online=True)
+        cloud.restore()
+        await self.wait_for_state(hub, online=True)
 
-    async def sees(self, hub: Hub, online: bool) -> None:
+    async def wait_for_state(self, hub: Hub, online: bool) -> None:
         """Wait until the hub is online or offline."""
 
         async def known() -> bool:
@@ -106,6 +106,6 @@ class HubTestCase(EndToEndTestCase):
         status = await hub.stop(20) if hub.running else 0
         if status not in (0, -signal.SIGTERM):
             raise hub.failed(f"SIGTERM gave exit status {status}")
-        complaints = hub.complaints()
-        if complaints:
-            raise hub.failed("complains:\n" + "\n".join(complaints))
+        forbidden_log_lines = hub.forbidden_log_lines()
+        if forbidden_log_lines:
+            raise hub.failed("complains:\n" + "\n".join(forbidden_log_lines))

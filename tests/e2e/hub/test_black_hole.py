@@ -8,7 +8,7 @@ from twisted.internet.defer import Deferred, gatherResults
 from tests.e2e.hub.clients import JSON, contents
 from tests.e2e.hub.cloud import KINDS, NODE
 from tests.e2e.hub.node_requests import NODE_PATH, NODE_PODS, SERVICES
-from tests.e2e.hub.programs import QUICK
+from tests.e2e.hub.programs import FAST_HEARTBEAT
 from tests.e2e.hub.support import HubTestCase
 from tests.e2e.stopwatch import Stopwatch
 
@@ -34,7 +34,7 @@ class BlackHoleTests(HubTestCase):
         kubelet = self.client(hub)
         expected = {path: await kubelet.get(path) for path in (NODE_PODS, NODE_PATH, SERVICES)}
         watch = Stopwatch(reactor)
-        cloud.fall_silent()
+        cloud.drop_packets()
         asked = [
             Deferred.fromCoroutine(kubelet.ask(path, seconds=ANSWERED_SECONDS + BUSY_SECONDS))
             for path in expected
@@ -45,14 +45,14 @@ class BlackHoleTests(HubTestCase):
                 self.assertEqual(contents(found), contents(expected[path]))
             else:
                 self.assertEqual(found, expected[path])
-        await self.sees(hub, online=False)
+        await self.wait_for_state(hub, online=False)
         self.assertLess(watch.seconds(), UNHEALTHY_SECONDS + BUSY_SECONDS)
 
     async def test_a_write_is_not_sent_twice(self) -> None:
         """A write that may have been executed is not repeated: the client gets an error."""
-        cloud, hub = await self.start(*QUICK)
+        cloud, hub = await self.start(*FAST_HEARTBEAT)
         await self.client(hub).get(NODE_PATH)
-        cloud.fall_silent()
+        cloud.drop_packets()
         body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "new"}}
         path = "/api/v1/namespaces/default/pods"
         response = await self.client(hub).ask(path, "POST", body, seconds=30)
@@ -60,15 +60,15 @@ class BlackHoleTests(HubTestCase):
 
     async def test_the_cloud_is_back_after_two_good_renewals(self) -> None:
         """One renewal is not enough; then the kubelet's status of its node arrives."""
-        cloud, hub = await self.start(*QUICK)
+        cloud, hub = await self.start(*FAST_HEARTBEAT)
         kubelet = self.client(hub)
         await kubelet.get(NODE_PATH)
-        cloud.fall_silent()
-        await self.sees(hub, online=False)
+        cloud.drop_packets()
+        await self.wait_for_state(hub, online=False)
         renewals = []
         unfollow = cloud.store.follow(KINDS["leases"], renewals.append)
         self.addCleanup(unfollow)
-        await self.regain(cloud, hub)
+        await self.reconnect(cloud, hub)
         self.assertGreaterEqual(len(renewals), 2)
         status = b'{"status":{"conditions":[{"type":"Ready","status":"True","reason":"Back"}]}}'
         fields = [(b"Content-Type", b"application/strategic-merge-patch+json")]

@@ -57,7 +57,7 @@ class BodyTests(HubTestCase):
         online = await client.ask(ALL_PODS, seconds=60)
         self.assertEqual((online.status, online.digest), (200, hashlib.sha256(body).hexdigest()))
         await self.settled(hub)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         offline = client.expect(await client.ask(ALL_PODS, seconds=60), 200, ALL_PODS)
         self.assertEqual(contents(offline), contents(json.loads(body)))
 
@@ -75,7 +75,7 @@ class BodyTests(HubTestCase):
             unpacked = gzip.decompress(unpacked)
         self.assertEqual(hashlib.sha256(unpacked).digest(), hashlib.sha256(body).digest())
         await self.settled(hub)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         offline = await client.ask(ALL_PODS, fields=wants_gzip, seconds=30)
         unpacked = bytes(offline.body)
         if offline.values(b"content-encoding") == [b"gzip"]:
@@ -95,10 +95,10 @@ class BodyTests(HubTestCase):
         event = json.dumps({"type": "ADDED", "object": large}).encode() + b"\n"
         for begin in range(0, len(event), 1000):
             stream.write(event[begin : begin + 1000])
-        await watch.tells(("ADDED", "web-00001"))
+        await watch.wait_for_events(("ADDED", "web-00001"))
         self.assertEqual(hashlib.sha256(event).hexdigest(), watch.response.digest)
         await self.settled(hub)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         self.assertEqual(await client.get("/api/v1/namespaces/default/pods/web-00001"), large)
 
     async def test_what_cannot_be_read_passes_and_is_not_kept(self) -> None:
@@ -114,7 +114,7 @@ class BodyTests(HubTestCase):
             response = await client.ask(ALL_PODS)
             self.assertEqual((response.status, response.size), (200, len(body)))
         await self.settled(hub)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         offline = await client.get(ALL_PODS)
         self.assertEqual(contents(offline), contents(json.loads(good)))
         self.assertLess(max(map(len, hub.log.splitlines())), LONGEST_LINE)
@@ -134,6 +134,6 @@ class BodyTests(HubTestCase):
         await self.within(10, answer.begun(), "the list begins")
         answer.peer.drop()
         await self.eventually(lambda: not stream.exchanges, "the API is left, too")
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         self.assertEqual(len((await client.get(ALL_PODS))["items"]), 2000)
         self.assertLess(max(map(len, hub.log.splitlines())), LONGEST_LINE)

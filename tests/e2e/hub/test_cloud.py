@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.e2e.hub.canned import Canned
 from tests.e2e.hub.cloud import NODE, Cloud
-from tests.e2e.hub.node_requests import PROGRAMS, furnish
+from tests.e2e.hub.node_requests import PROGRAMS, create_objects
 from tests.e2e.hub.support import HubTestCase
 
 CURL_FAILED = 7
@@ -27,7 +27,7 @@ class CloudTests(HubTestCase):
     async def test_a_node_may_read_what_its_programs_ask_for(self) -> None:
         """All requested objects exist, and no request is rejected."""
         cloud = await self.start_cloud()
-        furnish(cloud)
+        create_objects(cloud)
         cloud.join(f"{self.directory}/H")
         for program in PROGRAMS:
             for target in (*program.lists, *program.others):
@@ -41,13 +41,13 @@ class CloudTests(HubTestCase):
         cloud = await self.start_cloud(servers=2)
         cloud.join(f"{self.directory}/H")
         self.assertEqual((await self.ask(cloud, "/version"))[1], 0)
-        await cloud.leave()
+        await cloud.refuse_connections()
         self.assertEqual((await self.ask(cloud, "/version"))[1], CURL_FAILED)
-        cloud.return_()
+        cloud.restore()
         self.assertEqual((await self.ask(cloud, "/version"))[1], 0)
-        cloud.fall_silent()
+        cloud.drop_packets()
         self.assertEqual((await self.ask(cloud, "/version", 1.0))[1], CURL_TIMED_OUT)
-        cloud.return_()
+        cloud.restore()
         self.assertEqual((await self.ask(cloud, "/version"))[1], 0)
 
     async def test_an_answer_can_be_written_by_the_test(self) -> None:

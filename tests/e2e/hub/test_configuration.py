@@ -38,16 +38,16 @@ class ConfigurationTests(HubTestCase):
         self.configure(cloud, cache_agents="other, my-agent")
         await self.eventually(kept, "what the client sees is kept", NOTICED_SECONDS, 1.0)
         await self.settled(hub)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         self.assertEqual(names(await client.get(ALL_PODS)), ["web"])
-        await self.regain(cloud, hub)
+        await self.reconnect(cloud, hub)
         self.configure(cloud, cache_agents="other")
         await self.eventually(
             lambda: "is not kept any longer" in hub.log, "the client is forgotten", NOTICED_SECONDS
         )
         await client.get(ALL_PODS)
         await self.settled(hub)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         await client.refused((404, 503), ALL_PODS)
 
     async def test_who_is_named_amid_a_watch_is_kept(self) -> None:
@@ -63,9 +63,9 @@ class ConfigurationTests(HubTestCase):
         listed = await client.get(ALL_PODS)
         watch = await client.watch(ALL_PODS, resourceVersion=listed["metadata"]["resourceVersion"])
         cloud.add_pod("db")
-        await watch.tells(("ADDED", "db"))
+        await watch.wait_for_events(("ADDED", "db"))
         await self.settled(hub)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         self.assertEqual(sorted(names(await client.get(ALL_PODS))), ["db", "web"])
 
     async def test_filters_are_followed(self) -> None:
@@ -84,14 +84,14 @@ class ConfigurationTests(HubTestCase):
         await self.eventually(lambda: watch.ended, "the watch ends", NOTICED_SECONDS)
         # The hub does not write into this watch; a reflector resumes it at its last version.
         watch = await client.watch(SERVICES, resourceVersion=since)
-        await watch.ends(NOTICED_SECONDS)
+        await watch.wait_for_end(NOTICED_SECONDS)
         [gone] = [one for one in watch.events if one["type"] == "ERROR"]
         self.assertEqual(gone["object"]["code"], 410)
         await self.settled(hub)
         # There was no list since: the cache has the API's unfiltered objects.
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         self.assertEqual(names(await client.get(SERVICES)), ["web"])
-        await self.regain(cloud, hub)
+        await self.reconnect(cloud, hub)
         self.assertEqual(names(await client.get(SERVICES)), ["web"])
         self.configure(cloud)
 
@@ -111,9 +111,9 @@ class ConfigurationTests(HubTestCase):
         watch = await proxy.watch(SERVICES, resourceVersion=listed["metadata"]["resourceVersion"])
         metadata = {"name": "web", "namespace": "default", "annotations": CLOUD_ONLY}
         cloud.change("services", "web", "default", metadata=metadata)
-        await watch.tells(("DELETED", "web"))
+        await watch.wait_for_events(("DELETED", "web"))
         self.assertNotIn(("MODIFIED", "web"), watch.told)
         self.assertEqual((await proxy.get(SERVICES))["items"], [])
         await self.settled(hub)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         self.assertEqual((await proxy.get(SERVICES))["items"], [])

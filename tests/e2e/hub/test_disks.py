@@ -122,7 +122,7 @@ class SlowDiskTests(HubTestCase):
         self.assertLess(sorted(times)[45], ANSWER_SECONDS, times)
         self.slow.unlink()
         await self.settled(hub)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         labels = {
             one["metadata"].get("labels", {}).get("n")
             for one in (await client.get(ALL_PODS))["items"]
@@ -152,13 +152,13 @@ class DamageTests(HubTestCase):
         path.write_bytes(content)
         hub.start()
         await hub.ready()
-        await self.sees(hub, online=True)
+        await self.wait_for_state(hub, online=True)
         client = self.client(hub, "flanneld")
         self.assertEqual(len((await client.get(ALL_PODS))["items"]), 100)
         await self.client(hub).get(NODE_PATH)
         await self.settled(hub)
         self.assertIn("damaged", hub.log)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         self.assertEqual(len(names(await client.get(ALL_PODS))), 100)
 
     async def test_a_cache_that_is_damaged_while_it_is_used(self) -> None:
@@ -166,7 +166,7 @@ class DamageTests(HubTestCase):
         cloud, hub, path = await self.furnished()
         hub.start()
         await hub.ready()
-        await self.sees(hub, online=True)
+        await self.wait_for_state(hub, online=True)
         client = self.client(hub, "flanneld")
         await client.get(ALL_PODS)
         with path.open("r+b") as file:

@@ -58,7 +58,7 @@ class NameTests(HubTestCase):
                         await self.ask_for(client, path, online)
             if online:
                 await self.settled(hub)
-                await self.lose(cloud, hub)
+                await self.disconnect(cloud, hub)
         new = {path for path in self.files() - before if not path.startswith(hub.cache)}
         self.assertEqual(new, set())
         self.assertTrue(hub.running)
@@ -79,7 +79,7 @@ class NameTests(HubTestCase):
         client = self.client(hub, "flanneld")
         await client.get(ALL_PODS)
         found = await client.get(f"{PODS}/{LONGEST}")
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         self.assertEqual(await client.get(f"{PODS}/{LONGEST}"), found)
 
     async def test_a_client_without_a_name_is_served_and_not_kept(self) -> None:
@@ -88,6 +88,6 @@ class NameTests(HubTestCase):
         cloud.add_pod("web")
         nobody = self.client(hub, "")
         await nobody.get(ALL_PODS)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         response = await nobody.ask(ALL_PODS)
         self.assertGreaterEqual(response.status, 400)

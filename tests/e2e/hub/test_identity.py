@@ -62,7 +62,7 @@ class IdentityTests(HubTestCase):
         self.publish(cloud)
         flags = self.joining(cloud)
         hub = await self.start_hub(cloud, *flags)
-        await self.sees(hub, online=True)
+        await self.wait_for_state(hub, online=True)
         await self.client(hub).get(NODE_PATH)
         self.assertFalse(os.path.exists(flags[1]))
         users = {name for name, what, _ in cloud.requests if what.resource == "nodes"}
@@ -109,7 +109,7 @@ class IdentityTests(HubTestCase):
         await guide.follow(Path(self.directory))
         self.assertTrue(guide.finished)
         await hub.ready(40)
-        await self.sees(hub, online=True)
+        await self.wait_for_state(hub, online=True)
         await self.client(hub).get(NODE_PATH)
 
     async def test_a_hub_that_is_led_to_another_cluster_says_what_to_do(self) -> None:
@@ -155,7 +155,7 @@ class IdentityTests(HubTestCase):
         cloud = await self.start_cloud()
         self.publish(cloud)
         hub = await self.start_hub(cloud, *self.joining(cloud))
-        await self.sees(hub, online=True)
+        await self.wait_for_state(hub, online=True)
         kubelet = self.client(hub)
         node = await kubelet.get(NODE_PATH)
         await self.settled(hub)
@@ -165,6 +165,6 @@ class IdentityTests(HubTestCase):
         self.joining(cloud)
         hub.start()
         await hub.ready(40)
-        await self.sees(hub, online=True)
+        await self.wait_for_state(hub, online=True)
         self.assertEqual((await kubelet.get(NODE_PATH))["metadata"]["uid"], node["metadata"]["uid"])
         self.assertGreater(len(certificates_from_pem(path.read_bytes())), 0)

@@ -52,7 +52,7 @@ _VARIES = re.compile(
 )
 
 
-def furnish(cloud: Cloud) -> None:
+def create_objects(cloud: Cloud) -> None:
     """Create some objects."""
     container = {
         "name": "main",
@@ -79,7 +79,7 @@ class OnlineTests(KubectlTestCase):
     async def test_everything_is_shown_alike(self) -> None:
         """Objects, tables, descriptions, documents and errors are those of the API."""
         cloud, hub = await self.start()
-        furnish(cloud)
+        create_objects(cloud)
         direct, through = self.direct(cloud), self.through(cloud, hub)
         for arguments in SHOWN:
             with self.subTest(arguments=arguments):
@@ -95,7 +95,7 @@ class OnlineTests(KubectlTestCase):
         manifest = json.dumps(MANIFEST).encode()
         said = await through.output("apply", "-f", "-", stdin=manifest)
         self.assertEqual(said, "configmap/settings created\n")
-        await watch.says("configmap/settings\n")
+        await watch.wait_for_output("configmap/settings\n")
         said = await through.output("apply", "-f", "-", stdin=manifest)
         self.assertEqual(said, "configmap/settings unchanged\n")
         await through.output("apply", "--server-side", "-f", "-", stdin=manifest, seconds=30)
@@ -114,20 +114,20 @@ class OnlineTests(KubectlTestCase):
     async def test_pods_are_reached(self) -> None:
         """Logs, followed too, exec with input and exit status, and forwarded ports."""
         cloud, hub = await self.start()
-        furnish(cloud)
+        create_objects(cloud)
         self.start_node(cloud)
         through = self.through(cloud, hub)
         await through.output("wait", "--for=condition=Ready", "pod/web", "--timeout=50s")
         port = re.search(r"port (\d+)\n", await through.output("logs", "web"))[1]
         follow = through.start("logs", "-f", "web")
-        await follow.says(r"tick 0\n(tick \d+\n){10}")
+        await follow.wait_for_output(r"tick 0\n(tick \d+\n){10}")
         follow.signal("INT")
         await follow.finished(10)
         given = b"x" * 100_000
         done = await through.run("exec", "-i", "web", "--", "sh", "-c", "cat; exit 42", stdin=given)
         self.assertEqual((done.out, done.status), (given, 42))
         forward = through.start("port-forward", "web", f":{port}")
-        local = int((await forward.says(r"Forwarding from 127\.0\.0\.1:(\d+)"))[1])
+        local = int((await forward.wait_for_output(r"Forwarding from 127\.0\.0\.1:(\d+)"))[1])
         self.assertEqual(await deferToThread(ask, local, b"hello"), b"HELLO")
         forward.signal("INT")
         await forward.finished(10)
@@ -139,7 +139,7 @@ class OfflineTests(KubectlTestCase):
     async def kept(self) -> tuple[Cloud, Hub, Kubectl]:
         """Start a node in whose cluster kubectl is cached."""
         cloud, hub = await self.start()
-        furnish(cloud)
+        create_objects(cloud)
         through = self.through(cloud, hub)
         # Its User-Agent has the name of its file.
         kept = {"cache_agents": os.path.basename(through.path)}
@@ -165,7 +165,7 @@ class OfflineTests(KubectlTestCase):
                 continue
             online[arguments] = alike(await through.run(*arguments))
         await self.settled(hub)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         await self.restart(hub)
         for arguments, (status, out, error) in online.items():
             offline = alike(await through.run(*arguments))
@@ -178,11 +178,11 @@ class OfflineTests(KubectlTestCase):
         cloud, hub, through = await self.kept()
         await through.output("get", "configmaps", "-o", "name")
         await self.settled(hub)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         watch = through.start("get", "configmaps", "--watch", "-o", "name")
         self.addCleanup(lambda: watch.kill() if watch.running else None)
-        await watch.says("configmap/one\nconfigmap/two\n")
-        await self.regain(cloud, hub)
+        await watch.wait_for_output("configmap/one\nconfigmap/two\n")
+        await self.reconnect(cloud, hub)
         # It exits when its watch ends, as with an API server.
         await watch.finished(20)
         self.assertIn("configmap/one\n", await through.output("get", "configmaps", "-o", "name"))
@@ -193,7 +193,7 @@ class OfflineTests(KubectlTestCase):
         online = json.loads(await through.output("get", "pods", "-o", "json"))
         await through.output("get", "pods")
         await self.settled(hub)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         table = await through.output("get", "pods")
         self.assertRegex(table, r"\ANAME .*AGE *\nweb .*\d+[smh]")
         offline = json.loads(await through.output("get", "pods", "-o", "json"))
@@ -204,14 +204,14 @@ class OfflineTests(KubectlTestCase):
     async def test_what_cannot_be_done_is_said_in_a_sentence(self) -> None:
         """Apply, delete and logs fail soon with an error that names the cause."""
         cloud, hub = await self.start()
-        furnish(cloud)
+        create_objects(cloud)
         through = self.through(cloud, hub)
         await through.output("get", "pods")
         await through.run(
             "apply", "-f", "-", "--dry-run=server", stdin=json.dumps(MANIFEST).encode()
         )
         await self.settled(hub)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         manifest = json.dumps(MANIFEST).encode()
         for arguments in (("apply", "-f", "-"), ("delete", "pod", "web"), ("logs", "web")):
             done = await through.run(*arguments, stdin=manifest, seconds=60)

@@ -13,7 +13,7 @@ from tests.e2e.hub.support import HubTestCase
 from yurttunnel.hub.process import DATABASE
 
 MEBIBYTE = 1024 * 1024
-LEAST_CACHE = 16 * MEBIBYTE
+MIN_CACHE = 16 * MEBIBYTE
 MAPS, MAP_BYTES = 24, 900_000
 """Together more than the minimum size of a cache."""
 
@@ -57,12 +57,12 @@ class LiveLimitsTests(HubTestCase):
         kubelet = self.client(hub)
         await kubelet.get(NODE_PODS)
         await self.settled(hub)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         long = await kubelet.watch(NODE_PODS)
         await file.use(self, hub, 'min-request-timeout = "1s"\n', "min-request-timeout")
         short = await kubelet.watch(NODE_PODS)
         self.assertEqual((long.response.status, short.response.status), (200, 200))
-        await short.ends(10)
+        await short.wait_for_end(10)
         self.assertFalse(long.ended)
 
     async def test_how_large_the_cache_may_become(self) -> None:
@@ -80,10 +80,10 @@ class LiveLimitsTests(HubTestCase):
         for name in names:
             await kubelet.get(f"{ALL_CONFIG_MAPS}/{name}")
         await self.eventually(lambda: FULL in hub.log, "the hub says that the cache is full")
-        self.assertLessEqual(Path(hub.cache, DATABASE).stat().st_size, LEAST_CACHE)
+        self.assertLessEqual(Path(hub.cache, DATABASE).stat().st_size, MIN_CACHE)
         await file.use(self, hub, 'cache-max-bytes = "1Gi"\n', "cache-max-bytes")
         # The pauses between retries have grown to 30 s at most.
         await self.settled(hub, 45)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         for name in names:
             await kubelet.get(f"{ALL_CONFIG_MAPS}/{name}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from tests.e2e.hub.canned import Taken
+from tests.e2e.hub.canned import AcceptedBodies
 from tests.e2e.hub.clients import PROTOBUF, PROTOBUF_FIRST
 from tests.e2e.hub.cloud import KINDS, NODE, Cloud
 from tests.e2e.hub.support import HubTestCase
@@ -52,36 +52,36 @@ class EventTests(HubTestCase):
         """Each is accepted while offline, and arrives once the cloud is reachable."""
         cloud, hub = await self.start()
         kubelet = self.client(hub)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         for number in range(MANY):
             response = await kubelet.ask(EVENTS, "POST", event(number))
             kubelet.expect(response, 201, EVENTS)
         self.assertEqual(self.messages(cloud), [])
-        await self.regain(cloud, hub)
+        await self.reconnect(cloud, hub)
         await self.arrive(cloud, MANY)
 
     async def test_events_survive_a_restart(self) -> None:
         """The hub that has stored them is killed during the outage."""
         cloud, hub = await self.start()
         kubelet = self.client(hub)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         for number in range(MANY):
             kubelet.expect(await kubelet.ask(EVENTS, "POST", event(number)), 201, EVENTS)
         await self.settled(hub)
         await self.restart(hub, signal.SIGKILL)
-        await self.regain(cloud, hub)
+        await self.reconnect(cloud, hub)
         await self.arrive(cloud, MANY)
 
     async def test_what_happens_again_is_counted(self) -> None:
         """A recorder creates it again for each count; the cloud has one with the last count."""
         cloud, hub = await self.start()
         kubelet = self.client(hub)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         for count in (1, 2, 3):
             last = {"count": count, "lastTimestamp": f"2026-01-01T00:0{count}:00Z"}
             told = {**event(0), **last, "message": f"restarted {count} times"}
             kubelet.expect(await kubelet.ask(EVENTS, "POST", told), 201, EVENTS)
-        await self.regain(cloud, hub)
+        await self.reconnect(cloud, hub)
         await self.eventually(
             lambda: self.messages(cloud) == ["restarted 3 times"], "it is counted", SENT_SECONDS
         )
@@ -92,9 +92,9 @@ class EventTests(HubTestCase):
     async def test_events_in_protobuf_arrive_as_they_were(self) -> None:
         """A kubelet sends them in protobuf; they arrive byte for byte, even after a kill."""
         cloud, hub = await self.start()
-        taken = cloud.answers[f"POST {EVENTS}"] = Taken()
+        taken = cloud.answers[f"POST {EVENTS}"] = AcceptedBodies()
         kubelet = self.client(hub, "kubelet", PROTOBUF_FIRST)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         events = []
         for number in range(3):
             metadata = field(1, f"web.{number:016x}") + field(3, "default")
@@ -107,7 +107,7 @@ class EventTests(HubTestCase):
         await self.settled(hub)
         await self.restart(hub, signal.SIGKILL)
         self.assertEqual(taken.bodies, [])
-        await self.regain(cloud, hub)
+        await self.reconnect(cloud, hub)
         await self.eventually(lambda: len(taken.bodies) == 3, "the events arrive", SENT_SECONDS)
         self.assertEqual(taken.bodies, [(PROTOBUF.encode(), event) for event in events])
 
@@ -115,11 +115,11 @@ class EventTests(HubTestCase):
         """An Event of a namespace that was deleted meanwhile is dropped."""
         cloud, hub = await self.start()
         kubelet = self.client(hub)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         elsewhere = "/api/v1/namespaces/gone/events"
         lost = {**event(7), "metadata": {"name": "lost", "namespace": "gone"}}
         await kubelet.ask(elsewhere, "POST", lost)
         for number in range(3):
             kubelet.expect(await kubelet.ask(EVENTS, "POST", event(number)), 201, EVENTS)
-        await self.regain(cloud, hub)
+        await self.reconnect(cloud, hub)
         await self.arrive(cloud, 3)

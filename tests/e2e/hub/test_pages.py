@@ -43,7 +43,7 @@ class PageTests(HubTestCase):
         client = self.client(hub, "flanneld")
         online = await self.all_pages(client, ALL_PODS, PAGE)
         self.assertEqual(len(online["items"]), MANY)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         whole = await client.get(ALL_PODS)
         self.assertEqual(contents(whole), contents(online))
         self.assertEqual(contents(await self.all_pages(client, ALL_PODS, PAGE)), contents(online))
@@ -55,7 +55,7 @@ class PageTests(HubTestCase):
         await client.get(ALL_PODS)
         first = await client.get(ALL_PODS, limit=str(PAGE))
         self.assertEqual(len(first["items"]), PAGE)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         self.assertEqual(len((await client.get(ALL_PODS))["items"]), MANY)
 
     async def test_what_went_between_two_lists_in_pages_is_gone(self) -> None:
@@ -67,7 +67,7 @@ class PageTests(HubTestCase):
             cloud.remove("pods", f"web-{number:04}", "default")
         cloud.add_pod("new")
         online = await self.all_pages(client, ALL_PODS, PAGE)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         self.assertEqual(names(await client.get(ALL_PODS)), names(online))
 
     async def test_a_limit_is_kept_for_every_kind(self) -> None:
@@ -77,7 +77,7 @@ class PageTests(HubTestCase):
             cloud.add("services", f"web-{number}", "default", spec={"clusterIP": "None"})
         client = self.client(hub, "kube-proxy")
         online = await client.get(SERVICES)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         paged = await self.all_pages(client, SERVICES, 2)
         self.assertEqual(contents(paged), contents(online))
 
@@ -93,7 +93,7 @@ class TableTests(HubTestCase):
         client = self.client(hub, "flanneld", TABLE_FIRST)
         online = await client.get(SERVICES)
         self.assertEqual(online["kind"], "Table")
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         offline = await client.get(SERVICES)
         self.assertEqual(offline["kind"], "Table")
         self.assertEqual(offline["columnDefinitions"], online["columnDefinitions"])
@@ -107,7 +107,7 @@ class TableTests(HubTestCase):
         cloud, hub = await self.start()
         cloud.add("services", "web", "default", spec={"clusterIP": "None"})
         await self.client(hub, "flanneld").get(SERVICES)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         table = await self.client(hub, "flanneld", TABLE_FIRST).get(SERVICES)
         self.assertEqual((table["kind"], table["apiVersion"]), ("Table", "meta.k8s.io/v1"))
         columns = [one["name"] for one in table["columnDefinitions"]]

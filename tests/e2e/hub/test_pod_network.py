@@ -10,7 +10,7 @@ from twisted.internet.utils import getProcessOutputAndValue
 from twisted.trial.unittest import SkipTest
 
 from tests.apiserver.bootstrap_roles import rule
-from tests.e2e.cluster.network import OwnNetwork
+from tests.e2e.cluster.network import ClusterNetwork
 from tests.e2e.hub.cloud import READ
 from tests.e2e.hub.node_requests import NODE_PODS, SECRETS
 from tests.e2e.hub.programs import Hub
@@ -34,7 +34,7 @@ class PodTests(HubTestCase):
         await super().setUp()
         if shutil.which("ip") is None:
             raise SkipTest("ip is not installed")
-        network = OwnNetwork([])
+        network = ClusterNetwork([])
         self.addCleanup(network.close)
         self.pod = Namespace()
         self.addCleanup(self.pod.close)
@@ -104,7 +104,7 @@ class PodTests(HubTestCase):
                     self.assertNotIn("c2VjcmV0", body)
             if online:
                 await self.settled(hub)
-                await self.lose(cloud, hub)
+                await self.disconnect(cloud, hub)
 
     async def test_a_pod_that_calls_itself_kubelet_sees_nothing_of_the_kubelets(self) -> None:
         """Its User-Agent does not determine its identity."""
@@ -114,7 +114,7 @@ class PodTests(HubTestCase):
         for url in self.urls(hub, NODE_PODS):
             await self.from_pod(*url, *self.bearer(token), "--user-agent", "kubelet/v1.34.0")
         await self.settled(hub)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         for path in (NODE_PODS, PASSWORD):
             for url in self.urls(hub, path):
                 for extra in ((), self.bearer(token)):

@@ -9,7 +9,7 @@ from tests.e2e.hub.canned import Canned, Streamed
 from tests.e2e.hub.clients import JSON, PROTOBUF, PROTOBUF_FIRST
 from tests.e2e.hub.cloud import Cloud
 from tests.e2e.hub.node_requests import ALL_PODS
-from tests.e2e.hub.programs import QUICK
+from tests.e2e.hub.programs import FAST_HEARTBEAT
 from tests.e2e.hub.support import HubTestCase
 from tests.hub.media.encoding import body, frame, message, varint
 from tests.hub.media.goldens import PODS as SOME_PODS
@@ -50,18 +50,18 @@ def replaced(number: int, generation: int) -> dict:
 class ProtobufTests(HubTestCase):
     """An API that responds in protobuf, like a real one for such requests."""
 
-    def furnish(self, cloud: Cloud) -> None:
+    def create_objects(self, cloud: Cloud) -> None:
         """Create a list of pods, one of which has an unknown field."""
         cloud.answers[ALL_PODS] = Canned(POD_LIST, PROTOBUF)
 
     async def test_a_list_is_the_same_offline_to_the_byte(self) -> None:
         """Each object is unchanged, including fields that this version of the hub does not know."""
         cloud, hub = await self.start()
-        self.furnish(cloud)
+        self.create_objects(cloud)
         kubelet = self.client(hub, "kubelet", PROTOBUF_FIRST)
         online = await kubelet.ask(ALL_PODS)
         self.assertEqual(online.digest, hashlib.sha256(POD_LIST).hexdigest())
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         offline = await kubelet.ask(ALL_PODS)
         self.assertEqual(offline.status, 200)
         self.assertEqual(offline.values(b"content-type"), [PROTOBUF.encode()])
@@ -80,7 +80,7 @@ class ProtobufTests(HubTestCase):
         online = await kubelet.ask(ALL_PODS, fields=[(b"Accept-Encoding", b"gzip")])
         self.assertEqual(gzip.decompress(online.body), POD_LIST)
         await self.settled(hub)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         await self.restart(hub)
         offline = await kubelet.ask(ALL_PODS)
         self.assertEqual((offline.status, offline.size), (200, len(POD_LIST)))
@@ -90,7 +90,7 @@ class ProtobufTests(HubTestCase):
     async def test_a_large_object_on_a_watch_is_read_offline(self) -> None:
         """A frame of more than 64 KiB arrives unchanged, in pieces, and is cached."""
         cloud, hub = await self.start()
-        self.furnish(cloud)
+        self.create_objects(cloud)
         stream = cloud.answers[f"{ALL_PODS}?watch"] = Streamed(WATCH)
         kubelet = self.client(hub, "kubelet", PROTOBUF_FIRST)
         await kubelet.ask(ALL_PODS)
@@ -104,24 +104,24 @@ class ProtobufTests(HubTestCase):
         await self.eventually(lambda: watch.size == len(sent), "the frame arrives")
         self.assertEqual(watch.digest, hashlib.sha256(sent).hexdigest())
         await self.settled(hub)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         found = await kubelet.ask("/api/v1/namespaces/shop/pods/large")
         self.assertEqual((found.status, bytes(found.body)), (200, body("Pod", large)))
 
     async def test_an_object_of_a_list_is_one_of_its_own(self) -> None:
         """It is in an envelope with its type."""
         cloud, hub = await self.start()
-        self.furnish(cloud)
+        self.create_objects(cloud)
         kubelet = self.client(hub, "kubelet", PROTOBUF_FIRST)
         await kubelet.ask(ALL_PODS)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         found = await kubelet.ask("/api/v1/namespaces/shop/pods/web-1")
         self.assertEqual((found.status, bytes(found.body)), (200, body("Pod", PODS[0])))
 
     async def test_a_watch_changes_the_list(self) -> None:
         """Frames are forwarded unchanged, in any pieces, and their objects are served offline."""
         cloud, hub = await self.start()
-        self.furnish(cloud)
+        self.create_objects(cloud)
         stream = cloud.answers[f"{ALL_PODS}?watch"] = Streamed(WATCH)
         kubelet = self.client(hub, "kubelet", PROTOBUF_FIRST)
         await kubelet.ask(ALL_PODS)
@@ -139,7 +139,7 @@ class ProtobufTests(HubTestCase):
         await self.eventually(lambda: watch.size == len(sent), "all frames arrive")
         self.assertEqual(watch.digest, hashlib.sha256(sent).hexdigest())
         await self.settled(hub)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         offline = await kubelet.ask(ALL_PODS)
         self.assertIn(message("Pod", new), offline.body)
         self.assertNotIn(message("Pod", PODS[2]), offline.body)
@@ -147,10 +147,10 @@ class ProtobufTests(HubTestCase):
     async def test_a_watch_offline_is_in_frames(self) -> None:
         """Existing objects are ADDED, each in a frame of its own."""
         cloud, hub = await self.start()
-        self.furnish(cloud)
+        self.create_objects(cloud)
         kubelet = self.client(hub, "kubelet", PROTOBUF_FIRST)
         await kubelet.ask(ALL_PODS)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         answer = await kubelet.send(f"{ALL_PODS}?watch=true&resourceVersion=0")
         watch = await self.within(10, answer.begun(), "the watch")
         self.assertEqual(watch.values(b"content-type"), [WATCH.encode()])
@@ -164,11 +164,11 @@ class ProtobufTests(HubTestCase):
     async def test_each_form_is_kept_for_whom_it_was(self) -> None:
         """A client that reads JSON does not get the protobuf of another client."""
         cloud, hub = await self.start()
-        self.furnish(cloud)
+        self.create_objects(cloud)
         await self.client(hub, "kubelet", PROTOBUF_FIRST).ask(ALL_PODS)
         cloud.answers[ALL_PODS] = Canned(golden("pods.json"), JSON)
         await self.client(hub, "kubelet", JSON).get(ALL_PODS)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         found = await self.client(hub, "kubelet", JSON).ask(ALL_PODS)
         self.assertEqual(found.values(b"content-type"), [JSON.encode()])
         found = await self.client(hub, "kubelet", PROTOBUF_FIRST).ask(ALL_PODS)
@@ -177,10 +177,10 @@ class ProtobufTests(HubTestCase):
     async def test_selections_are_made_offline(self) -> None:
         """Labels, names and nodes are found in objects without a schema."""
         cloud, hub = await self.start()
-        self.furnish(cloud)
+        self.create_objects(cloud)
         client = self.client(hub, "flanneld", PROTOBUF_FIRST)
         await client.ask(ALL_PODS)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         for query, expected in (
             ("", PODS),
             ("labelSelector=app%3Dweb", PODS[:1]),
@@ -200,7 +200,7 @@ class ProtobufTests(HubTestCase):
     async def test_what_cannot_be_read_passes_and_is_not_kept(self) -> None:
         """Invalid and huge bodies are forwarded; the cached data stays."""
         cloud, hub = await self.start()
-        self.furnish(cloud)
+        self.create_objects(cloud)
         client = self.client(hub, "flanneld", PROTOBUF_FIRST)
         await client.ask(ALL_PODS)
         await self.settled(hub)
@@ -216,7 +216,7 @@ class ProtobufTests(HubTestCase):
             response = await client.ask(ALL_PODS)
             self.assertEqual((response.status, response.size), (200, len(sent)))
         await self.settled(hub)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         offline = await client.ask(ALL_PODS)
         for pod in PODS:
             self.assertIn(message("Pod", pod), offline.body)
@@ -241,30 +241,30 @@ class ProtobufTests(HubTestCase):
             self.assertEqual(online.digest, hashlib.sha256(sent).hexdigest())
             # Its client has the complete list, most of which is not written yet.
             hub.kill()
-            await cloud.leave()
+            await cloud.refuse_connections()
             hub.start()
             await hub.ready()
-            await self.sees(hub, online=False)
+            await self.wait_for_state(hub, online=False)
             offline = await client.ask(ALL_PODS)
             whole = [all(pod in offline.body for pod in pods) for _, pods in lists]
             self.assertEqual(whole.count(True), 1, whole)
             self.assertEqual(offline.size, len(lists[0][0]))
-            await self.regain(cloud, hub)
+            await self.reconnect(cloud, hub)
 
     async def test_a_black_hole(self) -> None:
         """The first requests are served from the cache."""
-        cloud, hub = await self.start(*QUICK)
-        self.furnish(cloud)
+        cloud, hub = await self.start(*FAST_HEARTBEAT)
+        self.create_objects(cloud)
         kubelet = self.client(hub, "kubelet", PROTOBUF_FIRST)
         await kubelet.ask(ALL_PODS)
-        cloud.fall_silent()
+        cloud.drop_packets()
         found = await kubelet.ask(ALL_PODS, seconds=ANSWERED_SECONDS)
         self.assertEqual((found.status, found.size), (200, len(POD_LIST)))
 
     async def test_an_error_is_in_a_form_that_the_client_reads(self) -> None:
         """A kubelet that uses protobuf can read the error for a missing object."""
         cloud, hub = await self.start()
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         kubelet = self.client(hub, "kubelet", PROTOBUF)
         response = await kubelet.ask("/api/v1/namespaces/shop/pods/none")
         self.assertIn(response.status, (404, 503))

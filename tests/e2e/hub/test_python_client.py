@@ -57,7 +57,7 @@ class PythonClientTests(HubTestCase):
         api = self.api(hub)
         online = await deferToThread(api.list_pod_for_all_namespaces)
         await self.settled(hub)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
 
         def use() -> tuple:
             listed = api.list_pod_for_all_namespaces()

@@ -27,7 +27,7 @@ class ListTests(HubTestCase):
             cloud.add_pod(f"web-{number}", labels={"number": str(number)})
         kubelet = self.client(hub)
         online = await kubelet.get(NODE_PODS)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         offline = await kubelet.get(NODE_PODS)
         self.assertEqual(contents(offline), contents(online))
         self.assertEqual(
@@ -47,8 +47,10 @@ class ListTests(HubTestCase):
         cloud.add_pod("comes")
         cloud.change("pods", "changes", "default", labels={"changed": "yes"})
         cloud.remove("pods", "goes", "default")
-        await watch.tells(("ADDED", "comes"), ("MODIFIED", "changes"), ("DELETED", "goes"))
-        await self.lose(cloud, hub)
+        await watch.wait_for_events(
+            ("ADDED", "comes"), ("MODIFIED", "changes"), ("DELETED", "goes")
+        )
+        await self.disconnect(cloud, hub)
         offline = await kubelet.get(NODE_PODS)
         self.assertEqual(names(offline), ["changes", "comes", "stays"])
         self.assertEqual(contents(offline)[0]["metadata"]["labels"], {"changed": "yes"})
@@ -65,8 +67,8 @@ class ListTests(HubTestCase):
             NODE_PODS, resourceVersion=listed["metadata"]["resourceVersion"]
         )
         gone = cloud.remove("pods", "new", "default")
-        await watch.tells(("DELETED", "new"))
-        await self.lose(cloud, hub)
+        await watch.wait_for_events(("DELETED", "new"))
+        await self.disconnect(cloud, hub)
         offline = await kubelet.get(NODE_PODS)
         self.assertEqual(names(offline), ["old"])
         self.assertGreaterEqual(version(offline), version(gone))
@@ -75,7 +77,7 @@ class ListTests(HubTestCase):
         """A kubelet that has never listed its pods gets an error, not an empty list."""
         cloud, hub = await self.start()
         cloud.add_pod("web")
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         await self.client(hub).refused(404, NODE_PODS)
 
     async def test_a_namespace_without_objects_has_an_empty_list(self) -> None:
@@ -88,7 +90,7 @@ class ListTests(HubTestCase):
         self.assertEqual(
             (await flannel.get("/api/v1/namespaces/kube-system/services"))["items"], []
         )
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         for path in (
             "/api/v1/namespaces/empty/configmaps",
             "/api/v1/namespaces/kube-system/services",
@@ -109,7 +111,7 @@ class ObjectTests(HubTestCase):
         kubelet = self.client(hub)
         listed = await kubelet.get(NODE_PODS)
         settings = await kubelet.get(f"{CONFIG_MAPS}/settings")
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         found = await kubelet.get(f"{DEFAULT_PODS}/web")
         kind = {"kind": "Pod", "apiVersion": "v1"}
         self.assertEqual(found, {**contents(listed)[1], **kind})
@@ -125,7 +127,7 @@ class ObjectTests(HubTestCase):
         cloud.remove("pods", "web", "default")
         for client in (kubelet, flannel):
             await client.refused(404, f"{DEFAULT_PODS}/web")
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         # A kubelet that has listed only its own pods does not know the others.
         await kubelet.refused(NOT_THERE, f"{DEFAULT_PODS}/web")
         said = await flannel.refused(404, f"{DEFAULT_PODS}/web")
@@ -138,7 +140,7 @@ class ObjectTests(HubTestCase):
         cloud, hub = await self.start()
         kubelet = self.client(hub)
         node = await kubelet.get(NODE_PATH)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         asked = [Deferred.fromCoroutine(kubelet.get(NODE_PATH)) for _ in range(200)]
         for found in await gatherResults(asked, consumeErrors=True):
             self.assertEqual(found, node)
@@ -155,7 +157,7 @@ class ClientTests(HubTestCase):
         red, blue = self.client(hub, "flanneld"), self.client(hub, "coredns")
         await red.get(DEFAULT_PODS, labelSelector="color=red")
         await blue.get(DEFAULT_PODS, labelSelector="color=blue")
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         self.assertEqual(names(await red.get(DEFAULT_PODS, labelSelector="color=red")), ["red"])
         self.assertEqual(names(await blue.get(DEFAULT_PODS, labelSelector="color=blue")), ["blue"])
         await red.refused(NOT_THERE, f"{DEFAULT_PODS}/blue")
@@ -171,7 +173,7 @@ class ClientTests(HubTestCase):
         client = self.client(hub, "flanneld")
         for color in ("red", "blue"):
             await client.get(ALL_PODS, labelSelector=f"color={color}")
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         for selector, expected in (
             ("color=red", ["red-large", "red-small"]),
             ("color=blue", ["blue-large", "blue-small"]),
@@ -187,7 +189,7 @@ class ClientTests(HubTestCase):
         cloud.add_pod("system", namespace="kube-system")
         client = self.client(hub, "flanneld")
         await client.get(ALL_PODS)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         for query, expected in (
             ({}, ["blue", "red", "system"]),
             ({"labelSelector": "color"}, ["blue", "red"]),
@@ -212,7 +214,7 @@ class PodsPageTests(HubTestCase):
         cloud.remove("pods", "goes", "default")
         cloud.add_pod("comes")
         await self.client(hub).get(NODE_PODS)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         self.assertEqual(await self.pods(hub), ["comes"])
 
     async def pods(self, hub: Hub) -> list[str]:

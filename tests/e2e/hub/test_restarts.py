@@ -8,8 +8,15 @@ from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.error import ConnectionRefusedError
 
 from tests.e2e.hub.clients import JSON, NodeClient, contents, names
-from tests.e2e.hub.node_requests import ALL_PODS, LEASE, NODE_PODS, PROGRAMS, Program, furnish
-from tests.e2e.hub.programs import QUICK, Hub
+from tests.e2e.hub.node_requests import (
+    ALL_PODS,
+    LEASE,
+    NODE_PODS,
+    PROGRAMS,
+    Program,
+    create_objects,
+)
+from tests.e2e.hub.programs import FAST_HEARTBEAT, Hub
 from tests.e2e.hub.support import HubTestCase
 from tests.e2e.programs import READY_SECONDS
 
@@ -56,11 +63,11 @@ class NodeStartTests(HubTestCase):
     async def test_a_node_starts_without_the_cloud(self) -> None:
         """The hub is killed and restarted offline: each request gets the same response."""
         cloud, hub = await self.start()
-        furnish(cloud)
+        create_objects(cloud)
         online = await self.ask_all(hub)
         await self.watch_all(hub)
         await self.settled(hub)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         self.assertEqual(await self.ask_all(hub), online)
         await self.restart(hub)
         self.assertEqual(await self.ask_all(hub), online)
@@ -71,11 +78,11 @@ class NodeStartTests(HubTestCase):
 
     async def test_a_black_hole_does_not_keep_a_node_from_starting(self) -> None:
         """The first responses do not wait until the hub knows that no server responds."""
-        cloud, hub = await self.start(*QUICK)
-        furnish(cloud)
+        cloud, hub = await self.start(*FAST_HEARTBEAT)
+        create_objects(cloud)
         online = await self.ask_all(hub)
         await self.settled(hub)
-        cloud.fall_silent()
+        cloud.drop_packets()
         hub.kill()
         hub.start()
         await self.eventually(lambda: self.listens(hub), "the hub listens", READY_SECONDS)
@@ -84,14 +91,14 @@ class NodeStartTests(HubTestCase):
     async def test_the_cloud_is_told_nothing_twice_after_a_restart(self) -> None:
         """Once the cloud is reachable, its changes are served here."""
         cloud, hub = await self.start()
-        furnish(cloud)
+        create_objects(cloud)
         await self.ask_all(hub)
         await self.settled(hub)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         await self.restart(hub, signal.SIGTERM)
         cloud.add_pod("new")
         cloud.remove("pods", "web", "default")
-        await self.regain(cloud, hub)
+        await self.reconnect(cloud, hub)
         found = await self.client(hub).get(NODE_PODS)
         self.assertEqual(names(found), ["logs", "new"])
 
@@ -110,7 +117,7 @@ class StopTests(HubTestCase):
         await self.eventually(lambda: held, "the cloud has the write")
         hub.signal(signal.SIGTERM)
         # It ends as soon as the ports are closed, and the write has two seconds from then on.
-        await watch.ends(10)
+        await watch.wait_for_end(10)
         await self.assertFailure(self.dial_late(hub), ConnectionRefusedError)
         held[0].respond(201, [(b"Content-Type", b"application/json")], b"{}")
         response = await self.within(5, write.whole(), "the answer to the write")
@@ -126,13 +133,13 @@ class StopTests(HubTestCase):
         path = "/api/v1/configmaps"
         await client.ask(path)
         await self.settled(hub)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         watch = await client.watch(path)
         answer = await client.send(path)
         answer.peer.transport.pauseProducing()
         await self.eventually(lambda: len(watch.events) == 40, "the watch begins")
         hub.signal(signal.SIGTERM)
-        await watch.ends(10)
+        await watch.wait_for_end(10)
         await self.assertFailure(self.dial_late(hub), ConnectionRefusedError)
         answer.peer.transport.resumeProducing()
         response = await self.within(10, answer.whole(), "the list")
@@ -173,7 +180,7 @@ class KillTests(HubTestCase):
             self.assertEqual(len(listed["items"]), REPLACED)
             self.assertEqual(len(kept), 1, kept)
             self.assertLessEqual(int(kept.pop()), generation)
-            await self.regain(cloud, hub)
+            await self.reconnect(cloud, hub)
 
     def wrote(self, hub: Hub, before: float, generation: int):
         """Return a condition: the hub has begun to receive a list after the earlier data."""
@@ -187,10 +194,10 @@ class KillTests(HubTestCase):
 
     async def lose_and_start(self, cloud, hub: Hub) -> None:
         """Start the hub again while offline."""
-        await cloud.leave()
+        await cloud.refuse_connections()
         hub.start()
         await hub.ready()
-        await self.sees(hub, online=False)
+        await self.wait_for_state(hub, online=False)
 
     async def test_an_update_is_old_or_new(self) -> None:
         """The hub is killed while a watch reports changes: each object is complete."""
@@ -218,11 +225,11 @@ class ManyClientsTests(HubTestCase):
     async def test_all_clients_are_served_after_a_kill(self) -> None:
         """Fifty clients that send requests while the hub starts get responses."""
         cloud, hub = await self.start()
-        furnish(cloud)
+        create_objects(cloud)
         client = self.client(hub, "flanneld", JSON)
         online = await client.get(ALL_PODS)
         await self.settled(hub)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         await self.restart(hub)
         asked = [Deferred.fromCoroutine(client.get(ALL_PODS)) for _ in range(50)]
         for listed in await gatherResults(asked, consumeErrors=True):

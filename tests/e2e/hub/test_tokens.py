@@ -42,7 +42,7 @@ class TokenTests(HubTestCase):
         found = await reader.get(PASSWORD)
         await other.get("/api/v1/pods")
         await self.settled(hub)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         self.assertEqual(await reader.get(PASSWORD), found)
         await other.refused((403, 404, 503), PASSWORD)
         self.assertEqual(names(await other.get("/api/v1/pods")), ["web"])
@@ -54,7 +54,7 @@ class TokenTests(HubTestCase):
         await kubelet.get(NODE_PODS)
         await kubelet.get(PASSWORD)
         unseen = cloud.token("other")
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         for token in ("nonsense", "a.b.c", unseen):
             stranger = self.client(hub, "kubelet", token=token)
             for path in (PASSWORD, NODE_PODS):
@@ -78,7 +78,7 @@ class TokenTests(HubTestCase):
         for target in (PASSWORD, "/version"):
             self.assertEqual((await forger.ask(target, fields=[named])).status, 401)
         await self.settled(hub)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         await forger.refused(401, PASSWORD)
         self.assertEqual((await nobody.ask(PASSWORD, fields=[spaces])).status, 401)
         self.assertEqual(await reader.get(PASSWORD), found)
@@ -91,7 +91,7 @@ class TokenTests(HubTestCase):
         cloud.remove("serviceaccounts", "reader", "default")
         await reader.refused(401, PASSWORD)
         await self.settled(hub)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         await reader.refused(401, PASSWORD)
 
     async def test_a_token_is_in_no_log(self) -> None:
@@ -100,7 +100,7 @@ class TokenTests(HubTestCase):
         token = cloud.token("reader")
         reader = self.client(hub, "coredns", token=token)
         await reader.get(PASSWORD)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         await reader.get(PASSWORD)
         self.assertNotIn(token.split(".")[2], hub.log)
         self.assertNotIn("c2VjcmV0", hub.log)

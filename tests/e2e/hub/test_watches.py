@@ -7,7 +7,7 @@ from twisted.internet.defer import Deferred, gatherResults
 
 from tests.e2e.hub.clients import names
 from tests.e2e.hub.node_requests import ALL_PODS, NODE_PODS
-from tests.e2e.hub.programs import QUICK
+from tests.e2e.hub.programs import FAST_HEARTBEAT
 from tests.e2e.hub.support import NOTICED_SECONDS, HubTestCase
 from tests.e2e.stopwatch import Stopwatch
 
@@ -27,10 +27,10 @@ class WatchTests(HubTestCase):
             cloud.add_pod(name)
         kubelet = self.client(hub)
         await kubelet.get(NODE_PODS)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         for query in ({}, {"resourceVersion": "0"}):
             watch = await kubelet.watch(NODE_PODS, **query)
-            await watch.tells(("ADDED", "one"), ("ADDED", "two"))
+            await watch.wait_for_events(("ADDED", "one"), ("ADDED", "two"))
             self.assertFalse(watch.ended)
 
     async def test_initial_events_end_with_their_bookmark(self) -> None:
@@ -40,7 +40,7 @@ class WatchTests(HubTestCase):
             cloud.add_pod(name)
         client = self.client(hub, "flanneld")
         listed = await client.get(ALL_PODS)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         watch = await client.watch(
             ALL_PODS,
             sendInitialEvents="true",
@@ -63,12 +63,12 @@ class WatchTests(HubTestCase):
         cloud.add_pod("web")
         client = self.client(hub, "flanneld")
         listed = await client.get(ALL_PODS)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         began = reactor.seconds()
         watch = await client.watch(
             ALL_PODS, resourceVersion=listed["metadata"]["resourceVersion"], timeoutSeconds="2"
         )
-        await watch.ends(10)
+        await watch.wait_for_end(10)
         self.assertGreaterEqual(reactor.seconds() - began, 1.5)
         self.assertEqual(watch.told, [])
 
@@ -79,7 +79,7 @@ class WatchTests(HubTestCase):
         client = self.client(hub, "flanneld")
         listed = await client.get(ALL_PODS)
         since = listed["metadata"]["resourceVersion"]
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         begun = [
             Deferred.fromCoroutine(client.watch(ALL_PODS, resourceVersion=since))
             for _ in range(PARKED)
@@ -89,26 +89,26 @@ class WatchTests(HubTestCase):
         cloud.add_pod("new")
 
         async def end_of(watch) -> float:
-            await watch.ends(NOTICED_SECONDS + ENDED_SECONDS + 5)
+            await watch.wait_for_end(NOTICED_SECONDS + ENDED_SECONDS + 5)
             return reactor.seconds()
 
         ending = [Deferred.fromCoroutine(end_of(one)) for one in watches]
-        await self.regain(cloud, hub)
+        await self.reconnect(cloud, hub)
         back = Stopwatch(reactor)
         ends = await gatherResults(ending, consumeErrors=True)
         self.assertLess(back.seconds(), ENDED_SECONDS + 1, ends)
         self.assertGreater(max(ends) - min(ends), 0.1, ends)
         watch = await client.watch(ALL_PODS, resourceVersion=since)
-        await watch.tells(("ADDED", "new"))
+        await watch.wait_for_events(("ADDED", "new"))
 
     async def test_watches_of_the_cloud_move_when_it_is_lost(self) -> None:
         """A watch that is open when the cloud stops responding ends, and does not hang."""
-        cloud, hub = await self.start(*QUICK)
+        cloud, hub = await self.start(*FAST_HEARTBEAT)
         cloud.add_pod("web")
         kubelet = self.client(hub)
         listed = await kubelet.get(NODE_PODS)
         since = listed["metadata"]["resourceVersion"]
         watch = await kubelet.watch(NODE_PODS, resourceVersion=since)
-        cloud.fall_silent()
+        cloud.drop_packets()
         await self.eventually(lambda: watch.ended, "the watch ends", 15)
         self.assertEqual(names(await kubelet.get(NODE_PODS)), ["web"])

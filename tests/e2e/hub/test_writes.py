@@ -23,7 +23,7 @@ class RefusedTests(HubTestCase):
         await kubelet.get(NODE_PODS)
         settings = await kubelet.get(f"{CONFIG_MAPS}/settings")
         pod = await kubelet.get(f"{PODS}/web")
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         changed = {**settings, "data": {"color": "blue"}}
         for method, path, body, fields in (
             ("PUT", f"{CONFIG_MAPS}/settings", changed, ()),
@@ -49,7 +49,7 @@ class RefusedTests(HubTestCase):
         cloud.add_pod("web")
         kubelet = self.client(hub)
         await kubelet.get(NODE_PODS)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         for what in ("log", "exec?command=true", "portforward"):
             await kubelet.refused(503, f"{PODS}/web/{what}")
 
@@ -77,14 +77,14 @@ class KubeletTests(HubTestCase):
             time = "2026-01-01T00:00:00.000000Z"
             body = {**current, "spec": {**current["spec"], "renewTime": time}}
             kubelet.expect(await kubelet.ask(LEASE, "PUT", body), 200, "the renewal")
-            await self.lose(cloud, hub)
+            await self.disconnect(cloud, hub)
 
     async def test_a_node_that_starts_offline_is_there_already(self) -> None:
         """A kubelet that registers its node gets a conflict, and reads the Node."""
         cloud, hub = await self.start()
         kubelet = self.client(hub)
         node = await kubelet.get(NODE_PATH)
-        await self.lose(cloud, hub)
+        await self.disconnect(cloud, hub)
         said = await kubelet.refused(
             409, "/api/v1/nodes", "POST", {"apiVersion": "v1", "kind": "Node",
                                            "metadata": {"name": NODE}}
@@ -101,7 +101,7 @@ class KubeletTests(HubTestCase):
             pod = cloud.add_pod("web", spec={"serviceAccountName": "web"})
             kubelet = self.client(hub)
             await kubelet.get(NODE_PODS)
-            await self.lose(cloud, hub)
+            await self.disconnect(cloud, hub)
             bound = {
                 "apiVersion": "v1",
                 "kind": "Pod",

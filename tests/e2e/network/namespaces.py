@@ -80,7 +80,7 @@ class Namespace:
         os.close(self._descriptor)
 
 
-def new_machine() -> Namespace:
+def new_namespace() -> Namespace:
     """Make a machine that has nothing but its loopback interface."""
     machine = Namespace()
     with machine.inside():

@@ -24,7 +24,7 @@ from types import MappingProxyType
 
 from twisted.trial.unittest import SkipTest
 
-from tests.e2e.network.namespaces import Namespace, forward, new_machine, wait_for_ipv6
+from tests.e2e.network.namespaces import Namespace, forward, new_namespace, wait_for_ipv6
 
 LAN = {
     "cloud": tuple(
@@ -59,7 +59,7 @@ class Sites:
         self._switches: list[Namespace] = []
         try:
             for name in self.addresses:
-                self._machines[name] = new_machine()
+                self._machines[name] = new_namespace()
             self._connect("lan", LAN)
             self._connect("site", SITE)
             self._separate()
@@ -93,13 +93,13 @@ class Sites:
         with self.inside(machine):
             forward()
 
-    def shelter(self, machine: str, router: str, *ports: int) -> str:
+    def add_nat_machine(self, machine: str, router: str, *ports: int) -> str:
         """Put a new machine behind a router of the cloud, which translates addresses.
 
         Others reach it by these TCP ports of the router alone. It has 192.168.1.2, and no
         address of IPv6; returned is the router's, by which the others know it.
         """
-        sheltered, gateway = new_machine(), self._machines[router]
+        sheltered, gateway = new_namespace(), self._machines[router]
         self._machines[machine] = sheltered
         outside = LAN[router][0]
         gateway.run(
@@ -132,7 +132,7 @@ class Sites:
 
     def _connect(self, segment: str, machines: Mapping[str, Sequence[str]]) -> None:
         """Join machines by a switch; the interface of each is called as the segment."""
-        switch = new_machine()
+        switch = new_namespace()
         self._switches.append(switch)
         with switch.inside():
             # What a switch passes on is no concern of the machines' firewalls.

@@ -9,7 +9,7 @@ from twisted.internet.utils import getProcessOutputAndValue
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from tests.e2e.network.sites import Sites
-from tests.e2e.network.witness import have_listen
+from tests.e2e.network.witness import start_witness
 from tests.e2e.support import which
 
 PORT = 10250
@@ -24,7 +24,7 @@ class SitesTests(TestCase):
         self.addCleanup(self.network.close)
         for machine, addresses in self.network.addresses.items():
             for address in addresses:
-                have_listen(self, reactor, self.network, machine, address, PORT)
+                start_witness(self, reactor, self.network, machine, address, PORT)
 
     async def ask(self, machine: str, address: str, port: int = PORT) -> str | None:
         """Return what an address says to a program on a machine; nothing if that is refused."""
@@ -60,10 +60,10 @@ class SitesTests(TestCase):
 
     async def test_sheltered_machine(self) -> None:
         """It reaches the cloud as its router, which passes on one port of its own, no other."""
-        outside = self.network.shelter("home", "other", PORT + 1)
+        outside = self.network.add_nat_machine("home", "other", PORT + 1)
         self.assertEqual("10.77.0.61", outside)
         for port in (PORT, PORT + 1):
-            have_listen(self, reactor, self.network, "home", "192.168.1.2", port)
+            start_witness(self, reactor, self.network, "home", "192.168.1.2", port)
         self.assertEqual(await self.ask("home", "10.77.0.51"), f"cloud-2 {outside}")
         self.assertEqual(await self.ask("edge-1", outside, PORT + 1), "home 10.77.0.254")
         self.assertEqual(await self.ask("cloud-2", outside), "other 10.77.0.51")

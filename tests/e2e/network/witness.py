@@ -73,7 +73,7 @@ class _Connection(Protocol):
             self.transport.write(head + body)
 
 
-def have_listen(test, reactor, network: Sites, machine: str, address: str, port: int) -> Witness:
+def start_witness(test, reactor, network: Sites, machine: str, address: str, port: int) -> Witness:
     """Have a witness listen on a machine until ``test`` ends."""
     witness = Witness(machine)
     with network.inside(machine):

@@ -17,9 +17,9 @@ class WallClock:
 
     def __init__(self, directory: str, name: str) -> None:
         self._path = Path(directory, f"{name}.time")
-        self.put_forward(0)
+        self.advance(0)
 
-    def put_forward(self, seconds: int) -> None:
+    def advance(self, seconds: int) -> None:
         """Set it, from one moment to the next; negative is back."""
         new = self._path.with_suffix(".new")
         new.write_text(f"{seconds:+d}\n")

@@ -26,7 +26,7 @@ _FULL = 1500
 _BURST, _QUEUE = "16kb", "64kb"
 """What a slow way takes at once, and what may wait before it."""
 
-_JOINED = ("-m", "length", "--length", f"{_FULL + 1}:65535")
+_MERGED = ("-m", "length", "--length", f"{_FULL + 1}:65535")
 
 
 class Gateway:
@@ -46,7 +46,7 @@ class Gateway:
         self.run(self._firewall, "-D", chain, *rule)
 
     @contextmanager
-    def treats(self, *rules: tuple[str, ...], chain: str = "FORWARD") -> Iterator[None]:
+    def with_rules(self, *rules: tuple[str, ...], chain: str = "FORWARD") -> Iterator[None]:
         """Have it treat packets by rules for the time of a block."""
         for rule in rules:
             self.add(*rule, chain=chain)
@@ -54,27 +54,27 @@ class Gateway:
         for rule in rules:
             self.remove(*rule, chain=chain)
 
-    def met(self, chain: str = "FORWARD") -> int:
+    def packet_count(self, chain: str = "FORWARD") -> int:
         """How many packets the rule has met that was added last."""
         return int(self.run(self._firewall, "-nvxL", chain, "1").split()[0])
 
-    def loses(self, probability: float):
+    def packet_loss(self, probability: float):
         """Lose packets at random, in both directions, for the time of a block."""
         lost = ("-m", "statistic", "--mode", "random", "--probability", f"{probability}")
-        return self.treats(
+        return self.with_rules(
             *(("-p", "tcp", way, "lan", *lost, "-j", "DROP") for way in ("-i", "-o"))
         )
 
     @contextmanager
-    def narrow(self, size: int) -> Iterator[None]:
+    def drop_larger_than(self, size: int) -> Iterator[None]:
         """Let no larger packets pass for the time of a block, and say so to nobody."""
-        with self.treats((*_TOO_LARGE[self._version], "-j", "DROP"), chain="OUTPUT"):
+        with self.with_rules((*_TOO_LARGE[self._version], "-j", "DROP"), chain="OUTPUT"):
             self.run("ip", "link", "set", "lan", "mtu", str(size))
             yield
             self.run("ip", "link", "set", "lan", "mtu", str(_FULL))
 
     @contextmanager
-    def forgotten(self) -> Iterator[None]:
+    def connections_flushed(self) -> Iterator[None]:
         """Forget all connections; who is in the site is told in a block, and nobody else is.
 
         As a real NAT it takes none up in the middle.
@@ -84,19 +84,19 @@ class Gateway:
         told = ("-i", "site", *_UNKNOWN, *RESET)
         quiet = ("-i", "lan", "-p", "tcp", "-j", "DROP")
         with (
-            self.treats((*_UNKNOWN, "-j", "DROP"), told),
-            self.treats(quiet, chain="INPUT"),
+            self.with_rules((*_UNKNOWN, "-j", "DROP"), told),
+            self.with_rules(quiet, chain="INPUT"),
         ):
             self.run("conntrack", "-f", f"ipv{self._version}", "-F")
             yield
 
-    def silence(self, port: int) -> None:
+    def drop_outgoing(self, port: int) -> None:
         """Let nothing of a connection out of the site, which has that port in the cloud."""
         connection = ("-p", "tcp", "--sport", str(port))
         self.run(self._firewall, "-t", "mangle", "-A", "POSTROUTING", *connection, "-j", "DROP")
 
     @contextmanager
-    def slow(self, rate: str) -> Iterator[None]:
+    def rate_limit(self, rate: str) -> Iterator[None]:
         """Pass on no more than so many bits in a second, in each direction, during a block.
 
         What comes faster waits, and is lost where `_QUEUE` is full.
@@ -108,16 +108,16 @@ class Gateway:
         for interface in ("lan", "site"):
             self.run("tc", "qdisc", "del", "dev", interface, "root")
 
-    def held_back(self) -> int:
+    def queued_packets(self) -> int:
         """How many packets to the cloud had to wait on a slow way."""
         shown = self.run("tc", "-s", "qdisc", "show", "dev", "lan")
         return int(shown.partition("overlimits ")[2].split()[0])
 
-    def count_joined(self) -> None:
+    def count_merged(self) -> None:
         """Begin to count packets that are several of a line's in one."""
-        self.run(self._firewall, "-t", "mangle", "-A", "FORWARD", *_JOINED)
+        self.run(self._firewall, "-t", "mangle", "-A", "FORWARD", *_MERGED)
 
-    def joined(self) -> int:
+    def merged(self) -> int:
         """How many there were."""
         listed = self.run(self._firewall, "-t", "mangle", "-nvxL", "FORWARD", "1")
         return int(listed.split()[0])
@@ -127,7 +127,7 @@ class Gateway:
         return self._network.run("nat", *command)
 
 
-def send_each_packet_by_itself(network: Sites, *machines: str) -> None:
+def disable_segmentation_offload(network: Sites, *machines: str) -> None:
     """Have the kernel cut what new connections send, as on a line, not the network's cards.
 
     Else one large packet goes through the networks here, and is lost or passed on as a whole.
@@ -137,7 +137,7 @@ def send_each_packet_by_itself(network: Sites, *machines: str) -> None:
         network.run(machine, "ip", "link", "set", interface, "gso_max_segs", "1")
 
 
-def repeat_lost_packets_after(network: Sites, milliseconds: int) -> None:
+def set_min_rto(network: Sites, milliseconds: int) -> None:
     """Have the kernels of both ends of new connections wait for that at least, not 200 ms."""
     least = ("rto_min", f"{milliseconds}ms")
     for family, lan, site in zip(("-4", "-6"), LAN["nat"], SITE["nat"], strict=True):

@@ -113,7 +113,7 @@ class SiteTestCase(LeakTestCase):
         with self.network.inside(machine):
             return self.listen(build, free_ports.take())
 
-    async def reached(self, machine: str, target: Target, peer: Peer) -> int:
+    async def status_through(self, machine: str, target: Target, peer: Peer) -> int:
         """Connect ``peer`` to a target of a machine through its agent; the status of the answer."""
         headers = {"X-Tunnel-Proxy-Host": machine}
         authority = f"127.0.0.1:{target.port}"
@@ -122,7 +122,7 @@ class SiteTestCase(LeakTestCase):
     async def echo(self, machine: str, target: Target) -> EchoClient:
         """Make one round trip on a new stream to an echo of a machine, which must succeed."""
         client = EchoClient(reactor)
-        self.assertEqual(await self.reached(machine, target, client), 200)
+        self.assertEqual(await self.status_through(machine, target, client), 200)
         await self.within(10, client.round_trip(), f"an echo of {machine} answers")
         return client
 

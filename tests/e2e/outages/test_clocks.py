@@ -8,7 +8,7 @@ from pathlib import Path
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 
-from tests.e2e.clients import Echo, EchoClient, Question, Sink, Source
+from tests.e2e.clients import Echo, EchoClient, RequestClient, Sink, Source
 from tests.e2e.faults import FullQueue
 from tests.e2e.leaks import LeakTestCase
 from tests.e2e.outages.clocks import WallClock
@@ -54,11 +54,11 @@ class ClockTests(LeakTestCase):
         self.tunnel = self.make_tunnel(proxied=proxied)
         self.programs = {"server": self.tunnel.server, "agent": self.tunnel.agent}
         for name, clock in self.clocks.items():
-            clock.put_forward(-DAY)
-            self.programs[name].begin_with(*clock.prefix())
+            clock.advance(-DAY)
+            self.programs[name].run_under(*clock.prefix())
         await self.tunnel.start()
         for clock in self.clocks.values():
-            clock.put_forward(0)
+            clock.advance(0)
         await self.watch(*self.programs.values())
         self.echo, self.sink = self.listen(Echo), self.listen(Sink)
 
@@ -80,7 +80,7 @@ class ClockTests(LeakTestCase):
         """Require that a dial that has no answer yet gets its answer after ``change()``."""
         queue = FullQueue()
         self.addCleanup(queue.close)
-        client = Question()
+        client = RequestClient()
         dial = Deferred.fromCoroutine(self.connect(self.tunnel, f"127.0.0.1:{queue.port}", client))
         await self.pause(MOMENT / 2)
         change()
@@ -117,15 +117,15 @@ class ClockTests(LeakTestCase):
         running = True
         echoes = Deferred.fromCoroutine(client.run(lambda: running))
         for number, clock in enumerate(self.clocks.values()):
-            await self.waiting_dial_survives(partial(clock.put_forward, HOUR))
+            await self.waiting_dial_survives(partial(clock.advance, HOUR))
             self.assertEqual(await self.lost(), [number, number])
-            clock.put_forward(-HOUR)
+            clock.advance(-HOUR)
             await self.pause(MOMENT)
             self.assertEqual(await self.lost(), [number, number])
             await self.both_miss_each_other(number + 1)
             await self.within(SOON, idle.round_trip(), "an idle stream goes on")
             (await self.dial()).drop()
-            clock.put_forward(0)
+            clock.advance(0)
         running = False
         print(f"\necho: {await self.within(SOON, echoes, 'the echo ends')}")
         upload.payload.finish()
@@ -139,7 +139,7 @@ class ClockTests(LeakTestCase):
         await idle.when_lost()
         await self.tunnel.agent.stop()
         clock = self.clocks["agent"]
-        clock.put_forward(200 * DAY)
+        clock.advance(200 * DAY)
         agent = self.tunnel.another_agent(
             token_path=None, prefix=clock.prefix(), server_port=self.proxy.port
         )
@@ -151,7 +151,7 @@ class ClockTests(LeakTestCase):
         self.assertEqual((status, complaint in body), (503, True), body)
         await self.pause(3 * MOMENT)
         self.assertTrue(agent.running)
-        clock.put_forward(0)
+        clock.advance(0)
         await agent.ready()
         (await self.dial()).drop()
         self.assertEqual(Path(agent.state, "node.pem").read_bytes(), node)
@@ -160,7 +160,7 @@ class ClockTests(LeakTestCase):
         """Streams go on, but a new connection has to wait until the clock is right again."""
         idle = await self.dial()
         for number, (seconds, complaint) in enumerate(WRONG):
-            self.clocks["agent"].put_forward(seconds)
+            self.clocks["agent"].advance(seconds)
             await self.pause(MOMENT)
             await idle.round_trip()
             self.assertEqual(await self.lost(), [number, number])
@@ -170,7 +170,7 @@ class ClockTests(LeakTestCase):
             await self.eventually(
                 lambda agent=agent, complaint=complaint: complaint in agent.log, complaint, SOON
             )
-            self.clocks["agent"].put_forward(0)
+            self.clocks["agent"].advance(0)
             await self.within(10, answer, "the stream goes on")
 
 

@@ -14,7 +14,7 @@ from tests.e2e.leaks import LeakTestCase
 from tests.e2e.programs import Program, Tunnel
 from tests.e2e.proxy.programs import IdleProxy
 
-MOST = 64
+MAX_DESCRIPTORS = 64
 """Descriptors that the program may have: some 20 are its own."""
 
 LOAD = 80
@@ -35,7 +35,7 @@ class DescriptorTests(LeakTestCase):
 
     def limit(self, program: Program) -> None:
         """Allow a program that runs only a few descriptors."""
-        resource.prlimit(program.pid, resource.RLIMIT_NOFILE, (MOST, MOST))
+        resource.prlimit(program.pid, resource.RLIMIT_NOFILE, (MAX_DESCRIPTORS, MAX_DESCRIPTORS))
 
     async def rests(self, program: Program) -> None:
         """Require that a program uses little of a processor for a while."""
@@ -59,7 +59,7 @@ class DescriptorTests(LeakTestCase):
         hub = Hub(reactor, self.directory, "https://127.0.0.1:1")
         proxy = IdleProxy(reactor, self.directory)
         for program in (tunnel.server, tunnel.agent, hub, proxy):
-            program.begin_as_in_a_pod()
+            program.use_pod_limits()
         for program in (hub, proxy):
             program.start()
             self.addCleanup(program.kill)
@@ -120,8 +120,8 @@ class DescriptorTests(LeakTestCase):
         callers = [await self.served_or_turned_away(tunnel, echo) for _ in range(LOAD)]
         held = [peer for peer in callers if peer is not None]
         print(f"\n{len(held)} of {LOAD} callers were served, the others turned away")
-        self.assertGreater(len(held), MOST // 4)
-        self.assertLess(len(held), MOST)
+        self.assertGreater(len(held), MAX_DESCRIPTORS // 4)
+        self.assertLess(len(held), MAX_DESCRIPTORS)
         self.assertIsNone(callers[-1])
         await old.round_trip()
         await self.rests(tunnel.server)

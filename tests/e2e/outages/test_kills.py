@@ -11,18 +11,18 @@ from twisted.internet import reactor
 from twisted.internet.defer import Deferred, gatherResults
 
 from tests.e2e.clients import (
-    AnswerAtEnd,
+    AnswerAfterEnd,
     Download,
     Echo,
     EchoClient,
-    EndFirst,
+    HalfClosingTarget,
     Incomplete,
     Peer,
-    Question,
+    RequestClient,
     Source,
 )
 from tests.e2e.faults import FullQueue
-from tests.e2e.leaks import LeakTestCase, holdings_of
+from tests.e2e.leaks import LeakTestCase, resource_counts
 from tests.e2e.programs import Program
 
 BEGINNING = {"TCP, nothing said": 0, "TLS, the agent has begun": 1}
@@ -71,7 +71,7 @@ class KillTestCase(LeakTestCase):
         """Require that who survives has no stream, and no descriptor more than ``before``."""
 
         async def gone() -> bool:
-            now = await holdings_of(survivor)
+            now = await resource_counts(survivor)
             return now.streams == 0 and now.descriptors <= before
 
         await self.eventually(gone, f"{survivor.arguments[0]} has let go of all", ENDED)
@@ -116,7 +116,7 @@ class HandshakeKillTests(KillTestCase):
 
     async def killed(self, victim: Program, survivor: Program, states: dict[str, int]) -> None:
         """Kill one of them in each state, with a stream that waits for its session."""
-        before = (await holdings_of(survivor)).descriptors
+        before = (await resource_counts(survivor)).descriptors
         for state, turns in states.items():
             print(f"\n{victim.arguments[0]} killed at {state}: ", end="")
             stream = await self.connected(self.tunnel, self.echo, EchoClient(reactor))
@@ -141,8 +141,8 @@ class StreamKillTests(KillTestCase):
         self.queue = FullQueue()
         self.addCleanup(self.queue.close)
         self.targets = {
-            "asked": self.listen(AnswerAtEnd),
-            "ended": self.listen(EndFirst),
+            "asked": self.listen(AnswerAfterEnd),
+            "ended": self.listen(HalfClosingTarget),
             "half": self.listen(Peer),
             "download": self.listen(lambda: Source(None, hashed=False)),
             "upload": self.listen(Download),
@@ -151,13 +151,13 @@ class StreamKillTests(KillTestCase):
     async def in_each_state(self) -> tuple[Deferred, list]:
         """Open streams of all kinds: a dial without an answer, and those that are open."""
         dial = Deferred.fromCoroutine(
-            self.connect(self.tunnel, f"127.0.0.1:{self.queue.port}", Question())
+            self.connect(self.tunnel, f"127.0.0.1:{self.queue.port}", RequestClient())
         )
         # This one never finishes its question, or it would be answered.
-        asked = await self.connected(self.tunnel, self.targets["asked"], Question(b"and"))
-        ended = await self.connected(self.tunnel, self.targets["ended"], Question())
+        asked = await self.connected(self.tunnel, self.targets["asked"], RequestClient(b"and"))
+        ended = await self.connected(self.tunnel, self.targets["ended"], RequestClient())
         await self.within(5, ended.when_read_ended(), "the target has ended its direction")
-        half = await self.connected(self.tunnel, self.targets["half"], Question(b"x", True))
+        half = await self.connected(self.tunnel, self.targets["half"], RequestClient(b"x", True))
         [target] = self.targets["half"].peers
         await self.within(5, target.when_read_ended(), "the caller has ended its direction")
         down = await self.connected(self.tunnel, self.targets["download"], Download(hashed=False))
@@ -170,7 +170,7 @@ class StreamKillTests(KillTestCase):
 
     async def test_the_agent(self) -> None:
         """Dials are refused and streams end within the grace; the server keeps nothing."""
-        before = (await holdings_of(self.server)).descriptors
+        before = (await resource_counts(self.server)).descriptors
         dial, streams = await self.in_each_state()
         self.agent.kill()
         answer = await self.within(ENDED, dial, "the dial is answered")
@@ -183,7 +183,7 @@ class StreamKillTests(KillTestCase):
 
     async def test_the_server(self) -> None:
         """The agent closes what it has dialed as soon as it meets the new process."""
-        before = (await holdings_of(self.agent)).descriptors
+        before = (await resource_counts(self.agent)).descriptors
         dial, streams = await self.in_each_state()
         # It ends with the server, without an answer.
         dial.addErrback(lambda failure: failure.trap(Incomplete))
@@ -217,7 +217,7 @@ class GoingAwayKillTests(KillTestCase):
     async def test_the_one_that_leaves(self) -> None:
         """The stream ends, the other one keeps nothing, and a new process is used at once."""
         for leaving, staying in ((self.agent, self.server), (self.server, self.agent)):
-            before = (await holdings_of(staying)).descriptors
+            before = (await resource_counts(staying)).descriptors
             stream = await self.going_away(leaving)
             leaving.kill()
             print(f"\n{leaving.arguments[0]} killed while it drains: ", end="")

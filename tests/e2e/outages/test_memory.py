@@ -10,14 +10,14 @@ from twisted.internet.defer import gatherResults
 
 from tests.e2e.clients import Download, Echo, EchoClient, Source, Stalled
 from tests.e2e.leaks import LeakTestCase
-from tests.e2e.programs import MEBIBYTE, Program, most_growth
+from tests.e2e.programs import MEBIBYTE, Program, max_growth
 
-MOST = 1000
+MAX_STREAMS = 1000
 """Stalled streams that are more than one session has memory for (limits.md)."""
 
 AT_A_TIME = 20
 
-APPETITE = 200_000
+READ_LIMIT = 200_000
 """Bytes that wait for the reader of each: more than a stream may have on its way."""
 
 BULK = 30_000_000
@@ -33,15 +33,15 @@ class MemoryLimitTests(LeakTestCase):
     def limit(self, program: Program) -> None:
         """Allow a program as much more as so many streams may take by the documents."""
         [pages] = Path(f"/proc/{program.pid}/statm").read_text().split()[:1]
-        most = int(pages) * resource.getpagesize() + most_growth(MOST) + ARENAS
+        most = int(pages) * resource.getpagesize() + max_growth(MAX_STREAMS) + ARENAS
         resource.prlimit(program.pid, resource.RLIMIT_AS, (most, most))
 
     async def test_streams_are_refused_when_there_is_no_memory_for_them(self) -> None:
         """The next one is a 503 that says so; those that are there go on; then there is room."""
-        filling, echo = self.listen(lambda: Source(APPETITE, hashed=False)), self.listen(Echo)
+        filling, echo = self.listen(lambda: Source(READ_LIMIT, hashed=False)), self.listen(Echo)
         source = self.listen(lambda: Source(BULK))
         tunnel = await self.start_tunnel()
-        await self.watch(tunnel.server, tunnel.agent, streams=MOST)
+        await self.watch(tunnel.server, tunnel.agent, streams=MAX_STREAMS)
         for program in (tunnel.server, tunnel.agent):
             self.limit(program)
         old = await self.connected(tunnel, echo, EchoClient(reactor))
@@ -51,7 +51,7 @@ class MemoryLimitTests(LeakTestCase):
         stalled: list[Stalled] = []
         refused: list[str] = []
         while not refused:
-            self.assertLess(len(stalled), MOST, "streams were never refused")
+            self.assertLess(len(stalled), MAX_STREAMS, "streams were never refused")
             for _ in range(AT_A_TIME):
                 answer = await self.connect(tunnel, f"127.0.0.1:{filling.port}", Stalled())
                 if answer.peer is not None:
@@ -61,7 +61,7 @@ class MemoryLimitTests(LeakTestCase):
                     refused.append(answer.body)
         print(f"\n{len(stalled)} stalled streams, then: {refused[0].strip()}")
         self.assertIn("memory", refused[0])
-        self.assertGreater(len(stalled), MOST // 4)
+        self.assertGreater(len(stalled), MAX_STREAMS // 4)
 
         await old.round_trip()
         download.transport.resumeProducing()

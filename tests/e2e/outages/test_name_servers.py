@@ -68,7 +68,7 @@ class NameServerTests(SiteTestCase):
         Path(configuration).write_text(f"nameserver {SERVER}\noptions timeout:1 attempts:1\n")
         agent = self.make_agent("edge-1", "--tunnelserver-addr", f"{NAME}:{self.server.agent_port}")
         mount = f'{which("mount")} --bind {configuration} /etc/resolv.conf && exec "$@"'
-        agent.begin_with(which("unshare"), "--mount", "sh", "-c", mount, "sh")
+        agent.run_under(which("unshare"), "--mount", "sh", "-c", mount, "sh")
         return agent
 
     async def test_silent_name_servers_block_nothing_and_new_addresses_are_found(self) -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred, gatherResults
 
-from tests.e2e.clients import Download, Echo, EchoClient, Latencies, Question, Sink, Source
+from tests.e2e.clients import Download, Echo, EchoClient, Latencies, RequestClient, Sink, Source
 from tests.e2e.outages.gateway import (
     RESET,
-    repeat_lost_packets_after,
-    send_each_packet_by_itself,
+    disable_segmentation_offload,
+    set_min_rto,
 )
 from tests.e2e.outages.site import SERVER, SiteTestCase
 from tests.e2e.stopwatch import Stopwatch
@@ -34,7 +34,7 @@ ALLOWED = 0.2
 ECHOES = 100
 """Round trips beside them."""
 
-LEAST_WAIT = 20
+MIN_RTO = 20
 """Milliseconds that the kernels wait at least until they take a packet for lost, instead of 200: so
 what is measured against `ALLOWED` is the program's. It is also where no packet follows the lost
 one, and in both directions of a round trip."""
@@ -78,7 +78,7 @@ class ForgettingTests(SiteTestCase):
         client = await self.echo("edge-1", echo)
         port = await self.source_port("edge-1")
 
-        with self.gateway.forgotten():
+        with self.gateway.connections_flushed():
             await self.all_dials_succeed(echo)
             await self.within(30, client.round_trip(), "the stream goes on")
         self.assertNotEqual(await self.source_port("edge-1"), port)
@@ -92,7 +92,7 @@ class ForgettingTests(SiteTestCase):
         old = await self.echo("edge-1", echo)
 
         # Nothing of the end of the old process reaches the server, nor an answer the machine.
-        self.gateway.silence(await self.source_port("edge-1"))
+        self.gateway.drop_outgoing(await self.source_port("edge-1"))
         agent.kill()
         again = self.make_agent("edge-1")
         again.start()
@@ -152,26 +152,26 @@ class LossTests(SiteTestCase):
     async def test_few_losses_do_not_hold_up_an_echo(self) -> None:
         """With one percent lost, it is answered in time.
 
-        The kernels' own part of that is small here (`LEAST_WAIT`). With more lost it is not: each
+        The kernels' own part of that is small here (`MIN_RTO`). With more lost it is not: each
         time that the same packet is lost again they wait twice as long.
         """
-        repeat_lost_packets_after(self.network, LEAST_WAIT)
+        set_min_rto(self.network, MIN_RTO)
         latencies = await self.echoes_at_a_loss_of(0.01)
         self.assertLess(latencies.percentile(99), ALLOWED)
 
     async def echoes_at_a_loss_of(self, probability: float) -> Latencies:
         """Copy both ways, compare what arrives, and measure echoes beside it."""
-        send_each_packet_by_itself(self.network, "cloud", "edge-1", "nat")
-        self.gateway.count_joined()
+        disable_segmentation_offload(self.network, "cloud", "edge-1", "nat")
+        self.gateway.count_merged()
         agent = await self.start_agent("edge-1")
         source = self.listen_on("edge-1", lambda: Source(LOSSY_BULK))
         sink = self.listen_on("edge-1", Sink)
         echo = self.listen_on("edge-1", Echo)
 
-        with self.gateway.loses(probability):
+        with self.gateway.packet_loss(probability):
             download, upload = Download(), Source(LOSSY_BULK)
-            self.assertEqual(await self.reached("edge-1", source, download), 200)
-            self.assertEqual(await self.reached("edge-1", sink, upload), 200)
+            self.assertEqual(await self.status_through("edge-1", source, download), 200)
+            self.assertEqual(await self.status_through("edge-1", sink, upload), 200)
             client = await self.echo("edge-1", echo)
 
             async def echoes() -> Latencies:
@@ -185,10 +185,10 @@ class LossTests(SiteTestCase):
 
             latencies = await self.within(60, echoes(), "the echo goes on")
             await self.within(60, upload.when_read_ended(), "the upload ends")
-            lost = self.gateway.met()
+            lost = self.gateway.packet_count()
         print(f"\necho at a loss of {probability:.0%}, {lost} packets to the cloud: {latencies}")
         self.assertGreater(lost, 0, "packets are lost")
-        self.assertEqual(self.gateway.joined(), 0, "packets are not joined")
+        self.assertEqual(self.gateway.merged(), 0, "packets are not joined")
         self.assertEqual(download.digest, source.peers[0].payload.digest)
         self.assertEqual(upload.answer.decode(), upload.payload.digest)
         self.assertEqual(await agent.metric("yurttunnel_agent_session_ends_total"), 0)
@@ -209,13 +209,13 @@ class LargePacketTests(SiteTestCase):
         client = await self.echo("edge-1", echo)
         await self.swallow_large_packets()
         download = Download(hashed=False)
-        self.assertEqual(await self.reached("edge-1", source, download), 200)
+        self.assertEqual(await self.status_through("edge-1", source, download), 200)
 
         async def cut_off() -> bool:
             return not any(entry["connected"] for entry in await self.server.agents())
 
         await self.eventually(cut_off, "closing the connection", DETECTION + SLACK)
-        dial = self.reached("edge-1", echo, Question())
+        dial = self.status_through("edge-1", echo, RequestClient())
         self.assertEqual(
             await self.within(RECONNECT_TIMEOUT + SLACK, dial, "a dial is answered"), 503
         )
@@ -228,7 +228,7 @@ class LargePacketTests(SiteTestCase):
     async def serves(self, target) -> bool:
         """Whether a dial succeeds."""
         client = EchoClient(reactor)
-        if await self.reached("edge-1", target, client) != 200:
+        if await self.status_through("edge-1", target, client) != 200:
             return False
         await client.round_trip()
         client.drop()
@@ -246,8 +246,8 @@ class LargePacketTests(SiteTestCase):
         sink = self.listen_on("edge-1", Sink)
 
         download, upload = Download(), Source(BULK)
-        self.assertEqual(await self.reached("edge-1", source, download), 200)
-        self.assertEqual(await self.reached("edge-1", sink, upload), 200)
+        self.assertEqual(await self.status_through("edge-1", source, download), 200)
+        self.assertEqual(await self.status_through("edge-1", sink, upload), 200)
         await self.within(60, download.when_lost(), "the download ends")
         self.assertEqual(download.digest, source.peers[0].payload.digest)
         await self.within(60, upload.when_read_ended(), "the upload ends")
@@ -256,9 +256,9 @@ class LargePacketTests(SiteTestCase):
 
     async def swallow_large_packets(self) -> None:
         """Have the NAT do what the tests are about, and require that it does."""
-        send_each_packet_by_itself(self.network, "cloud", "edge-1")
+        disable_segmentation_offload(self.network, "cloud", "edge-1")
         self.gateway.add(*self.large)
         with self.network.inside("edge-1"), socket.socket(type=socket.SOCK_DGRAM) as sender:
             sender.sendto(bytes(SWALLOWED), (SERVER, 9))
 
-        await self.eventually(self.gateway.met, "a large packet is swallowed")
+        await self.eventually(self.gateway.packet_count, "a large packet is swallowed")

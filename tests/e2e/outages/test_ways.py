@@ -25,7 +25,7 @@ from tests.e2e.clients import (
     EchoClient,
     Incomplete,
     Peer,
-    Question,
+    RequestClient,
     Sink,
     Source,
     Stalled,
@@ -39,13 +39,13 @@ from tests.e2e.outages.clocks import WallClock
 from tests.e2e.outages.gateway import (
     RESET,
     Gateway,
-    repeat_lost_packets_after,
-    send_each_packet_by_itself,
+    disable_segmentation_offload,
+    set_min_rto,
 )
 from tests.e2e.outages.site import SERVER, SERVER_6, SiteTestCase, source_port
 from tests.e2e.programs import Program
 from tests.e2e.steering.support import EDGE_4, EDGE_6, FAMILIES, SteeringTestCase
-from tests.e2e.stopwatch import TooLate
+from tests.e2e.stopwatch import DeadlineExceeded
 from tests.e2e.support import which
 from yurttunnel.steering.probe_schedule import LEAST_PAUSE
 
@@ -62,7 +62,7 @@ LOSS = 0.03
 LOST = 20
 """Packets that have to be lost, or to wait, before that is taken for shown."""
 
-LEAST_WAIT = 20
+MIN_RTO = 20
 """Milliseconds that the kernels wait at least until they take a packet for lost. Smaller ones are
 tried with the first repetition after 3 s, and pauses are doubled: from 200 ms on, or what losses
 have made of them before, that may be after 12 s, and twice within one handshake."""
@@ -149,13 +149,13 @@ class Way:
         """Have a program begin with a time of day of its own."""
         clock = WallClock(self.directory, program.arguments[0])
         self.clocks.append(clock)
-        program.begin_with(*clock.prefix())
+        program.run_under(*clock.prefix())
 
     def break_in(self) -> None:
         """Make the network one whose packets are lost one by one."""
         self.clocks: list[WallClock] = []
-        send_each_packet_by_itself(self.network, "cloud", NODE, "nat")
-        repeat_lost_packets_after(self.network, LEAST_WAIT)
+        disable_segmentation_offload(self.network, "cloud", NODE, "nat")
+        set_min_rto(self.network, MIN_RTO)
         for machine in ("cloud", NODE):
             with self.network.inside(machine):
                 Path("/proc/sys/net/ipv4/tcp_mtu_probing").write_text(PROBE_ON_SILENCE)
@@ -171,7 +171,7 @@ class Way:
     async def test_streams_outlive_faults(self) -> None:
         """No byte of them is lost or doubled, and after each fault new streams work, too."""
         which("conntrack")
-        self.gateway.count_joined()
+        self.gateway.count_merged()
         await self.begin()
         for fault in (
             self.losses,
@@ -179,7 +179,7 @@ class Way:
             self.a_slow_way,
             self.a_forgetful_nat,
             self.resets,
-            self.silence,
+            self.drop_outgoing,
             self.frozen_programs,
             self.clock_steps,
             self.who_does_not_read,
@@ -195,7 +195,7 @@ class Way:
             name = fault.__name__.replace("_", " ")
             print(f"\n{name}: {reactor.seconds() - began:.1f} s", end="")
         await self.finish()
-        self.assertEqual(self.gateway.joined(), 0, "packets are not joined")
+        self.assertEqual(self.gateway.merged(), 0, "packets are not joined")
 
     async def test_streams_end_with_a_process(self) -> None:
         """However it ends: streams end once, and new ones work as soon as it is back."""
@@ -222,7 +222,7 @@ class Way:
     async def without_power(self, victim: Program) -> None:
         """End an agent, of which nothing is heard any more."""
         await self.eventually(self.has_all_streams, "the server lists the session")
-        self.gateway.silence(await source_port(self.server, NODE))
+        self.gateway.drop_outgoing(await source_port(self.server, NODE))
         victim.kill()
 
     async def has_all_streams(self) -> bool:
@@ -316,7 +316,7 @@ class Way:
         async def says_so() -> bool:
             try:
                 return (await self.server.get("/readyz"))[0] == 503
-            except TooLate:
+            except DeadlineExceeded:
                 return False
 
         await self.eventually(says_so, "the server drains", 2 * SOON)
@@ -333,26 +333,26 @@ class Way:
 
     async def losses(self) -> None:
         """Packets are lost at random in both directions."""
-        with self.gateway.loses(LOSS):
+        with self.gateway.packet_loss(LOSS):
             await self.eventually(
-                lambda: self.gateway.met() >= LOST, "packets are lost", 2 * SOON, 0.1
+                lambda: self.gateway.packet_count() >= LOST, "packets are lost", 2 * SOON, 0.1
             )
             await self.go_on()
 
     async def a_narrow_way(self) -> None:
         """From one moment to the next no packet of full size passes, and nobody says so."""
-        with self.gateway.narrow(NARROW):
+        with self.gateway.drop_larger_than(NARROW):
             await self.eventually(
-                lambda: self.gateway.met("OUTPUT") > 0, "a large packet is swallowed", SOON
+                lambda: self.gateway.packet_count("OUTPUT") > 0, "a large packet is swallowed", SOON
             )
             await self.go_on(3 * SOON)
 
     async def a_slow_way(self) -> None:
         """A line that carries a tenth of what is sent; it is full, and not taken for silent."""
         before = await self.agent.metric("yurttunnel_agent_resumptions_total")
-        with self.gateway.slow(SLOW):
+        with self.gateway.rate_limit(SLOW):
             await self.eventually(
-                lambda: self.gateway.held_back() >= LOST, "packets wait", 2 * SOON, 0.1
+                lambda: self.gateway.queued_packets() >= LOST, "packets wait", 2 * SOON, 0.1
             )
             await self.go_on(3 * SOON)
         self.assertEqual(await self.agent.metric("yurttunnel_agent_resumptions_total"), before)
@@ -360,17 +360,17 @@ class Way:
     async def a_forgetful_nat(self) -> None:
         """The mapping of the connection is gone, which the agent is told."""
         before = await self.agent.metric("yurttunnel_agent_resumptions_total")
-        with self.gateway.forgotten():
+        with self.gateway.connections_flushed():
             await self.resumed(before)
 
     async def resets(self) -> None:
         """Whatever the agent sends is answered with a reset, for a second."""
         before = await self.agent.metric("yurttunnel_agent_resumptions_total")
-        with self.gateway.treats(("-p", "tcp", "-d", self.server_address, *RESET)):
+        with self.gateway.with_rules(("-p", "tcp", "-d", self.server_address, *RESET)):
             await self.pause(1)
         await self.resumed(before)
 
-    async def silence(self) -> None:
+    async def drop_outgoing(self) -> None:
         """Nothing reaches the agent any more, until that has been noticed."""
         before = await self.agent.metric("yurttunnel_agent_resumptions_total")
         lost = await self.agent.metric("yurttunnel_agent_connections_lost_total")
@@ -378,7 +378,7 @@ class Way:
         async def missed() -> bool:
             return await self.agent.metric("yurttunnel_agent_connections_lost_total") > lost
 
-        with self.gateway.treats(("-p", "tcp", "-s", self.server_address, "-j", "DROP")):
+        with self.gateway.with_rules(("-p", "tcp", "-s", self.server_address, "-j", "DROP")):
             await self.eventually(missed, "the agent misses its server", DETECTION + SLACK)
         await self.resumed(before)
 
@@ -396,10 +396,10 @@ class Way:
         lost = await self.agent.metric("yurttunnel_agent_connections_lost_total")
         for clock in self.clocks:
             for seconds in STEPS:
-                clock.put_forward(seconds)
+                clock.advance(seconds)
                 await self.pause(LASTS)
                 await self.go_on()
-            clock.put_forward(0)
+            clock.advance(0)
         now = await self.agent.metric("yurttunnel_agent_connections_lost_total")
         self.assertEqual(now, lost)
 
@@ -447,7 +447,7 @@ class Way:
     async def garbage(self) -> None:
         """Somebody who is no agent says something to the port of agents."""
         endpoint = TCP6ClientEndpoint if ":" in self.server_address else TCP4ClientEndpoint
-        stranger = Question(os.urandom(GARBAGE))
+        stranger = RequestClient(os.urandom(GARBAGE))
         await connect_directly(
             endpoint(reactor, self.server_address, self.agent_port, timeout=SOON), stranger
         )
@@ -482,7 +482,7 @@ class SiteWay(Way):
 
     async def call(self, target: Target, peer: Peer) -> Peer:
         """Connect a caller to it."""
-        self.assertEqual(await self.reached(NODE, target, peer), 200)
+        self.assertEqual(await self.status_through(NODE, target, peer), 200)
         return peer
 
 
@@ -518,7 +518,7 @@ class PassThroughTests(Way, SteeringTestCase):
             *("--enable-iptables=true", "--drain-timeout", DRAIN),
             *("--passthrough-port", PASSTHROUGH_PORT, "--passthrough-ports", f"10250,{ports}"),
         )
-        await world.list_servers()
+        await world.publish_servers()
         self.agent = await self.edge_agent(NODE, "--drain-timeout", DRAIN)
         for program in (self.server, self.agent):
             self.prepare(program)
@@ -579,11 +579,11 @@ class PassThroughTests(Way, SteeringTestCase):
     async def begin(self) -> None:
         """Have somebody, too, who never says more than the beginning of a ClientHello."""
         await super().begin()
-        self.slow = await self.stranger(BEGINNING)
+        self.rate_limit = await self.stranger(BEGINNING)
 
-    async def stranger(self, said: bytes) -> Question:
+    async def stranger(self, said: bytes) -> RequestClient:
         """Have somebody say something to the port that passes through, whom nothing has led."""
-        stranger = Question(said)
+        stranger = RequestClient(said)
         endpoint = TCP4ClientEndpoint(reactor, SERVER, int(PASSTHROUGH_PORT), timeout=SOON)
         await connect_directly(endpoint, stranger)
         self._end_peer_with_test(stranger)
@@ -591,7 +591,7 @@ class PassThroughTests(Way, SteeringTestCase):
 
     async def garbage(self) -> None:
         """Who says no TLS to the port that passes through is turned away, or too little of it."""
-        ends = (await self.stranger(os.urandom(GARBAGE))).when_ended(), self.slow.when_ended()
+        ends = (await self.stranger(os.urandom(GARBAGE))).when_ended(), self.rate_limit.when_ended()
         await self.within(2 * SOON, gatherResults(ends), "they are turned away")
         await super().garbage()
 

@@ -23,7 +23,7 @@ from types import MappingProxyType
 
 from twisted.trial.unittest import SkipTest
 
-from tests.e2e.network.namespaces import Namespace, forward, new_machine, run, wait_for_ipv6
+from tests.e2e.network.namespaces import Namespace, forward, new_namespace, run, wait_for_ipv6
 
 SITES = MappingProxyType({"clients": 1, "outside": 2, "pods": 3})
 """The machines other than the node, and the numbers of their networks."""
@@ -77,7 +77,7 @@ class NodeNetwork:
         self._machines: dict[str, Namespace] = {}
         try:
             for name in ("node", *SITES):
-                self._machines[name] = new_machine()
+                self._machines[name] = new_namespace()
             for site in SITES:
                 self._connect(site)
             node = self._machines["node"]
@@ -113,7 +113,7 @@ class NodeNetwork:
     def add_unnumbered_pod(self) -> str:
         """Make a pod of the node behind a link without an address; return its name."""
         name, link, mac = "calico", "cali0", "ee:ee:ee:ee:ee:ee"
-        pod = self._machines[name] = new_machine()
+        pod = self._machines[name] = new_namespace()
         run("ip", "link", "add", link, "address", mac, "type", "veth", "peer", "name", "eth0",
             "netns", pod.path)  # fmt: skip
         run("ip", "link", "set", link, "up")

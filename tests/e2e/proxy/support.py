@@ -38,7 +38,7 @@ GROUP = "system:node-proxiers-of-tests"
 SHOWN_SECONDS = 15.0
 """How long the effect of a change may take on a busy machine; otherwise it is immediate."""
 
-PATIENCE = 30.0
+TIMEOUT = 30.0
 """Seconds for which a client waits for an answer; in some of them it may have no processor."""
 
 KEPT_PIPE_ENDS = 2 * 16
@@ -74,7 +74,7 @@ class ProxyTestCase(EndToEndTestCase):
         self.datagrams: dict[tuple[Pod, int, int], DatagramEndpoint] = {}
         self._ports: dict[tuple[Pod, int], list] = {}
         self._connectors: dict[Caller, IConnector] = {}
-        self.addCleanup(self.hang_up)
+        self.addCleanup(self.abort_calls)
 
     # -- The programs of the node --------------------------------------------------------------
 
@@ -118,13 +118,13 @@ class ProxyTestCase(EndToEndTestCase):
         return await self.start_proxy(*flags)
 
     async def _end_proxy(self, proxy: Proxy) -> None:
-        await self.hang_up()
+        await self.abort_calls()
         status = await proxy.stop(20) if proxy.running else 0
         if status not in (0, -signal.SIGTERM):
             raise proxy.failed(f"SIGTERM gave exit status {status}")
-        complaints = proxy.complaints()
-        if complaints:
-            raise proxy.failed("complains:\n" + "\n".join(complaints))
+        forbidden_log_lines = proxy.forbidden_log_lines()
+        if forbidden_log_lines:
+            raise proxy.failed("complains:\n" + "\n".join(forbidden_log_lines))
 
     async def next_sync(self, proxy: Proxy) -> None:
         """Wait for the end of a sync that started after this call."""
@@ -148,7 +148,7 @@ class ProxyTestCase(EndToEndTestCase):
             script = directory / name
             script.write_text(f'#!/bin/sh\necho "{name} $*" >> {log}\nexec {which(name)} "$@"\n')
             script.chmod(script.stat().st_mode | stat.S_IXUSR)
-        proxy.find_programs_in(directory)
+        proxy.prepend_path(directory)
         return log
 
     def changing_since(self, began: str, log: Path) -> list[str]:
@@ -158,7 +158,7 @@ class ProxyTestCase(EndToEndTestCase):
         started = log.read_text().removeprefix(began).splitlines()
         return [line for line in started if not (self.legacy and "-save" in line)]
 
-    async def nothing_is_held(
+    async def assert_no_descriptor_leak(
         self, proxy: Proxy, before: dict[str, str], seconds: float = 20
     ) -> None:
         """Require that a proxy has no more descriptors than before, except for kept pipes."""
@@ -210,21 +210,21 @@ class ProxyTestCase(EndToEndTestCase):
         source: str = "",
         source_port: int = 0,
         size: int = 1000,
-        stays: bool = False,
-        patience: float = PATIENCE,
+        keeps_open: bool = False,
+        answer_timeout: float = TIMEOUT,
     ) -> Caller:
         """Start a client's call; it runs on a machine, and uses an address of it as the source.
 
         Without ``source_port`` the kernel chooses one.
         """
-        caller = Caller(reactor, size, stays)
+        caller = Caller(reactor, size, keeps_open)
         if machine in SITES:
             source = source or address(machine, CLIENT, version_of(host))
         with self.network.inside(machine):
             bound = (source, source_port) if source else None
-            connector = reactor.connectTCP(host, port, CallerFactory(caller), patience, bound)
+            connector = reactor.connectTCP(host, port, CallerFactory(caller), answer_timeout, bound)
         self._connectors[caller] = connector
-        limit = reactor.callLater(patience + 5, _hang_up, connector)
+        limit = reactor.callLater(answer_timeout + 5, _hang_up, connector)
 
         def over(answer: Answer) -> Answer:
             del self._connectors[caller]
@@ -235,7 +235,7 @@ class ProxyTestCase(EndToEndTestCase):
         caller.answered.addCallback(over)
         return caller
 
-    def hang_up(self) -> Deferred:
+    def abort_calls(self) -> Deferred:
         """End all remaining calls."""
         calls = list(self._connectors)
         for connector in list(self._connectors.values()):
@@ -261,7 +261,7 @@ class ProxyTestCase(EndToEndTestCase):
         await gatherResults(workers, consumeErrors=True)
         return found
 
-    async def served(self, host: str, port: int = 80, **options) -> Answer:
+    async def assert_served(self, host: str, port: int = 80, **options) -> Answer:
         """Require that a client is served."""
         answer = await self.call(host, port, **options)
         self.assertEqual(answer.problem, "", f"{host} {port} {options}")
@@ -273,7 +273,7 @@ class ProxyTestCase(EndToEndTestCase):
         """Wait until only these pods serve; without any, until clients are refused."""
         version = version_of(host)
         expected = {pod.address(version) for pod in pods} or {REFUSED}
-        how.setdefault("patience", 1.0)
+        how.setdefault("answer_timeout", 1.0)
 
         async def are() -> bool:
             # In kernel mode the choice is random: of three endpoints, another one stays unseen once
@@ -308,12 +308,12 @@ class ProxyTestCase(EndToEndTestCase):
         host: str,
         port: int = 53,
         question: bytes = b"?",
-        patience: float = PATIENCE,
+        answer_timeout: float = TIMEOUT,
         **options,
     ) -> Answer:
         """Send from a new UDP client, and return the answer."""
         caller = self.datagram_caller(host, port, **options)
-        answer = await caller.ask(question, patience)
+        answer = await caller.ask(question, answer_timeout)
         await caller.close()
         return answer
 
@@ -321,7 +321,7 @@ class ProxyTestCase(EndToEndTestCase):
 
     async def curl(self, url: str, machine: str = "node") -> tuple[int, str]:
         """Request a page with curl; return the status, 0 without an answer, and the body."""
-        options = ("--silent", "--max-time", f"{PATIENCE:g}", "--write-out", "\n%{http_code}", url)
+        options = ("--silent", "--max-time", f"{TIMEOUT:g}", "--write-out", "\n%{http_code}", url)
         with self.network.inside(machine):
             asked = getProcessOutputAndValue(which("curl"), options, reactor=reactor)
         out, _, _ = await asked
@@ -335,7 +335,7 @@ class ProxyTestCase(EndToEndTestCase):
         lines = run(program, "-t", table).splitlines()
         return [re.sub(r" \[\d+:\d+\]$", "", line) for line in lines if not line.startswith("#")]
 
-    async def rules_become(self, expected: list[str]) -> None:
+    async def eventually_rules(self, expected: list[str]) -> None:
         """Wait until all rules of the node are these; show the differences if they are not."""
         with suppress(self.failureException):
             await self.eventually(lambda: self.all_rules() == expected, "", interval=0.1)
@@ -353,7 +353,7 @@ class ProxyTestCase(EndToEndTestCase):
             names = Path(f"/proc/thread-self/net/{version}_tables_names")
             for table in names.read_text().split() if names.exists() else ():
                 lines += run(f"{family}-legacy-save", "-t", table).splitlines()
-            found += [f"{family} {line}" for line in lines if _is_somebodys(line)]
+            found += [f"{family} {line}" for line in lines if _is_rule_or_chain(line)]
         for line in run("nft", "list", "tables").splitlines():
             _, family, name = line.split()
             if (family, name) not in _OF_IPTABLES and not name.startswith(OF_A_PROCESS):
@@ -370,7 +370,7 @@ OF_A_PROCESS = ("yurtproxy-", "yurttunnel-")
 """The prefixes of tables that belong to a process: no other program can change them."""
 
 
-def _is_somebodys(line: str) -> bool:
+def _is_rule_or_chain(line: str) -> bool:
     """Whether a line of iptables-save is a rule, or a user-defined chain."""
     built_in = re.match(r":[A-Z]+ (ACCEPT|DROP) ", line)
     return line.startswith((":", "-A")) and not built_in and "KUBELET-CANARY" not in line

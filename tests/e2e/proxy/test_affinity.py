@@ -70,7 +70,7 @@ class Affinity:
         """Return the endpoints of otherwise idle clients."""
         host = self.objects.address("web", version)
         sources = [address("clients", number, version) for number in IDLE]
-        return [(await self.served(host, source=source)).endpoint for source in sources]
+        return [(await self.assert_served(host, source=source)).endpoint for source in sources]
 
     def write(self, seconds: int) -> None:
         """Write the Service."""
@@ -90,40 +90,40 @@ class Affinity:
         One that was late on a busy machine may get another one.
         """
         before = reactor.seconds()
-        kept = (await self.served(host)).endpoint
+        kept = (await self.assert_served(host)).endpoint
         for _ in range(4):
             await self.pause(SHORT / 2)
             again = reactor.seconds()
-            found = (await self.served(host)).endpoint
+            found = (await self.assert_served(host)).endpoint
             if reactor.seconds() - before < 0.9 * SHORT:
                 self.assertEqual(found, kept)
             before, kept = again, found
 
     async def it_ends(self, host: str, source: str = "") -> None:
         """Require that a client which is away for long is treated as a new one."""
-        kept = (await self.served(host, source=source)).endpoint
+        kept = (await self.assert_served(host, source=source)).endpoint
 
         async def is_another() -> bool:
             await self.pause(SHORT + 0.5)
-            return (await self.served(host, source=source)).endpoint != kept
+            return (await self.assert_served(host, source=source)).endpoint != kept
 
         # The same one can be chosen again, even several times in a row.
         await self.eventually(is_another, "the client gets another endpoint", 40)
 
     async def outlasts(self, host: str) -> bool:
         """Return whether a client keeps its endpoint for longer than the short timeout."""
-        kept = (await self.served(host)).endpoint
+        kept = (await self.assert_served(host)).endpoint
         await self.pause(SHORT + 0.5)
-        return (await self.served(host)).endpoint == kept
+        return (await self.assert_served(host)).endpoint == kept
 
     async def another_one(self, host: str, version: int) -> None:
         """Require that a client of a removed endpoint gets another one."""
-        kept = (await self.served(host)).endpoint
+        kept = (await self.assert_served(host)).endpoint
         others: list[Pod] = [pod for pod in PODS if pod.address(version) != kept]
         self.objects.endpoints("web", *others, versions=(version,))
 
         async def has_left() -> bool:
-            return (await self.served(host)).endpoint != kept
+            return (await self.assert_served(host)).endpoint != kept
 
         await self.eventually(has_left, "the client has another endpoint")
         got = spread(await self.calls(20, host))
@@ -135,10 +135,10 @@ class Affinity:
         """
         host = self.objects.address("web", version)
         for die, live in ((self.end, self.serve), (self.fall_silent, self.speak_again)):
-            kept = (await self.served(host)).endpoint
+            kept = (await self.assert_served(host)).endpoint
             (pod,) = (each for each in PODS if each.address(version) == kept)
             await maybeDeferred(die, pod)
-            another = (await self.served(host)).endpoint
+            another = (await self.assert_served(host)).endpoint
             self.assertNotEqual(another, kept)
             self.assertEqual(spread(await self.calls(20, host)), {another: 20})
             live(pod)

@@ -40,7 +40,7 @@ RING = {
 AROUND = {"port": "port", "there": "back", "back": "there"}
 """Services, and the ones whose proxy ports are their endpoints."""
 
-MOST_OF_LOOPS = 2 * 2 * 6
+MAX_LOOP_SHARE = 2 * 2 * 6
 """The descriptors of the proxy for them: proxy sockets of six Services, with some to spare."""
 
 
@@ -137,7 +137,7 @@ class TakenPort:
                 await self.eventually_by(pods, self.objects.address(name, version), each)
             await self.eventually_by(pods, node[version], number + 1)
             await self.eventually_by(pods, node[OTHER[version]], number)
-            caller = self.dial(node[version], number, stays=True)
+            caller = self.dial(node[version], number, keeps_open=True)
             await caller.made
             accepted, _ = taken.accept()
             # With a reset, after which the kernel does not reserve the port.
@@ -254,7 +254,7 @@ class BadInput(TakenPort):
         """Require that clients reach nearly all endpoints, and no others."""
 
         async def one_of_them() -> bool:
-            return (await self.call(host, patience=1.0)).endpoint in addresses
+            return (await self.call(host, answer_timeout=1.0)).endpoint in addresses
 
         await self.eventually(one_of_them, "it is served")
         got = spread(await self.calls(2 * MANY, host))
@@ -290,7 +290,7 @@ class NoPorts(TakenPort):
             served.clear()
             for name in names:
                 host = self.objects.address(name, version)
-                if not (await self.call(host, patience=1.0)).problem:
+                if not (await self.call(host, answer_timeout=1.0)).problem:
                     served.append(name)
             return len(served) == 5
 
@@ -327,7 +327,7 @@ class Loops(TakenPort):
         ):
             self.assertEqual(answered, {""})
         await self.eventually(
-            lambda: len(proxy.descriptors()) <= before + MOST_OF_LOOPS, "nothing goes round", 10
+            lambda: len(proxy.descriptors()) <= before + MAX_LOOP_SHARE, "nothing goes round", 10
         )
         await self.good_is_served()
 
@@ -400,9 +400,9 @@ class Loops(TakenPort):
         """Return which endpoints serve clients of a Service; an empty name means none."""
         host = self.objects.address(name, version)
         if protocol == "TCP":
-            found = await self.calls(count, host, patience=6.0)
+            found = await self.calls(count, host, answer_timeout=6.0)
         else:
-            asked = [self.ask(host, 80, patience=1.0) for _ in range(count)]
+            asked = [self.ask(host, 80, answer_timeout=1.0) for _ in range(count)]
             found = await gatherResults(map(Deferred.fromCoroutine, asked))
         return {answer.endpoint for answer in found}
 

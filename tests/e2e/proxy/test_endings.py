@@ -109,16 +109,16 @@ class Endings(Introductions):
         before = proxy.descriptors()
         for version in BOTH:
             host = self.objects.address("web", version)
-            big = [self.dial(host, size=BIG, patience=GUARD).answered for _ in range(4)]
+            big = [self.dial(host, size=BIG, answer_timeout=GUARD).answered for _ in range(4)]
             self.assertEqual({one.problem for one in await gatherResults(big)}, {""})
             await self.breaks(host)
             _, _, echoed = (await self.netcat(host, TEXT)).partition(b"\n")
             self.assertEqual(echoed, TEXT)
-        await self.nothing_is_held(proxy, before)
+        await self.assert_no_descriptor_leak(proxy, before)
 
     async def breaks(self, host: str) -> None:
         """Have clients reset their connections, and endpoints theirs; the other end is notified."""
-        callers = [self.dial(host, stays=True) for _ in range(CALLERS)]
+        callers = [self.dial(host, keeps_open=True) for _ in range(CALLERS)]
         await gatherResults([caller.greeted for caller in callers])
         for caller in callers[: CALLERS // 2]:
             caller.drop()
@@ -147,14 +147,14 @@ class Endings(Introductions):
             await self.eventually_by([gone], host)
         before = proxy.descriptors()
         callers = [
-            self.dial(hosts[number % 2], stays=True, patience=2 * GUARD)
+            self.dial(hosts[number % 2], keeps_open=True, answer_timeout=2 * GUARD)
             for number in range(CALLERS)
         ]
         await gatherResults([caller.greeted for caller in callers])
         self.network.fall_silent("outside", gone.number)
         for caller in callers:
             caller.transport.loseWriteConnection()
-        await self.nothing_is_held(proxy, before, seconds=GUARD + 30)
+        await self.assert_no_descriptor_leak(proxy, before, seconds=GUARD + 30)
         # The clients are notified, too.
         await gatherResults([caller.answered for caller in callers])
 
@@ -191,7 +191,7 @@ class KernelTests(Introductions, ProxyTestCase):
         for version in BOTH:
             host = self.objects.address("other", version)
             await self.eventually_by(REMOTE, host)
-            answer = await self.served(host)
+            answer = await self.assert_served(host)
             self.assertEqual(answer.client, address("clients", CLIENT, version))
         _, body = await self.proxy.get("/services")
         have_ports = {

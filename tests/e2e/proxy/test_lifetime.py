@@ -53,7 +53,7 @@ class Lifetime:
         """After SIGTERM clients continue for a while, and the process ends with the last one."""
         proxy = await self.prepare(*self.drain_flags)
         callers = [
-            self.dial(self.objects.address("web", version), stays=True, size=500_000)
+            self.dial(self.objects.address("web", version), keeps_open=True, size=500_000)
             for version in BOTH
             for _ in range(20)
         ]
@@ -71,7 +71,7 @@ class Lifetime:
         """Data that a client has not read yet is delivered even if the process ends meanwhile."""
         proxy = await self.prepare(*self.drain_flags)
         callers = [
-            self.dial(self.objects.address("web", version), stays=True, size=200_000)
+            self.dial(self.objects.address("web", version), keeps_open=True, size=200_000)
             for version in BOTH
         ]
         for caller in callers:
@@ -100,14 +100,14 @@ class Lifetime:
         """Connections of a removed Service continue for a while; no new ones are accepted."""
         await self.prepare()
         callers = {
-            host: self.dial(host, stays=True)
+            host: self.dial(host, keeps_open=True)
             for host in (self.objects.address("web", version) for version in BOTH)
         }
         await gatherResults([caller.greeted for caller in callers.values()])
         self.objects.remove("web")
 
         async def is_gone(host: str) -> bool:
-            return bool((await self.call(host, patience=0.3)).problem)
+            return bool((await self.call(host, answer_timeout=0.3)).problem)
 
         for host in callers:
             await self.eventually(lambda h=host: is_gone(h), "new clients are not served")

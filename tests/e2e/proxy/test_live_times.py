@@ -37,7 +37,7 @@ class LiveTimesTests(ProxyTestCase):
         host = self.objects.address("web", 4)
         await self.eventually_by(REMOTE, host)
         before = len(proxy.descriptors())
-        caller = self.dial(host, stays=True)
+        caller = self.dial(host, keeps_open=True)
         await caller.greeted
         held = len(proxy.descriptors())
         self.assertEqual((await self.ask(host)).problem, "")

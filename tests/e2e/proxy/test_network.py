@@ -24,20 +24,20 @@ class NetworkTests(ProxyTestCase):
             client = address("clients", CLIENT, version)
             for pod in (SERVING, *LOCAL):
                 host = pod.address(version)
-                called = await self.served(host, TARGET_PORT, size=300_000)
+                called = await self.assert_served(host, TARGET_PORT, size=300_000)
                 asked = await self.ask(host, TARGET_PORT, LARGEST)
                 for answer in (called, asked):
                     self.assertEqual((answer.endpoint, answer.client), (host, client))
-            for pod, by_tcp, by_udp, patience in (
+            for pod, by_tcp, by_udp, answer_timeout in (
                 (REFUSING, REFUSED, REFUSED, 10.0),
                 (SILENT, "TimeoutError", UNANSWERED, 0.3),
             ):
                 host = pod.address(version)
-                answer = await self.call(host, TARGET_PORT, patience=patience)
+                answer = await self.call(host, TARGET_PORT, answer_timeout=answer_timeout)
                 self.assertEqual((answer.endpoint, answer.problem), ("", by_tcp))
-                answer = await self.ask(host, TARGET_PORT, patience=patience)
+                answer = await self.ask(host, TARGET_PORT, answer_timeout=answer_timeout)
                 self.assertEqual((answer.endpoint, answer.problem), ("", by_udp))
-        staying = self.dial(SERVING.address(6), TARGET_PORT, stays=True)
+        staying = self.dial(SERVING.address(6), TARGET_PORT, keeps_open=True)
         await staying.greeted
         await self.end(SERVING)
         self.assertEqual((await staying.answered).problem, CLOSED)

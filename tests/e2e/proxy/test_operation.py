@@ -103,7 +103,7 @@ class HealthTests(ProxyTestCase):
             fails = f'if [ -e {broken} ]; then echo "out of order" >&2; exit 4; fi'
             script.write_text(f'#!/bin/sh\n{fails}\nexec /usr/sbin/{name} "$@"\n')
             script.chmod(0o700)
-        proxy.find_programs_in(directory)
+        proxy.prepend_path(directory)
         return broken
 
 
@@ -150,7 +150,7 @@ class KernelTests(ProxyTestCase):
         """The page and the metrics show open connections while they last, some seconds later."""
         proxy = await self.prepare()
         callers = [
-            self.dial(self.objects.address("web", version), stays=True, patience=120)
+            self.dial(self.objects.address("web", version), keeps_open=True, answer_timeout=120)
             for version, count in zip(BOTH, (3, 2), strict=True)
             for _ in range(count)
         ]

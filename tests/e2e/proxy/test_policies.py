@@ -16,7 +16,7 @@ from tests.e2e.hub.cloud import NODE as NODE_NAME
 from tests.e2e.proxy.network import CLIENT, NODE, OTHER_CLIENT, address
 from tests.e2e.proxy.objects import BOTH, Pod, port
 from tests.e2e.proxy.support import LOCAL, REMOTE, ProxyTestCase
-from tests.e2e.proxy.test_portals import BALANCER, ELSEWHERE
+from tests.e2e.proxy.test_portals import BALANCER, SPARE_ADDRESS
 from tests.e2e.proxy.traffic import REFUSED, UNREACHED
 from tests.e2e.stopwatch import Stopwatch
 
@@ -78,7 +78,7 @@ class Policies:
     async def nobody_outside_is_answered(self) -> bool:
         """Return whether clients of node port and load balancer get no answer."""
         unanswered = [
-            self.dial(host, number, machine="outside", patience=1.5).answered
+            self.dial(host, number, machine="outside", answer_timeout=1.5).answered
             for version in BOTH
             for host, number in (
                 (address("outside", NODE, version), NODE_PORT),
@@ -101,7 +101,7 @@ class Policies:
 
     async def source_is_kept(self, host: str, version: int) -> None:
         """Require that endpoints see the client's address in kernel mode."""
-        answer = await self.served(host, NODE_PORT, machine="outside")
+        answer = await self.assert_served(host, NODE_PORT, machine="outside")
         if self.mode == "kernel":
             self.assertEqual(answer.client, address("outside", CLIENT, version))
 
@@ -171,8 +171,8 @@ class Policies:
         for version in BOTH:
             other = address("clients", OTHER_CLIENT, version)
             await self.eventually_by(REMOTE, BALANCER[version])
-            await self.served(self.objects.address("web", version), source=other)
-            answer = await self.call(BALANCER[version], source=other, patience=1.5)
+            await self.assert_served(self.objects.address("web", version), source=other)
+            answer = await self.call(BALANCER[version], source=other, answer_timeout=1.5)
             self.assertEqual(answer.problem, "TimeoutError")
 
     async def test_pod_asks_itself(self) -> None:
@@ -185,7 +185,9 @@ class Policies:
         for version in BOTH:
             own = pod.address(version)
             host = self.objects.address("web", version)
-            self.assertEqual((await self.served(host, machine="pods", source=own)).endpoint, own)
+            self.assertEqual(
+                (await self.assert_served(host, machine="pods", source=own)).endpoint, own
+            )
 
     async def test_services_without_a_portal(self) -> None:
         """Headless Services and names of others are skipped: they are neither listed nor in any
@@ -195,7 +197,7 @@ class Policies:
             "headless",
             clusterIP="None",
             clusterIPs=["None"],
-            externalIPs=list(ELSEWHERE.values()),
+            externalIPs=list(SPARE_ADDRESS.values()),
         )
         self.objects.service("elsewhere", type="ExternalName", externalName="example.org")
         for name in ("headless", "elsewhere"):
@@ -206,7 +208,7 @@ class Policies:
         await self.each_family("manual", REMOTE[:1])
         for name in ("headless", "elsewhere"):
             for version in BOTH:
-                answer = await self.call(self.objects.address(name, version), patience=0.5)
+                answer = await self.call(self.objects.address(name, version), answer_timeout=0.5)
                 self.assertIn(answer.problem, UNREACHED)
             self.assertNotIn(f"default/{name}", proxy.log)
         _, body = await proxy.get("/services")
@@ -220,7 +222,7 @@ class Policies:
                 self.assertNotIn(f"default/{name}", page)
                 self.assertNotIn(f"default/{name}", rules)
                 self.assertNotRegex(rules, self.anywhere(self.objects.address(name, version)))
-            for host in (ELSEWHERE[version], *(pod.address(version) for pod in REMOTE[1:])):
+            for host in (SPARE_ADDRESS[version], *(pod.address(version) for pod in REMOTE[1:])):
                 self.assertNotRegex(rules, self.anywhere(host))
 
     def anywhere(self, host: str) -> str:

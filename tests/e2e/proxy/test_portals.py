@@ -15,7 +15,7 @@ from tests.e2e.proxy.support import LOCAL, OF_A_PROCESS, REMOTE, ProxyTestCase, 
 from tests.e2e.proxy.traffic import REFUSED, UNREACHED
 from tests.proxy.rules.test_iptables import KUBE_PROXY
 
-ELSEWHERE = {4: "198.51.100.7", 6: "2001:db8:51::7"}
+SPARE_ADDRESS = {4: "198.51.100.7", 6: "2001:db8:51::7"}
 """An external address that no machine has."""
 
 OWN = {4: "192.0.2.9", 6: "2001:db8:9::9"}
@@ -67,7 +67,7 @@ class Portals:
             port(80, name="http", node=NODE_PORT),
             port(53, "UDP", name="dns", node=NODE_PORT_UDP),
             type="LoadBalancer",
-            externalIPs=[*ELSEWHERE.values(), *OWN.values()],
+            externalIPs=[*SPARE_ADDRESS.values(), *OWN.values()],
             status={"loadBalancer": {"ingress": ingress}},
             **more,
         )
@@ -82,7 +82,7 @@ class Portals:
             self.objects.endpoints(name, *pods)
         run("nft", "-f", "-", stdin=_ANY_FIREWALL)
         expected = {
-            self.dial(self.objects.address(name, version), patience=60.0): problem
+            self.dial(self.objects.address(name, version), answer_timeout=60.0): problem
             for name, problem in (("web", ""), ("empty", REFUSED))
             for version in BOTH
         }
@@ -119,7 +119,7 @@ class Portals:
             got = await self.calls(100, self.objects.address("web", version))
             self.assertEqual(set(spread(got)), {pod.address(version) for pod in REMOTE[:2]})
         self.objects.remove("web")
-        await self.rules_become(without)
+        await self.eventually_rules(without)
         answer = await self.call("127.0.0.1", NODE_PORT, machine="node")
         self.assertEqual(answer.problem, REFUSED)
         await proxy.stop()
@@ -134,7 +134,7 @@ class Portals:
             *((machine, cluster, 80, 53) for machine in ("clients", "node")),
             *((machine, BALANCER[version], 80, 53) for machine in ("clients", "node", "outside")),
             *((machine, OWN[version], 80, 53) for machine in ("clients", "node", "outside")),
-            *((machine, ELSEWHERE[version], 80, 53) for machine in ("clients", "outside")),
+            *((machine, SPARE_ADDRESS[version], 80, 53) for machine in ("clients", "outside")),
             *(
                 (machine, text, NODE_PORT, NODE_PORT_UDP)
                 for machine in ("clients", "node", "outside")
@@ -157,7 +157,7 @@ class Portals:
         for host in (OWN[version], address("clients", NODE, version)):
             answer = await self.call(host, 81)
             self.assertEqual(answer.problem, REFUSED, host)
-        answer = await self.call(ITSELF[version], patience=0.5)
+        answer = await self.call(ITSELF[version], answer_timeout=0.5)
         self.assertIn(answer.problem, UNREACHED)
 
     async def in_turn(self) -> None:
@@ -195,7 +195,7 @@ class Portals:
             run("ip", "address", "add", new, "dev", "outside", *options)
             run("ip", "address", "delete", old, "dev", "outside")
             await self.eventually_by(REMOTE, hosts[version], machine="node")
-            run("ip", "address", "add", ELSEWHERE[version], "dev", "lo")
+            run("ip", "address", "add", SPARE_ADDRESS[version], "dev", "lo")
             await self.eventually(
                 lambda v=version: self.elsewhere_is_held(v),
                 "the port is held at the node's new address",
@@ -221,7 +221,7 @@ class Portals:
 
     def elsewhere_is_held(self, version: int) -> bool:
         """Return whether a socket has UDP port 53 of the external address."""
-        packed = ip_address(ELSEWHERE[version]).packed
+        packed = ip_address(SPARE_ADDRESS[version]).packed
         # Each four bytes of it are a number in this machine's byte order.
         words = [packed[at : at + 4] for at in range(0, len(packed), 4)]
         text = "".join(f"{int.from_bytes(word, sys.byteorder):08X}" for word in words)
@@ -247,7 +247,9 @@ class Portals:
         await self.next_sync(proxy)
         self.assertEqual(self.all_rules(), rules)
         for version in BOTH:
-            await self.eventually_by(REMOTE, self.objects.address("web", version), patience=0.5)
+            await self.eventually_by(
+                REMOTE, self.objects.address("web", version), answer_timeout=0.5
+            )
         # A check of the rules in between may be too late to see that they were missing.
         self.assertNotEqual(self.changing_since(began, log), [])
         await proxy.stop()

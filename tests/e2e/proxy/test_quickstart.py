@@ -8,7 +8,7 @@ from pathlib import Path
 from twisted.internet import reactor
 from twisted.trial.unittest import SkipTest
 
-from tests.e2e.kubectl import CHECKED_SECONDS, Kubectl, Quickstart, find_kubectls
+from tests.e2e.kubectl import CHECK_TIMEOUT, Kubectl, Quickstart, find_kubectls
 from tests.e2e.proxy.objects import Pod
 from tests.e2e.proxy.support import ProxyTestCase
 from tests.e2e.proxy.traffic import REFUSED, StreamEndpoint
@@ -46,9 +46,9 @@ class FirewallTests(ProxyTestCase):
         """The check connects to a Service at its address; in the end no rule remains."""
         before = self.all_rules()
         checked = self.quickstart("--check")
-        self.assertEqual(await checked.ended(CHECKED_SECONDS), 0, checked.log)
+        self.assertEqual(await checked.ended(CHECK_TIMEOUT), 0, checked.log)
         self.assertIn(" 6 calls of 10.96.0.10:80, past an endpoint that refuses\n", checked.log)
-        self.assertEqual(checked.complaints(), [])
+        self.assertEqual(checked.forbidden_log_lines(), [])
         self.assertEqual(self.all_rules(), before)
 
     async def test_other_machines(self) -> None:
@@ -60,7 +60,7 @@ class FirewallTests(ProxyTestCase):
         self.addCleanup(listening.stopListening)
         before = self.all_rules()
         started = self.quickstart()
-        await started.introduced()
+        await started.wait_for_instructions()
         manifest = Path(self.directory, "web.yaml")
         manifest.write_text(MANIFEST.replace("PORT", str(listening.getHost().port)))
         kubectl = Kubectl(reactor, [*versions.values()][-1], started)
@@ -68,5 +68,5 @@ class FirewallTests(ProxyTestCase):
         await self.eventually_by([HERE], CLUSTER_IP, machine="node")
         self.assertEqual((await self.call(CLUSTER_IP, machine="clients")).problem, REFUSED)
         self.assertIn(await started.stop(20), (0, -signal.SIGTERM))
-        self.assertEqual(started.complaints(), [])
+        self.assertEqual(started.forbidden_log_lines(), [])
         self.assertEqual(self.all_rules(), before)

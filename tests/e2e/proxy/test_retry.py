@@ -124,7 +124,7 @@ class Retry:
         callers: list[Caller] = []
         while len(callers) < MANY:
             batch = [
-                self.dial(hosts[number % 2], stays=True, patience=60)
+                self.dial(hosts[number % 2], keeps_open=True, answer_timeout=60)
                 for number in range(DIALS_AT_ONCE)
             ]
             await gatherResults([caller.greeted for caller in batch], consumeErrors=True)
@@ -303,12 +303,12 @@ class KernelTests(Retry, ProxyTestCase):
         for version in BOTH:
             host = self.objects.address("web", version)
             await self.eventually_by(pods, host)
-            pod, port = await self.break_off(host)
+            pod, port = await self.abort_body(host)
             await self.end(pod)
             await self.goes_elsewhere(proxy, host, port)
             self.serve(pod)
             await self.eventually_by(pods, host)
-            pod, port = await self.break_off(host)
+            pod, port = await self.abort_body(host)
             self.network.fall_silent("outside", pod.number)
             pods.remove(pod)
             self.objects.endpoints("web", *pods)
@@ -320,13 +320,13 @@ class KernelTests(Retry, ProxyTestCase):
         of the second until then, it may be the one after that.
         """
         before = proxy.waited()
-        again = await self.served(host, source_port=port)
+        again = await self.assert_served(host, source_port=port)
         is_late = proxy.waited() - before > 0.5
         self.assertIn(again.attempts, (2, 3) if is_late else (2,))
 
-    async def break_off(self, host: str) -> tuple[Pod, int]:
+    async def abort_body(self, host: str) -> tuple[Pod, int]:
         """Start a call and reset it; return which endpoint has answered, and the client's port."""
-        caller = self.dial(host, stays=True)
+        caller = self.dial(host, keeps_open=True)
         await caller.greeted
         port = caller.transport.getHost().port
         caller.drop()

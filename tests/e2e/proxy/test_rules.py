@@ -17,7 +17,7 @@ from tests.e2e.network.namespaces import run
 from tests.e2e.proxy.network import NODE, address
 from tests.e2e.proxy.objects import BOTH, port
 from tests.e2e.proxy.support import REMOTE, ProxyTestCase, spread
-from tests.e2e.proxy.test_portals import BALANCER, ELSEWHERE
+from tests.e2e.proxy.test_portals import BALANCER, SPARE_ADDRESS
 
 NODE_PORT = 30080
 NAME = "default/web:http"
@@ -60,10 +60,10 @@ class Changes:
         self.assertEqual({bool(each) for each in before.values()}, {self.mode == "user"})
         portals = [
             *((self.objects.address("web", version), 80) for version in BOTH),
-            *((host, 80) for host in (*ELSEWHERE.values(), *BALANCER.values())),
+            *((host, 80) for host in (*SPARE_ADDRESS.values(), *BALANCER.values())),
             *((address("clients", NODE, version), NODE_PORT) for version in BOTH),
         ]
-        standing = [self.dial(*portal, stays=True, patience=60) for portal in portals]
+        standing = [self.dial(*portal, keeps_open=True, answer_timeout=60) for portal in portals]
         await gatherResults([caller.greeted for caller in standing])
         self.write(NODE_PORT + 1, NEXT_BALANCER, sessionAffinity="ClientIP", externalIPs=[])
         for version in BOTH:
@@ -95,17 +95,17 @@ class Changes:
         """Wait until exactly the current portals lead to the Service."""
         cluster, node = self.objects.address("web", version), address("clients", NODE, version)
         served = [(cluster, 80), (NEXT_BALANCER[version], 80), (node, NODE_PORT + 1)]
-        others = [(ELSEWHERE[version], 80), (BALANCER[version], 80), (node, NODE_PORT)]
+        others = [(SPARE_ADDRESS[version], 80), (BALANCER[version], 80), (node, NODE_PORT)]
 
         async def so() -> bool:
-            calls = [self.call(*portal, patience=1.0) for portal in (*served, *others)]
+            calls = [self.call(*portal, answer_timeout=1.0) for portal in (*served, *others)]
             answers = await gatherResults(map(Deferred.fromCoroutine, calls))
             return [bool(each.endpoint) for each in answers] == [True] * 3 + [False] * 3
 
         await self.eventually(so, f"{served} are served, and {others} are not")
 
         async def is_kept() -> bool:
-            return len(spread(await self.calls(20, cluster, patience=1.0))) == 1
+            return len(spread(await self.calls(20, cluster, answer_timeout=1.0))) == 1
 
         await self.eventually(is_kept, "clients keep their endpoints")
 
@@ -114,7 +114,7 @@ class Changes:
     ) -> None:
         """Write the Service."""
         ingress = [{"ip": text} for text in balancer.values()]
-        spec = {"type": "LoadBalancer", "externalIPs": list(ELSEWHERE.values()), **changes}
+        spec = {"type": "LoadBalancer", "externalIPs": list(SPARE_ADDRESS.values()), **changes}
         self.objects.service(
             "web",
             port(80, name="http", node=node_port),
@@ -211,7 +211,7 @@ class IptablesRules(Changes):
             lines.append(f"-A KUBE-PORTALS-CONTAINER {to} {redirect}")
             lines.append(f"-A KUBE-PORTALS-HOST {to} {translate}")
         if external:
-            to = f"-d {ELSEWHERE[version]}/{prefix} {common} 80"
+            to = f"-d {SPARE_ADDRESS[version]}/{prefix} {common} 80"
             bridged = "-m physdev ! --physdev-is-in"
             lines.append(f"-A KUBE-PORTALS-CONTAINER {to} {bridged} {redirect}")
             lines.append(f"-A KUBE-PORTALS-CONTAINER {to} {here} {redirect}")

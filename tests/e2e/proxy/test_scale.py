@@ -25,7 +25,7 @@ CHANGE_SECONDS = 1.0
 
 CHANGES = 10
 APART_SECONDS = 0.2
-MOST_RESIDENT = 120 * MEBIBYTE
+MAX_RESIDENT = 120 * MEBIBYTE
 
 
 class Scale:
@@ -72,7 +72,7 @@ class Scale:
         self.assertLess(seconds[CHANGES // 2], CHANGE_SECONDS)
         resident = proxy.resident()
         print(f"; {resident / MEBIBYTE:.0f} MiB resident")
-        self.assertLess(resident, MOST_RESIDENT)
+        self.assertLess(resident, MAX_RESIDENT)
 
     async def change(self, number: int) -> float:
         """Replace the only endpoint of a Service; return the seconds until a client sees it."""

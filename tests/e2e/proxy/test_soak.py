@@ -15,7 +15,7 @@ from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.task import deferLater
 
 from tests.e2e.network.namespaces import run
-from tests.e2e.programs import BESIDES_BUFFERS
+from tests.e2e.programs import OTHER_GROWTH
 from tests.e2e.proxy.objects import BOTH, TARGET_PORT, Pod, port
 from tests.e2e.proxy.support import LOCAL, REMOTE, ProxyTestCase
 from tests.e2e.proxy.traffic import CLOSED, Answer
@@ -85,12 +85,12 @@ class Soak:
         self.objects.endpoints("web", *PODS)
         for host in hosts:
             await self.eventually_by(PODS, host)
-        await self.nothing_is_held(proxy, before, 30)
+        await self.assert_no_descriptor_leak(proxy, before, 30)
         await self.eventually(lambda: self.listeners() == listeners, "the same ports are open")
-        await self.rules_become(rules)
+        await self.eventually_rules(rules)
         growth = proxy.resident() - resident
         print(f"; grown by {growth / 1024:.0f} KiB")
-        self.assertLess(growth, BESIDES_BUFFERS)
+        self.assertLess(growth, OTHER_GROWTH)
 
     def listeners(self) -> list[str]:
         """Return the ports of the node that have listeners."""
@@ -105,7 +105,7 @@ class Soak:
                 answer = await self.ask_again(host)
             else:
                 size, began = self.random.choice(SIZES), reactor.seconds()
-                found = await self.call(host, size=size, patience=20.0)
+                found = await self.call(host, size=size, answer_timeout=20.0)
                 answer = KILLED if self.was_killed(found, began) else found.problem
                 if answer not in ("", KILLED):
                     self.unexplained.append(f"{found}: {size} bytes, from {began}; {self.killed}")
@@ -128,7 +128,7 @@ class Soak:
         began, watch, attempts = reactor.seconds(), Stopwatch(reactor), 0
         while attempts < self.udp_attempts or watch.seconds() < self.udp_attempts * ASK_SECONDS:
             attempts += 1
-            answer = await self.ask(host, patience=ASK_SECONDS)
+            answer = await self.ask(host, answer_timeout=ASK_SECONDS)
             if not answer.problem:
                 return ""
             await deferLater(reactor, max(0.0, ASK_SECONDS - answer.seconds))

@@ -36,7 +36,7 @@ class SourcesTestCase(ProxyTestCase):
 
     async def is_gone(self, host: str) -> bool:
         """Return whether no client is served at an address."""
-        return bool((await self.call(host, patience=0.3)).problem)
+        return bool((await self.call(host, answer_timeout=0.3)).problem)
 
 
 class Api:
@@ -95,13 +95,13 @@ class Api:
         await self.start_proxy()
         await self.eventually_by(REMOTE, self.hosts[6])
         rules = self.all_rules()
-        await self.cloud.leave()
+        await self.cloud.refuse_connections()
         await self.still_served()
         self.objects.remove("other")
         await self.pause(2)
         await self.still_served()
         self.assertEqual(self.all_rules(), rules)
-        self.cloud.return_()
+        self.cloud.restore()
         await self.changes_are_seen()
         other = self.objects.address("other", 4)
         # Services have a separate watch, which may be restored later.
@@ -189,7 +189,7 @@ class Api:
             return await hub.metric("yurthub_cache_waiting_bytes") == 0
 
         await self.eventually(settled, "the hub's cache is written")
-        await self.cloud.leave()
+        await self.cloud.refuse_connections()
         proxy.kill()
         hub.kill()
         for each in (hub, proxy):
@@ -197,13 +197,13 @@ class Api:
         await proxy.ready()
         await self.eventually_by(REMOTE, self.hosts[4])
         await self.still_served()
-        self.cloud.return_()
+        self.cloud.restore()
         await self.changes_are_seen()
 
     async def end_hub(self, hub: Hub) -> None:
         """Shut it down gracefully."""
         await hub.stop(20)
-        self.assertEqual(hub.complaints(), [])
+        self.assertEqual(hub.forbidden_log_lines(), [])
 
 
 class Files:

@@ -20,8 +20,8 @@ from tests.e2e.proxy.network import (
     version_of,
 )
 from tests.e2e.proxy.objects import BOTH, TARGET_PORT, port
-from tests.e2e.proxy.support import LOCAL, PATIENCE, REMOTE, ProxyTestCase
-from tests.e2e.proxy.test_portals import BALANCER, ELSEWHERE
+from tests.e2e.proxy.support import LOCAL, REMOTE, TIMEOUT, ProxyTestCase
+from tests.e2e.proxy.test_portals import BALANCER, SPARE_ADDRESS
 from tests.e2e.proxy.traffic import REFUSED, UNANSWERED, Answer
 
 NODE_PORT = 30053
@@ -29,7 +29,7 @@ LEFT = LOCAL[0]
 MANY, AT_ONCE = 10_000, 20
 FILES = 4096
 """The limit of open files of a proxy: fewer than one for each of many clients."""
-MOST_CLIENTS, FILES_FOR_A_CLIENT = 16_384, 8
+MAX_CLIENTS, FILES_FOR_A_CLIENT = 16_384, 8
 """The limit of clients, and for how many open files one is allowed (docs/limits.md)."""
 OTHER_SOCKETS = 50
 """Other sockets of a proxy: ports, and connections to the API and to the kernel."""
@@ -63,7 +63,7 @@ class Datagrams:
             "dns",
             port(53, "UDP", node=NODE_PORT),
             type="LoadBalancer",
-            externalIPs=list(ELSEWHERE.values()),
+            externalIPs=list(SPARE_ADDRESS.values()),
             status={"loadBalancer": {"ingress": [{"ip": text} for text in BALANCER.values()]}},
         )
 
@@ -73,7 +73,7 @@ class Datagrams:
         return (
             ("clients", cluster, 53),
             ("node", cluster, 53),
-            ("clients", ELSEWHERE[version], 53),
+            ("clients", SPARE_ADDRESS[version], 53),
             ("outside", BALANCER[version], 53),
             ("node", BALANCER[version], 53),
             ("clients", address("clients", NODE, version), NODE_PORT),
@@ -84,7 +84,7 @@ class Datagrams:
         """Wait until the Service is served."""
 
         async def is_answered() -> bool:
-            return not (await self.ask(host, patience=0.3)).problem
+            return not (await self.ask(host, answer_timeout=0.3)).problem
 
         await self.eventually(is_answered, f"{host} answers")
 
@@ -102,7 +102,7 @@ class Datagrams:
                 served[(await self.ask(host)).endpoint] += 1
             self.assertEqual(set(served), {pod.address(version) for pod in REMOTE})
             caller = self.datagram_caller(host)
-            kept = {(await caller.ask(b"%d" % n, PATIENCE)).endpoint for n in range(20)}
+            kept = {(await caller.ask(b"%d" % n, TIMEOUT)).endpoint for n in range(20)}
             self.assertEqual(len(kept), 1)
         for endpoint in self.datagrams.values():
             endpoint.delay = 2.0
@@ -123,7 +123,7 @@ class Datagrams:
                 for _ in range(6)
             ]
             for caller in callers:
-                self.assertEqual((await caller.ask(b"first", PATIENCE)).problem, "")
+                self.assertEqual((await caller.ask(b"first", TIMEOUT)).problem, "")
             self.objects.endpoints("dns", LEFT, versions=(version,))
             for caller in callers:
                 await self.eventually(
@@ -182,7 +182,7 @@ class Datagrams:
         hosts = [self.objects.address("dns", version) for version in BOTH]
         callers = {host: self.datagram_caller(host, source_port=FIRST_PORT) for host in hosts}
         for caller in callers.values():
-            self.assertEqual((await caller.ask(b"first", PATIENCE)).problem, "")
+            self.assertEqual((await caller.ask(b"first", TIMEOUT)).problem, "")
         self.objects.remove("dns")
 
         async def ended(host: str) -> bool:
@@ -219,7 +219,7 @@ class UserDatagrams(Datagrams):
         limited = ("sh", "-c", f'ulimit -n {FILES}; exec "$0" "$@"')
         await self.prepare(*IDLE, prefix=limited)
         files, _ = resource.prlimit(self.proxy.pid, resource.RLIMIT_NOFILE)
-        allowed = min(MOST_CLIENTS, files // FILES_FOR_A_CLIENT)
+        allowed = min(MAX_CLIENTS, files // FILES_FOR_A_CLIENT)
         before = len(self.proxy.descriptors())
         had = await self.proxy.metric(ALL_CLIENTS, protocol="UDP")
         problems: Counter[str] = Counter()
@@ -243,11 +243,11 @@ class UserDatagrams(Datagrams):
     def ask_as_client(self, number: int) -> Deferred[Answer]:
         """Send from a client with a unique address and port, of alternating families."""
         host = self.objects.address("dns", BOTH[number % len(BOTH)])
-        turn, which = divmod(number // len(BOTH), len(SOURCES))
+        acquire_slot, which = divmod(number // len(BOTH), len(SOURCES))
         source = address("clients", SOURCES[which], version_of(host))
         question = b"%d" % number
-        source_port = FIRST_PORT + turn
-        asked = self.ask(host, 53, question, PATIENCE, source=source, source_port=source_port)
+        source_port = FIRST_PORT + acquire_slot
+        asked = self.ask(host, 53, question, TIMEOUT, source=source, source_port=source_port)
         return Deferred.fromCoroutine(asked)
 
     def sockets(self) -> int:
@@ -288,7 +288,7 @@ class KernelTests(Datagrams, ProxyTestCase):
             for machine, host, number in self.portals(version)
             for _ in range(3)
         ]
-        had = [(await caller.ask(b"first", PATIENCE)).endpoint for caller in callers]
+        had = [(await caller.ask(b"first", TIMEOUT)).endpoint for caller in callers]
         await self.proxy.stop()
         self.objects.endpoints("dns", *REMOTE[1:])
         self.proxy.start()
@@ -298,7 +298,7 @@ class KernelTests(Datagrams, ProxyTestCase):
             await self.eventually(
                 lambda c=caller: self.is_answered(c), "each client is served once more"
             )
-            now = (await caller.ask(b"third", PATIENCE)).endpoint
+            now = (await caller.ask(b"third", TIMEOUT)).endpoint
             self.assertEqual(now != before, before in gone)
 
     async def is_answered(self, caller) -> bool:

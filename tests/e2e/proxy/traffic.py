@@ -44,16 +44,16 @@ class Caller(Peer):
     """Sends a payload and its end, and compares the response.
 
     ``answered`` fires with the :class:`Answer` when the connection has ended, ``greeted`` when the
-    endpoint has sent its greeting, or at the end at the latest. One that ``stays`` sends nothing
-    until :meth:`finish` is called.
+    endpoint has sent its greeting, or at the end at the latest. One that ``keeps_open`` sends
+    nothing until :meth:`finish` is called.
     """
 
-    def __init__(self, reactor, size: int, stays: bool) -> None:
+    def __init__(self, reactor, size: int, keeps_open: bool) -> None:
         super().__init__()
         self._reactor = reactor
         self._began = reactor.seconds()
         self._payload = Payload(size)
-        self._stays = stays
+        self._keeps_open = keeps_open
         self._greeting = b""
         self._seconds = 0.0
         self._attempts = 1
@@ -65,7 +65,7 @@ class Caller(Peer):
         """Send."""
         super().connectionMade()
         self._attempts += retransmissions_of(self.transport.getHandle())
-        if not self._stays:
+        if not self._keeps_open:
             self.finish()
 
     def finish(self) -> None:
@@ -239,11 +239,11 @@ class DatagramCaller(DatagramProtocol):
         self._question = b""
         self._waiting: _Waiting | None = None
 
-    def ask(self, question: bytes, patience: float) -> Deferred[Answer]:
+    def ask(self, question: bytes, answer_timeout: float) -> Deferred[Answer]:
         """Send a datagram and wait for its answer."""
         self._question = question
         answered: Deferred[Answer] = Deferred()
-        timeout = self._reactor.callLater(patience, self._end, UNANSWERED)
+        timeout = self._reactor.callLater(answer_timeout, self._end, UNANSWERED)
         self._waiting = _Waiting(answered, self._reactor.seconds(), timeout)
         self.transport.write(question)
         return answered

@@ -15,7 +15,7 @@ from twisted.internet import reactor
 from twisted.internet.defer import Deferred, gatherResults
 
 from tests.e2e.clients import Download, Echo, EchoClient, Sink, Source, Target
-from tests.e2e.programs import BESIDES_BUFFERS, MEBIBYTE, Program
+from tests.e2e.programs import MEBIBYTE, OTHER_GROWTH, Program
 from tests.e2e.soak.faults import RandomFaults
 from tests.e2e.soak.slopes import Sample, slope
 from tests.e2e.support import EndToEndTestCase
@@ -37,14 +37,14 @@ the page about memory shows is read."""
 SIZES = (1, 1_500_000)
 ECHOES = 10
 
-PATIENCE = 120.0
+TIMEOUT = 120.0
 """Seconds for which a round, or the rest after it, may last at most."""
 
 TRACED = SECONDS < TRACED_SECONDS / 2
 """Whether the programs trace what they allocate. In a short run resident memory goes up and down
 by more than a leak is; in a long one tracing would end."""
 
-MOST_GROWTH = 2 * MEBIBYTE if TRACED else BESIDES_BUFFERS
+MAX_GROWTH = 2 * MEBIBYTE if TRACED else OTHER_GROWTH
 """Bytes by which a program may grow in the whole time, by the slope, without having a leak: of
 what it has allocated, by a hundred transfers, or of its resident memory."""
 
@@ -54,7 +54,7 @@ PREFIXES = ("yurttunnel_server", "yurttunnel_agent")
 class SoakTests(EndToEndTestCase):
     """Downloads, uploads and echoes whose bytes are compared at both ends."""
 
-    timeout = SECONDS + 2 * PATIENCE
+    timeout = SECONDS + 2 * TIMEOUT
 
     async def setUp(self) -> None:
         """Start a tunnel whose connection goes through a proxy that makes faults, and targets."""
@@ -86,9 +86,9 @@ class SoakTests(EndToEndTestCase):
                 Deferred.fromCoroutine(self.work(Random(f"{SEED} {rounds} {number}")))
                 for number in range(WORKERS)
             ]
-            await self.within(PATIENCE, gatherResults(workers), f"round {rounds} ends")
+            await self.within(TIMEOUT, gatherResults(workers), f"round {rounds} ends")
             faults.stop()
-            await self.within(PATIENCE, held.round_trip(), "a stream outlives its round")
+            await self.within(TIMEOUT, held.round_trip(), "a stream outlives its round")
             held.drop()
             await self.at_rest()
             rounds += 1
@@ -155,7 +155,7 @@ class SoakTests(EndToEndTestCase):
             ]
             return not any(left)
 
-        await self.eventually(resting, "nothing is kept of what has ended", PATIENCE)
+        await self.eventually(resting, "nothing is kept of what has ended", TIMEOUT)
         for prefix, program in self.programs.items():
             await self.descriptors_return(program, self.before[prefix])
 
@@ -189,5 +189,5 @@ class SoakTests(EndToEndTestCase):
             (began, first), (ended, last) = samples[0], samples[-1]
             growth = slope(samples) * (ended - began)
             print(f"{what}: {first:.0f} to {last:.0f}, by the slope {growth:+.1f}")
-            most = MOST_GROWTH if what.endswith("bytes") else 2
+            most = MAX_GROWTH if what.endswith("bytes") else 2
             self.assertLess(growth, most, what)

@@ -65,7 +65,7 @@ class SteeringTestCase(ClusterTestCase):
     async def steer(self, *flags: str, agents: tuple[str, ...] = ("edge-1",)) -> Program:
         """Start agents, and a server in the cloud with these flags; wait until all is ready."""
         server = await self.world.server(SERVER, *flags)
-        await self.world.list_servers()
+        await self.world.publish_servers()
         for node in agents:
             if node not in self.agents:
                 self.agents[node] = await self.edge_agent(node)
@@ -129,19 +129,19 @@ class SteeringTestCase(ClusterTestCase):
         """Return the flags by which curl trusts the cluster's authority, and nobody else."""
         return ("--cacert", str(self.world.identities.ca_path))
 
-    async def well(self, address: str, *flags: str, machine: str = "cloud") -> Page:
+    async def assert_healthy(self, address: str, *flags: str, machine: str = "cloud") -> Page:
         """Require that the kubelet at an address says that it is well; give the page."""
         page = await self.ask(address, *flags, machine=machine)
         self.assertEqual((page.status, page.body), (200, "ok"), f"{address}: {page}")
         return page
 
-    async def eventually_well(self, address: str, *flags: str, machine: str = "cloud") -> None:
+    async def eventually_healthy(self, address: str, *flags: str, machine: str = "cloud") -> None:
         """Wait until the kubelet at an address says that it is well."""
 
-        async def is_well():
+        async def is_healthy():
             return (await self.ask(address, *flags, machine=machine)).status == 200
 
-        await self.eventually(is_well, f"{address} is reached", _SYNC_SECONDS, 0.2)
+        await self.eventually(is_healthy, f"{address} is reached", _SYNC_SECONDS, 0.2)
 
     async def eventually_refused(self, address: str, machine: str = "cloud") -> None:
         """Wait until nobody answers at an address of a node."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from twisted.internet import reactor
 
 from tests.e2e.network.sites import Sites
-from tests.e2e.network.witness import have_listen
+from tests.e2e.network.witness import start_witness
 from tests.e2e.steering.support import EDGE_4, EDGE_6, SteeringTestCase
 
 OTHER_4, _ = Sites.addresses["edge-2"]
@@ -29,11 +29,11 @@ class DeputyTests(SteeringTestCase):
         world = await self.steered_world(*HERE)
         for node in HERE:
             for address in Sites.addresses[node]:
-                have_listen(self, reactor, self.network, node, address, READ_ONLY)
+                start_witness(self, reactor, self.network, node, address, READ_ONLY)
         await self.steer("--enable-iptables=true", agents=HERE)
         await self.run_pod(world, "there", "edge-2")
         for address in (EDGE_4, EDGE_6):
-            await self.eventually_well(address)
+            await self.eventually_healthy(address)
         world.nodes["edge-2"].peers.clear()
         for address in (EDGE_4, EDGE_6):
             await self.with_tls(address)
@@ -43,7 +43,7 @@ class DeputyTests(SteeringTestCase):
     async def with_tls(self, address: str) -> None:
         """Ask for 10250 of the first node."""
         for host in HOSTS:
-            await self.well(address, "--insecure", "--header", f"Host: {host}")
+            await self.assert_healthy(address, "--insecure", "--header", f"Host: {host}")
         for field in ("X-Tunnel-Proxy-Dest: edge-2:10250", "X-Tunnel-Proxy-Host: edge-2"):
             page = await self.ask(address, "--insecure", "--header", field)
             self.assertEqual(page.status, 403, page)

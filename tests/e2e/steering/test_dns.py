@@ -7,7 +7,7 @@ import ipaddress
 from twisted.internet import reactor
 
 from tests.deploy.rendering import DEPLOY
-from tests.e2e.network.witness import have_listen
+from tests.e2e.network.witness import start_witness
 from tests.e2e.steering.support import CLOUD_4, EDGE_4, SERVER, SteeringTestCase
 from yurttunnel.kube.errors import NotFound
 from yurttunnel.kube.resources import CONFIG_MAPS, SERVICES
@@ -25,7 +25,7 @@ class DnsTests(SteeringTestCase):
         other ports follow the ConfigMap, and a pod that comes to the Service is served, too.
         """
         world = await self.dns_world()
-        have_listen(self, reactor, self.network, "edge-1", EDGE_4, 9100)
+        start_witness(self, reactor, self.network, "edge-1", EDGE_4, 9100)
         await self.steer("--enable-dns-controller=true")
         cluster_ip = await self.cluster_ip()
         desired = f"{CLOUD_4}\tcloud-2\n{cluster_ip}\tedge-1"

@@ -34,7 +34,7 @@ class EgressTests(SteeringTestCase):
         )
         for way in (by_socket, by_tls):
             for host in (EDGE_4, EDGE_6, "edge-1"):
-                page = await self.well(host, "--proxytunnel", *way, *self.verified())
+                page = await self.assert_healthy(host, "--proxytunnel", *way, *self.verified())
                 self.assertFalse(page.terminated, page)
                 self.assertIn("< HTTP/1.1 200 ", page.complaints)
             page = await self.ask("192.0.2.9", "--proxytunnel", *way, *self.verified())

@@ -6,7 +6,7 @@ import json
 
 from twisted.internet import reactor
 
-from tests.e2e.network.witness import have_listen
+from tests.e2e.network.witness import start_witness
 from tests.e2e.programs import Program
 from tests.e2e.steering.support import (
     CLOUD_4,
@@ -41,9 +41,9 @@ class WayTests(SteeringTestCase):
         await self.steered_world("edge-1")
         self.host_uses(backend)
         for address in (OTHER_4, OTHER_6):
-            have_listen(self, reactor, self.network, "other", address, KUBELET)
+            start_witness(self, reactor, self.network, "other", address, KUBELET)
         for address in ("127.0.0.1", "::1"):
-            have_listen(self, reactor, self.network, "cloud", address, KUBELET)
+            start_witness(self, reactor, self.network, "cloud", address, KUBELET)
         for address in (EDGE_4, EDGE_6):
             page = await self.ask(address)
             self.assertEqual(page.exit_status, 7, page)
@@ -51,7 +51,7 @@ class WayTests(SteeringTestCase):
         for match in ("edge-set", "cloud-return"):
             server = await self.steer("--enable-iptables=true", "--intercept-match", match)
             for address in (EDGE_4, EDGE_6):
-                await self.eventually_well(address)
+                await self.eventually_healthy(address)
             await self.judge(match, backend)
             await self.told(server, match, backend)
             await server.stop(25)
@@ -80,7 +80,7 @@ class WayTests(SteeringTestCase):
         peers = self.world.nodes["edge-1"].peers
         peers.clear()
         for address in (EDGE_4, EDGE_6):
-            self.assertTrue((await self.well(address)).terminated)
+            self.assertTrue((await self.assert_healthy(address)).terminated)
         # Connections to kubelets are kept, so that there need not be a new one.
         self.assertLessEqual(set(peers), {EDGE_4, EDGE_6})
 
@@ -89,7 +89,7 @@ class WayTests(SteeringTestCase):
         peers = self.world.nodes["cloud-2"].peers
         peers.clear()
         for address in (CLOUD_4, CLOUD_6):
-            await self.well(address, *self.verified())
+            await self.assert_healthy(address, *self.verified())
         self.assertEqual([":" in peer for peer in peers], [False, True])
         self.assertLessEqual(set(peers), set(self.network.addresses["cloud"]))
 
@@ -114,9 +114,9 @@ class PortTests(SteeringTestCase):
         """
         world = await self.steered_world("edge-1")
         for address in (EDGE_4, EDGE_6):
-            have_listen(self, reactor, self.network, "edge-1", address, 9100)
+            start_witness(self, reactor, self.network, "edge-1", address, 9100)
         await self.steer("--enable-iptables=true")
-        await self.eventually_well(EDGE_4)
+        await self.eventually_healthy(EDGE_4)
         self.assertEqual((await self.curl(f"http://{EDGE_4}:9100/")).exit_status, 7)
 
         await world.set_proxy_ports({"http-proxy-ports": "nonsense, 9100 ,70000"})
@@ -139,7 +139,7 @@ class PortTests(SteeringTestCase):
         await world.set_proxy_ports({})
         await self.eventually_rules(lambda rules: "9100" not in rules, "9100 is led no longer")
         self.assertEqual((await self.curl(f"http://{EDGE_4}:9100/")).exit_status, 7)
-        await self.well(EDGE_4)
+        await self.assert_healthy(EDGE_4)
 
     async def eventually_scraped(self, host: str, peer: str) -> None:
         """Wait until an edge node's exporter answers its own agent."""

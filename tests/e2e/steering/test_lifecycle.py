@@ -56,8 +56,8 @@ class LifeCycleTests(SteeringTestCase):
         self.network.run("cloud", "ipset", "create", "FOREIGN", "hash:ip")
         before = self.all_rules()
         server = await self.steer("--enable-iptables=true")
-        await self.eventually_well(EDGE_4)
-        await self.eventually_well(EDGE_6)
+        await self.eventually_healthy(EDGE_4)
+        await self.eventually_healthy(EDGE_6)
         made = self.all_rules()
         server.kill()
         self.assertEqual(self.all_rules(), made)
@@ -68,8 +68,8 @@ class LifeCycleTests(SteeringTestCase):
         again.start()
         await self.hooked_until(again.ready(60))
         await self.connected([again], ["edge-1"])
-        await self.eventually_well(EDGE_4)
-        await self.eventually_well(EDGE_6)
+        await self.eventually_healthy(EDGE_4)
+        await self.eventually_healthy(EDGE_6)
         self.assertEqual(self.all_rules(), made)
 
         await self.agents["edge-1"].stop()
@@ -99,8 +99,8 @@ class LifeCycleTests(SteeringTestCase):
         """What somebody flushes is there again long before the next period (F7), and is told."""
         await self.steered_world("edge-1")
         server = await self.steer("--enable-iptables=true")
-        await self.eventually_well(EDGE_4)
-        await self.eventually_well(EDGE_6)
+        await self.eventually_healthy(EDGE_4)
+        await self.eventually_healthy(EDGE_6)
         made = self.all_rules()
         self.network.run("cloud", "iptables", "-t", "nat", "-F")
         self.network.run("cloud", "ipset", "flush", "YURTTUNNEL-EDGE6")
@@ -108,8 +108,8 @@ class LifeCycleTests(SteeringTestCase):
         with contextlib.suppress(self.failureException):
             await self.eventually(lambda: self.all_rules() == made, "", limit, 0.2)
         self.assertEqual(self.all_rules(), made)
-        await self.eventually_well(EDGE_4)
-        await self.eventually_well(EDGE_6)
+        await self.eventually_healthy(EDGE_4)
+        await self.eventually_healthy(EDGE_6)
 
         async def told() -> bool:
             name = "yurttunnel_server_steering_syncs_total"
@@ -131,14 +131,14 @@ class LifeCycleTests(SteeringTestCase):
         world = await self.steered_world("edge-1")
         self.host_uses(backend)
         server = await world.server(SERVER, "--enable-iptables=true")
-        server.begin_with("unshare", "--mount", "sh", "-c", 'exec "$@"', "sh")
+        server.run_under("unshare", "--mount", "sh", "-c", 'exec "$@"', "sh")
         server.start()
-        await world.list_servers()
+        await world.publish_servers()
         agent = await self.edge_agent("edge-1")
         agent.start()
         await server.ready(60)
         await self.connected([server], ["edge-1"])
-        await self.eventually_well(EDGE_4)
+        await self.eventually_healthy(EDGE_4)
         # The time since the rules were made must not matter.
         await deferLater(reactor, 5.0)
         await world.relabel("cloud-2", "true")
@@ -149,7 +149,7 @@ class LifeCycleTests(SteeringTestCase):
         self.flush(backend)
         limit = pause + _BUSY_SECONDS
         await self.eventually(lambda: self.own_rules() == made, "they are repaired", limit, 0.2)
-        await self.eventually_well(EDGE_4)
+        await self.eventually_healthy(EDGE_4)
         await self.eventually_said(server, "steering: ok", 200)
 
         self.in_mounts_of(server, "mount --bind /dev/null {}")
@@ -218,9 +218,9 @@ class LifeCycleTests(SteeringTestCase):
         await self.steered_world("edge-1")
         server = await self.world.server(SERVER, "--enable-iptables=true")
         hidden = " && ".join(f"mount --bind /dev/null {each}" for each in self.iptables())
-        server.begin_with("unshare", "--mount", "sh", "-c", f'{hidden} && exec "$@"', "sh")
+        server.run_under("unshare", "--mount", "sh", "-c", f'{hidden} && exec "$@"', "sh")
         server.start()
-        await self.world.list_servers()
+        await self.world.publish_servers()
         agent = await self.edge_agent("edge-1")
         agent.start()
         await server.ready(60)
@@ -228,7 +228,7 @@ class LifeCycleTests(SteeringTestCase):
 
         answer = await self.eventually_said(server, "iptables", 200)
         self.assertIn("install", answer)
-        status, body = await self.world.ask_kubelet(SERVER, "edge-1:10250", "/healthz")
+        status, body = await self.world.request_kubelet(SERVER, "edge-1:10250", "/healthz")
         self.assertEqual((status, body), (200, "ok"))
         status, _ = await server.get("/healthz")
         self.assertEqual(status, 200)

@@ -7,7 +7,7 @@ from twisted.internet.endpoints import TCP4ClientEndpoint
 
 from tests.e2e.clients import Peer, connect_directly
 from tests.e2e.cluster.world import World
-from tests.e2e.network.witness import have_listen
+from tests.e2e.network.witness import start_witness
 from tests.e2e.steering.support import CLOUD_4, EDGE_4, EDGE_6, SERVER, SteeringTestCase
 
 PORT = 9100
@@ -39,20 +39,20 @@ class MoveTests(SteeringTestCase):
         moves back, it is the other way round. Connections to others go on.
         """
         world = await self.start_with_port(agents=("edge-1", "cloud-2"))
-        have_listen(self, reactor, self.network, "edge-1", EDGE_4, PORT)
-        have_listen(self, reactor, self.network, "cloud-2", CLOUD_4, PORT)
+        start_witness(self, reactor, self.network, "edge-1", EDGE_4, PORT)
+        start_witness(self, reactor, self.network, "cloud-2", CLOUD_4, PORT)
         untouched = await self.asker(EDGE_4, b"edge-1 " + EDGE_4.encode())
 
         direct = await self.asker(CLOUD_4, b"cloud-2 10.77.0.1")
         await world.relabel("cloud-2", "true")
         await self.eventually_cut(direct)
         tunneled = await self.asker(CLOUD_4, b"cloud-2 " + CLOUD_4.encode())
-        self.assertTrue((await self.well(CLOUD_4)).terminated)
+        self.assertTrue((await self.assert_healthy(CLOUD_4)).terminated)
 
         await world.relabel("cloud-2", "false")
         await self.eventually_cut(tunneled)
         await self.asker(CLOUD_4, b"cloud-2 10.77.0.1")
-        self.assertFalse((await self.well(CLOUD_4, *self.verified())).terminated)
+        self.assertFalse((await self.assert_healthy(CLOUD_4, *self.verified())).terminated)
         await self.answered(untouched, b"edge-1 " + EDGE_4.encode())
 
     async def test_connection_that_only_listens(self) -> None:
@@ -60,13 +60,13 @@ class MoveTests(SteeringTestCase):
         packets that come from the node must not bring it to life again.
         """
         world = await self.start_with_port(agents=("edge-1",))
-        witness = have_listen(self, reactor, self.network, "cloud-2", CLOUD_4, PORT)
+        witness = start_witness(self, reactor, self.network, "cloud-2", CLOUD_4, PORT)
         log = await self.asker(CLOUD_4, b"cloud-2 10.77.0.1")
         witness.talk(log.transport.getHost().port)
         await self.eventually(lambda: log.answers.endswith(b"tick\n"), "the node speaks")
         await world.relabel("cloud-2", "true")
         await self.eventually(lambda: log.lost_reason, "the connection is cut", 20, 0.1)
-        self.assertFalse(log.clean, log.lost_reason)
+        self.assertFalse(log.ended_cleanly, log.lost_reason)
 
     async def start_with_port(self, agents: tuple[str, ...]) -> World:
         """Start everything, with a port beside the kubelet's that is led to the server."""
@@ -104,7 +104,7 @@ class MoveTests(SteeringTestCase):
             return asker.lost_reason is not None
 
         await self.eventually(cut, "the connection is cut", 20, 0.1)
-        self.assertFalse(asker.clean, asker.lost_reason)
+        self.assertFalse(asker.ended_cleanly, asker.lost_reason)
 
 
 class ElsewhereTests(SteeringTestCase):
@@ -119,7 +119,7 @@ class ElsewhereTests(SteeringTestCase):
         everywhere = ("--enable-iptables=true", "--bind-address", "::")
         server = await self.steer(*everywhere)
         for address in (EDGE_4, EDGE_6):
-            await self.eventually_well(address)
+            await self.eventually_healthy(address)
             page = await self.ask(address, machine="other")
             self.assertEqual(page.exit_status, 7, page)
         for program in ("iptables", "ip6tables"):
@@ -129,8 +129,8 @@ class ElsewhereTests(SteeringTestCase):
         await server.stop(25)
         await self.steer(*everywhere, "--intercept-pods")
         for address in (EDGE_4, EDGE_6):
-            await self.eventually_well(address, machine="other")
-            await self.well(address)
+            await self.eventually_healthy(address, machine="other")
+            await self.assert_healthy(address)
         self.assertIn("TUNNEL-PODS", self.rules())
 
     def route_through_the_cloud(self) -> None:
@@ -150,7 +150,7 @@ class ElsewhereTests(SteeringTestCase):
         """
         world = await self.steered_world("edge-1")
         server = await self.steer("--enable-iptables=true", "--intercept-match", "cloud-return")
-        await self.eventually_well(EDGE_4)
+        await self.eventually_healthy(EDGE_4)
         port = world.api.port
         await world.set_proxy_ports({"https-proxy-ports": str(port)})
         await self.eventually_rules(
@@ -168,7 +168,7 @@ class ElsewhereTests(SteeringTestCase):
         await self.eventually_rules(
             lambda rules: "TUNNEL-PORT-9100" in rules, "the server still follows the API"
         )
-        await self.well(EDGE_4)
+        await self.assert_healthy(EDGE_4)
         self.assertEqual(len(await server.agents()), 1)
 
     async def test_every_machine_has_its_own_server(self) -> None:
@@ -180,14 +180,14 @@ class ElsewhereTests(SteeringTestCase):
         self.world.servers = [SERVER, CLOUD_4]
         first = await self.world.server(SERVER, "--enable-iptables=true")
         second = await self.world.server(CLOUD_4, "--enable-iptables=true")
-        await self.world.list_servers()
+        await self.world.publish_servers()
         agent = await self.edge_agent("edge-1", "--server-connections", "1")
         for program in (first, second, agent):
             program.start()
         for program in (first, second, agent):
             await program.ready(60)
-        await self.eventually_well(EDGE_4)
-        await self.eventually_well(EDGE_4, machine="cloud-2")
+        await self.eventually_healthy(EDGE_4)
+        await self.eventually_healthy(EDGE_4, machine="cloud-2")
         await second.stop(25)
         await self.eventually_refused(EDGE_4, machine="cloud-2")
-        await self.eventually_well(EDGE_4)
+        await self.eventually_healthy(EDGE_4)

@@ -18,8 +18,8 @@ class PassThroughTests(SteeringTestCase):
         world = await self.steered_world("edge-1")
         await self.steer("--enable-iptables=true", "--passthrough-port", PORT)
         for address in (EDGE_4, EDGE_6):
-            await self.eventually_well(address)
-            page = await self.well(address, *self.verified())
+            await self.eventually_healthy(address)
+            page = await self.assert_healthy(address, *self.verified())
             self.assertFalse(page.terminated, page)
             # The kubelet refuses whom it does not know, and nobody else does.
             page = await self.ask(address, *self.verified(), caller=False)

@@ -9,7 +9,7 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
-from tests.e2e.network.namespaces import Namespace, new_machine, run
+from tests.e2e.network.namespaces import Namespace, new_namespace, run
 from tests.proxy.fakes import FakeSource
 from tests.proxy.services import key, service
 from tests.steering.firewall.fakes import FakePrograms
@@ -136,7 +136,7 @@ class PolicyTests(TestCase):
 
     def setUp(self):
         """Use a network namespace."""
-        former, machine = Namespace(current=True), new_machine()
+        former, machine = Namespace(current=True), new_namespace()
         for each in (former, machine):
             self.addCleanup(each.close)
         machine.enter()

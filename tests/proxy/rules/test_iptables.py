@@ -11,7 +11,7 @@ from twisted.internet import reactor
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.trial.unittest import SkipTest, TestCase
 
-from tests.e2e.cluster.network import OwnNetwork
+from tests.e2e.cluster.network import ClusterNetwork
 from tests.steering.firewall.machines import BASES, CountedPrograms, execute, use_own_lock
 from yurttunnel.proxy.host_address import no_address
 from yurttunnel.proxy.interfaces import PartlyApplied, ProxiedService
@@ -119,7 +119,7 @@ class IptablesContract:
             if shutil.which(f"{base}-{self.back_end}-restore") is None:
                 raise SkipTest(f"{base}-{self.back_end} is not installed")
         use_own_lock(self)
-        network = OwnNetwork([])
+        network = ClusterNetwork([])
         self.addCleanup(network.close)
         for base in BASES.values():
             execute(f"{base}-{self.back_end}-restore --noflush", FOREIGN)
@@ -456,7 +456,7 @@ class OtherBackEndTests(TestCase):
     async def test_elsewhere(self):
         """Leftovers in the back end that is not used are removed."""
         use_own_lock(self)
-        network = OwnNetwork([])
+        network = ClusterNetwork([])
         self.addCleanup(network.close)
         execute("iptables-nft-restore --noflush", FOREIGN)
         for command in KUBE_PROXY:
@@ -474,7 +474,7 @@ class OtherBackEndTests(TestCase):
     async def test_no_ipv6(self):
         """A machine without IPv6 has no IPv6 rules, and this is no error."""
         use_own_lock(self)
-        network = OwnNetwork([])
+        network = ClusterNetwork([])
         self.addCleanup(network.close)
         proc_net = Path(self.mktemp())
         proc_net.mkdir()

@@ -10,7 +10,7 @@ from twisted.internet.defer import inlineCallbacks
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 from zope.interface.verify import verifyObject
 
-from tests.e2e.cluster.network import OwnNetwork
+from tests.e2e.cluster.network import ClusterNetwork
 from tests.proxy.services import key, service
 from tests.steering.firewall.fakes import FakePrograms
 from tests.steering.firewall.machines import CountedPrograms, execute
@@ -196,7 +196,7 @@ class NftablesTests(TestCase):
 
     def setUp(self):
         """Enter the namespace."""
-        self.network = OwnNetwork([])
+        self.network = ClusterNetwork([])
         self.addCleanup(self.network.close)
         self.programs = CountedPrograms(Programs(reactor))
         self.rules = self.new()

@@ -10,7 +10,7 @@ import subprocess
 from twisted.internet import reactor
 from twisted.trial.unittest import SkipTest
 
-from tests.e2e.cluster.network import OwnNetwork
+from tests.e2e.cluster.network import ClusterNetwork
 from tests.steering.firewall.fakes import FakePrograms, FakeTable, play_iptables
 from yurttunnel.steering.programs import Programs
 
@@ -62,7 +62,7 @@ class RealMachine:
         if shutil.which(f"{self.prefix}-restore") is None:
             raise SkipTest(f"{self.prefix} is not installed")
         self._version = version
-        self._network = OwnNetwork([])
+        self._network = ClusterNetwork([])
         self.programs = CountedPrograms(Programs(reactor))
 
     def close(self):

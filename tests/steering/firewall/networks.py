@@ -6,7 +6,7 @@ import socket
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.e2e.cluster.network import OwnNetwork
+from tests.e2e.cluster.network import ClusterNetwork
 from tests.e2e.network.namespaces import Namespace, wait_for_ipv6
 from tests.steering.firewall.machines import execute
 
@@ -28,7 +28,7 @@ class Networks:
 
     def enter(self):
         """Enter the machine's namespace until the test ends."""
-        network = OwnNetwork([])
+        network = ClusterNetwork([])
         self.addCleanup(network.close)
         set_up_links()
 

@@ -10,7 +10,7 @@ from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SkipTest, SynchronousTestCase, TestCase
 
-from tests.e2e.cluster.network import OwnNetwork
+from tests.e2e.cluster.network import ClusterNetwork
 from tests.steering.fakes import FakeAddressSets
 from tests.steering.firewall.fakes import FakePrograms, FakeTable, play_iptables
 from tests.steering.firewall.machines import execute, use_own_lock
@@ -287,7 +287,7 @@ class RealDetectionTests(TestCase):
         if shutil.which("iptables-nft") is None or shutil.which("iptables-legacy") is None:
             raise SkipTest("iptables is not installed with both back ends")
         use_own_lock(self)
-        network = OwnNetwork([])
+        network = ClusterNetwork([])
         self.addCleanup(network.close)
         self.programs = Programs(reactor)
 

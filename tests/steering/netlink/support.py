@@ -7,7 +7,7 @@ import subprocess
 from twisted.internet.defer import maybeDeferred
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from tests.e2e.cluster.network import OwnNetwork
+from tests.e2e.cluster.network import ClusterNetwork
 
 
 def run_at_once(job):
@@ -31,5 +31,5 @@ class KernelTestCase(SynchronousTestCase):
 
     def setUp(self):
         """Enter the namespace."""
-        self.network = OwnNetwork(self.addresses)
+        self.network = ClusterNetwork(self.addresses)
         self.addCleanup(self.network.close)

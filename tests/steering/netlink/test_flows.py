@@ -12,7 +12,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
-from tests.e2e.cluster.network import OwnNetwork
+from tests.e2e.cluster.network import ClusterNetwork
 from tests.e2e.network.namespaces import wait_for_ipv6
 from tests.steering.fakes import FakeFlows
 from tests.steering.netlink.contract_flows import (
@@ -242,7 +242,7 @@ connected = socket.create_connection(("{CLOUD}", {KUBELET}), source_address=("{E
 
     def pod(self):
         """Make another network with a link to this one; return the prefix of commands there."""
-        network = OwnNetwork(())
+        network = ClusterNetwork(())
         try:
             holder = subprocess.Popen(("sleep", "600"))
         finally:

@@ -6,7 +6,7 @@ import subprocess
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.e2e.cluster.network import OwnNetwork
+from tests.e2e.cluster.network import ClusterNetwork
 from yurttunnel.steering.netlink.generation import nft_generation
 
 
@@ -15,7 +15,7 @@ class GenerationTests(SynchronousTestCase):
 
     def setUp(self):
         """Enter a network namespace."""
-        network = OwnNetwork([])
+        network = ClusterNetwork([])
         self.addCleanup(network.close)
 
     def run_nft(self, *arguments):

@@ -7,7 +7,7 @@ import subprocess
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.e2e.cluster.network import OwnNetwork
+from tests.e2e.cluster.network import ClusterNetwork
 from yurttunnel.steering.netlink.named_counters import counted_packets
 
 _RULES = """
@@ -27,7 +27,7 @@ class NamedCountersTests(SynchronousTestCase):
 
     def setUp(self):
         """Enter a network namespace."""
-        network = OwnNetwork([])
+        network = ClusterNetwork([])
         self.addCleanup(network.close)
         subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
 

@@ -9,7 +9,7 @@ from ipaddress import ip_address
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.e2e.cluster.network import OwnNetwork
+from tests.e2e.cluster.network import ClusterNetwork
 from yurttunnel.steering.marks import OwnMark
 from yurttunnel.steering.netlink import sockets
 from yurttunnel.steering.netlink.conversation import Conversation
@@ -28,7 +28,7 @@ class KernelTestCase(SynchronousTestCase):
 
     def setUp(self):
         """Enter the namespace."""
-        network = OwnNetwork([])
+        network = ClusterNetwork([])
         self.addCleanup(network.close)
 
     def connection(self, version, prepare=lambda sock: None):

@@ -13,8 +13,8 @@ from twisted.internet.threads import deferToThread
 
 from benchmarks.ports import free_ports, is_free
 from tests.e2e.alone import request_load
-from tests.e2e.clients import Question, Sink
-from tests.e2e.configuration_file import PATIENCE, ConfigurationFile
+from tests.e2e.clients import RequestClient, Sink
+from tests.e2e.configuration_file import TIMEOUT, ConfigurationFile
 from tests.e2e.crowds import Crowd
 from tests.e2e.kubectl import Running
 from tests.e2e.leaks import LeakTestCase
@@ -38,7 +38,7 @@ are 100 forwards in 10 rewrites; as many are added and removed one by one by com
 USUAL_SECONDS = 5.0
 """How long the rate is measured before anything changes."""
 
-LEAST_PART = 0.9
+MIN_FRACTION = 0.9
 """Of the rate that there was before the changes, which goes on while there are any."""
 
 QUESTION = os.urandom(20_000)
@@ -65,7 +65,7 @@ class LoadTests(LeakTestCase):
         load = await self.start_load(tunnel)
         ports = [standing]
         crowd = Crowd(self, self.sink, lambda one: self.dial(ports[-1], one))
-        await crowd.gather(STREAMS)
+        await crowd.open_all(STREAMS)
         await self.rate_of(load)
         await self.pause(USUAL_SECONDS)
         usual = await self.rate_of(load)
@@ -83,7 +83,7 @@ class LoadTests(LeakTestCase):
             )
             for port in new:
                 ports.append(port)
-                await crowd.gather(len(crowd) + 1)
+                await crowd.open_all(len(crowd) + 1)
             old = new
             if number == REWRITES // 2:
                 await self.broken(tunnel, {standing, *new})
@@ -92,12 +92,12 @@ class LoadTests(LeakTestCase):
 
         during = await self.rate_of(load)
         print(f"\n{usual:.0f} requests/s before the changes, {during:.0f} during them")
-        self.assertGreaterEqual(during, LEAST_PART * min(RATE, usual))
-        await crowd.goes_on()
+        self.assertGreaterEqual(during, MIN_FRACTION * min(RATE, usual))
+        await crowd.assert_progress()
         load.transport.closeStdin()
         ended = await load.finished()
         self.assertEqual(0, ended.status, ended.error.decode())
-        await crowd.ends_well()
+        await crowd.assert_complete()
         self.assertEqual(STREAMS + REWRITES * AT_ONCE, len(crowd))
         self.assertEqual(1, tunnel.server.log.count("it is not TOML"))
 
@@ -112,14 +112,14 @@ class LoadTests(LeakTestCase):
         load = Running(reactor, [sys.executable, request_load.__file__, *numbers])
         reactor.spawnProcess(load, sys.executable, load.command, env=os.environ)
         self.addCleanup(lambda: load.running and load.kill())
-        await load.says("connected")
+        await load.wait_for_output("connected")
         return load
 
     async def rate_of(self, load: Running) -> float:
         """How many requests a second there were since this was asked last."""
         load.out.clear()
         load.transport.write(b"\n")
-        return float((await load.says(r"(\d+) requests/s"))[1])
+        return float((await load.wait_for_output(r"(\d+) requests/s"))[1])
 
     async def are_open(self, ports: Collection[int]) -> None:
         """Wait until these, and no others, are the forwards that there are."""
@@ -128,14 +128,14 @@ class LoadTests(LeakTestCase):
             told = (await deferToThread(self.process.get, "/v1/forwards"))["forwards"]
             return {int(each["listen"].rpartition(":")[2]) for each in told} == set(ports)
 
-        await self.eventually(so, f"{len(ports)} forwards are open", PATIENCE, 0.1)
+        await self.eventually(so, f"{len(ports)} forwards are open", TIMEOUT, 0.1)
 
     async def come_and_go_by_command(self) -> None:
         """Add one forward, send something through it, and remove it."""
         port = free_ports.take()
         forward = f"{port}=edge-1/127.0.0.1:{self.asked.port}"
         await deferToThread(self.process.post, "/v1/forwards", forward=forward)
-        asked = await self.dial(port, Question(QUESTION, finish=True))
+        asked = await self.dial(port, RequestClient(QUESTION, finish=True))
         await asked.when_read_ended()
         self.assertEqual(hashlib.sha256(QUESTION).hexdigest(), asked.answer.decode())
         await deferToThread(self.process.post, "/v1/forwards/remove", listen=str(port))
@@ -150,6 +150,6 @@ class LoadTests(LeakTestCase):
             self.assertEqual(200, status, body)
             return "it is not TOML" in body
 
-        await self.eventually(told, "/readyz tells that the file is broken", PATIENCE, 0.1)
+        await self.eventually(told, "/readyz tells that the file is broken", TIMEOUT, 0.1)
         await self.come_and_go_by_command()
         await self.are_open(ports)

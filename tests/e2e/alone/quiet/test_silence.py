@@ -7,7 +7,7 @@ import signal
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred, gatherResults
 
-from tests.e2e.clients import Echo, Question
+from tests.e2e.clients import Echo, RequestClient
 from tests.e2e.outages.site import SERVER, MachineAgent, SiteTestCase
 from tests.e2e.programs import Program
 
@@ -60,7 +60,7 @@ class SilenceTests(SiteTestCase):
             await self.notices_by(due, agents[machine], machine)
         print(f"\nwith a stream: noticed after {reactor.seconds() - cut:.1f} s")
         dials = [
-            Deferred.fromCoroutine(self.reached(machine, targets[machine], Question()))
+            Deferred.fromCoroutine(self.status_through(machine, targets[machine], RequestClient()))
             for machine in clients
         ]
         due = cut + DETECTION + SLACK

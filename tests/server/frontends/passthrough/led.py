@@ -7,7 +7,7 @@ import subprocess
 
 from twisted.trial.unittest import SkipTest
 
-from tests.e2e.cluster.network import OwnNetwork
+from tests.e2e.cluster.network import ClusterNetwork
 from tests.e2e.network.namespaces import wait_for_ipv6
 
 REDIRECTED = 10250
@@ -26,7 +26,7 @@ def leading_network(test, listener):
     ``listener``."""
     if shutil.which("iptables") is None or shutil.which("ip6tables") is None:
         raise SkipTest("iptables is not installed")
-    network = OwnNetwork([_OWN[4]])
+    network = ClusterNetwork([_OWN[4]])
     test.addCleanup(network.close)
     _run("ip", "address", "add", f"{_OWN[6]}/128", "dev", "lo", "nodad")
     wait_for_ipv6()

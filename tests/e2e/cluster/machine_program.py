@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred
 from tests.e2e.programs import Program
 
 
-class PlacedProgram(Program):
+class MachineProgram(Program):
     """A program that runs, and is asked for its pages, in the block that ``place()`` begins."""
 
     def __init__(

@@ -10,13 +10,13 @@ from pathlib import Path
 
 from twisted.trial.unittest import TestCase
 
-from tests.e2e import turns
-from tests.e2e.turns import Turn
+from tests.e2e import scheduling
+from tests.e2e.scheduling import Concurrency
 
 HOLDER = """
 import runpy, sys
-turns = runpy.run_path(sys.argv[1])
-with turns["turn"](turns["Turn"][sys.argv[2]]):
+module = runpy.run_path(sys.argv[1])
+with module["acquire_slot"](module["Concurrency"][sys.argv[2]]):
     print("in", flush=True)
     sys.stdin.read()
 """
@@ -25,17 +25,17 @@ SECONDS = 20.0
 """How long a process may take until it has its turn or waits for it."""
 
 
-class TurnTests(TestCase):
+class SchedulingTests(TestCase):
     """Two processes, each of which wants a turn."""
 
     def setUp(self) -> None:
         """Make a directory for the locks, apart from those of this run."""
         self.directory = tempfile.mkdtemp()
 
-    def hold(self, kind: Turn) -> subprocess.Popen:
+    def hold(self, kind: Concurrency) -> subprocess.Popen:
         """Start a process that wants a turn, and keeps it until its input ends."""
         process = subprocess.Popen(
-            [sys.executable, "-c", HOLDER, turns.__file__, kind.name],
+            [sys.executable, "-c", HOLDER, scheduling.__file__, kind.name],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={"TMPDIR": self.directory},
@@ -58,13 +58,13 @@ class TurnTests(TestCase):
 
     def test_who_runs_beside_whom(self) -> None:
         """Tests run beside each other, quiet ones do, and any other two one after the other."""
-        for first in Turn:
-            for second in Turn:
+        for first in Concurrency:
+            for second in Concurrency:
                 with self.subTest(first=first, second=second):
                     holder = self.hold(first)
                     self.assertFalse(self.waits(holder))
                     other = self.hold(second)
-                    together = first is second and first is not Turn.ALONE
+                    together = first is second and first is not Concurrency.EXCLUSIVE
                     self.assertEqual(self.waits(other), not together)
                     for process in (holder, other):
                         self.assertEqual(process.communicate(timeout=SECONDS)[0], b"in\n")

@@ -10,16 +10,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class Turn(enum.Enum):
+class Concurrency(enum.Enum):
     """Who may run at the same time."""
 
-    BESIDE = "any number of these"
-    QUIET = "these too: they measure, and leave each other time, but bear no other tests"
-    ALONE = "nobody"
+    SHARED = "any number of these"
+    MEASURING = "these too: they measure, and leave each other time, but bear no other tests"
+    EXCLUSIVE = "nobody"
 
 
 @contextmanager
-def turn(kind: Turn) -> Iterator[None]:
+def acquire_slot(kind: Concurrency) -> Iterator[None]:
     """Wait until this test may run, without an end: whoever has its turn has a deadline.
 
     Whoever waits holds the gate, so that a test that wants to be alone is not overtaken for ever.
@@ -31,15 +31,15 @@ def turn(kind: Turn) -> Iterator[None]:
         yield
 
 
-def _take(own, kind: Turn) -> None:
+def _take(own, kind: Concurrency) -> None:
     """Lock the byte of this process, or all bytes.
 
     Those are locks of POSIX, by process: the file must not be open a second time in this one.
     """
-    if kind is Turn.BESIDE:
+    if kind is Concurrency.SHARED:
         fcntl.lockf(own, fcntl.LOCK_EX, 1, os.getpid())
     else:
-        fcntl.lockf(own, fcntl.LOCK_SH if kind is Turn.QUIET else fcntl.LOCK_EX)
+        fcntl.lockf(own, fcntl.LOCK_SH if kind is Concurrency.MEASURING else fcntl.LOCK_EX)
 
 
 def _lock(name: str):
