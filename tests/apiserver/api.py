@@ -47,7 +47,7 @@ from tests.apiserver.workloads import (
 from yurtlab.api import errors
 from yurtlab.api.access import Certificates, IAuthenticator, IAuthorizer, Request, User
 from yurtlab.api.node_proxy import NodeConnections
-from yurtlab.api.objects import Question
+from yurtlab.api.objects import VirtualKind
 from yurtlab.api.resources import SERVICE_ACCOUNTS, SERVICES
 from yurtlab.api.service import KubernetesAPI
 from yurtlab.api.store import Store
@@ -147,9 +147,9 @@ class ClusterAPI(KubernetesAPI):
             ),
             authorizer=ByAttributes(authorizer),
             strategies=_strategies(clock, store, authorizer),
-            questions={
-                (SERVICE_ACCOUNTS, "token"): Question(TOKEN_REQUESTS, request_token),
-                **Reviews(authorizer, self.tokens).questions(),
+            virtual_kinds={
+                (SERVICE_ACCOUNTS, "token"): VirtualKind(TOKEN_REQUESTS, request_token),
+                **Reviews(authorizer, self.tokens).virtual_kinds(),
             },
             without_controllers=(),
             list_page=list_page,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from yurtlab.api.columns import NONE, Cell, shortened, value_at
+from yurtlab.api.columns import NONE, Cell, truncated, value_at
 from yurttunnel.kube.durations import duration
 
 
@@ -78,7 +78,7 @@ def _endpoint_addresses(endpoints: dict[str, Any], now: float) -> str:
         texts += [_with_port(address, port) for port in ports for address in addresses]
         if not ports:
             texts += addresses
-    return shortened(texts) if texts else NONE
+    return truncated(texts) if texts else NONE
 
 
 def _with_port(address: str, port: int) -> str:

@@ -22,7 +22,7 @@ from tests.apiserver.tokens import ServiceAccountTokens
 from tests.apiserver.users import node_of, user_info
 from yurtlab.api import errors
 from yurtlab.api.access import User
-from yurtlab.api.objects import Question
+from yurtlab.api.objects import VirtualKind
 from yurtlab.api.resources import Resource, Target
 from yurtlab.api.store import Object
 
@@ -36,7 +36,7 @@ class Reviews:
         self._authorizer = authorizer
         self._tokens = tokens
 
-    def questions(self) -> dict[tuple[Resource, None], Question]:
+    def virtual_kinds(self) -> dict[tuple[Resource, None], VirtualKind]:
         """Return the questions as the API takes them; their answers raise ``ApiError``."""
         answers: dict[Resource, Callable[[Object, User], Object]] = {
             SELF_SUBJECT_REVIEWS: self._who,
@@ -46,7 +46,7 @@ class Reviews:
             SELF_SUBJECT_RULES_REVIEWS: self._what_may_i,
         }
         return {
-            (kind, None): Question(kind, partial(_with_status, status))
+            (kind, None): VirtualKind(kind, partial(_with_status, status))
             for kind, status in answers.items()
         }
 

@@ -25,7 +25,7 @@ AUTHENTICATED = "system:authenticated"
 MASTERS = "system:masters"
 """The group whose members may do everything."""
 
-_ANYBODY = frozenset({"/healthz", "/livez", "/readyz", "/version"})
+_ANYONE = frozenset({"/healthz", "/livez", "/readyz", "/version"})
 _CREDENTIAL = "authentication.kubernetes.io/credential-id"
 
 
@@ -65,7 +65,7 @@ class IAuthorizer(Interface):
 
 def is_public(path: str) -> bool:
     """Return whether ``path`` is public, as in ClusterRole system:public-info-viewer."""
-    return path in _ANYBODY or path.startswith(("/livez/", "/readyz/"))
+    return path in _ANYONE or path.startswith(("/livez/", "/readyz/"))
 
 
 @implementer(IAuthenticator)

@@ -166,7 +166,7 @@ def _summarize(pod: dict[str, Any]) -> _Summary:
     summary = _Summary(status.get("reason") or status.get("phase") or "")
     if not _is_initializing(pod, summary):
         summary.restarts = 0
-        _look_at_containers(status, summary)
+        _summarize_containers(status, summary)
     if "deletionTimestamp" in pod["metadata"]:
         if status.get("reason") == "NodeLost":
             summary.reason = "Unknown"
@@ -184,7 +184,7 @@ def _is_initializing(pod: dict[str, Any], summary: _Summary) -> bool:
         if ended is not None and ended.get("exitCode") == 0:
             continue
         if ended is not None:
-            summary.reason = f"Init:{_ending(ended)}"
+            summary.reason = f"Init:{_termination_reason(ended)}"
         elif waiting.get("reason", "PodInitializing") != "PodInitializing":
             summary.reason = f"Init:{waiting['reason']}"
         else:
@@ -194,7 +194,7 @@ def _is_initializing(pod: dict[str, Any], summary: _Summary) -> bool:
     return False
 
 
-def _look_at_containers(status: dict[str, Any], summary: _Summary) -> None:
+def _summarize_containers(status: dict[str, Any], summary: _Summary) -> None:
     running = False
     for container in reversed(status.get("containerStatuses") or []):
         summary.add_restarts(container)
@@ -203,7 +203,7 @@ def _look_at_containers(status: dict[str, Any], summary: _Summary) -> None:
         if waiting.get("reason"):
             summary.reason = waiting["reason"]
         elif ended is not None:
-            summary.reason = _ending(ended)
+            summary.reason = _termination_reason(ended)
         elif container.get("ready") and "running" in state:
             running = True
             summary.ready += 1
@@ -211,7 +211,7 @@ def _look_at_containers(status: dict[str, Any], summary: _Summary) -> None:
         summary.reason = "Running" if _is_true(status, "Ready") else "NotReady"
 
 
-def _ending(terminated: dict[str, Any]) -> str:
+def _termination_reason(terminated: dict[str, Any]) -> str:
     if terminated.get("reason"):
         return str(terminated["reason"])
     if terminated.get("signal"):
@@ -249,16 +249,16 @@ def _pod_gates(pod: dict[str, Any], now: float) -> str:
 
 def _slice_ports(one: dict[str, Any], now: float) -> str:
     ports = [str(port["port"]) if port.get("port") else "*" for port in one.get("ports") or []]
-    return shortened(ports) if ports else "<unset>"
+    return truncated(ports) if ports else "<unset>"
 
 
 def _slice_endpoints(one: dict[str, Any], now: float) -> str:
     endpoints = one.get("endpoints") or []
     addresses = [str(each) for endpoint in endpoints for each in endpoint.get("addresses") or []]
-    return shortened(addresses) if addresses else "<unset>"
+    return truncated(addresses) if addresses else "<unset>"
 
 
-def shortened(texts: list[str]) -> str:
+def truncated(texts: list[str]) -> str:
     """Format a list, shortened to its first entries."""
     shown = ",".join(texts[:_MANY])
     return shown if len(texts) <= _MANY else f"{shown} + {len(texts) - _MANY} more..."

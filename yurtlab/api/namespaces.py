@@ -13,7 +13,7 @@ from yurtlab.api.strategy import Strategy
 INITIAL = ("default", "kube-node-lease", "kube-public", "kube-system")
 """The namespaces of every cluster."""
 
-IMMORTAL = frozenset({"default", "kube-public", "kube-system"})
+PROTECTED = frozenset({"default", "kube-public", "kube-system"})
 """The namespaces that cannot be deleted (the NamespaceLifecycle admission of Kubernetes)."""
 
 _NAME_LABEL = "kubernetes.io/metadata.name"
@@ -55,7 +55,7 @@ class Namespaces:
             NamespaceStrategy().prepare_for_create(body)
             self._store.create(NAMESPACES, None, body)
 
-    def check_open(self, kind: Resource, namespace: str, name: str) -> None:
+    def check_active(self, kind: Resource, namespace: str, name: str) -> None:
         """Reject a new object if its namespace does not exist or is being deleted."""
         found = self._store.get(NAMESPACES, None, namespace)
         if "deletionTimestamp" in found["metadata"]:
@@ -72,7 +72,7 @@ class Namespaces:
 
         ``end`` deletes one object in it as a client would, with its grace period.
         """
-        if name in IMMORTAL:
+        if name in PROTECTED:
             text = "this namespace may not be deleted"
             raise errors.forbidden("", NAMESPACES.plural, name, text)
         marked = self._store.mark_deleted(NAMESPACES, None, name, 0, dry_run)

@@ -252,9 +252,9 @@ class _LogExchange(ExchangeWrapper):
         if 200 <= status <= 206:
             super().respond_from(status, fields, source, reason)
         else:
-            source.deliver_body(_ErrorText(lambda text: self._tell(status, text)))
+            source.deliver_body(_ErrorText(lambda text: self._send_error(status, text)))
 
-    def _tell(self, status: int, text: str) -> None:
+    def _send_error(self, status: int, text: str) -> None:
         error = _error(status, _message(text.strip()))
         body = encode_json(error.as_status()) + b"\n"
         self.respond(error.status, type_field(JSON), body)
@@ -278,11 +278,11 @@ class _ErrorText:
 def _message(text: str) -> str:
     """Return the message if ``text`` is a ``Status``, as in errors of the tunnel's server."""
     try:
-        told = json.loads(text)
+        message = json.loads(text)
     except (ValueError, RecursionError):
         return text
-    is_status = isinstance(told, dict) and told.get("kind") == "Status"
-    return str(told.get("message", text)) if is_status else text
+    is_status = isinstance(message, dict) and message.get("kind") == "Status"
+    return str(message.get("message", text)) if is_status else text
 
 
 def _error(status: int, text: str) -> ApiError:

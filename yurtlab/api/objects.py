@@ -34,7 +34,7 @@ _PATCHES: Mapping[str, Callable[[Any, Any], Any]] = {
 
 
 @dataclass(slots=True)
-class Written:
+class WriteResult:
     """An object as it was stored, whether it is new, and the warnings for the client."""
 
     object: Object
@@ -43,7 +43,7 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class VirtualKind:
     """A query that clients make by creating an object of ``kind``, which is not stored.
 
     ``answer`` gets the target, the object and the user, and returns the object with the result.
@@ -71,7 +71,9 @@ class Objects:
         self._namespaces = namespaces
         self._strategies = strategies
 
-    def create(self, target: Target, body: Object, options: WriteOptions, user: User) -> Written:
+    def create(
+        self, target: Target, body: Object, options: WriteOptions, user: User
+    ) -> WriteResult:
         """Create an object in the target's namespace."""
         kind = target.kind
         body, warnings = self._read(kind, body, options)
@@ -79,7 +81,7 @@ class Objects:
         _check_identity(target, metadata)
         name = metadata.get("name") or metadata.get("generateName", "")
         if kind.namespaced:
-            self._namespaces.check_open(kind, target.namespace or "", name)
+            self._namespaces.check_active(kind, target.namespace or "", name)
         if metadata.pop("resourceVersion", ""):
             raise errors.bad_request("resourceVersion should not be set on objects to be created")
         strategy = self._strategy(kind)
@@ -87,18 +89,29 @@ class Objects:
         _refuse(kind, name, strategy.validate(body))
         strategy.admit(body, user)
         created = self._store.create(kind, target.namespace, body, options.dry_run)
-        return Written(created, True, warnings)
+        return WriteResult(created, True, warnings)
 
     def answer(
-        self, question: Question, target: Target, body: Object, options: WriteOptions, user: User
-    ) -> Written:
+        self,
+        virtual_kind: VirtualKind,
+        target: Target,
+        body: Object,
+        options: WriteOptions,
+        user: User,
+    ) -> WriteResult:
         """Return the result for an object that ``user`` creates as a query."""
-        asked, warnings = self._read(question.kind, body, options)
-        answer = question.answer(target, asked, user)
-        made = {"kind": question.kind.kind, "apiVersion": question.kind.api_version, **answer}
-        return Written(made, True, warnings)
+        asked, warnings = self._read(virtual_kind.kind, body, options)
+        answer = virtual_kind.answer(target, asked, user)
+        made = {
+            "kind": virtual_kind.kind.kind,
+            "apiVersion": virtual_kind.kind.api_version,
+            **answer,
+        }
+        return WriteResult(made, True, warnings)
 
-    def update(self, target: Target, body: Object, options: WriteOptions, user: User) -> Written:
+    def update(
+        self, target: Target, body: Object, options: WriteOptions, user: User
+    ) -> WriteResult:
         """Replace the target, or its status."""
         body, warnings = self._read(target.kind, body, options)
         _check_identity(target, body["metadata"])
@@ -106,7 +119,7 @@ class Objects:
 
     def patch(
         self, target: Target, patch_type: str, patch: Any, options: WriteOptions, user: User
-    ) -> Written:
+    ) -> WriteResult:
         """Change the target, or its status, with a patch of one of :data:`PATCH_TYPES`."""
         assert target.name is not None
         applied = patch_type == APPLY_PATCH
@@ -157,7 +170,7 @@ class Objects:
         options: WriteOptions,
         user: User,
         warnings: list[str],
-    ) -> Written:
+    ) -> WriteResult:
         assert target.name is not None
         kind, namespace, name = target.kind, target.namespace, target.name
         current, strategy = self._store.get(kind, namespace, name), self._strategy(kind)
@@ -171,7 +184,7 @@ class Objects:
         written = self._store.replace(
             kind, namespace, name, body, target.subresource, options.dry_run
         )
-        return Written(written, False, warnings)
+        return WriteResult(written, False, warnings)
 
     def _read(
         self, kind: Resource, body: Object, options: WriteOptions

@@ -19,7 +19,7 @@ from yurtlab.api.negotiation import (
     decode_object,
 )
 from yurtlab.api.node_proxy import NodeProxy
-from yurtlab.api.objects import PATCH_TYPES, Objects, Question, Written
+from yurtlab.api.objects import PATCH_TYPES, Objects, VirtualKind, WriteResult
 from yurtlab.api.options import (
     DeleteOptions,
     Query,
@@ -49,20 +49,20 @@ WATCH_SECONDS = 1800.0
 """The minimum duration of a watch without a timeout of its own; the maximum is twice as long
 (``--min-request-timeout`` of kube-apiserver)."""
 
-_OF_ONE = {"GET": "get", "HEAD": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
-_OF_ALL = {"GET": "list", "HEAD": "list", "POST": "create", "DELETE": "deletecollection"}
-_OF_A_SUBRESOURCE = {**_OF_ONE, "POST": "create"}
+_OBJECT_VERBS = {"GET": "get", "HEAD": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+_COLLECTION_VERBS = {"GET": "list", "HEAD": "list", "POST": "create", "DELETE": "deletecollection"}
+_SUBRESOURCE_VERBS = {**_OBJECT_VERBS, "POST": "create"}
 
 # The subresources that are stored with the object; others are served elsewhere.
 _STORED = (None, "status", "approval")
 
 # Kinds whose deletion responds with the object (ReturnDeletedObject in pkg/registry).
-_TOLD_WHEN_DELETED = (PODS, NAMESPACES)
+_RETURNED_WHEN_DELETED = (PODS, NAMESPACES)
 
 _WRITES = ("create", "update", "patch")
 
 # Requests that are not supported, and the alternatives in the error message.
-_NOT_SERVED: dict[tuple[Resource, str | None], str] = {
+_UNSUPPORTED_REQUESTS: dict[tuple[Resource, str | None], str] = {
     (PODS, "ephemeralcontainers"): "a node of it has no images to debug with; use kubectl exec",
     (PODS, "proxy"): "it has no way of its own to the ports of pods; use kubectl port-forward",
     (SERVICE_ACCOUNTS, "token"): "it knows its users by their certificates alone",
@@ -70,7 +70,7 @@ _NOT_SERVED: dict[tuple[Resource, str | None], str] = {
 }
 
 
-Write = Callable[[Target, Object, WriteOptions, User], Written]
+Write = Callable[[Target, Object, WriteOptions, User], WriteResult]
 """Writes the object in the body of a request; raises ``ApiError``."""
 
 ListPage = Callable[[Store, Target, Query], Page]
@@ -88,7 +88,7 @@ class Rest:
     """Responds to requests for objects in ``store``.
 
     Objects of the kinds ``without_controllers`` cannot be written: nothing would act on them.
-    ``questions`` are queries made by creating an object, of a kind or subresource, which is not
+    ``virtual_kinds`` are queries made by creating an object, of a kind or subresource, which is not
     stored. ``list_page`` selects the objects for a list request.
     """
 
@@ -100,12 +100,12 @@ class Rest:
         node_proxy: NodeProxy,
         responder: Responder,
         without_controllers: Collection[Resource],
-        questions: Mapping[tuple[Resource, str | None], Question],
+        virtual_kinds: Mapping[tuple[Resource, str | None], VirtualKind],
         list_page: ListPage,
     ) -> None:
         self._clock = clock
         self._without_controllers = without_controllers
-        self._questions = questions
+        self._virtual_kinds = virtual_kinds
         self._list_page = list_page
         self._store = store
         self._objects = objects
@@ -132,13 +132,13 @@ class Rest:
                 f"it runs pods only, and has nothing that would make pods of a {target.kind.kind};"
                 " create the pods themselves, as kubectl run does"
             )
-        question = self._questions.get((target.kind, target.subresource))
-        instead = _NOT_SERVED.get((target.kind, target.subresource))
-        if question is not None:
-            ask = partial(self._objects.answer, question)
+        virtual_kind = self._virtual_kinds.get((target.kind, target.subresource))
+        alternative = _UNSUPPORTED_REQUESTS.get((target.kind, target.subresource))
+        if virtual_kind is not None:
+            ask = partial(self._objects.answer, virtual_kind)
             await self._write(ask, exchange, target, query, user)
-        elif instead is not None:
-            raise errors.not_in_demonstration(instead)
+        elif alternative is not None:
+            raise errors.not_in_demonstration(alternative)
         elif target.subresource in _STORED:
             await self._verbs[verb](exchange, target, query, user)
         else:
@@ -209,7 +209,7 @@ class Rest:
         self._send_written(exchange, target, query, written)
 
     def _send_written(
-        self, exchange: IExchange, target: Target, query: Query, written: Written
+        self, exchange: IExchange, target: Target, query: Query, written: WriteResult
     ) -> None:
         form, status = _form(exchange, query), 201 if written.created else 200
         self._responder.send_object(
@@ -219,7 +219,7 @@ class Rest:
     async def _delete(self, exchange: IExchange, target: Target, query: Query, user: User) -> None:
         form, options = _form(exchange, query), await _delete_options(exchange, query)
         deleted = self._objects.delete(target, options)
-        if target.kind in _TOLD_WHEN_DELETED:
+        if target.kind in _RETURNED_WHEN_DELETED:
             self._responder.send_object(exchange, target.kind, deleted, form)
         else:
             self._responder.send_content(exchange, deleted_status(target.kind, deleted))
@@ -240,10 +240,10 @@ def _verb(method: str, target: Target) -> str:
     if target.subresource is not None:
         subresource = kind.subresource(target.subresource)
         verbs: tuple[str, ...] = subresource.verbs if subresource is not None else ()
-        verb = _OF_A_SUBRESOURCE.get(method)
+        verb = _SUBRESOURCE_VERBS.get(method)
     else:
         verbs = kind.verbs
-        verb = (_OF_ALL if target.name is None else _OF_ONE).get(method)
+        verb = (_COLLECTION_VERBS if target.name is None else _OBJECT_VERBS).get(method)
     all_namespaces = kind.namespaced and target.namespace is None
     if verb not in verbs or (all_namespaces and verb != "list"):
         raise errors.method_not_allowed()

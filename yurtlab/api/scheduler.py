@@ -38,7 +38,7 @@ class Scheduler:
             unsubscribe()
 
     def _pod_changed(self, event: Event) -> None:
-        if event.type != DELETED and _waits(event.object):
+        if event.type != DELETED and _is_pending(event.object):
             # The pod may have changed again since.
             metadata = event.object["metadata"]
             pods = self._store.list(PODS, metadata["namespace"])
@@ -49,14 +49,14 @@ class Scheduler:
             self._bind(self._store.list(PODS))
 
     def _bind(self, pods: list[Object]) -> None:
-        for pod in filter(_waits, pods):
+        for pod in filter(_is_pending, pods):
             nodes = self._store.list(NODES)
             problems = [_problem(node, pod) for node in nodes]
             fitting = [node for node, problem in zip(nodes, problems, strict=True) if not problem]
             if fitting:
                 self._bind_to(pod, min(fitting, key=self._load)["metadata"]["name"])
             else:
-                self._leave(pod, _no_node(problems))
+                self._mark_unschedulable(pod, _no_node(problems))
 
     def _load(self, node: Object) -> int:
         name = node["metadata"]["name"]
@@ -68,7 +68,7 @@ class Scheduler:
         bound = self._store.replace(PODS, metadata["namespace"], metadata["name"], pod)
         self._set_scheduled(bound, {"status": "True"})
 
-    def _leave(self, pod: Object, message: str) -> None:
+    def _mark_unschedulable(self, pod: Object, message: str) -> None:
         """Report why ``pod`` has no node, unless that was reported."""
         fields = {"status": "False", "reason": "Unschedulable", "message": message}
         conditions = (pod.get("status") or {}).get("conditions") or ()
@@ -88,7 +88,7 @@ class Scheduler:
         self._store.update_status(PODS, metadata["namespace"], metadata["name"], status)
 
 
-def _waits(pod: Object) -> bool:
+def _is_pending(pod: Object) -> bool:
     return "nodeName" not in pod["spec"] and "deletionTimestamp" not in pod["metadata"]
 
 
@@ -126,8 +126,8 @@ def _tolerates(toleration: Object, taint: Object) -> bool:
 
 def _no_node(problems: Iterable[str]) -> str:
     """Format the problems of all nodes as kube-scheduler's ``FitError`` does."""
-    counted = Counter(problems)
-    if not counted:
+    counts = Counter(problems)
+    if not counts:
         return "no nodes available to schedule pods"
-    reasons = sorted(f"{number} {problem}" for problem, number in counted.items())
-    return f"0/{counted.total()} nodes are available: {', '.join(reasons)}."
+    reasons = sorted(f"{number} {problem}" for problem, number in counts.items())
+    return f"0/{counts.total()} nodes are available: {', '.join(reasons)}."

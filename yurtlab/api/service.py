@@ -35,7 +35,7 @@ from yurtlab.api.documents import (
 from yurtlab.api.namespaces import Namespaces, NamespaceStrategy
 from yurtlab.api.negotiation import accepted, encode_json
 from yurtlab.api.node_proxy import NodeConnections, NodeProxy
-from yurtlab.api.objects import Objects, Question
+from yurtlab.api.objects import Objects, VirtualKind
 from yurtlab.api.options import parse_query
 from yurtlab.api.pods import PodStrategy
 from yurtlab.api.resources import (
@@ -70,8 +70,8 @@ class KubernetesAPI:
 
     ``authenticator`` and ``authorizer`` authenticate and authorize requests. Objects of the kinds
     ``without_controllers`` cannot be written. ``strategies`` are those of kinds with special rules.
-    ``questions`` are queries made by creating an object, of a kind or of one of its subresources.
-    ``list_page`` selects the objects for a list request.
+    ``virtual_kinds`` are queries made by creating an object, of a kind or of one of its
+    subresources. ``list_page`` selects the objects for a list request.
     """
 
     _log = Logger()
@@ -87,7 +87,7 @@ class KubernetesAPI:
         authenticator: IAuthenticator = _CERTIFICATES,
         authorizer: IAuthorizer = _MASTERS_ONLY,
         strategies: Mapping[Resource, Strategy] | None = None,
-        questions: Mapping[tuple[Resource, str | None], Question] | None = None,
+        virtual_kinds: Mapping[tuple[Resource, str | None], VirtualKind] | None = None,
         without_controllers: Collection[Resource] = MAKE_PODS,
         list_page: ListPage = whole_list,
     ) -> None:
@@ -114,7 +114,7 @@ class KubernetesAPI:
             node_proxy,
             self._responder,
             without_controllers,
-            questions or {},
+            virtual_kinds or {},
             list_page,
         )
 

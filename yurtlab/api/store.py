@@ -42,7 +42,7 @@ _Events = list["Event"]
 # digits that look like letters, and a name that still fits in a DNS label.
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _SUFFIX_LENGTH = 5
-_LONGEST_BASE = 63 - _SUFFIX_LENGTH
+_MAX_BASE_LENGTH = 63 - _SUFFIX_LENGTH
 
 _SERVER_METADATA = (
     "uid",
@@ -98,7 +98,7 @@ class Store:
         self._version = int(clock.seconds() * 1000)
         self._objects: dict[Resource, dict[_Key, Object]] = {}
         self._history: deque[Event] = deque(maxlen=history)
-        self._forgotten = self._version
+        self._last_forgotten_version = self._version
         self._watchers: dict[Resource, list[_Watcher]] = {}
         self._undelivered: deque[Event] = deque()
         self._delivering = False
@@ -177,9 +177,9 @@ class Store:
         else:
             updated = _copy_as(kind, body)
             for key in _SERVER_METADATA:
-                _keep(current["metadata"], updated["metadata"], key)
+                _copy_field(current["metadata"], updated["metadata"], key)
             if kind.has_status:
-                _keep(current, updated, "status")
+                _copy_field(current, updated, "status")
             if kind.counts_generations and updated.get("spec") != current.get("spec"):
                 updated["metadata"]["generation"] = current["metadata"]["generation"] + 1
         return self._update(kind, current, updated, dry_run)
@@ -281,7 +281,7 @@ class Store:
         taken = self._objects.get(kind, {})
         while True:
             suffix = "".join(random.choices(_SUFFIX_LETTERS, k=_SUFFIX_LENGTH))
-            name = base[:_LONGEST_BASE] + suffix
+            name = base[:_MAX_BASE_LENGTH] + suffix
             if (namespace or "", name) not in taken:
                 return name
 
@@ -325,7 +325,7 @@ class Store:
         else:
             self._objects[kind][key] = changed
         if len(self._history) == self._history.maxlen:
-            self._forgotten = self._history[0].version
+            self._last_forgotten_version = self._history[0].version
         event = Event(self._version, kind, change, changed, previous)
         self._history.append(event)
         self._undelivered.append(event)
@@ -338,11 +338,11 @@ class Store:
         self._delivering = True
         try:
             while self._undelivered:
-                self._tell(self._undelivered.popleft())
+                self._notify(self._undelivered.popleft())
         finally:
             self._delivering = False
 
-    def _tell(self, event: Event) -> None:
+    def _notify(self, event: Event) -> None:
         watchers = self._watchers.get(event.kind, [])
         for watcher in tuple(watchers):
             # An earlier callback may have stopped it, and it may have begun after the change.
@@ -357,7 +357,7 @@ class Store:
     def _events_since(self, kind: Resource, since: int | None) -> _Events:
         if since is None or since == self._version:
             return []
-        if not self._forgotten <= since < self._version:
+        if not self._last_forgotten_version <= since < self._version:
             raise errors.expired(f"too old resource version: {since} ({self._version})")
         return [event for event in self._history if event.kind is kind and event.version > since]
 
@@ -372,7 +372,7 @@ def _copy_as(kind: Resource, body: Object) -> Object:
     )
 
 
-def _keep(current: Object, updated: Object, key: str) -> None:
+def _copy_field(current: Object, updated: Object, key: str) -> None:
     if key in current:
         updated[key] = copy.deepcopy(current[key])
     else:

@@ -99,7 +99,7 @@ class Watch:
         if not self._ended:
             self._unsubscribe = store.follow(request.kind, self._changed)
             self._timeout = self._clock.callLater(request.timeout, self.stop)
-            self._plan_bookmark()
+            self._schedule_bookmark()
 
     # -- changes -------------------------------------------------------------------------------
 
@@ -164,13 +164,13 @@ class Watch:
 
     # -- time, and the end ---------------------------------------------------------------------
 
-    def _plan_bookmark(self) -> None:
+    def _schedule_bookmark(self) -> None:
         if self._request.bookmarks and not self._ended:
             self._bookmark = self._clock.callLater(BOOKMARK_SECONDS, self._bookmark_due)
 
     def _bookmark_due(self) -> None:
         self._send_bookmark()
-        self._plan_bookmark()
+        self._schedule_bookmark()
 
     def stop(self) -> None:
         """End the watch now, with a complete response."""

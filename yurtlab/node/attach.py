@@ -62,9 +62,9 @@ class Attachments:
         """Remove a client, for which the process may have been paused."""
         if attachment in self._attached:
             self._attached.remove(attachment)
-            self.balance()
+            self.update_flow()
 
-    def balance(self) -> None:
+    def update_flow(self) -> None:
         """Pause or resume the process's output according to its clients."""
         if self._process is None:
             return
@@ -138,7 +138,7 @@ class Attachment:
     def client_lost(self) -> None:
         """Detach from the process, which goes on with the other clients."""
         self._client = None
-        self._leave()
+        self._detach()
         self._end_input(lost=True)
 
     def output(self, stream: str, data: bytes) -> None:
@@ -149,7 +149,7 @@ class Attachment:
     def finish(self, status: dict[str, Any]) -> None:
         """End with ``status``."""
         client, self._client = self._client, None
-        self._leave()
+        self._detach()
         if client is not None:
             client.finish(status)
 
@@ -168,12 +168,12 @@ class Attachment:
         if not self.paused and self._client is not None:
             self.paused = True
             self._stall = self._attachments.clock.callLater(STALL_SECONDS, self._stalled)
-            self._attachments.balance()
+            self._attachments.update_flow()
 
     def resumeProducing(self) -> None:
         if self.paused:
-            self._stop_waiting()
-            self._attachments.balance()
+            self._cancel_stall_timer()
+            self._attachments.update_flow()
 
     def stopProducing(self) -> None:
         self.resumeProducing()
@@ -191,10 +191,10 @@ class Attachment:
             self._stdin = False
             self._attachments.input_ended(lost)
 
-    def _leave(self) -> None:
-        self._stop_waiting()
+    def _detach(self) -> None:
+        self._cancel_stall_timer()
         self._attachments.remove(self)
 
-    def _stop_waiting(self) -> None:
+    def _cancel_stall_timer(self) -> None:
         self.paused = False
         cancel(self._stall)

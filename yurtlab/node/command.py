@@ -43,7 +43,7 @@ def internal_error(text: str) -> dict[str, Any]:
     }
 
 
-LEAVE_SECONDS = 2.0
+DISCONNECT_GRACE_SECONDS = 2.0
 """The time for a command to end after its client has disconnected, before it is killed."""
 
 
@@ -94,7 +94,7 @@ class Command:
         if self._process is None:
             self._is_over()
         else:
-            self._process.abandon(LEAVE_SECONDS)
+            self._process.abandon(DISCONNECT_GRACE_SECONDS)
 
     def _output(self, stream: str, data: bytes) -> None:
         if self._client is not None:

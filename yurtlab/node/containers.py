@@ -30,7 +30,7 @@ from yurtlab.timers import cancel
 
 # The kubelet's MaxContainerBackOff, its first step, and the run time that resets the backoff.
 _FIRST_BACKOFF_SECONDS = 10.0
-_LONGEST_BACKOFF_SECONDS = 300.0
+_MAX_BACKOFF_SECONDS = 300.0
 _BACKOFF_RESET_SECONDS = 600.0
 
 # A missing ConfigMap may exist at the next attempt.
@@ -82,7 +82,7 @@ State = Waiting | Running | Terminated
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class ContainerContext:
     """The context of a container from its pod and the node.
 
     ``pod`` is the pod's object, ``directory`` its own; ``mark`` identifies the node's run and the
@@ -105,13 +105,13 @@ class Container:
     def __init__(
         self,
         reactor: Any,
-        surroundings: Surroundings,
+        context: ContainerContext,
         spec: Object,
         changed: Callable[[], object],
         first: str = "ContainerCreating",
     ) -> None:
         self._reactor = reactor
-        self._surroundings = surroundings
+        self._context = context
         self._changed = changed
         self.spec = spec
         self.name: str = spec["name"]
@@ -133,11 +133,13 @@ class Container:
     @property
     def mark(self) -> str:
         """The mark of all its processes, in all runs."""
-        return f"{self._surroundings.mark}/{self.name}/"
+        return f"{self._context.mark}/{self.name}/"
 
     def processes(self, found: list[leftovers.Found]) -> list[leftovers.Found]:
         """Return its processes among ``found``."""
-        return leftovers.of_mark(found, self.mark, self._process.pid if self._process else None)
+        return leftovers.marked_processes(
+            found, self.mark, self._process.pid if self._process else None
+        )
 
     @property
     def running(self) -> bool:
@@ -160,7 +162,7 @@ class Container:
         """Start it; an error is recorded in its state."""
         try:
             program = self._make_program()
-            logs = self._surroundings.directory / "logs" / self.name
+            logs = self._context.directory / "logs" / self.name
             log = ContainerLog(logs / f"{self._instance}.log")
         except (ConfigError, OSError) as error:
             self.state = Waiting("CreateContainerConfigError", str(error))
@@ -188,11 +190,11 @@ class Container:
         if ended.finished - ended.started > _BACKOFF_RESET_SECONDS:
             self._backoff = 0.0
         delay = self._backoff
-        self._backoff = min(max(_FIRST_BACKOFF_SECONDS, 2 * delay), _LONGEST_BACKOFF_SECONDS)
+        self._backoff = min(max(_FIRST_BACKOFF_SECONDS, 2 * delay), _MAX_BACKOFF_SECONDS)
         if not delay:
             self.start()
             return
-        pod = self._surroundings.pod["metadata"]
+        pod = self._context.pod["metadata"]
         name = f"{pod['name']}_{pod['namespace']}({pod['uid']})"
         self.last = ended
         self.state = Waiting(
@@ -271,24 +273,24 @@ class Container:
 
     def _make_program(self) -> Program:
         """Return its program. Raises :class:`ConfigError`."""
-        self._refuse_unsupported()
-        surroundings = self._surroundings
-        directory = surroundings.directory / "work" / self.name
+        self._reject_unsupported()
+        context = self._context
+        directory = context.directory / "work" / self.name
         directory.mkdir(parents=True, exist_ok=True)
         base = {
             "PATH": os.environ.get("PATH", os.defpath),
             "HOME": str(directory),
-            "HOSTNAME": surroundings.pod["metadata"]["name"],
+            "HOSTNAME": context.pod["metadata"]["name"],
         }
         if self.terminal:
             base["TERM"] = "xterm"
-        environment = container_environment(self.spec, base, surroundings.sources)
+        environment = container_environment(self.spec, base, context.sources)
         arguments = container_arguments(self.spec, environment)
         environment[leftovers.VARIABLE] = f"{self.mark}{self._instance}"
         working = self.spec.get("workingDir") or ""
         return Program(arguments, environment, str(directory / working), self.stdin, self.terminal)
 
-    def _refuse_unsupported(self) -> None:
+    def _reject_unsupported(self) -> None:
         if not self.spec.get("command") and not self.spec.get("args"):
             raise ConfigError(NO_COMMAND)
         mounts = ", ".join(mount["mountPath"] for mount in self.spec.get("volumeMounts") or ())
@@ -303,30 +305,30 @@ class Container:
                 " the containers"
             )
         unsupported = [key for key in _UNSUPPORTED if self.spec.get(key)]
-        if self._surroundings.pod["spec"].get("activeDeadlineSeconds"):
+        if self._context.pod["spec"].get("activeDeadlineSeconds"):
             unsupported.append("activeDeadlineSeconds")
         if unsupported:
             raise ConfigError(
                 "this node has no probes, no lifecycle hooks and no deadlines of pods: remove"
                 f" {', '.join(unsupported)}"
             )
-        self._refuse_another_user()
+        self._reject_other_user()
 
-    def _refuse_another_user(self) -> None:
+    def _reject_other_user(self) -> None:
         """Reject another user than the specified one, above all root."""
         own = os.getuid()
-        pod_context = self._surroundings.pod["spec"].get("securityContext") or {}
-        context = {**pod_context, **(self.spec.get("securityContext") or {})}
-        user = context.get("runAsUser", own)
+        pod_context = self._context.pod["spec"].get("securityContext") or {}
+        security_context = {**pod_context, **(self.spec.get("securityContext") or {})}
+        user = security_context.get("runAsUser", own)
         if user != own:
             raise ConfigError(
                 f"this node runs programs as its own user, which is {own}: remove runAsUser: {user}"
             )
-        if context.get("runAsNonRoot") and own == 0:
+        if security_context.get("runAsNonRoot") and own == 0:
             raise ConfigError("container has runAsNonRoot and this node runs programs as root")
 
     def _record(self, kind: str, reason: str, message: str) -> None:
-        self._surroundings.record(self.name, kind, reason, message)
+        self._context.record(self.name, kind, reason, message)
 
 
 def _container_id(process: Process) -> str:

@@ -80,7 +80,7 @@ class Descriptor(FileDescriptor):
         self.connectionLost(Failure(CONNECTION_DONE))
 
 
-_LARGEST = 0xFFFF
+_MAX_SIZE = 0xFFFF
 
 
 class Terminal:
@@ -104,7 +104,7 @@ class Terminal:
 
         Sizes beyond what a terminal supports are clamped.
         """
-        columns, rows = (max(0, min(one, _LARGEST)) for one in (width, height))
+        columns, rows = (max(0, min(one, _MAX_SIZE)) for one in (width, height))
         fcntl.ioctl(self.near, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def close_far(self) -> None:

@@ -85,12 +85,12 @@ class Kubelet:
     # What can be read
 
     def _healthz(self, exchange: IExchange, parts: Sequence[str], query: Query) -> None:
-        _only_reading(exchange, parts)
+        _require_get(exchange, parts)
         exchange.respond(200, _TEXT, b"ok")
 
     def _configuration(self, exchange: IExchange, parts: Sequence[str], query: Query) -> None:
         """Respond with the part of a kubelet's configuration that applies to this node."""
-        _only_reading(exchange, parts)
+        _require_get(exchange, parts)
         configuration = {
             "kind": "KubeletConfiguration",
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -101,24 +101,24 @@ class Kubelet:
         exchange.respond(200, _JSON, json.dumps({"kubeletconfig": configuration}).encode())
 
     def _pods(self, exchange: IExchange, parts: Sequence[str], query: Query) -> None:
-        _only_reading(exchange, parts)
+        _require_get(exchange, parts)
         pods = {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": self._list_pods()}
         exchange.respond(200, _JSON, json.dumps(pods).encode())
 
     def _stats(self, exchange: IExchange, parts: Sequence[str], query: Query) -> None:
         resource = list(parts) == ["resource"]
-        _only_reading(exchange, () if resource else parts)
+        _require_get(exchange, () if resource else parts)
         families = self._metrics.resource_metrics if resource else self._metrics.all_metrics()
         exchange.respond(200, [(b"Content-Type", CONTENT_TYPE)], exposition(families))
 
     def _summary(self, exchange: IExchange, parts: Sequence[str], query: Query) -> None:
-        _only_reading(exchange)
+        _require_get(exchange)
         if list(parts) != ["summary"]:
             raise RequestFailed(404, "the node serves /stats/summary")
         exchange.respond(200, _JSON, json.dumps(self._metrics.summary()).encode())
 
     def _logs(self, exchange: IExchange, parts: Sequence[str], query: Query) -> None:
-        _only_reading(exchange)
+        _require_get(exchange)
         if len(parts) != 3:
             raise RequestFailed(404, "the path of a log is /containerLogs/NAMESPACE/POD/CONTAINER")
         pod, container = self._container(parts)
@@ -140,10 +140,10 @@ class Kubelet:
             raise RequestFailed(400, _not_running(container))
         self._commands += 1
         self._metrics.commands_started += 1
-        session = Command(self._reactor, program, self._command_over)
+        session = Command(self._reactor, program, self._command_ended)
         command_upgrade(self._reactor, exchange, options, session)
 
-    def _command_over(self) -> None:
+    def _command_ended(self) -> None:
         self._commands -= 1
 
     def _attach(self, exchange: IExchange, parts: Sequence[str], query: Query) -> None:
@@ -182,7 +182,7 @@ class Kubelet:
         return pod, container
 
 
-def _only_reading(exchange: IExchange, more_parts: Sequence[str] = ()) -> None:
+def _require_get(exchange: IExchange, more_parts: Sequence[str] = ()) -> None:
     if exchange.head.method not in (b"GET", b"HEAD"):
         raise RequestFailed(405, "this can only be read: use GET")
     if more_parts:

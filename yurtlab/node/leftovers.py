@@ -46,7 +46,7 @@ class Found:
     pages: int = 0
 
 
-def of_mark(processes: list[Found], mark: str, session: int | None = None) -> list[Found]:
+def marked_processes(processes: list[Found], mark: str, session: int | None = None) -> list[Found]:
     """Return the processes whose mark begins with ``mark``, and those in their sessions.
 
     The processes of ``session`` are added, and the descendants of all these.
@@ -66,8 +66,8 @@ def of_mark(processes: list[Found], mark: str, session: int | None = None) -> li
 
 
 def kill_all(mark: str, session: int | None = None) -> None:
-    """Kill the processes of :func:`of_mark`, and what they may have started meanwhile."""
-    _kill(lambda found: of_mark(found, mark, session))
+    """Kill the processes of :func:`marked_processes`, and what they may have started meanwhile."""
+    _kill(lambda found: marked_processes(found, mark, session))
 
 
 def kill_session(session: int) -> None:

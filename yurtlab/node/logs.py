@@ -35,7 +35,7 @@ MAX_BYTES = 10 * 1024 * 1024
 MAX_PIECE_BYTES = 16 * 1024
 """The buffer for an incomplete line: ``bufSize`` of containerd's internal/cri/io/logger.go."""
 
-_KEPT = 2
+_FILES = 2
 
 TIME = slice(0, 30)
 """The position of the time in a line."""
@@ -106,7 +106,7 @@ class ContainerLog:
             self._unfinished[stream] = rest
         if written:
             self._append(written)
-            self._tell()
+            self._notify()
 
     def close(self) -> None:
         """Mark the log as complete."""
@@ -115,7 +115,7 @@ class ContainerLog:
                 self._append(self._begin(stream) + b"P " + rest + b"\n")
             self.ended = True
             self._file.close()
-            self._tell()
+            self._notify()
 
     def remove(self) -> None:
         """Delete the files; open readers can read to the end."""
@@ -161,10 +161,10 @@ class ContainerLog:
         self._file = self._path.open("wb", buffering=0)
         self._size = 0
         self.segments.append(Segment(newest.number + 1, self._path))
-        while len(self.segments) > _KEPT:
+        while len(self.segments) > _FILES:
             self.segments.pop(0).path.unlink(missing_ok=True)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for reader in tuple(self._readers):
             reader()
 
@@ -225,7 +225,7 @@ class LogCursor:
         self._number = -1
         self._unfinished = b""
 
-    def go_to_tail(self, lines: int) -> None:
+    def seek_to_tail(self, lines: int) -> None:
         """Seek to the beginning of the last ``lines`` lines; called before anything is read."""
         for segment in reversed(self._log.segments):
             file = self._open(segment.number)
@@ -244,7 +244,7 @@ class LogCursor:
                     if lines:
                         return lines
                     continue
-            if not self._go_on():
+            if not self._open_next():
                 return []
 
     def close(self) -> None:
@@ -253,7 +253,7 @@ class LogCursor:
             self._file.close()
             self._file = None
 
-    def _go_on(self) -> bool:
+    def _open_next(self) -> bool:
         """Open the file after one that was read to its end, if there is one."""
         later = [one.number for one in self._log.segments if one.number > self._number]
         if not later or self._log.removed:
@@ -294,7 +294,7 @@ class LogStream:
     def start(self) -> None:
         """Start sending."""
         if self._options.tail_lines is not None:
-            self._cursor.go_to_tail(self._options.tail_lines)
+            self._cursor.seek_to_tail(self._options.tail_lines)
         self._exchange.on_end(lambda _: self._stop())
         self._exchange.send_head(200, [(b"Content-Type", b"text/plain")])
         self._exchange.registerProducer(self, True)

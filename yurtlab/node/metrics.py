@@ -47,7 +47,7 @@ class Machine:
     booted: float
 
     @classmethod
-    def look(cls) -> Machine:
+    def sample(cls) -> Machine:
         """Read the current values."""
         with open("/proc/stat") as file:
             lines = file.read().splitlines()
@@ -101,7 +101,7 @@ class NodeMetrics:
         self._cpu: dict[str, float] = {}
         self.resource_metrics = MetricRegistry()
         """The metrics for metrics-server at ``/metrics/resource`` (KEP-1206)."""
-        self.resource_metrics.add(_MACHINE, Machine.look)
+        self.resource_metrics.add(_MACHINE, Machine.sample)
         self.resource_metrics.add((*_CONTAINERS, *_PODS), self._measure)
         self._own = MetricRegistry()
         self._own.add(_NODE, lambda: self)
@@ -113,7 +113,7 @@ class NodeMetrics:
 
     def summary(self) -> dict[str, Any]:
         """Return the ``Summary`` of k8s.io/kubelet pkg/apis/stats/v1alpha1, for ``/stats``."""
-        machine, now = Machine.look(), timestamp(self.clock.seconds())
+        machine, now = Machine.sample(), timestamp(self.clock.seconds())
         by_pod: dict[Pod, list[ContainerUsage]] = {pod: [] for pod in self.pods()}
         for one in self._measure():
             by_pod[one.pod].append(one)

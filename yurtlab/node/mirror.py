@@ -32,7 +32,7 @@ _REMOTE = {
     local.LEASES: remote.LEASES,
 }
 
-_TOLD = {kind.plural: kind for kind in (local.NODES, local.PODS, local.EVENTS, local.LEASES)}
+_REPORTED = {kind.plural: kind for kind in (local.NODES, local.PODS, local.EVENTS, local.LEASES)}
 """The kinds that the node writes, by the name in a key of the queue."""
 
 _OF_THE_NODE = (local.NODES, local.PODS)
@@ -46,7 +46,7 @@ class Mirror(MultiService):
         super().__init__()
         self._client = client
         self._store = store
-        self._queue = WorkQueue(clock, self._tell, workers=1)
+        self._queue = WorkQueue(clock, self._sync, workers=1)
         informers = Informers(clock, client)
         own_pods = f"spec.nodeName={node}"
         self._seen: dict[Resource, IInformer] = {
@@ -64,7 +64,7 @@ class Mirror(MultiService):
     def startService(self) -> None:
         for kind, informer in self._seen.items():
             self._unfollow.append(informer.add_handler(partial(self._seen_changed, kind)))
-        for kind in _TOLD.values():
+        for kind in _REPORTED.values():
             self._unfollow.append(self._store.watch(kind, partial(self._own_changed, kind)))
         super().startService()
 
@@ -79,19 +79,19 @@ class Mirror(MultiService):
     def _seen_changed(self, kind: Resource, old: Object | None, new: Object | None) -> None:
         if new is None:
             assert old is not None
-            self._forget(kind, old)
+            self._remove(kind, old)
             return
         metadata = new["metadata"]
         own = self._store.find(kind, metadata.get("namespace"), metadata["name"])
         if own is not None and kind is local.PODS and own["metadata"]["uid"] != metadata["uid"]:
             # A new pod of the same name: the old one has ended.
-            self._forget(kind, own)
+            self._remove(kind, own)
             own = None
         if own is not None and kind in _OF_THE_NODE and own.get("status"):
             new = {**new, "status": own["status"]}
         self._store.adopt(kind, new)
 
-    def _forget(self, kind: Resource, obj: Object) -> None:
+    def _remove(self, kind: Resource, obj: Object) -> None:
         metadata = obj["metadata"]
         if self._store.find(kind, metadata.get("namespace"), metadata["name"]) is not None:
             self._store.remove(kind, metadata.get("namespace"), metadata["name"])
@@ -102,9 +102,9 @@ class Mirror(MultiService):
         metadata = obj["metadata"]
         self._queue.add(f"{kind.plural}/{metadata.get('namespace', '')}/{metadata['name']}")
 
-    async def _tell(self, key: str) -> None:
+    async def _sync(self, key: str) -> None:
         plural, namespace, name = key.split("/")
-        kind = _TOLD[plural]
+        kind = _REPORTED[plural]
         own = self._store.find(kind, namespace, name)
         if kind not in _OF_THE_NODE:
             if own is not None:

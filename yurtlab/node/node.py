@@ -53,7 +53,7 @@ class Guardian(Service):
         # The search for leftovers checks again a process that has no environment yet.
         environment = {"LC_ALL": "C"}
         program = Program(arguments, environment, "/", stdin=True)
-        self._process = Process(self._reactor, program, self._said, self._ended)
+        self._process = Process(self._reactor, program, self._output_received, self._ended)
 
     def stopService(self) -> Deferred[None]:
         """Have all marked processes killed; fires when that is done."""
@@ -64,7 +64,7 @@ class Guardian(Service):
         self._process.end_input()
         return self._stopped
 
-    def _said(self, stream: str, data: bytes) -> None:
+    def _output_received(self, stream: str, data: bytes) -> None:
         self._log.error("guardian: {said}", said=data.decode("utf-8", "replace"))
 
     def _ended(self, end: Exit) -> None:
@@ -117,7 +117,7 @@ class Node(Service):
         self._pod_settings = PodSettings(settings.address, pods, run)
         self._guardian = Guardian(reactor, run)
         self._unwatch: list[Callable[[], None]] = []
-        self._heartbeat = LoopingCall(self._beat)
+        self._heartbeat = LoopingCall(self._send_heartbeat)
         self._heartbeat.clock = reactor
         metrics = NodeMetrics(reactor, settings.name, self._pods.values)
         self.handler = Kubelet(reactor, metrics, self._find_pod, self._list_pods)
@@ -166,9 +166,9 @@ class Node(Service):
         if change == DELETED and body["metadata"]["name"] == self._settings.name:
             # The kubelet registers itself again as well.
             self._register()
-            self._beat()
+            self._send_heartbeat()
 
-    def _beat(self) -> None:
+    def _send_heartbeat(self) -> None:
         """Renew the lease, and report the status."""
         settings = self._settings
         node = self._store.get(NODES, None, settings.name)

@@ -16,9 +16,9 @@ MAX_PODS = 110
 """The maximum number of pods: the kubelet's default."""
 
 # The kubelet's default eviction thresholds.
-_LEAST_MEMORY = 100 * 1024 * 1024
-_LEAST_DISK = 0.10
-_LEAST_PROCESSES = 1000
+_MIN_MEMORY = 100 * 1024 * 1024
+_MIN_DISK = 0.10
+_MIN_PROCESSES = 1000
 
 # Names of architectures in Go.
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
@@ -67,7 +67,7 @@ def node_status(
 
     ``previous`` has the transition times of conditions; ``now`` is in seconds since 1970.
     """
-    machine = Machine.look()
+    machine = Machine.sample()
     disk = os.statvfs(directory)
     capacity = {
         "cpu": str(len(os.sched_getaffinity(0))),
@@ -107,9 +107,9 @@ def _information() -> dict[str, str]:
 def _conditions(
     previous: dict[str, Any], machine: Machine, disk: os.statvfs_result, now: float
 ) -> list[dict[str, Any]]:
-    little_memory = machine.memory_available < _LEAST_MEMORY
-    little_disk = disk.f_bavail < _LEAST_DISK * disk.f_blocks
-    few_processes = _free_processes() < _LEAST_PROCESSES
+    little_memory = machine.memory_available < _MIN_MEMORY
+    little_disk = disk.f_bavail < _MIN_DISK * disk.f_blocks
+    few_processes = _free_processes() < _MIN_PROCESSES
     found = [
         ("MemoryPressure", little_memory, "KubeletHas{}Memory"),
         ("DiskPressure", little_disk, "KubeletHas{}Disk"),

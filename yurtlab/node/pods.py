@@ -15,7 +15,7 @@ from twisted.logger import Logger
 from yurtlab.api.pods import pod_event
 from yurtlab.api.resources import CONFIG_MAPS, EVENTS, PODS, SECRETS
 from yurtlab.api.store import Object, Store
-from yurtlab.node.containers import Container, Surroundings
+from yurtlab.node.containers import Container, ContainerContext
 from yurtlab.node.environment import Sources
 from yurtlab.node.pod_status import pod_status
 from yurttunnel.ops.clocks import timestamp
@@ -111,7 +111,7 @@ class Pod:
         self.policy: str = spec.get("restartPolicy", "Always")
         self.started = reactor.seconds()
         self._directory = settings.directory / self.uid
-        surroundings = Surroundings(
+        context = ContainerContext(
             pod=body,
             sources=Sources(body, settings.address, self._configuration),
             directory=self._directory,
@@ -121,7 +121,7 @@ class Pod:
         before = spec.get("initContainers") or ()
         reason = "PodInitializing" if before else "ContainerCreating"
         self.init_containers, self.containers = (
-            [Container(reactor, surroundings, one, self._changed, reason) for one in specifications]
+            [Container(reactor, context, one, self._changed, reason) for one in specifications]
             for specifications in (before, spec["containers"])
         )
         self._step: IDelayedCall | None = None

@@ -18,16 +18,16 @@ from yurtlab.node.pods import Pod, PodSettings
 from yurtlab.node.processes import Process, Program
 
 PYTHON = sys.executable
-PATIENCE = 20.0
+TIMEOUT = 20.0
 """Seconds within which anything in these tests happens, on any machine."""
 
 
 async def until(condition, what="it happens"):
     """Wait until ``condition()`` is true, and return what it gave."""
-    deadline = reactor.seconds() + PATIENCE
+    deadline = reactor.seconds() + TIMEOUT
     while not (result := condition()):
         if reactor.seconds() > deadline:
-            raise AssertionError(f"after {PATIENCE} s it was still not so that {what}")
+            raise AssertionError(f"after {TIMEOUT} s it was still not so that {what}")
         await deferLater(reactor, 0.005)
     return result
 
@@ -95,7 +95,7 @@ class Ran:
         await until(lambda: self.exit is not None, "the process has ended")
         return self.exit.code
 
-    async def says(self, text):
+    async def wait_for_output(self, text):
         """Wait until its standard output has ``text``."""
         await until(lambda: text in self.stdout, f"{text!r} is written: {bytes(self.stdout)!r}")
 
@@ -139,7 +139,7 @@ class FakeClient:
         """Wait for the status and return it."""
         return await until(lambda: self.status, "the client is told how it ended")
 
-    async def says(self, text):
+    async def wait_for_output(self, text):
         """Wait until there is such output."""
         await until(lambda: text in self.stdout, f"{text!r} comes: {bytes(self.stdout)!r}")
 

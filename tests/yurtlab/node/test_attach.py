@@ -33,7 +33,7 @@ class AttachTests(TestCase):
         session.client_ready(client)
         return session, client
 
-    async def says(self, client, text):
+    async def wait_for_output(self, client, text):
         """Wait for output."""
         await self.world.reactor.until(lambda: text in client.stdout, f"{text!r} comes")
 
@@ -71,11 +71,11 @@ class AttachTests(TestCase):
         first, one = self.attach(main)
         second, other = self.attach(main)
         first.stdin_received(b"a\n")
-        await self.says(one, b"a\n")
-        await self.says(other, b"a\n")
+        await self.wait_for_output(one, b"a\n")
+        await self.wait_for_output(other, b"a\n")
         first.client_lost()
         second.stdin_received(b"b\n")
-        await self.says(other, b"b\n")
+        await self.wait_for_output(other, b"b\n")
         self.assertEqual(one.stdout, b"a\n")
         self.assertTrue(main.running)
 
@@ -86,7 +86,7 @@ class AttachTests(TestCase):
         first.stdin_ended()
         second, other = self.attach(main)
         second.stdin_received(b"on\n")
-        await self.says(other, b"on\n")
+        await self.wait_for_output(other, b"on\n")
 
     async def test_input_once(self):
         """With stdinOnce it is, whether it was ended or the client has gone."""
@@ -121,7 +121,7 @@ class AttachTests(TestCase):
         first.client_lost()
         second, client = self.attach(main)
         second.stdin_received(b"stty size\n")
-        await self.says(client, b"43 132")
+        await self.wait_for_output(client, b"43 132")
         second.stdin_received(b"exit 0\n")
         self.assertEqual(await self.finished(client), SUCCESS)
 

@@ -123,7 +123,7 @@ class CommandTests(TestCase):
     async def test_client_goes(self):
         """The command ends when its client goes."""
         session, client = self.run_command(program("sh", "-c", "echo $$; sleep 1000"))
-        await client.says(b"\n")
+        await client.wait_for_output(b"\n")
         session.client_lost()
         await until(lambda: self.over, "the command is over")
         self.assertFalse(is_running(int(client.stdout)))

@@ -265,7 +265,7 @@ class StreamTests(KubeletTestCase):
         """Take what comes until the status; give all streams by their numbers."""
         streams = {}
 
-        def look():
+        def status_received():
             self.turn(connection)
             for one in codec.messages(connection.sent):
                 if isinstance(one, bytes):
@@ -273,7 +273,7 @@ class StreamTests(KubeletTestCase):
             connection.segments.clear()
             return 3 in streams
 
-        await self.world.reactor.until(look, "the status comes")
+        await self.world.reactor.until(status_received, "the status comes")
         return streams
 
     async def test_exec(self):

@@ -19,7 +19,7 @@ from yurtlab.node.leftovers import (
     Found,
     kill_all,
     kill_session,
-    of_mark,
+    marked_processes,
     running,
 )
 from yurtlab.node.node import Guardian
@@ -72,60 +72,62 @@ class LeftoversTests(TestCase):
         """What a process has started is found, and nothing else."""
         ran = self.marked("setsid sleep 1000 & env -i sleep 1000 & echo ok; wait")
         other = self.marked("echo ok; exec sleep 1000", "pod/other/0")
-        await ran.says(b"ok")
-        await other.says(b"ok")
+        await ran.wait_for_output(b"ok")
+        await other.wait_for_output(b"ok")
         own = f"{self.run_name}/pod/main/"
-        await until(lambda: len(of_mark(running(), own)) == 3, "all three are there")
-        (found,) = of_mark(running(), f"{self.run_name}/pod/other/")
+        await until(lambda: len(marked_processes(running(), own)) == 3, "all three are there")
+        (found,) = marked_processes(running(), f"{self.run_name}/pod/other/")
         self.assertEqual(found.pid, other.process.pid)
-        self.assertEqual(len(of_mark(running(), f"{self.run_name}/")), 4)
-        self.assertEqual(of_mark(running(), f"{self.run_name}/pod/mai/"), [])
+        self.assertEqual(len(marked_processes(running(), f"{self.run_name}/")), 4)
+        self.assertEqual(marked_processes(running(), f"{self.run_name}/pod/mai/"), [])
 
     async def test_descendants(self):
         """What has neither mark nor session is found as long as its parents run."""
         ran = self.marked("env -i setsid sh -c 'sleep 1000 & wait' & echo ok; wait")
-        await ran.says(b"ok")
+        await ran.wait_for_output(b"ok")
         own = f"{self.run_name}/pod/main/"
-        await until(lambda: len(of_mark(running(), own)) == 3, "all three are there")
-        pids = [one.pid for one in of_mark(running(), own)]
+        await until(lambda: len(marked_processes(running(), own)) == 3, "all three are there")
+        pids = [one.pid for one in marked_processes(running(), own)]
         kill_all(own)
         await until(lambda: not any(map(is_running, pids)), "they have ended")
 
-    def looks(self, *found):
+    def scans(self, *found):
         """How often processes are looked for when ``found`` is what runs."""
-        looks = []
+        scans = []
 
-        def look():
-            looks.append(found)
+        def running():
+            scans.append(found)
             return list(found)
 
-        self.patch(leftovers, "running", look)
+        self.patch(leftovers, "running", running)
         kill_all(self.run_name)
-        return len(looks)
+        return len(scans)
 
     def test_unsettled(self):
         """A process without an environment is looked at again, but once only."""
-        self.assertEqual(self.looks(Found(1, 0, 1, "", False)), 1)
-        self.assertEqual(self.looks(Found(1, 0, 1, "", True)), 2)
+        self.assertEqual(self.scans(Found(1, 0, 1, "", False)), 1)
+        self.assertEqual(self.scans(Found(1, 0, 1, "", True)), 2)
 
     async def test_killed(self):
         """They are killed, whatever they listen to."""
         ran = self.marked("trap '' TERM HUP; sleep 1000 & setsid sleep 1000 & echo ok; wait")
-        await ran.says(b"ok")
+        await ran.wait_for_output(b"ok")
         kill_all(f"{self.run_name}/pod/")
         self.assertEqual(await ran.ended(), 137)
-        await until(lambda: not of_mark(running(), self.run_name), "nothing is left")
+        await until(lambda: not marked_processes(running(), self.run_name), "nothing is left")
 
     async def test_session(self):
         """The processes of a session are killed, and no others."""
         ran = self.marked("sleep 1000 & echo ok; wait")
         other = self.marked("echo ok; exec sleep 1000")
-        await ran.says(b"ok")
-        await other.says(b"ok")
+        await ran.wait_for_output(b"ok")
+        await other.wait_for_output(b"ok")
         kill_session(ran.process.pid)
         self.assertEqual(await ran.ended(), 137)
-        await until(lambda: len(of_mark(running(), self.run_name)) == 1, "no other is left")
-        (left,) = of_mark(running(), self.run_name)
+        await until(
+            lambda: len(marked_processes(running(), self.run_name)) == 1, "no other is left"
+        )
+        (left,) = marked_processes(running(), self.run_name)
         self.assertEqual(left.pid, other.process.pid)
 
 

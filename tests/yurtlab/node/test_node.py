@@ -12,7 +12,7 @@ from tests.yurtlab.node.support import container, until
 from yurtlab.api.errors import ApiError
 from yurtlab.api.resources import LEASES, NODES, PODS
 from yurtlab.api.store import Store
-from yurtlab.node.leftovers import of_mark, running
+from yurtlab.node.leftovers import marked_processes, running
 from yurtlab.node.node import HEARTBEAT_SECONDS, Node, NodeSettings
 
 
@@ -50,7 +50,7 @@ class NodeTests(TestCase):
 
     def left(self):
         """The processes of the node's pods."""
-        return of_mark(running(), f"{self.node._pod_settings.run}/")
+        return marked_processes(running(), f"{self.node._pod_settings.run}/")
 
     def test_registered(self):
         """The node is there with what it really has, and is ready."""
@@ -81,7 +81,7 @@ class NodeTests(TestCase):
         for condition in before["conditions"]:
             condition["lastTransitionTime"] = condition["lastHeartbeatTime"] = "then"
         self.store.update_status(NODES, None, "edge-1", before)
-        self.node._beat()
+        self.node._send_heartbeat()
         after = self.store.get(NODES, None, "edge-1")["status"]
         self.assertEqual(after["images"], ["theirs"])
         ready = after["conditions"][-1]
@@ -114,7 +114,7 @@ class NodeTests(TestCase):
         self.assertEqual(before["spec"]["holderIdentity"], "edge-1")
         self.assertRegex(before["spec"]["renewTime"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z$")
         self.assertGreater(before["spec"]["leaseDurationSeconds"], 2 * HEARTBEAT_SECONDS)
-        self.node._beat()
+        self.node._send_heartbeat()
         after = self.store.get(LEASES, "kube-node-lease", "edge-1")
         self.assertGreater(after["spec"]["renewTime"], before["spec"]["renewTime"])
 

@@ -12,7 +12,7 @@ from tests.yurtlab.node.support import PYTHON, World, container, is_running, unt
 from yurtlab.api.errors import ApiError
 from yurtlab.api.resources import CONFIG_MAPS, EVENTS, PODS, SECRETS
 from yurtlab.node.containers import NO_COMMAND
-from yurtlab.node.leftovers import of_mark, running
+from yurtlab.node.leftovers import marked_processes, running
 
 
 def conditions(status):
@@ -532,7 +532,7 @@ class EndTests(TestCase):
 
     def left(self, pod):
         """The processes of a pod."""
-        return of_mark(running(), f"{self.world.run}/{pod.uid}/")
+        return marked_processes(running(), f"{self.world.run}/{pod.uid}/")
 
     async def test_deleted(self):
         """A pod that is deleted ends by SIGTERM, then it is removed with all its files."""

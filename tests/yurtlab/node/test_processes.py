@@ -150,7 +150,7 @@ class PipesTests(TestCase):
         ran = Ran(program("sh", "-c", "exec 0<&-; echo closed; sleep 1000", stdin=True))
         producer = Recorder()
         ran.process.register_input(producer)
-        await ran.says(b"closed")
+        await ran.wait_for_output(b"closed")
         ran.process.write(bytes(1_000_000))
         ran.process.write(b"more")
         ran.process.stop(1000)
@@ -255,7 +255,7 @@ class StopTests(TestCase):
         """A process is asked by SIGTERM first, with all that it has started."""
         script = "trap 'echo bye; exit 3' TERM; sleep 1000 & echo ready $!; wait"
         ran = Ran(program("sh", "-c", script))
-        await ran.says(b"\n")
+        await ran.wait_for_output(b"\n")
         child = int(ran.stdout.split()[1])
         # Until then it has the shell's own trap.
         await until(lambda: _has_child(ran.process.pid, "sleep"), "sleep runs")
@@ -268,7 +268,7 @@ class StopTests(TestCase):
         """One that does not listen is killed after the grace period, not before."""
         clock = ClockedReactor()
         ran = Ran(program("sh", "-c", "trap '' TERM; echo ready; sleep 1000; echo on"), on=clock)
-        await ran.says(b"ready")
+        await ran.wait_for_output(b"ready")
         ran.process.stop(7)
         clock.advance(6.9)
         self.assertTrue(is_running(ran.process.pid))
@@ -281,7 +281,7 @@ class StopTests(TestCase):
         """The grace period can be shortened afterwards."""
         clock = ClockedReactor()
         ran = Ran(program("sh", "-c", "trap '' TERM; echo ready; sleep 1000"), on=clock)
-        await ran.says(b"ready")
+        await ran.wait_for_output(b"ready")
         ran.process.stop(1000)
         ran.process.stop(1)
         clock.advance(1)
@@ -290,7 +290,7 @@ class StopTests(TestCase):
     async def test_abandoned(self):
         """One that nobody wants any longer ends, although it writes all the time."""
         ran = Ran(program("yes"))
-        await ran.says(b"y\ny\n")
+        await ran.wait_for_output(b"y\ny\n")
         ran.process.abandon(1000)
         await ran.ended()
 
@@ -344,31 +344,31 @@ class TerminalTests(TestCase):
             "    print(struct.unpack('4H', size), flush=True)\n"
         )
         ran = Ran(program(PYTHON, "-c", script, stdin=True, terminal=True))
-        await ran.says(b"ready")
+        await ran.wait_for_output(b"ready")
         ran.process.resize(132, 43)
-        await ran.says(b"(43, 132, 0, 0)")
+        await ran.wait_for_output(b"(43, 132, 0, 0)")
         ran.process.resize(80, 24)
-        await ran.says(b"(24, 80, 0, 0)")
+        await ran.wait_for_output(b"(24, 80, 0, 0)")
         ran.process.resize(10**9, -1)
-        await ran.says(b"(0, 65535, 0, 0)")
+        await ran.wait_for_output(b"(0, 65535, 0, 0)")
         ran.process.stop(0)
         await ran.ended()
 
     async def test_interrupt(self):
         """Ctrl-C ends what runs in the foreground, and the shell goes on."""
         ran = self.shell()
-        await ran.says(b"> ")
+        await ran.wait_for_output(b"> ")
         ran.process.write(b"sleep 1000\n")
         await until(lambda: _has_child(ran.process.pid, "sleep"), "sleep runs")
         ran.process.write(b"\x03")
         ran.process.write(b"echo still $((1 + 1))\n")
-        await ran.says(b"still 2")
+        await ran.wait_for_output(b"still 2")
         await self.end(ran)
 
     async def test_end_of_input(self):
         """The end of the input is what Ctrl-D is at a keyboard."""
         ran = self.shell()
-        await ran.says(b"> ")
+        await ran.wait_for_output(b"> ")
         self.assertEqual(await self.end(ran), 0)
 
     async def test_exit_code(self):
@@ -380,7 +380,7 @@ class TerminalTests(TestCase):
     async def test_hung_up(self):
         """A shell that ignores SIGTERM ends with its terminal, long before it is killed."""
         ran = self.shell()
-        await ran.says(b"> ")
+        await ran.wait_for_output(b"> ")
         ran.process.abandon(1000)
         await ran.ended()
 

@@ -28,7 +28,7 @@ from tests.yurtlab.streaming.support import (
 from yurtlab.node.interfaces import ICommandClient
 from yurtlab.node.streaming import connection as shared
 from yurtlab.node.streaming import spdy_connection
-from yurtlab.node.streaming.connection import MAX_KEPT
+from yurtlab.node.streaming.connection import MAX_BUFFERED
 
 V4 = "v4.channel.k8s.io"
 ALL_STREAMS = ("error", "stdin", "stdout", "stderr")
@@ -263,7 +263,7 @@ class BackPressureTests(SPDYCase):
         """Input that the session does not want is kept, up to a limit; then it is not read."""
         client = self.started()
         client.pauseProducing()
-        for _ in range(MAX_KEPT // 1024):
+        for _ in range(MAX_BUFFERED // 1024):
             self.send(data(STDIN, bytes(1024)))
         self.assertTrue(self.connection.reading)
         self.send(data(STDIN, b"more"))
@@ -273,7 +273,7 @@ class BackPressureTests(SPDYCase):
         client.resumeProducing()
         self.pass_time(0)
         self.assertTrue(self.connection.reading)
-        self.assertEqual(bytes(MAX_KEPT) + b"more and more", self.session.stdin)
+        self.assertEqual(bytes(MAX_BUFFERED) + b"more and more", self.session.stdin)
         self.assertEqual("end", self.session.told[-1])
 
     def test_paused_by_the_session_at_once(self):

@@ -23,8 +23,8 @@ from tests.yurtlab.streaming.support import (
 )
 from yurtlab.node.interfaces import ICommandClient
 from yurtlab.node.streaming import connection as shared
-from yurtlab.node.streaming.command_channels import HEAD_START
-from yurtlab.node.streaming.connection import MAX_KEPT
+from yurtlab.node.streaming.command_channels import OUTPUT_DELAY
+from yurtlab.node.streaming.connection import MAX_BUFFERED
 from yurtlab.node.streaming.websocket import HEARTBEAT
 
 V5 = "v5.channel.k8s.io"
@@ -42,7 +42,7 @@ class WebSocketCase(SynchronousTestCase):
         self.connection = self.node.connection
         self.codec = WebSocketCodec()
         self.answer = self.node.request(websocket_head(protocols), early)
-        self.node.clock.advance(HEAD_START)
+        self.node.clock.advance(OUTPUT_DELAY)
 
     def send(self, *payloads):
         """Send messages."""
@@ -82,10 +82,10 @@ class OpeningTests(WebSocketCase):
         self.session = Session()
         node = command_node(self.session, options())
         node.request(websocket_head(V5))
-        node.clock.advance(HEAD_START * 0.9)
+        node.clock.advance(OUTPUT_DELAY * 0.9)
         self.assertEqual([], self.session.told)
         self.assertEqual(b"", node.receive())
-        node.clock.advance(HEAD_START * 0.2)
+        node.clock.advance(OUTPUT_DELAY * 0.2)
         self.assertEqual(["ready"], self.session.told)
 
     def test_left_before_the_beginning(self):
@@ -168,7 +168,7 @@ class StreamingTests(WebSocketCase):
             if start < end:
                 node.connection.receive(stream[start:end])
         # What has come before the session begins has been kept for it.
-        node.clock.advance(HEAD_START)
+        node.clock.advance(OUTPUT_DELAY)
         self.assertEqual(payload, session.stdin)
         words = [told for told in session.told if not isinstance(told, bytes)]
         self.assertEqual([(5, 6), "ready", "end"], words)
@@ -221,7 +221,7 @@ class BackPressureTests(WebSocketCase):
         """Input that is not wanted is kept up to a limit, then not read, then all delivered."""
         client = self.started()
         client.pauseProducing()
-        self.send(b"\0" + bytes(MAX_KEPT))
+        self.send(b"\0" + bytes(MAX_BUFFERED))
         self.assertTrue(self.connection.reading)
         self.send(b"\0x")
         self.assertFalse(self.connection.reading)
@@ -229,14 +229,14 @@ class BackPressureTests(WebSocketCase):
         self.assertEqual(["ready"], self.session.told)
         client.resumeProducing()
         self.node.clock.advance(0)
-        self.assertEqual(bytes(MAX_KEPT) + b"x", self.session.stdin)
+        self.assertEqual(bytes(MAX_BUFFERED) + b"x", self.session.stdin)
         self.assertEqual("end", self.session.told[-1])
 
     def test_heartbeat(self):
         """A client whose pings are not read is sent pongs, so that it does not give up."""
         client = self.started()
         client.pauseProducing()
-        self.send(b"\0" + bytes(MAX_KEPT + 1))
+        self.send(b"\0" + bytes(MAX_BUFFERED + 1))
         self.node.clock.pump([HEARTBEAT, HEARTBEAT])
         self.assertEqual([("pong", b""), ("pong", b"")], self.messages())
         client.resumeProducing()
@@ -248,7 +248,7 @@ class BackPressureTests(WebSocketCase):
         """The pongs end with the connection."""
         client = self.started()
         client.pauseProducing()
-        self.send(b"\0" + bytes(MAX_KEPT + 1))
+        self.send(b"\0" + bytes(MAX_BUFFERED + 1))
         self.connection.break_off(ConnectionLost())
         self.assertEqual([], self.node.clock.getDelayedCalls())
 

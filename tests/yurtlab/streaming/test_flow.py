@@ -7,19 +7,19 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
 from tests.tunnel.memory import Producer
-from yurtlab.node.streaming.connection import InputBudget, InputGate, Sources
+from yurtlab.node.streaming.connection import InputBudget, InputGate, ProducerGroup
 
 
-class SourcesTests(SynchronousTestCase):
+class ProducerGroupTests(SynchronousTestCase):
     """All that write to a transport are paused and resumed with it."""
 
     def test_interface(self):
         """The sources are a push producer."""
-        self.assertTrue(verifyObject(IPushProducer, Sources()))
+        self.assertTrue(verifyObject(IPushProducer, ProducerGroup()))
 
     def test_all(self):
         """Each is paused and resumed once."""
-        sources, first, second = Sources(), Producer(), Producer()
+        sources, first, second = ProducerGroup(), Producer(), Producer()
         sources.add(first)
         sources.add(second)
         sources.pauseProducing()
@@ -31,7 +31,7 @@ class SourcesTests(SynchronousTestCase):
 
     def test_added_while_paused(self):
         """One that is added while the transport is full waits from the beginning."""
-        sources, producer = Sources(), Producer()
+        sources, producer = ProducerGroup(), Producer()
         sources.pauseProducing()
         sources.add(producer)
         self.assertEqual(["pause"], producer.told)
@@ -40,7 +40,7 @@ class SourcesTests(SynchronousTestCase):
 
     def test_discarded(self):
         """One that is discarded is told nothing any more."""
-        sources, producer = Sources(), Producer()
+        sources, producer = ProducerGroup(), Producer()
         sources.add(producer)
         sources.discard(producer)
         sources.discard(producer)
@@ -49,7 +49,7 @@ class SourcesTests(SynchronousTestCase):
 
     def test_in_turn(self):
         """Where each fills the transport as soon as it is resumed, they take turns."""
-        sources = Sources()
+        sources = ProducerGroup()
         resumed = []
 
         class Greedy(Producer):
@@ -67,7 +67,7 @@ class SourcesTests(SynchronousTestCase):
 
     def test_stop(self):
         """When the transport is gone nobody is told to stop: their users are, by its protocol."""
-        sources, producer = Sources(), Producer()
+        sources, producer = ProducerGroup(), Producer()
         sources.add(producer)
         sources.stopProducing()
         sources.pauseProducing()

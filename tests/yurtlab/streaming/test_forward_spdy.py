@@ -22,7 +22,7 @@ from tests.yurtlab.streaming.support import (
 )
 from yurtlab.node.interfaces import IForwardedConnection
 from yurtlab.node.streaming import connection as shared
-from yurtlab.node.streaming.connection import MAX_KEPT
+from yurtlab.node.streaming.connection import MAX_BUFFERED
 from yurtlab.node.streaming.forward_channels import WebSocketTunnel
 from yurttunnel.tunnel.transports import IHalfCloseableTransport
 
@@ -162,7 +162,7 @@ class RefusalTests(ForwardCase):
     def test_what_was_sent_is_dropped(self):
         """What a client has sent to a connection that is refused keeps nothing paused."""
         self.open()
-        self.send(data(3, bytes(MAX_KEPT + 1)))
+        self.send(data(3, bytes(MAX_BUFFERED + 1)))
         self.assertFalse(self.connection.reading)
         self.forwarder.requests[0][1].refuse("no")
         self.assertTrue(self.connection.reading)
@@ -256,7 +256,7 @@ class TransportTests(ForwardCase):
             ("data", stream, b"", True),
         ]
         self.assertEqual(sent, self.frames())
-        self.send(data(stream, bytes(MAX_KEPT + 1), True))
+        self.send(data(stream, bytes(MAX_BUFFERED + 1), True))
         self.assertTrue(self.connection.reading)
         self.assertEqual(["made", "lost"], user.told)
         self.assertEqual(b"", bytes(user.received))
@@ -347,19 +347,19 @@ class BackPressureTests(ForwardCase):
         stalled, _, first = self.accepted()
         other, _, second = self.accepted()
         stalled.transport.pauseProducing()
-        self.send(data(first, bytes(MAX_KEPT)), data(second, b"goes on"))
+        self.send(data(first, bytes(MAX_BUFFERED)), data(second, b"goes on"))
         self.assertEqual(b"goes on", bytes(other.received))
         self.send(data(first, b"x"))
         self.assertFalse(self.connection.reading)
         stalled.transport.resumeProducing()
         self.assertTrue(self.connection.reading)
-        self.assertEqual(MAX_KEPT + 1, len(stalled.received))
+        self.assertEqual(MAX_BUFFERED + 1, len(stalled.received))
 
     def test_stalled_one_ends(self):
         """A stalled connection that is closed lets the others go on."""
         stalled, _, first = self.accepted()
         stalled.transport.pauseProducing()
-        self.send(data(first, bytes(MAX_KEPT + 1)))
+        self.send(data(first, bytes(MAX_BUFFERED + 1)))
         self.assertFalse(self.connection.reading)
         stalled.transport.stopProducing()
         self.assertTrue(self.connection.reading)

@@ -65,7 +65,7 @@ class SPDYCommand(SPDYConnection):
         self.fail(f"the client did not open {', '.join(missing)} in time")
 
 
-HEAD_START: Final = 0.1
+OUTPUT_DELAY: Final = 0.1
 """The delay in seconds before the session begins. kubectl before 1.34 reads messages before it has
 made the streams for them, and drops those that arrive too soon (kubernetes/kubernetes issue
 131189); with containers, which take longer to start a command, it is rarely seen."""
@@ -89,7 +89,7 @@ class WebSocketCommand(ChannelConnection):
 
     def connectionMade(self) -> None:
         super().connectionMade()
-        self._beginning = self.clock.callLater(HEAD_START, self._begin)
+        self._beginning = self.clock.callLater(OUTPUT_DELAY, self._begin)
 
     def end(self, reason: Failure) -> None:
         cancel(self._beginning)

@@ -26,13 +26,13 @@ from zope.interface import implementer
 from yurtlab.timers import cancel
 from yurttunnel.tunnel.transports import IHalfCloseableTransport
 
-MAX_KEPT: Final = 256 * 1024
+MAX_BUFFERED: Final = 256 * 1024
 """The maximum size in bytes of a connection's buffered input for paused streams; one more read of
 its transport may exceed it."""
 
 
 @implementer(IPushProducer)
-class Sources:
+class ProducerGroup:
     """All producers for one transport, registered with it as a single push producer."""
 
     def __init__(self) -> None:
@@ -81,25 +81,25 @@ class InputBudget:
     """Counts the buffered input of a connection, and pauses its reading beyond ``limit`` bytes."""
 
     def __init__(
-        self, pause: Callable[[], object], resume: Callable[[], object], limit: int = MAX_KEPT
+        self, pause: Callable[[], object], resume: Callable[[], object], limit: int = MAX_BUFFERED
     ) -> None:
         self._pause = pause
         self._resume = resume
         self._limit = limit
-        self._kept = 0
+        self._buffered = 0
         self._paused = False
 
     def take(self, size: int) -> None:
         """Count ``size`` more bytes."""
-        self._kept += size
-        if self._kept > self._limit and not self._paused:
+        self._buffered += size
+        if self._buffered > self._limit and not self._paused:
             self._paused = True
             self._pause()
 
-    def give_back(self, size: int) -> None:
+    def release(self, size: int) -> None:
         """Count ``size`` bytes less."""
-        self._kept -= size
-        if self._paused and self._kept <= self._limit // 2:
+        self._buffered -= size
+        if self._paused and self._buffered <= self._limit // 2:
             self._paused = False
             self._resume()
 
@@ -119,7 +119,7 @@ class InputGate:
         self._budget = budget
         self._deliver: Callable[[bytes], object] = ignore
         self._on_end: Callable[[], object] = ignore
-        self._kept: deque[bytes] = deque()
+        self._buffered: deque[bytes] = deque()
         self._begun = False
         self._is_open = True
         self._flushing = False
@@ -136,10 +136,10 @@ class InputGate:
         """Receive the next piece of the input."""
         if self._discarding or not data:
             return
-        if self._begun and self._is_open and not self._kept and not self._flushing:
+        if self._begun and self._is_open and not self._buffered and not self._flushing:
             self._deliver(data)
         else:
-            self._kept.append(data)
+            self._buffered.append(data)
             self._budget.take(len(data))
 
     def finish(self) -> None:
@@ -159,8 +159,8 @@ class InputGate:
     def discard(self) -> None:
         """Discard buffered and later input."""
         self._discarding = True
-        kept, self._kept = self._kept, deque()
-        self._budget.give_back(sum(map(len, kept)))
+        kept, self._buffered = self._buffered, deque()
+        self._budget.release(sum(map(len, kept)))
 
     def _flush(self) -> None:
         if self._flushing or not self._begun:
@@ -168,13 +168,13 @@ class InputGate:
             return
         self._flushing = True
         try:
-            while self._kept and self._is_open:
-                data = self._kept.popleft()
-                self._budget.give_back(len(data))
+            while self._buffered and self._is_open:
+                data = self._buffered.popleft()
+                self._budget.release(len(data))
                 self._deliver(data)
         finally:
             self._flushing = False
-        if self.complete and self._is_open and not self._kept and not self._discarding:
+        if self.complete and self._is_open and not self._buffered and not self._discarding:
             self._discarding = True
             self._on_end()
 
@@ -227,7 +227,7 @@ MAX_UNREAD_ANSWERS: Final = 64 * 1024
 class StreamingConnection(Protocol):
     """A connection with a deadline for its end, one producer, and input that can be paused.
 
-    Subclasses implement ``dataReceived``, beginning with :meth:`heard`, and :meth:`lost`.
+    Subclasses implement ``dataReceived``, beginning with :meth:`client_active`, and :meth:`lost`.
     """
 
     log = Logger()
@@ -236,7 +236,7 @@ class StreamingConnection(Protocol):
 
     def __init__(self, clock: IReactorTime) -> None:
         self.clock = clock
-        self.sources = Sources()
+        self.sources = ProducerGroup()
         self.budget = InputBudget(self.pause_input, self.resume_input)
         self.is_lost = False
         self.closing = False
@@ -301,7 +301,7 @@ class StreamingConnection(Protocol):
             self._unread_answers = 0
         self.transport.write(data)
 
-    def heard(self) -> None:
+    def client_active(self) -> None:
         """Record that the client is alive."""
         if self._lingering and self._deadline is not None and self._deadline.active():
             self._deadline.reset(LINGER)

@@ -37,7 +37,7 @@ from yurtlab.node.streaming.websocket import ChannelConnection, ChannelStream, W
 from yurttunnel.http.deadlines import Deadlines
 from yurttunnel.tunnel.transports import IHalfCloseableTransport
 
-_LONGEST_REQUEST_ID: Final = 64
+_MAX_REQUEST_ID_LENGTH: Final = 64
 
 
 class SPDYForward(SPDYConnection):
@@ -54,12 +54,12 @@ class SPDYForward(SPDYConnection):
         kind = stream.headers.get(b"streamtype")
         port = _port(stream)
         request_id = stream.headers.get(b"requestid") or _derived_request_id(stream)
-        if kind not in (DATA, ERROR) or port is None or len(request_id) > _LONGEST_REQUEST_ID:
+        if kind not in (DATA, ERROR) or port is None or len(request_id) > _MAX_REQUEST_ID_LENGTH:
             self.refuse(stream)
             return
         connection = self._connections.get(request_id)
         if connection is None:
-            connection = ForwardedConnection(self, port, partial(self._forget, request_id))
+            connection = ForwardedConnection(self, port, partial(self._remove, request_id))
             self._connections[request_id] = connection
             self._incomplete.add(connection)
         elif kind in connection.streams or connection.port != port:
@@ -77,7 +77,7 @@ class SPDYForward(SPDYConnection):
         for connection in connections.values():
             connection.client_lost()
 
-    def _forget(self, request_id: bytes, connection: ForwardedConnection) -> None:
+    def _remove(self, request_id: bytes, connection: ForwardedConnection) -> None:
         """Forget a connection that has ended, so that its ID is free."""
         self._incomplete.discard(connection)
         if self._connections.get(request_id) is connection:

@@ -79,7 +79,7 @@ class ForwardedConnection:
         self._protocol = protocol
         protocol.makeConnection(self)
         if self._end is not None:
-            self._clock.callLater(0, self._tell_end)
+            self._clock.callLater(0, self._report_end)
         else:
             self._input.begin(self._deliver, self._input_ended)
 
@@ -239,9 +239,9 @@ class ForwardedConnection:
 
     def _set_end(self, reason: Failure) -> None:
         self._end = reason
-        self._clock.callLater(0, self._tell_end)
+        self._clock.callLater(0, self._report_end)
 
-    def _tell_end(self) -> None:
+    def _report_end(self) -> None:
         producer = self._producer
         self.unregisterProducer()
         protocol, self._protocol = self._protocol, None

@@ -166,7 +166,7 @@ class FrameReader:
 
     def __init__(self) -> None:
         self._zlib = zlib.decompressobj(zdict=DICTIONARY)
-        self._kept = b""
+        self._buffered = b""
         # The rest of a DATA frame whose payload is incomplete.
         self._stream_id = 0
         self._missing = 0
@@ -178,9 +178,9 @@ class FrameReader:
         It must be exhausted before the next call. Raises :class:`SPDYError` at the first invalid
         frame, after which the parser cannot be used.
         """
-        if self._kept:
-            data = self._kept + data
-            self._kept = b""
+        if self._buffered:
+            data = self._buffered + data
+            self._buffered = b""
         offset = 0
         size = len(data)
         while offset < size:
@@ -211,7 +211,7 @@ class FrameReader:
             if frame is not None:
                 yield frame
         if offset < size:
-            self._kept = data[offset:]
+            self._buffered = data[offset:]
 
     def _begin_data(self, stream_id: int, flags: int, length: int) -> None:
         if not stream_id:

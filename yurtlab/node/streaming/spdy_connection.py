@@ -61,7 +61,7 @@ class SPDYConnection(StreamingConnection):
 
     def dataReceived(self, data: bytes) -> None:
         """Deliver the contents of ``data`` to the streams."""
-        self.heard()
+        self.client_active()
         try:
             for frame in self._reader.feed(data):
                 if self.closing:

@@ -142,9 +142,9 @@ class _Refused(RequestFailed):
 
 def _upgrade_of(head: RequestHead) -> bytes:
     """Return :data:`_SPDY` or :data:`_WEBSOCKET`; raises :class:`_Refused` for all else."""
-    asked = requested_upgrade(head)
-    if asked is not None:
-        for protocol in asked.lower().split(b","):
+    requested = requested_upgrade(head)
+    if requested is not None:
+        for protocol in requested.lower().split(b","):
             if protocol.strip() in (_SPDY, _WEBSOCKET):
                 return protocol.strip()
     raise _Refused(400, "unable to upgrade: missing upgrade headers in request")
@@ -156,14 +156,14 @@ def _choose_spdy(head: RequestHead, supported: Sequence[str]) -> tuple[str, Fiel
     Returns it with the fields of the 101. Raises :class:`_Refused`.
     """
     name = b"x-stream-protocol-version"
-    asked = _listed(head, name)
-    if not asked:
+    requested = _list_members(head, name)
+    if not requested:
         raise _Refused(400, "unable to upgrade: X-Stream-Protocol-Version is required")
-    protocol = _first_common(asked, supported)
+    protocol = _first_common(requested, supported)
     if protocol is None:
         text = (
             "unable to upgrade: unable to negotiate protocol: client supports "
-            f"{', '.join(asked)}, server accepts {', '.join(supported)}"
+            f"{', '.join(requested)}, server accepts {', '.join(supported)}"
         )
         accepted = b"X-Accepted-Stream-Protocol-Versions"
         raise _Refused(403, text, [(accepted, other.encode()) for other in supported])
@@ -193,13 +193,13 @@ def _choose_websocket(head: RequestHead, supported: Sequence[str]) -> tuple[str,
         (b"Upgrade", b"websocket"),
         (b"Sec-WebSocket-Accept", base64.b64encode(digest)),
     ]
-    asked = _listed(head, b"sec-websocket-protocol")
-    if not asked:
+    requested = _list_members(head, b"sec-websocket-protocol")
+    if not requested:
         return "", fields
-    protocol = _first_common(asked, supported)
+    protocol = _first_common(requested, supported)
     if protocol is None:
         text = (
-            f"unable to upgrade: requested protocol(s) are not supported: {', '.join(asked)}; "
+            f"unable to upgrade: requested protocol(s) are not supported: {', '.join(requested)}; "
             f"supports {', '.join(supported)}"
         )
         raise _Refused(403, text)
@@ -218,14 +218,14 @@ def _switch(exchange: IExchange, fields: Fields, connection: StreamingConnection
     exchange.on_end(lambda error: connection.end(Failure(error or ConnectionDone())))
 
 
-def _listed(head: RequestHead, name: bytes) -> list[str]:
+def _list_members(head: RequestHead, name: bytes) -> list[str]:
     """Return the members of a list in a field, in the client's order of preference."""
     members = b",".join(head.values(name)).decode("ascii", "replace").split(",")
     return [member.strip() for member in members if member.strip()]
 
 
-def _first_common(asked: Sequence[str], supported: Sequence[str]) -> str | None:
-    return next((protocol for protocol in asked if protocol in supported), None)
+def _first_common(requested: Sequence[str], supported: Sequence[str]) -> str | None:
+    return next((protocol for protocol in requested if protocol in supported), None)
 
 
 def _is_nonce(key: bytes) -> bool:

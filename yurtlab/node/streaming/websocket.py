@@ -41,14 +41,14 @@ class WebSocketConnection(StreamingConnection):
     def __init__(self, clock: IReactorTime) -> None:
         super().__init__(clock)
         self._websocket = Connection(ConnectionType.SERVER)
-        self._heartbeat = LoopingCall(self._beat)
+        self._heartbeat = LoopingCall(self._send_heartbeat)
         self._heartbeat.clock = clock
 
     # -- IProtocol -----------------------------------------------------------------------------
 
     def dataReceived(self, data: bytes) -> None:
         """Parse the frames, or pieces of them, in ``data``."""
-        self.heard()
+        self.client_active()
         if self.closing:
             return
         self._websocket.receive_data(data)
@@ -124,7 +124,7 @@ class WebSocketConnection(StreamingConnection):
         self._stop_heartbeat()
         self.close()
 
-    def _beat(self) -> None:
+    def _send_heartbeat(self) -> None:
         if self._websocket.state is ConnectionState.OPEN:
             self.answer(self._websocket.send(Pong()))
 
