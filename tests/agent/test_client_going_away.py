@@ -7,7 +7,7 @@ import random
 from tests.agent.replicas import ReplicaTests
 from yurttunnel.agent.client import LEFT_SESSION_TIMEOUT
 from yurttunnel.agent.connection_group import FIRST_DELAY
-from yurttunnel.tunnel.session import FEW_NUMBERS, SUCCESSION
+from yurttunnel.tunnel.session import MIN_STREAM_NUMBERS, REPLACEMENT_TIME
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.frames import MAX_STREAM
 
@@ -108,7 +108,7 @@ class NumbersTests(DrainingTests):
         super().setUp()
         self.registry = self.replicas[0].registry
         self.first = self.registry.find("edge-1").tunnel
-        self.first.wire._table.next_number = MAX_STREAM - 2 * FEW_NUMBERS
+        self.first.wire._table.next_number = MAX_STREAM - 2 * MIN_STREAM_NUMBERS
 
     def test_another_session(self):
         """A new session starts in time, and the streams of the first continue to their end."""
@@ -123,9 +123,9 @@ class NumbersTests(DrainingTests):
         self.assert_goes_on(near, far)
         self.assertEqual(1, len(new.wire.streams))
         for number, stream in list(self.old.wire.streams.items()):
-            self.assertGreaterEqual(number, MAX_STREAM - 2 * FEW_NUMBERS)
+            self.assertGreaterEqual(number, MAX_STREAM - 2 * MIN_STREAM_NUMBERS)
             stream.events.abortConnection()
-        self.pass_time(SUCCESSION)
+        self.pass_time(REPLACEMENT_TIME)
         self.assertEqual([new], self.servers.sessions())
 
     def test_nobody_misses_the_node_meanwhile(self):
@@ -138,7 +138,7 @@ class NumbersTests(DrainingTests):
             self.assertFalse(self.registry.find("edge-1").tunnel.wire.refuses_streams)
             self.pass_time(0.05, 0.05)
         self.assertIsNot(self.first, self.registry.find("edge-1").tunnel)
-        self.pass_time(SUCCESSION)
+        self.pass_time(REPLACEMENT_TIME)
         self.assertTrue(self.first.closed)
 
 
@@ -198,7 +198,7 @@ class NewIdentifiersTests(DrainingTests):
     def test_the_old_one_loses_its_connection(self):
         """The old session is resumed for its streams, and ends with the last of them."""
         self.replace_session()
-        self.pass_time(SUCCESSION + 1)
+        self.pass_time(REPLACEMENT_TIME + 1)
         for _ in range(2):
             self.links[0].cut()
             self.links[-1].cut()
@@ -242,7 +242,7 @@ class NewIdentifiersTests(DrainingTests):
         self.replace_session()
         self.pass_time(1)
         self.replace_session()
-        self.pass_time(SUCCESSION + 1)
+        self.pass_time(REPLACEMENT_TIME + 1)
         self.cut()
         self.pass_time(5)
         self.assert_goes_on(self.near, self.far)

@@ -10,7 +10,7 @@ from tests.wire.harness import REQUEST, SESSION_ID, End, limits, user_of
 from yurttunnel.wire import frames
 from yurttunnel.wire.codes import Code, CodedError
 from yurttunnel.wire.hello import HELLO_LIMIT, Hello, HelloReader, Limits
-from yurttunnel.wire.send_queue import MAX_CONTROL, MAX_KEPT
+from yurttunnel.wire.send_queue import MAX_CONTROL, MAX_UNACKNOWLEDGED
 from yurttunnel.wire.session import Side
 from yurttunnel.wire.session_events import SessionState
 
@@ -146,7 +146,7 @@ def _check_bounds(end: End) -> None:
     assert session.memory.used == used <= session.memory.limit, "windows beyond the budget"
     held = sum(len(piece) for stream in session.streams.values() for piece in stream.backlog)
     assert held <= used, "more is held than was promised"
-    assert session.kept <= MAX_KEPT + MAX_CONTROL + 10_000, "too much is kept"
+    assert session.unacknowledged <= MAX_UNACKNOWLEDGED + MAX_CONTROL + 10_000, "too much is kept"
     assert len(session.streams) <= 2 * OWN_LIMITS.max_streams, "too many streams"
     if end.closed is not None:
         assert isinstance(end.closed, Code), "it has ended without a code"

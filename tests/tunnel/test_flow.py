@@ -251,7 +251,7 @@ class MemoryTests(FlowTestCase):
         while sum(user.total for _, _, user in joined) < 16 * MIB:
             self.pair.clock.advance(0.0005)
             self.pair.turn()
-            largest = max(largest, self.pair.server.wire.kept)
+            largest = max(largest, self.pair.server.wire.unacknowledged)
         self.assertLess(largest, 2 * MIB)
         for near, _, _ in joined:
             near.abortConnection()
@@ -270,6 +270,6 @@ class MemoryTests(FlowTestCase):
             (self.pair.agent, self.pair.agent_context),
         ):
             self.assertEqual({}, session.wire.streams)
-            self.assertEqual(0, session.wire.kept)
+            self.assertEqual(0, session.wire.unacknowledged)
             self.assertEqual(0, context.budget.used)
             self.assertEqual(20, context.counters.stream_ends.total())

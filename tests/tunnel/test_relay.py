@@ -306,7 +306,7 @@ class BackPressureTests(RelayTestCase):
             (self.pair.server_context, self.pair.server),
             (self.pair.agent_context, self.pair.agent),
         ):
-            self.assertEqual(end.wire.kept, context.budget.used)
+            self.assertEqual(end.wire.unacknowledged, context.budget.used)
 
     def test_much_data_both_ways(self):
         """Megabytes arrive completely in both directions, with half-closes at the end."""

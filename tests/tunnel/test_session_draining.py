@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.tunnel.memory import HalfCloseUser
 from tests.tunnel.sessions import SessionTestCase
 from yurttunnel.tunnel.errors import StreamFailed
-from yurttunnel.tunnel.session import GOAWAY_STEP, SUCCESSION
+from yurttunnel.tunnel.session import GOAWAY_STEP, REPLACEMENT_TIME
 from yurttunnel.wire import frames
 from yurttunnel.wire.codes import Code
 
@@ -50,7 +50,7 @@ class GoAwayTests(SessionTestCase):
 
     def test_again(self):
         """A stopping agent does not wait for the successor of its session any longer."""
-        self.pair.agent.drain("the agent begins anew", least=SUCCESSION)
+        self.pair.agent.drain("the agent begins anew", min_delay=REPLACEMENT_TIME)
         self.pair.pass_time(1)
         self.pair.agent.drain("the agent stops")
         self.assertFalse(self.pair.agent.closed)
@@ -60,15 +60,15 @@ class GoAwayTests(SessionTestCase):
     def test_again_later(self):
         """A later call with a longer time does not delay the end."""
         self.pair.agent.drain("the agent stops")
-        self.pair.agent.drain("the agent begins anew", least=SUCCESSION)
+        self.pair.agent.drain("the agent begins anew", min_delay=REPLACEMENT_TIME)
         self.pair.pass_time(2 * GOAWAY_STEP)
         self.assertTrue(self.pair.agent.closed)
 
     def test_again_for_the_sake_of_others(self):
         """If GOAWAY is requested again, the ``may_end`` of the last call applies."""
-        self.pair.agent.drain("the agent begins anew", least=SUCCESSION)
+        self.pair.agent.drain("the agent begins anew", min_delay=REPLACEMENT_TIME)
         self.pair.agent.drain("the agent stops", lambda: False)
-        self.pair.pass_time(SUCCESSION + 1)
+        self.pair.pass_time(REPLACEMENT_TIME + 1)
         self.assertFalse(self.pair.agent.closed)
         self.pair.agent.drain("the agent stops")
         self.pair.agent.end_if_idle()

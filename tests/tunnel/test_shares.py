@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.tunnel.memory import MIB, Acceptor, SessionPair, User
 from yurttunnel.http.pool import PoolSettings
 from yurttunnel.server.siblings.settings import SIBLING_LIMITS
-from yurttunnel.tunnel.cancelled_dials import CANCELLED_DIAL_HELD
+from yurttunnel.tunnel.cancelled_dials import CANCELLED_DIAL_HOLD
 from yurttunnel.tunnel.errors import StreamFailed
 from yurttunnel.tunnel.interfaces import IStream
 from yurttunnel.tunnel.session import SessionContext
@@ -91,15 +91,15 @@ class SharesTests(SharesTestCase):
             self.setUp()
             greedy = holder("a", kind=kind)
             self.take(greedy)
-            self.assertGreaterEqual(self.take(greedy.reaching(10250)), MOST // RESERVE // 2)
-            self.refused(greedy.reaching(10250))
+            self.assertGreaterEqual(self.take(greedy.for_port(10250)), MOST // RESERVE // 2)
+            self.refused(greedy.for_port(10250))
             self.assertGreater(self.take(holder("b")), 100)
             self.assertGreater(self.take(FOR_KUBELETS), 100)
 
     def test_however_many_take_what_is_kept(self) -> None:
         """A new caller always finds room, and half of the reserve is left to the ports."""
         for number in range(4):
-            desired = holder(str(number), kind=Kind.CONNECT).reaching(10255)
+            desired = holder(str(number), kind=Kind.CONNECT).for_port(10255)
             self.assertGreater(self.take(desired), 1, number)
         self.assertGreaterEqual(self.take(FOR_KUBELETS), MOST // RESERVE // 2)
 
@@ -107,10 +107,10 @@ class SharesTests(SharesTestCase):
         """The port decides, except for entries that lead only to kubelets."""
         for kind in Kind:
             desired = holder("a", kind=kind)
-            self.assertTrue(desired.reaching(10250).to_kubelet, kind)
+            self.assertTrue(desired.for_port(10250).to_kubelet, kind)
             leads_there = kind in (Kind.KUBELETS, Kind.PASSTHROUGH)
-            self.assertEqual(leads_there, desired.reaching(443).to_kubelet, kind)
-            self.assertEqual(desired[:3], desired.reaching(10250)[:3])
+            self.assertEqual(leads_there, desired.for_port(443).to_kubelet, kind)
+            self.assertEqual(desired[:3], desired.for_port(10250)[:3])
 
     def test_however_many_entries_are_greedy_the_next_one_finds_room(self) -> None:
         """With any number of greedy entries the next one finds room, and kubelets the reserve."""
@@ -275,7 +275,7 @@ class SessionTests(SynchronousTestCase):
             for dial in dials:
                 dial.cancel()
                 self.failureResultOf(dial)
-            self.pair.pass_time(CANCELLED_DIAL_HELD)
+            self.pair.pass_time(CANCELLED_DIAL_HOLD)
 
     def test_what_has_ended_counts_no_more(self) -> None:
         """A stream does not count after an abort or its session's end, and soon after a cancel."""
@@ -297,7 +297,7 @@ class SessionTests(SynchronousTestCase):
                 stream.abortConnection()
             self.pair.pump()
             self.assertEqual({"forward": 1} if end == "cancel" else {}, self.held(), end)
-            self.pair.pass_time(CANCELLED_DIAL_HELD)
+            self.pair.pass_time(CANCELLED_DIAL_HOLD)
             self.assertEqual({}, self.held(), end)
 
     def test_what_is_given_up_counts_until_the_agent_knows(self) -> None:
@@ -309,13 +309,13 @@ class SessionTests(SynchronousTestCase):
             opened.addErrback(lambda _: None)
             opened.cancel()
             for _ in range(3):
-                self.pair.clock.advance(CANCELLED_DIAL_HELD)
+                self.pair.clock.advance(CANCELLED_DIAL_HOLD)
             self.assertEqual({"forward": 1}, self.held())
             if ends:
                 self.pair.server.close(Code.REVOKED, "it is over")
             else:
                 self.pair.connect()
-                self.pair.pass_time(CANCELLED_DIAL_HELD + ACK_DELAY)
+                self.pair.pass_time(CANCELLED_DIAL_HOLD + ACK_DELAY)
             self.assertEqual({}, self.held())
             self.pair.close()
             self.assertEqual([], self.pair.clock.getDelayedCalls())
@@ -447,7 +447,7 @@ class ProcessTests(SynchronousTestCase):
             one.server.flush()
         budget = one.server_context.budget
         self.assertGreaterEqual(budget.used, budget.limit - budget.limit // RESERVE)
-        self.assertGreater(one.server.wire.kept, 0.5 * MIB)
+        self.assertGreater(one.server.wire.unacknowledged, 0.5 * MIB)
         dials = [
             other.server.open_stream("127.0.0.1", 10250, 15.0, "r", FOR_KUBELETS) for _ in range(2)
         ]

@@ -160,9 +160,9 @@ class AcknowledgementTests(SynchronousTestCase):
         """Sent data is kept until it is acknowledged."""
         self.end.open()
         self.end.sent()
-        self.assertGreater(self.end.session.kept, 0)
+        self.assertGreater(self.end.session.unacknowledged, 0)
         self.end.feed(frames.offset_frame(ACK, 0, self.end.session._send_queue.log.end))
-        self.assertEqual(0, self.end.session.kept)
+        self.assertEqual(0, self.end.session.unacknowledged)
 
 
 class ResumptionTests(SynchronousTestCase):
@@ -224,7 +224,7 @@ class ResumptionTests(SynchronousTestCase):
             pair.server.advance(0.5)
             pair.agent.advance(0.5)
             pair.settle()
-            self.assertEqual(0, pair.server.session.kept)
+            self.assertEqual(0, pair.server.session.unacknowledged)
             pair.lose()
             self.assertTrue(pair.server.session.can_resume(pair.agent.session.received))
             received = pair.agent.session.received + change
@@ -249,7 +249,7 @@ class ResumptionTests(SynchronousTestCase):
         self.pair.move(Side.SERVER, 100_000)
         self.pair.lose()
         self.pair.connect()
-        self.assertEqual(0, self.server.kept)
+        self.assertEqual(0, self.server.unacknowledged)
         self.agent.send(self.far, b"x")
         self.assertEqual([], acks_in(self.pair.agent.sent()))
 

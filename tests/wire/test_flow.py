@@ -7,7 +7,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.wire.conformance import conformance
 from tests.wire.harness import End, Frame, Pair, frames_in, limits, user_of
 from yurttunnel.wire import frames
-from yurttunnel.wire.bdp_estimate import MAX_KEPT
+from yurttunnel.wire.bdp_estimate import MAX_UNACKNOWLEDGED
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.send_queue import MAX_CONTROL
 from yurttunnel.wire.session import Side
@@ -108,13 +108,15 @@ class SendingCreditTests(SynchronousTestCase):
         for _ in range(48):
             end.session.send(stream, bytes(KIB * KIB))
         end.sent(64 * KIB)
-        self.assertTrue(MAX_KEPT <= end.session.kept < MAX_KEPT + 128 * KIB)
+        self.assertTrue(
+            MAX_UNACKNOWLEDGED <= end.session.unacknowledged < MAX_UNACKNOWLEDGED + 128 * KIB
+        )
         end.open()
         found = end.sent(64 * KIB)
         self.assertEqual([frames.OPEN], [kind for kind, _, _ in found])
         acknowledge(end)
-        self.assertEqual(0, end.session.kept)
-        self.assertGreaterEqual(data_in(end.sent(64 * KIB)), MAX_KEPT)
+        self.assertEqual(0, end.session.unacknowledged)
+        self.assertGreaterEqual(data_in(end.sent(64 * KIB)), MAX_UNACKNOWLEDGED)
 
     @conformance("C-131")
     def test_nothing_is_ever_acknowledged(self) -> None:
@@ -124,7 +126,7 @@ class SendingCreditTests(SynchronousTestCase):
         for _ in range(20):
             end.session.send(stream, bytes(KIB * KIB))
         end.sent(64 * KIB)
-        self.assertGreaterEqual(end.session.kept, MAX_KEPT)
+        self.assertGreaterEqual(end.session.unacknowledged, MAX_UNACKNOWLEDGED)
         number = 2
         while not end.closed:
             end.now += 0.001
@@ -132,7 +134,9 @@ class SendingCreditTests(SynchronousTestCase):
             request = end.log.requested[-1]
             end.session.refuse(request, Code.DENIED, "x" * 1000)
             end.sent(64 * KIB)
-            self.assertLess(end.session.kept, MAX_KEPT + MAX_CONTROL + 200 * KIB)
+            self.assertLess(
+                end.session.unacknowledged, MAX_UNACKNOWLEDGED + MAX_CONTROL + 200 * KIB
+            )
             self.assertLess(end.session._send_queue.control_size, 2 * KIB * KIB)
             number += 2
         self.assertEqual(Code.FLOOD, end.closed)
@@ -148,9 +152,9 @@ class FullOutboxTests(SynchronousTestCase):
             peer=limits(stream_window=PLENTY, session_window=PLENTY),
         )
         self.stream = self.end.opened_by_peer()
-        self.end.session.send(self.stream, bytes(MAX_KEPT + KIB * KIB))
+        self.end.session.send(self.stream, bytes(MAX_UNACKNOWLEDGED + KIB * KIB))
         self.end.sent(64 * KIB)
-        while self.end.session.kept < MAX_KEPT + MAX_CONTROL:
+        while self.end.session.unacknowledged < MAX_UNACKNOWLEDGED + MAX_CONTROL:
             number = self.end.log.requested[-1].number
             request = self.end.opened_by_peer(number + 2, accepted=False)
             self.end.session.refuse(request, Code.DENIED, "x" * 1000)

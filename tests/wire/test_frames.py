@@ -224,14 +224,14 @@ class FrameTests(SynchronousTestCase):
 
         offsets = st.binary(max_size=16) | st.binary(min_size=8, max_size=8)
         self.check_any(offsets, offset, lambda payload: payload)
-        for size, again in ((2, coded), (6, goaway)):
+        for size, to_retransmit in ((2, coded), (6, goaway)):
             # After one decoding and encoding nothing changes any more.
-            self.check_any(payloads_with_text(size), again, again)
+            self.check_any(payloads_with_text(size), to_retransmit, to_retransmit)
 
     def check_any(
         self,
         payloads: st.SearchStrategy[bytes],
-        again: Callable[[bytes], bytes],
+        to_retransmit: Callable[[bytes], bytes],
         expected: Callable[[bytes], bytes],
     ) -> None:
         """Decode and encode many payloads, of which many are valid and many are not."""
@@ -240,12 +240,12 @@ class FrameTests(SynchronousTestCase):
         @given(payloads)
         def check(payload: bytes) -> None:
             try:
-                encoded = again(payload)
+                encoded = to_retransmit(payload)
             except Violation as violation:
                 self.assertEqual(Code.PROTOCOL, violation.code)
                 found["violations"] += 1
             else:
-                self.assertEqual(again(encoded), encoded)
+                self.assertEqual(to_retransmit(encoded), encoded)
                 self.assertEqual(expected(payload), encoded)
                 found["decoded"] += 1
 

@@ -276,7 +276,7 @@ class FloodTests(SynchronousTestCase):
                 received += F.HEADER_SIZE + len(payload)
                 if (kind, of_stream) == (F.CREDIT, 2):
                     credit = int.from_bytes(payload, "big")
-            self.assertLess(end.session.kept, 193 * 1024)
+            self.assertLess(end.session.unacknowledged, 193 * 1024)
             if not frames_sent:
                 stops += 1
                 end.feed(F.offset_frame(F.ACK, 0, received))

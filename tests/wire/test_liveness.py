@@ -57,7 +57,7 @@ class LivenessTests(SynchronousTestCase):
             return [kind for kind, _, _ in end.sent()]
 
         self.assertIn(DATA, sent())
-        started = end.session.kept
+        started = end.session.unacknowledged
         self.assertGreater(end.session.bytes_sent, before)
         end.advance(2.0)
         end.feed(frames.offset_frame(ACK, 0, 1000))

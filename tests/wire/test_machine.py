@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.wire.conformance import conformance
 from tests.wire.harness import Pair, examples, limits, user_of
-from yurttunnel.wire.bdp_estimate import MAX_KEPT
+from yurttunnel.wire.bdp_estimate import MAX_UNACKNOWLEDGED
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.send_queue import MAX_CONTROL
 from yurttunnel.wire.session import Side
@@ -198,7 +198,7 @@ class TwoSessions(RuleBasedStateMachine):
             streams = session.streams.values()
             assert session.memory.used == sum(stream.window.size for stream in streams)
             assert session.memory.used <= session.memory.limit
-            assert session.kept <= MAX_KEPT + MAX_CONTROL + 10_000
+            assert session.unacknowledged <= MAX_UNACKNOWLEDGED + MAX_CONTROL + 10_000
             backlog = sum(len(piece) for stream in streams for piece in stream.backlog)
             assert session._receiver.window.received - session._receiver.window.consumed == backlog
             assert backlog <= session.memory.used

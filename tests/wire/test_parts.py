@@ -172,10 +172,10 @@ class TuneTests(SynchronousTestCase):
     def test_since_the_first_byte(self) -> None:
         """Idle time does not count, unless data was held."""
         window = self.window
-        self.assertEqual((0.0, 0), (window.since, window.untouched))
+        self.assertEqual((0.0, 0), (window.since, window.consumed_at_grant))
         window.received, window.consumed = 5000, 4000
         window.grant(7.0)
-        self.assertEqual((7.0, 4000), (window.since, window.untouched))
+        self.assertEqual((7.0, 4000), (window.since, window.consumed_at_grant))
 
     @given(
         st.lists(
@@ -255,11 +255,11 @@ class SendLogTests(SynchronousTestCase):
         for start, end in ((0, 3), (3, 7), (7, 9)):
             log.append(self.content[start * UNIT : end * UNIT])
 
-    def again(self) -> bytes:
+    def to_retransmit(self) -> bytes:
         """Collect all retransmitted data."""
         self.log.rewind()
         collected = b""
-        while chunk := self.log.next_again():
+        while chunk := self.log.next_retransmission():
             collected += chunk
         return collected
 
@@ -270,9 +270,9 @@ class SendLogTests(SynchronousTestCase):
         self.keep(log)
         self.assertEqual(9 * UNIT, process.used)
         log.acknowledge(4 * UNIT)
-        self.assertEqual((6 * UNIT, 6 * UNIT), (log.kept, process.used))
+        self.assertEqual((6 * UNIT, 6 * UNIT), (log.size, process.used))
         log.drop()
-        self.assertEqual((0, 0, b""), (log.kept, process.used, log.next_again()))
+        self.assertEqual((0, 0, b""), (log.size, process.used, log.next_retransmission()))
 
     def test_acknowledge(self) -> None:
         """A chunk is dropped once all of it is acknowledged."""
@@ -280,7 +280,7 @@ class SendLogTests(SynchronousTestCase):
         for position in range(10):
             news = self.log.acknowledge(position * UNIT)
             self.assertEqual(UNIT if position else 0, news)
-            kept.append(self.log.kept // UNIT)
+            kept.append(self.log.size // UNIT)
         self.assertEqual([9, 9, 9, 6, 6, 6, 6, 2, 2, 0], kept)
 
     def test_small_chunks_are_kept_joined(self) -> None:
@@ -288,11 +288,11 @@ class SendLogTests(SynchronousTestCase):
         log = SendLog()
         for number in range(10_000):
             log.append(number.to_bytes(2, "big"))
-        self.assertEqual(20_000, log.kept)
+        self.assertEqual(20_000, log.size)
         log.rewind()
-        self.assertLessEqual(len(log.again), 20_000 // JOIN_BELOW + 1)
+        self.assertLessEqual(len(log.to_retransmit), 20_000 // JOIN_BELOW + 1)
         log.acknowledge(20_000)
-        self.assertEqual(0, log.kept)
+        self.assertEqual(0, log.size)
 
     @conformance("C-101")
     def test_again(self) -> None:
@@ -300,12 +300,12 @@ class SendLogTests(SynchronousTestCase):
         content = self.content
         for position in (0, 1, UNIT, 3 * UNIT - 1, 3 * UNIT, 3 * UNIT + 1, 8 * UNIT):
             self.log.acknowledge(position)
-            self.assertEqual(content[position:], self.again())
+            self.assertEqual(content[position:], self.to_retransmit())
             self.log.append(b"more")
             content += b"more"
-            self.assertEqual(content[position:], self.again())
+            self.assertEqual(content[position:], self.to_retransmit())
         self.log.acknowledge(len(content))
-        self.assertEqual(b"", self.again())
+        self.assertEqual(b"", self.to_retransmit())
 
     @conformance("C-100")
     def test_impossible_acknowledgements(self) -> None:

@@ -71,7 +71,7 @@ class RoundTripTests(SynchronousTestCase):
     def test_probe_without_result(self) -> None:
         """An aborted probe changes nothing, and a probe ends with its connection."""
         for end, seconds in (
-            (self.measured.give_up, 0.01),
+            (self.measured.abort_probe, 0.01),
             (lambda: self.measured.connected(8.0), 1.0),
         ):
             self.sample(0.0, 0.01)
@@ -83,8 +83,8 @@ class RoundTripTests(SynchronousTestCase):
 
     def test_age(self) -> None:
         """The next probe is due later if the round trip is long."""
-        self.assertEqual(PROBE_AFTER, self.measured.longest_age)
+        self.assertEqual(PROBE_AFTER, self.measured.max_probe_age)
         self.sample(0.0, 2.0)
-        self.assertEqual(2.0 * PROBE_ROUND_TRIPS, self.measured.longest_age)
+        self.assertEqual(2.0 * PROBE_ROUND_TRIPS, self.measured.max_probe_age)
         self.measured.connected(4.0)
         self.assertEqual(PROBE_AGAIN + 1.0, self.measured.age(5.0))

@@ -7,7 +7,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.wire.conformance import conformance
 from tests.wire.harness import REQUEST, frames_in
 from yurttunnel.wire import frames
-from yurttunnel.wire.bdp_estimate import ACK_DELAY, MAX_KEPT, TURN
+from yurttunnel.wire.bdp_estimate import ACK_DELAY, MAX_UNACKNOWLEDGED, QUANTUM_TIME
 from yurttunnel.wire.credit import MemoryBudget, ReceiveWindow
 from yurttunnel.wire.send_queue import MAX_CONTROL, SendQueue
 from yurttunnel.wire.stream import Stream, StreamState
@@ -64,7 +64,7 @@ class OrderTests(SynchronousTestCase):
         self.send_queue.put_link(frames.PONG, b"new")
         self.assertEqual(b"newack", self.send_queue.take_link())
         self.assertEqual(b"", self.send_queue.take_link())
-        self.assertEqual(0, self.send_queue.log.kept)
+        self.assertEqual(0, self.send_queue.log.size)
 
     @conformance("C-109")
     def test_link_frames_end_with_the_connection(self) -> None:
@@ -74,7 +74,7 @@ class OrderTests(SynchronousTestCase):
         self.send_queue.put_link(frames.PONG, b"pong")
         self.send_queue.connected(1.0)
         self.assertEqual(b"", self.send_queue.take_link())
-        self.assertEqual(b"kept", self.send_queue.log.next_again())
+        self.assertEqual(b"kept", self.send_queue.log.next_retransmission())
 
 
 class BoundTests(SynchronousTestCase):
@@ -89,11 +89,11 @@ class BoundTests(SynchronousTestCase):
         """Data stops at the limit, to within a chunk, and continues with acknowledgements."""
         send_queue = self.send_queue
         with_data(send_queue, 40 * MIB)
-        for most in (MAX_KEPT, MIB):
-            send_queue.bdp.most_kept = most
+        for most in (MAX_UNACKNOWLEDGED, MIB):
+            send_queue.bdp.max_unacknowledged = most
             while send_queue.next_chunk(64 * KIB):
                 continue
-            self.assertTrue(most <= send_queue.log.kept < most + 65 * KIB)
+            self.assertTrue(most <= send_queue.log.size < most + 65 * KIB)
             send_queue.log.acknowledge(send_queue.log.end)
 
     def test_measurement(self) -> None:
@@ -105,16 +105,16 @@ class BoundTests(SynchronousTestCase):
         send_queue.connected(100.0)
         self.assertTrue(send_queue.acknowledged(MIB, 101.0))
         self.assertFalse(send_queue.acknowledged(MIB, 101.0))
-        self.assertGreater(send_queue.bdp.most_kept, 8 * MIB)
+        self.assertGreater(send_queue.bdp.max_unacknowledged, 8 * MIB)
         send_queue.acknowledged(2 * MIB, 102.0)
-        self.assertLess(send_queue.bdp.most_kept, MIB)
+        self.assertLess(send_queue.bdp.max_unacknowledged, MIB)
         self.assertEqual(send_queue.bdp.quantum, send_queue.queue.quantum)
 
     @conformance("C-131")
     def test_full(self) -> None:
         """Control frames continue above the limit for data, to 16 MiB and 64 KiB."""
         send_queue = self.send_queue
-        send_queue.put(bytes(MAX_KEPT + MAX_CONTROL - 1))
+        send_queue.put(bytes(MAX_UNACKNOWLEDGED + MAX_CONTROL - 1))
         send_queue.next_chunk(1)
         self.assertFalse(send_queue.is_full)
         send_queue.put(b"x")
@@ -130,7 +130,7 @@ class ProbeTests(SynchronousTestCase):
         self.send_queue = SendQueue(PLENTY, 0.0)
         self.answer(0.0, 0.06)
         with_data(self.send_queue, 40 * MIB)
-        while self.send_queue.log.kept < 4 * MIB:
+        while self.send_queue.log.size < 4 * MIB:
             self.send_queue.next_chunk(64 * KIB)
         self.send_queue.acknowledged(MIB // 2, 1.0)
         self.send_queue.acknowledged(MIB, 2.0)
@@ -159,45 +159,45 @@ class ProbeTests(SynchronousTestCase):
         self.assertAlmostEqual(0.1, send_queue.round_trip.seconds or 0.0)
         # The data that arrives in a round trip, and until the peer acknowledges.
         rate = under_way / 8.0
-        expected = rate * (2 * (0.1 + ACK_DELAY) + TURN)
-        self.assertLess(abs(send_queue.bdp.most_kept / expected - 1), 0.01)
+        expected = rate * (2 * (0.1 + ACK_DELAY) + QUANTUM_TIME)
+        self.assertLess(abs(send_queue.bdp.max_unacknowledged / expected - 1), 0.01)
         self.assertFalse(send_queue.is_probe_due(60.0))
 
     def test_longer_path(self) -> None:
         """On a path that has only become longer the limit stays about the same."""
         send_queue = self.send_queue
-        most = send_queue.bdp.most_kept
+        most = send_queue.bdp.max_unacknowledged
         send_queue.ping(2.0)
         self.pong(2.6)
         self.pong(3.2)
         self.assertAlmostEqual(0.6, send_queue.round_trip.seconds or 0.0)
-        self.assertLessEqual(most, send_queue.bdp.most_kept)
-        self.assertLess(send_queue.bdp.most_kept, 2 * most)
+        self.assertLessEqual(most, send_queue.bdp.max_unacknowledged)
+        self.assertLess(send_queue.bdp.max_unacknowledged, 2 * most)
 
     def test_nothing_new(self) -> None:
         """Without a queue, and with the same round trip, nothing changes."""
         send_queue = self.send_queue
-        most = send_queue.bdp.most_kept
+        most = send_queue.bdp.max_unacknowledged
         send_queue.ping(2.0)
         self.pong(2.06)
         self.pong(2.12)
-        self.assertEqual(most, send_queue.bdp.most_kept)
+        self.assertEqual(most, send_queue.bdp.max_unacknowledged)
 
     def test_measurements_during_a_probe(self) -> None:
         """Acknowledgements do not affect the rate while data is paused."""
         send_queue = self.send_queue
-        most = send_queue.bdp.most_kept
+        most = send_queue.bdp.max_unacknowledged
         send_queue.ping(2.0)
         for number in range(1, 30):
             send_queue.acknowledged(MIB + number * 1000, 2.0 + number)
-        self.assertEqual(most, send_queue.bdp.most_kept)
+        self.assertEqual(most, send_queue.bdp.max_unacknowledged)
 
     @conformance("C-135")
     def test_no_answer(self) -> None:
         """An unanswered probe is aborted at the next PING, and not repeated at once."""
         send_queue = self.send_queue
         send_queue.ping(2.0)
-        send_queue.give_up_probe()
+        send_queue.abort_probe()
         send_queue.ping(4.5)
         self.assertTrue(self.goes_on(5.0))
 
@@ -206,9 +206,9 @@ class ProbeTests(SynchronousTestCase):
         send_queue = self.send_queue
         send_queue.ping(2.0)
         send_queue.connected(3.0)
-        self.assertTrue(send_queue.log.again)
+        self.assertTrue(send_queue.log.to_retransmit)
         send_queue.ping(30.0)
-        while send_queue.log.next_again():
+        while send_queue.log.next_retransmission():
             continue
         self.assertTrue(self.goes_on(30.0))
 
@@ -216,11 +216,11 @@ class ProbeTests(SynchronousTestCase):
         """Without bulk data there is no probe, whatever happened before."""
         send_queue = self.send_queue
         send_queue.acknowledged(send_queue.log.end, 3.0)
-        most = send_queue.bdp.most_kept
+        most = send_queue.bdp.max_unacknowledged
         send_queue.ping(60.0)
         self.pong(61.0)
         self.assertEqual({}, send_queue.link)
-        self.assertEqual(most, send_queue.bdp.most_kept)
+        self.assertEqual(most, send_queue.bdp.max_unacknowledged)
 
     def test_first_measurement_after_a_probe(self) -> None:
         """Data that arrived before the end of a probe does not raise the rate."""
@@ -228,10 +228,10 @@ class ProbeTests(SynchronousTestCase):
         send_queue.ping(2.0)
         self.pong(10.0)
         self.pong(10.1)
-        most = send_queue.bdp.most_kept
+        most = send_queue.bdp.max_unacknowledged
         send_queue.acknowledged(3 * MIB, 10.15)
         send_queue.acknowledged(3 * MIB + 10, 11.0)
-        self.assertLessEqual(send_queue.bdp.most_kept, most)
+        self.assertLessEqual(send_queue.bdp.max_unacknowledged, most)
 
     def goes_on(self, now: float) -> bool:
         """Return whether data is sent once nothing is in flight any more."""

@@ -319,7 +319,7 @@ class AnsweringTests(SynchronousTestCase):
         self.assertEqual(Code.OVERLOADED, frames.decode_coded(payload)[0])
         end.session.reset(first, Code.CANCELLED, "")
         # Only the answers are left, until the peer has acknowledged them.
-        self.assertEqual(end.session.kept, shared.used)
+        self.assertEqual(end.session.unacknowledged, shared.used)
         end.feed(frames.offset_frame(ACK, 0, end.session._send_queue.log.end))
         self.assertEqual(0, shared.used)
         end.opened_by_peer(6)

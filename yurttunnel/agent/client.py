@@ -24,7 +24,12 @@ from yurttunnel.http.authority import join_authority
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.pki.tls_errors import problem_with_server
 from yurttunnel.tunnel.connection import SessionConnection
-from yurttunnel.tunnel.session import SUCCESSION, PeerDescription, SessionContext, TunnelSession
+from yurttunnel.tunnel.session import (
+    REPLACEMENT_TIME,
+    PeerDescription,
+    SessionContext,
+    TunnelSession,
+)
 from yurttunnel.wire.codes import Code, Refused
 from yurttunnel.wire.frames import Violation
 from yurttunnel.wire.hello import Hello
@@ -154,12 +159,12 @@ class ServerClient(Factory):
     def replace_session(self, text: str) -> None:
         """Let a connected session end with its last stream, and another client start a new one.
 
-        The old session serves for at least :data:`SUCCESSION`, even without streams: until there is
-        a new one it may be the only route.
+        The old session serves for at least :data:`REPLACEMENT_TIME`, even without streams: until
+        there is a new one it may be the only route.
         """
         session = self._session
         if session is not None and session.connected and not self._draining:
-            session.drain(text, least=SUCCESSION)
+            session.drain(text, min_delay=REPLACEMENT_TIME)
             self._start_draining()
 
     def close(self, code: Code, text: str) -> None:

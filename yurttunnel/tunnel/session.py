@@ -37,12 +37,12 @@ BURST = 0.0001
 GOAWAY_STEP = 0.1
 """The minimum time in seconds between the two steps of GOAWAY; two round trips if that is more."""
 
-FEW_NUMBERS = 1024 * 1024
+MIN_STREAM_NUMBERS = 1024 * 1024
 """When so few stream numbers are left, a session sends GOAWAY and its peer starts another. At 500
 streams a second all numbers are used up in 50 days, and a session may live longer. The remaining
 ones last for more than a minute at the maximum rate."""
 
-SUCCESSION = 5.0
+REPLACEMENT_TIME = 5.0
 """The minimum time in seconds for which a session that is to be replaced goes on, even without open
 streams. The agent or the sibling starts the next session within this time (a sibling waits for up
 to 3 s); otherwise the node would be unreachable in between."""
@@ -121,7 +121,7 @@ class TunnelSession:
     # its own, each instance would have its own table of attribute names, of 1.3 KiB.
     _goaway_call: IDelayedCall | None = None
     _goaway_text = ""
-    _given_up: CancelledDials | None = None
+    _cancelled_dials: CancelledDials | None = None
     _drained = False
 
     def __init__(
@@ -152,8 +152,8 @@ class TunnelSession:
         self._busy = False
         self._flushing = False
         self._at_end_of_round = context.at_end_of_round
-        self._joining = False
-        self._flushes_soon = False
+        self._flush_at_round_end = False
+        self._flush_scheduled = False
         self._last_sent = 0.0
         self._timer: IDelayedCall | None = None
         self._may_end: Callable[[], bool] = lambda: True
@@ -162,8 +162,8 @@ class TunnelSession:
         self._ends_seen = 0
         self.wire = Session(side, local, peer, self, self.clock.seconds(), context.budget)
         self._memory = self.wire.memory
-        most = min(peer.limits.max_streams, self._memory.limit // local.limits.stream_window)
-        self.shares = Shares(f"to {self.peer_name}", most, self._room, context.shares)
+        max_streams = min(peer.limits.max_streams, self._memory.limit // local.limits.stream_window)
+        self.shares = Shares(f"to {self.peer_name}", max_streams, self._available, context.shares)
         self._counters.sessions_started += 1
 
     # -- identity and state --------------------------------------------------------------------
@@ -211,7 +211,7 @@ class TunnelSession:
             streams_by_entry={kind.value: held for kind, held in self.shares.held.items() if held},
             bytes_received=wire.bytes_received,
             bytes_sent=wire.bytes_sent,
-            unacknowledged=wire.kept,
+            unacknowledged=wire.unacknowledged,
             waits_for=wire.waits_for(self.clock.seconds()),
             resumptions=self.resumptions,
             version=wire.peer.properties.get("software", "unknown"),
@@ -225,7 +225,7 @@ class TunnelSession:
         self, host: str, port: int, timeout: float, request_id: str, holder: Holder = OTHER
     ) -> Deferred[IStream]:
         """Request the peer to connect to a target; see :class:`IStreamOpener`."""
-        holder = holder.reaching(port)
+        holder = holder.for_port(port)
         try:
             self.shares.check(holder)
         except ShareUsedUp as error:
@@ -245,10 +245,10 @@ class TunnelSession:
         self.shares.acquire(holder)
         opened = stream.opening(wire)
         self.request_flush()
-        if self.wire.numbers_left < FEW_NUMBERS and self.connected and not self.draining:
+        if self.wire.numbers_left < MIN_STREAM_NUMBERS and self.connected and not self.draining:
             # Later, because its callbacks may close streams, and the caller does not have this
             # stream yet.
-            self.call_soon(self._numbers_run_out)
+            self.call_soon(self._drain_exhausted)
         return opened
 
     def release_share(self, holder: Holder, cancelled_at: int) -> None:
@@ -260,9 +260,11 @@ class TunnelSession:
         if not cancelled_at or self.closed:
             self.shares.release(holder)
             return
-        if self._given_up is None:
-            self._given_up = CancelledDials(self.clock, self.shares, lambda: self.wire.acknowledged)
-        self._given_up.add(holder, cancelled_at)
+        if self._cancelled_dials is None:
+            self._cancelled_dials = CancelledDials(
+                self.clock, self.shares, lambda: self.wire.acknowledged
+            )
+        self._cancelled_dials.add(holder, cancelled_at)
 
     def count_traffic(self, holder: Holder, received: int, sent: int) -> None:
         """Count the bytes that a stream opened by this end has carried."""
@@ -278,7 +280,7 @@ class TunnelSession:
         self._ends_seen = -1
         self.wire.finish(wire)
         self.request_flush()
-        if not self._joining:
+        if not self._flush_at_round_end:
             self._flush_soon()
 
     def dial_answered(self, code: Code) -> None:
@@ -329,9 +331,9 @@ class TunnelSession:
         if wire.may_send or self._has_ended or self._drained:
             if self._at_end_of_round is None:
                 self.flush()
-            elif not self._joining:
-                self._joining = self._at_end_of_round(self._flush_joined)
-                if not self._joining:
+            elif not self._flush_at_round_end:
+                self._flush_at_round_end = self._at_end_of_round(self._flush_round)
+                if not self._flush_at_round_end:
                     self.flush()
 
     def connection_lost(self, by_peer: bool) -> None:
@@ -352,18 +354,18 @@ class TunnelSession:
         self.wire.close(code, text)
 
     def drain(
-        self, text: str, may_end: Callable[[], bool] = lambda: True, least: float = GOAWAY_STEP
+        self, text: str, may_end: Callable[[], bool] = lambda: True, min_delay: float = GOAWAY_STEP
     ) -> None:
         """Drain the session: send GOAWAY, serve until no stream is open, then end the session.
 
         It ends only if ``may_end()`` allows it, which :meth:`end_if_idle` checks again, and not
-        before ``least`` seconds. If called again, ``may_end`` replaces the previous one, and
-        ``least`` can only shorten the time.
+        before ``min_delay`` seconds. If called again, ``may_end`` replaces the previous one, and
+        ``min_delay`` can only shorten the time.
         """
         if self.closed:
             return
         self._may_end = may_end
-        delay = max(least, 2 * (self.wire.round_trip or 0.0))
+        delay = max(min_delay, 2 * (self.wire.round_trip or 0.0))
         if self.wire.draining:
             waited = self._goaway_call
             if waited is not None and waited.getTime() > self.clock.seconds() + delay:
@@ -371,7 +373,7 @@ class TunnelSession:
             return
         self.draining = True
         self._goaway_text = text
-        self._goaway_call = self.clock.callLater(delay, self._asked)
+        self._goaway_call = self.clock.callLater(delay, self._goaway_delay_over)
         self.wire.go_away(Code.GOING_AWAY, text)
         self.request_flush()
 
@@ -394,18 +396,18 @@ class TunnelSession:
         if not self.wire.streams:
             self.no_stream_left()
 
-    def _numbers_run_out(self) -> None:
+    def _drain_exhausted(self) -> None:
         """Drain the session as if the peer had asked; the next one starts with new numbers."""
         if self.connected and not self.draining:
             text = "the session has nearly used up the numbers of its streams"
-            self.drain(text, least=SUCCESSION)
+            self.drain(text, min_delay=REPLACEMENT_TIME)
             self._notify_draining()
 
-    def _asked(self) -> None:
+    def _goaway_delay_over(self) -> None:
         self._goaway_call = None
         self.end_if_idle()
 
-    def _room(self) -> int:
+    def _available(self) -> int:
         """Return how many more streams the peer's limit and this end's memory allow."""
         memory, wire = self._memory, self.wire
         window = wire.local.limits.stream_window
@@ -422,13 +424,13 @@ class TunnelSession:
         On a reactor without rounds, send at once if the last send was more than :data:`BURST` ago,
         else in the next iteration.
         """
-        if self._flushing or self._busy or self._joining or self._carrier is None:
+        if self._flushing or self._busy or self._flush_at_round_end or self._carrier is None:
             return
-        if self._flushes_soon and self._at_end_of_round is None:
+        if self._flush_scheduled and self._at_end_of_round is None:
             return
         if self._at_end_of_round is not None:
-            self._joining = self._at_end_of_round(self._flush_joined)
-            if not self._joining:
+            self._flush_at_round_end = self._at_end_of_round(self._flush_round)
+            if not self._flush_at_round_end:
                 self._send()
         elif self.clock.seconds() - self._last_sent > BURST:
             self._send()
@@ -436,16 +438,16 @@ class TunnelSession:
             self._flush_soon()
 
     def _flush_soon(self) -> None:
-        if not self._flushes_soon:
-            self._flushes_soon = True
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
             self.call_soon(self._flush_later)
 
-    def _flush_joined(self) -> None:
-        self._joining = False
+    def _flush_round(self) -> None:
+        self._flush_at_round_end = False
         self.flush()
 
     def _flush_later(self) -> None:
-        self._flushes_soon = False
+        self._flush_scheduled = False
         self.flush()
 
     def flush(self) -> None:
@@ -463,7 +465,7 @@ class TunnelSession:
         wire = self.wire
         if wire.may_send and not self._busy:
             self._send_on(carrier)
-        if self._drained and not self._busy and not wire.kept:
+        if self._drained and not self._busy and not wire.unacknowledged:
             # Only now, when the peer has acknowledged everything: closing would lose the rest.
             self.close(Code.GOING_AWAY, "the session has been drained")
 
@@ -597,7 +599,7 @@ class TunnelSession:
                 call.cancel()
         self._timer = self._goaway_call = None
         self._ending.clear()
-        if self._given_up is not None:
-            self._given_up.end()
+        if self._cancelled_dials is not None:
+            self._cancelled_dials.end()
         for callback in list(self.on_closed):
             callback(code, text)

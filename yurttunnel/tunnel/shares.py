@@ -37,7 +37,7 @@ It is lower for a caller of the ports for requests to kubelets, because the rest
 short requests, whose connections all callers share.
 """
 
-CACHED: Final = 4096
+CACHE_SIZE: Final = 4096
 """The size of the caches for addresses, flags and callers, which recur with each dial."""
 
 
@@ -64,7 +64,7 @@ class Share(enum.StrEnum):
 _KINDS = tuple(Kind)
 _ENTRY_BITS, _CALLER_BITS = 21, 48
 
-_SENTENCES = {
+_MESSAGES = {
     Share.CALLER: (
         "this caller has {callers} streams {where} by this entry, its share of {most}: close some,"
         " or use connections again"
@@ -99,10 +99,10 @@ class Holder(NamedTuple):
         """Return the holder for a caller of the entry that ``flag`` configures."""
         return cls(kind, _digest(flag, _ENTRY_BITS), _digest(caller, _CALLER_BITS))
 
-    def reaching(self, port: int) -> Holder:
+    def for_port(self, port: int) -> Holder:
         """Return the same holder for a stream to ``port``."""
-        leads_there = self.kind in (Kind.KUBELETS, Kind.PASSTHROUGH) or port in KUBELET_PORTS
-        return self if leads_there is self.to_kubelet else Holder(*self[:3], leads_there)
+        to_kubelet = self.kind in (Kind.KUBELETS, Kind.PASSTHROUGH) or port in KUBELET_PORTS
+        return self if to_kubelet is self.to_kubelet else Holder(*self[:3], to_kubelet)
 
     def __str__(self) -> str:
         """Encode the holder for :meth:`parse`: URL-safe base64 of nine bytes (RFC 4648)."""
@@ -133,7 +133,7 @@ def for_kubelets(caller: object) -> Holder:
     return FOR_KUBELETS._replace(caller=_digest(str(caller), _CALLER_BITS))
 
 
-@lru_cache(CACHED)
+@lru_cache(CACHE_SIZE)
 def caller_at(host: str) -> str:
     """Return the caller that an address counts as: all of an IPv6 /64 are one (RFC 7421)."""
     try:
@@ -167,8 +167,8 @@ class Shares:
         self.held: Counter[Kind] = Counter()
         self.used = 0
         self._where = where
-        self._most = most
-        self._room = room
+        self._maximum = most
+        self._available = room
         # These and all enclosing shares, in one tuple, because each dial loops over them.
         self._all: tuple[Shares, ...] = (self,) if parent is None else (self, *parent._all)
         self._to_kubelets = 0
@@ -181,7 +181,7 @@ class Shares:
         for each in self._all:
             share = each._used_up(holder)
             if share is not None:
-                raise ShareUsedUp(share, each._why(share, holder))
+                raise ShareUsedUp(share, each._message(share, holder))
 
     def acquire(self, holder: Holder) -> None:
         """Count a stream of ``holder``."""
@@ -217,24 +217,24 @@ class Shares:
         if not callers[caller]:
             del callers[caller]
 
-    def _why(self, share: Share, holder: Holder) -> str:
-        used, left = self.used, self._room()
+    def _message(self, share: Share, holder: Holder) -> str:
+        used, left = self.used, self._available()
         room = used + max(0, left)
-        sentence = _NO_MEMORY if left <= 0 and used < self._most else _SENTENCES[share]
+        sentence = _NO_MEMORY if left <= 0 and used < self._maximum else _MESSAGES[share]
         return sentence.format(
             where=self._where,
-            most=self._most if room >= self._most else f"the {room} that there is memory for",
+            most=self._maximum if room >= self._maximum else f"the {room} that there is memory for",
             used=used,
             entries=self._entries.get(holder[:2], 0),
             callers=self._callers.get(holder[:3], 0),
         )
 
     def _used_up(self, holder: Holder) -> Share | None:
-        reserve = self._most // RESERVE
+        reserve = self._maximum // RESERVE
         of_kubelets = self.held.get(Kind.KUBELETS, 0)
         others = self._to_kubelets - of_kubelets
         kept = max(0, reserve - of_kubelets - min(others, reserve // 2))
-        room = self._room()
+        room = self._available()
         if room <= 0:
             return Share.ALL
         if holder.kind is Kind.OTHER:
@@ -252,7 +252,7 @@ class Shares:
         return Share.CALLER if self._callers.get(holder[:3], 0) >= factor * left else None
 
 
-@lru_cache(CACHED)
+@lru_cache(CACHE_SIZE)
 def _digest(text: str, bits: int) -> int:
     digest = sha256(text.encode("utf-8", "surrogateescape")).digest()
     return int.from_bytes(digest, "big") >> 8 * len(digest) - bits

@@ -111,7 +111,7 @@ class TunnelStream:
         self._holder = holder
         self._wire: Stream
         self._opened: Deferred[IStream] | None = None
-        self._asked_at = 0.0
+        self._requested_at = 0.0
         self._protocol: IProtocol | None = None
         self._producer: IPushProducer | None = None
         self._pull: CooperativeTask[Iterator[None]] | None = None
@@ -119,16 +119,16 @@ class TunnelStream:
         self._end: Failure | None = None
         self._linger: IDelayedCall | None = None
         self._attached = False
-        self._desired = True
+        self._reading = True
         self._resuming = False
-        self._called = False
+        self._in_user_call = False
 
     # -- opening -------------------------------------------------------------------------------
 
     def opening(self, wire: Stream) -> Deferred[IStream]:
         """Wait for the answer to the OPEN of ``wire``; cancelling resets the stream."""
         self._wire = wire
-        self._asked_at = self._session.clock.seconds()
+        self._requested_at = self._session.clock.seconds()
         wire.deliver = self._deliver
         self._opened = Deferred(lambda _: self.abort(Code.CANCELLED, "the dial was cancelled"))
         return self._opened
@@ -151,7 +151,7 @@ class TunnelStream:
         self._attached = True
         if self._end is not None:
             self._session.call_soon(self._lose_protocol, self._end)
-        elif self._desired:
+        elif self._reading:
             self.resumeProducing()
 
     @property
@@ -215,9 +215,9 @@ class TunnelStream:
 
     def abort(self, code: Code, text: str) -> None:
         """Reset the stream with a reason."""
-        self._called = True
+        self._in_user_call = True
         self._session.wire.reset(self._wire, code, text)
-        self._called = False
+        self._in_user_call = False
         self._session.request_flush()
 
     def getPeer(self) -> IAddress:
@@ -234,14 +234,14 @@ class TunnelStream:
 
     def pauseProducing(self) -> None:
         """Pause the delivery of data."""
-        self._desired = False
+        self._reading = False
         if not self.disconnecting:
             # After a close the user no longer controls reading: the peer's FIN must be received.
             self._session.wire.pause(self._wire)
 
     def resumeProducing(self) -> None:
         """Resume the delivery of data."""
-        self._desired = True
+        self._reading = True
         wire = self._wire
         if not wire.paused or not self._attached or self.disconnecting or wire.closed:
             return
@@ -255,9 +255,9 @@ class TunnelStream:
             return
         self._resuming = True
         # The buffer may contain the peer's FIN, which may end the stream.
-        called, self._called = self._called, True
+        in_user_call, self._in_user_call = self._in_user_call, True
         self._session.wire.resume(wire, self._session.clock.seconds())
-        self._called = called
+        self._in_user_call = in_user_call
         self._resuming = False
         self._session.request_flush()
 
@@ -302,7 +302,7 @@ class TunnelStream:
         opened, self._opened = self._opened, None
         if opened is not None:
             self._session.dial_answered(Code.DONE)
-            self._session.observe_dial_duration(self._session.clock.seconds() - self._asked_at)
+            self._session.observe_dial_duration(self._session.clock.seconds() - self._requested_at)
             opened.callback(self)
 
     def stream_ended(self) -> None:
@@ -338,10 +338,10 @@ class TunnelStream:
             opened.errback(self._end)
             return
         self._session.stream_ended(code)
-        if self._called:
-            self._session.call_soon(self._tell_end, producer, self._end)
+        if self._in_user_call:
+            self._session.call_soon(self._notify_end, producer, self._end)
         else:
-            self._tell_end(producer, self._end)
+            self._notify_end(producer, self._end)
 
     def settle_end(self) -> bool:
         """Notify the protocol if this direction's FIN has been sent; return whether it has."""
@@ -350,7 +350,7 @@ class TunnelStream:
             return False
         if self.disconnecting:
             if not wire.closed:
-                wire.deliver = self._deliver_nothing
+                wire.deliver = self._reset_on_data
                 self._session.wire.resume(wire, self._session.clock.seconds())
             self._lose_protocol(connectionDone)
         elif IHalfCloseableProtocol.providedBy(self._protocol):
@@ -366,9 +366,9 @@ class TunnelStream:
 
     def _finish(self) -> None:
         # May be called within abort(), if a pull producer has delayed the close.
-        called, self._called = self._called, True
+        in_user_call, self._in_user_call = self._in_user_call, True
         self._session.finish(self, self._wire)
-        self._called = called
+        self._in_user_call = in_user_call
 
     def _lingered(self, sent: int) -> None:
         self._linger = None
@@ -378,7 +378,7 @@ class TunnelStream:
             clock = self._session.clock
             self._linger = clock.callLater(LINGER, self._lingered, self._wire.sent)
 
-    def _tell_end(self, producer: IPushProducer | None, reason: Failure) -> None:
+    def _notify_end(self, producer: IPushProducer | None, reason: Failure) -> None:
         try:
             if producer is not None:
                 producer.stopProducing()
@@ -394,7 +394,7 @@ class TunnelStream:
         # Looked up each time, because protocols may replace their dataReceived.
         self._protocol.dataReceived(data)  # type: ignore[union-attr] # paused before attach()
 
-    def _deliver_nothing(self, data: bytes) -> None:
+    def _reset_on_data(self, data: bytes) -> None:
         """Reset the stream on data after a close, as a closed socket does."""
         self.abort(Code.CANCELLED, "the stream was closed")
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Final
 
-MAX_KEPT: Final = 16 * 1024 * 1024
+MAX_UNACKNOWLEDGED: Final = 16 * 1024 * 1024
 """The upper limit of unacknowledged data in bytes, on any path. It also applies before the path is
 measured: until then TCP and the initial windows of the streams keep the data in flight small."""
 
-MIN_KEPT: Final = 8 * 1024
+MIN_UNACKNOWLEDGED: Final = 8 * 1024
 """The lower limit of unacknowledged data in bytes, on any path: a quarter of a second at
 256 kbit/s."""
 
@@ -23,7 +23,7 @@ ACK_EVERY: Final = 128 * 1024
 ACK_DELAY: Final = 0.2
 """The maximum time in seconds before a received byte is acknowledged."""
 
-TURN: Final = 0.005
+QUANTUM_TIME: Final = 0.005
 """The time in seconds that it takes to send one quantum; a chunk takes two."""
 
 MIN_QUANTUM: Final = 1024
@@ -56,7 +56,7 @@ UNKNOWN_ROUND_TRIP: Final = 0.1
 class BdpEstimate:
     """The limits that are derived from the rate of acknowledgements.
 
-    - ``most_kept``: the maximum of unacknowledged data, in bytes;
+    - ``max_unacknowledged``: the maximum of unacknowledged data, in bytes;
     - ``chunk``: the number of bytes to write to the connection in one call: ten milliseconds;
     - ``quantum``: the number of bytes that a stream sends before the next one: five milliseconds.
 
@@ -74,15 +74,15 @@ class BdpEstimate:
         self._since: float | None = now
         self._from = 0
         self._in_time = 0
-        self._under_way_to = 0
-        self.most_kept = MAX_KEPT
-        self._adapt(UNKNOWN_ROUND_TRIP, self.most_kept)
+        self._in_flight_end = 0
+        self.max_unacknowledged = MAX_UNACKNOWLEDGED
+        self._adapt(UNKNOWN_ROUND_TRIP, self.max_unacknowledged)
 
     def begin(self, position: int, now: float) -> None:
         """Start a new measurement: at ``now`` the peer has the bytes before ``position`` only."""
         self.has_fallen = False
         self._since = now
-        self._from = self._in_time = self._under_way_to = position
+        self._from = self._in_time = self._in_flight_end = position
 
     def begin_later(self) -> None:
         """Start a new measurement at the next acknowledgement, whose bytes do not count in it."""
@@ -93,14 +93,14 @@ class BdpEstimate:
         """Record that the peer has all bytes before ``position``, of ``end`` bytes sent."""
         if self._since is None:
             self.begin(position, now)
-            self._under_way_to = end
+            self._in_flight_end = end
             return
         if round_trip is None:
             round_trip = UNKNOWN_ROUND_TRIP
         elapsed = now - self._since
         in_time = _in_time(round_trip)
         # So little data may be acknowledged late even without a queue.
-        is_little = 0 < self._under_way_to - self._from <= ACK_EVERY
+        is_little = 0 < self._in_flight_end - self._from <= ACK_EVERY
         if is_little:
             in_time += ACK_DELAY
         if elapsed < in_time:
@@ -109,18 +109,18 @@ class BdpEstimate:
             return
         rate = (position - self._from) / elapsed
         late = 0.0 if is_little else _delayed(rate)
-        is_queued = self._in_time + late < self._under_way_to
+        is_queued = self._in_time + late < self._in_flight_end
         self._since = now
         self._from = self._in_time = position
-        self._under_way_to = end
+        self._in_flight_end = end
         self.has_fallen = is_queued and rate < self._rate / 2
         if is_queued:
             # Reduced by at most half: a single pause of the peer must not look like a slow path.
             self._rate = max(rate, self._rate / 2)
-            self._adapt(round_trip, MIN_KEPT)
+            self._adapt(round_trip, MIN_UNACKNOWLEDGED)
         elif rate > self._rate:
             self._rate = rate
-            self._adapt(round_trip, self.most_kept)
+            self._adapt(round_trip, self.max_unacknowledged)
 
     def probed(self, before: float, round_trip: float, draining: float, amount: int) -> None:
         """Process the result of a probe: without a queue a round trip takes ``round_trip`` seconds.
@@ -132,18 +132,20 @@ class BdpEstimate:
         """
         if draining > _in_time(round_trip):
             self._rate = min(self._rate, amount / draining)
-            self._adapt(round_trip, MIN_KEPT)
+            self._adapt(round_trip, MIN_UNACKNOWLEDGED)
         elif round_trip > _in_time(before):
-            self._rate = min(self._rate, self.most_kept / (2 * round_trip))
-            self._adapt(round_trip, self.most_kept)
+            self._rate = min(self._rate, self.max_unacknowledged / (2 * round_trip))
+            self._adapt(round_trip, self.max_unacknowledged)
 
-    def _adapt(self, round_trip: float, least: int) -> None:
-        """Recompute the limits from the rate; ``most_kept`` becomes at least ``least``."""
+    def _adapt(self, round_trip: float, minimum: int) -> None:
+        """Recompute the limits from the rate; ``max_unacknowledged`` is at least ``minimum``."""
         rate = self._rate
         necessary = rate * round_trip + _delayed(rate)
-        self.most_kept = _within(least, 2 * necessary + rate * TURN, MAX_KEPT)
-        self.quantum = _within(MIN_QUANTUM, rate * TURN, MAX_QUANTUM)
-        self.chunk = _within(MIN_CHUNK, 2 * rate * TURN, MAX_CHUNK)
+        self.max_unacknowledged = _clamp(
+            minimum, 2 * necessary + rate * QUANTUM_TIME, MAX_UNACKNOWLEDGED
+        )
+        self.quantum = _clamp(MIN_QUANTUM, rate * QUANTUM_TIME, MAX_QUANTUM)
+        self.chunk = _clamp(MIN_CHUNK, 2 * rate * QUANTUM_TIME, MAX_CHUNK)
 
 
 def _in_time(round_trip: float) -> float:
@@ -156,5 +158,5 @@ def _delayed(rate: float) -> float:
     return min(rate * ACK_DELAY, ACK_EVERY)
 
 
-def _within(least: int, value: float, most: int) -> int:
-    return int(min(max(value, least), most))
+def _clamp(minimum: int, value: float, maximum: int) -> int:
+    return int(min(max(value, minimum), maximum))

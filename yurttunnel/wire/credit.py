@@ -117,10 +117,10 @@ class ReceiveWindow:
     ``received`` and ``consumed`` count payload bytes; ``limit`` is the credit granted so far. A new
     limit is due once ``limit - consumed`` has fallen to ``threshold``. ``since`` is when the use of
     the current limit began: when it was granted, or, if no unconsumed data was held then, when the
-    next byte arrived. ``untouched`` is the number of bytes consumed when it was granted.
+    next byte arrived. ``consumed_at_grant`` is the number of bytes consumed when it was granted.
     """
 
-    __slots__ = ("consumed", "limit", "received", "since", "size", "threshold", "untouched")
+    __slots__ = ("consumed", "consumed_at_grant", "limit", "received", "since", "size", "threshold")
 
     def __init__(self, size: int, threshold: int, now: float) -> None:
         self.size = size
@@ -129,11 +129,11 @@ class ReceiveWindow:
         self.received = 0
         self.consumed = 0
         self.since = now
-        self.untouched = 0
+        self.consumed_at_grant = 0
 
     def grant(self, now: float) -> int:
         """Raise the limit to a full window beyond the consumed bytes, and return it."""
-        self.untouched = self.consumed
+        self.consumed_at_grant = self.consumed
         self.limit = self.consumed + self.size
         self.since = now
         return self.limit
@@ -144,7 +144,7 @@ def tune(
     now: float,
     round_trip: float | None,
     initial: int,
-    most: int,
+    maximum: int,
     budget: MemoryBudget,
 ) -> None:
     """Adapt a stream's window to the rate of its user and the path; called before each grant.
@@ -153,19 +153,19 @@ def tune(
     the rate: it grows (:data:`GROWTH`) as far as the budget allows. If that takes longer, and
     longer than :data:`SHRINK_AFTER`, a smaller window suffices: it is halved. This is the rule of
     go-yamux and rust-yamux, with shrinking and larger steps added. Windows stay between ``initial``
-    and ``most`` bytes; ``most`` is a stream's equal share, so that the first to grow leaves room
-    for the others.
+    and ``maximum`` bytes; ``maximum`` is a stream's equal share, so that the first to grow leaves
+    room for the others.
     """
     elapsed = now - window.since
     size = window.size
     hurried = round_trip is not None and elapsed < 2 * max(round_trip, MIN_ROUND_TRIP)
     is_long = round_trip is not None and round_trip > MIN_ROUND_TRIP
     # At a grant at most half of the window is still unused, so halving revokes no credit.
-    if size > most:
-        window.size = max(size // 2, most)
+    if size > maximum:
+        window.size = max(size // 2, maximum)
     elif hurried:
         larger = size * (LONG_GROWTH if is_long and budget.is_ample else GROWTH)
-        window.size += budget.reserve_growth(min(larger, most) - size)
+        window.size += budget.reserve_growth(min(larger, maximum) - size)
     elif elapsed > SHRINK_AFTER:
         window.size = max(size // 2, initial)
     if window.size < size:

@@ -30,7 +30,7 @@ class FloodGuard:
         self._frames = 0
         self._openings = 0
         self._cancels = 0
-        self._most_cancels = max(CANCELS_PER_SECOND, 2 * max_streams)
+        self._max_cancels = max(CANCELS_PER_SECOND, 2 * max_streams)
 
     def frame(self, now: float) -> None:
         """Count a frame other than DATA; raises :class:`Violation` if there are too many."""
@@ -50,5 +50,5 @@ class FloodGuard:
     def cancel(self) -> None:
         """Count a stream reset before its answer; raises :class:`Violation` likewise."""
         self._cancels += 1
-        if self._cancels > self._most_cancels:
+        if self._cancels > self._max_cancels:
             raise Violation(Code.FLOOD, "too many streams opened and reset")

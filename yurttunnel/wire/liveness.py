@@ -7,11 +7,11 @@ from typing import Final
 BUSY_DIVISOR: Final = 4
 """The factor by which PINGs are more frequent while streams are open, because users wait."""
 
-AHEAD: Final = 0.95
+IDLE_PING_FACTOR: Final = 0.95
 """The time between two PINGs of an idle server, in intervals: less than 1, so that they arrive
 before the agent has to send one."""
 
-GRID: Final = 1 / 128
+PING_GRANULARITY: Final = 1 / 128
 """The granularity of PING times of idle sessions, in intervals. With one grid, the PINGs of a
 server's thousands of sessions are sent together and their answers arrive together, so that it is
 not woken up for each."""
@@ -104,8 +104,8 @@ class Liveness:
         if self._follows:
             due = max(self._last_ping, self.last_received) + self._interval
         else:
-            due = self._last_ping + self._interval * AHEAD
-        return due - due % (self._interval * GRID)
+            due = self._last_ping + self._interval * IDLE_PING_FACTOR
+        return due - due % (self._interval * PING_GRANULARITY)
 
     def _dead_at(self, busy: bool) -> float:
         if self.awaiting is None:

@@ -34,7 +34,7 @@ class Receiver:
         session.received += size
         if session.received > session.limit:
             raise Violation(Code.FLOW_CONTROL, "more data than the session has credit for")
-        if window.received == window.untouched:
+        if window.received == window.consumed_at_grant:
             window.since = now
         window.received += size
         if window.received > window.limit:
@@ -68,18 +68,18 @@ class Receiver:
             stream.credit_due = self.is_due = True
             self._due.append(stream)
 
-    def removed(self, stream: Stream, kept: int) -> None:
-        """Count the ``kept`` bytes of a closed stream as consumed."""
+    def removed(self, stream: Stream, buffered: int) -> None:
+        """Count the ``unacknowledged`` bytes of a closed stream as consumed."""
         if stream.window.size > self._initial:
             self.budget.count_grown(-1)
-        self._consumed(kept)
+        self._consumed(buffered)
 
     def _tune(self, window: ReceiveWindow, now: float, round_trip: float | None) -> None:
         budget, initial = self.budget, self._initial
         if window.size <= initial:
             budget.count_grown(1)
-        most = min(MAX_STREAM_WINDOW, max(budget.share, initial))
-        tune(window, now, round_trip, initial, most, budget)
+        maximum = min(MAX_STREAM_WINDOW, max(budget.share, initial))
+        tune(window, now, round_trip, initial, maximum, budget)
         if window.size <= initial:
             budget.count_grown(-1)
 

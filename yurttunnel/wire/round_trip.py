@@ -105,7 +105,7 @@ class RoundTrip:
         return now - self._probed_at if self.probe is Probe.ENDED else 0.0
 
     @property
-    def longest_age(self) -> float:
+    def max_probe_age(self) -> float:
         """The number of seconds after which another probe is due while there is bulk data."""
         return max(PROBE_AFTER, PROBE_ROUND_TRIPS * (self.seconds or 0.0))
 
@@ -114,6 +114,6 @@ class RoundTrip:
         self.probe = Probe.DRAINING
         self._probed_at = now
 
-    def give_up(self) -> None:
+    def abort_probe(self) -> None:
         """Abort a probe in progress, if any."""
         self.probe = Probe.ENDED

@@ -22,13 +22,13 @@ class SendLog:
         # A list: an empty deque would take 0.7 KiB in each idle session.
         self._chunks: list[bytes] = []
         # The chunks to retransmit in reverse order; usually empty.
-        self.again: list[bytes] = []
+        self.to_retransmit: list[bytes] = []
         self.start = 0
         self.acknowledged = 0
         self.end = 0
 
     @property
-    def kept(self) -> int:
+    def size(self) -> int:
         """The number of bytes in memory."""
         return self.end - self.start
 
@@ -66,17 +66,17 @@ class SendLog:
     def drop(self) -> None:
         """Drop everything: the session has ended."""
         if self._budget is not None:
-            self._budget.release(self.kept)
+            self._budget.release(self.size)
         self.start = self.end
         self._chunks.clear()
-        self.again.clear()
+        self.to_retransmit.clear()
 
     def rewind(self) -> None:
         """Prepare to retransmit everything from ``acknowledged`` on, before new data."""
-        self.again = list(reversed(self._chunks))
-        if self.again and self.acknowledged > self.start:
-            self.again[-1] = self.again[-1][self.acknowledged - self.start :]
+        self.to_retransmit = list(reversed(self._chunks))
+        if self.to_retransmit and self.acknowledged > self.start:
+            self.to_retransmit[-1] = self.to_retransmit[-1][self.acknowledged - self.start :]
 
-    def next_again(self) -> bytes:
+    def next_retransmission(self) -> bytes:
         """Return the next chunk to retransmit, empty if there is none."""
-        return self.again.pop() if self.again else b""
+        return self.to_retransmit.pop() if self.to_retransmit else b""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from yurttunnel.wire import frames
-from yurttunnel.wire.bdp_estimate import MAX_CHUNK, MAX_KEPT, BdpEstimate
+from yurttunnel.wire.bdp_estimate import MAX_CHUNK, MAX_UNACKNOWLEDGED, BdpEstimate
 from yurttunnel.wire.credit import MemoryBudget
 from yurttunnel.wire.pieces import Buffer
 from yurttunnel.wire.round_trip import PROBE_AGAIN, Probe, RoundTrip
@@ -18,8 +18,8 @@ from yurttunnel.wire.send_log import SendLog
 
 MAX_CONTROL: Final = 64 * 1024
 """The bytes of queued control frames above which no stream is opened. Control frames may also add
-this many bytes to :data:`~yurttunnel.wire.bdp_estimate.MAX_KEPT`, or to one chunk while memory is
-short, so the sum limits the cost of a peer that acknowledges nothing."""
+this many bytes to :data:`~yurttunnel.wire.bdp_estimate.MAX_UNACKNOWLEDGED`, or to one chunk while
+memory is short, so the sum limits the cost of a peer that acknowledges nothing."""
 
 
 class SendQueue:
@@ -38,7 +38,7 @@ class SendQueue:
         self.bdp = BdpEstimate(now)
         self.round_trip = RoundTrip()
         # The number of bytes in flight when the last probe began.
-        self._probed_with = 0
+        self._probed_amount = 0
         self.queue = FairQueue(self.bdp.quantum)
         self.control_size = 0
         self._control: list[bytes] = []
@@ -60,7 +60,7 @@ class SendQueue:
         self.link[kind] = frame
 
     @property
-    def times_something(self) -> bool:
+    def has_ping_or_pong(self) -> bool:
         """Whether a PING or a PONG is queued."""
         link = self.link
         return frames.PING in link or frames.PONG in link
@@ -87,10 +87,10 @@ class SendQueue:
     @property
     def is_full(self) -> bool:
         """Whether nothing may be sent before the peer acknowledges more."""
-        kept = self.log.end - self.log.start
-        if kept < MAX_CHUNK + MAX_CONTROL:
+        size = self.log.end - self.log.start
+        if size < MAX_CHUNK + MAX_CONTROL:
             return False
-        return kept >= MAX_KEPT + MAX_CONTROL or self._is_short
+        return size >= MAX_UNACKNOWLEDGED + MAX_CONTROL or self._is_short
 
     def next_chunk(self, limit: int) -> bytes:
         """Return the next new bytes of the session.
@@ -98,8 +98,8 @@ class SendQueue:
         ``limit`` is the maximum payload of streams in them.
         """
         log = self.log
-        kept = log.end - log.start
-        if kept >= MAX_CHUNK + MAX_CONTROL and self.is_full:
+        size = log.end - log.start
+        if size >= MAX_CHUNK + MAX_CONTROL and self.is_full:
             return b""
         parts: list[Buffer] = []
         if self.control_size:
@@ -107,7 +107,7 @@ class SendQueue:
             self._control.clear()
             self.control_size = 0
         queue = self.queue
-        if (queue.new or queue.old) and self._may_keep_more(kept):
+        if (queue.new or queue.old) and self._may_send_more(size):
             room = min(limit, self.payload_limit - self.payload_sent)
             if room > 0:
                 self.payload_sent += queue.fill(parts, room)
@@ -117,8 +117,8 @@ class SendQueue:
         log.append(chunk)
         return chunk
 
-    def _may_keep_more(self, kept: int) -> bool:
-        return not kept if self._is_short else kept < self.bdp.most_kept
+    def _may_send_more(self, size: int) -> bool:
+        return not size if self._is_short else size < self.bdp.max_unacknowledged
 
     @property
     def _is_short(self) -> bool:
@@ -128,28 +128,28 @@ class SendQueue:
 
     def is_probe_due(self, now: float) -> bool:
         """Return whether it is time to measure the round trip without a queue."""
-        if self.log.again:
+        if self.log.to_retransmit:
             # Retransmitted data is sent first, and would delay the PING.
             return False
         age = self.round_trip.age(now)
         if self.bdp.has_fallen and age >= PROBE_AGAIN:
             return True
-        is_filled = self._under_way > self.bdp.most_kept // 2
-        return is_filled and age >= self.round_trip.longest_age
+        is_filled = self._in_flight > self.bdp.max_unacknowledged // 2
+        return is_filled and age >= self.round_trip.max_probe_age
 
     def ping(self, now: float) -> None:
         """Queue a PING, which starts a probe if one is due."""
         if self.is_probe_due(now):
             self.queue.hold_bulk()
-            self._probed_with = self._under_way
+            self._probed_amount = self._in_flight
             self.round_trip.begin(now)
-        self._put_ping(now)
+        self._queue_ping(now)
 
-    def give_up_probe(self) -> None:
+    def abort_probe(self) -> None:
         """Abort a probe, and resume bulk data."""
         if self.round_trip.probe is not Probe.ENDED:
-            self.round_trip.give_up()
-            self._go_on()
+            self.round_trip.abort_probe()
+            self._resume_bulk()
 
     def pong(self, number: int, now: float) -> bool:
         """Process the answer to a PING; return whether another PING was queued."""
@@ -157,22 +157,22 @@ class SendQueue:
         before = measured.seconds or 0.0
         ended = measured.pong(number, now)
         if ended is Probe.DRAINING:
-            self._put_ping(now)
-            self._go_on()
+            self._queue_ping(now)
+            self._resume_bulk()
         elif ended is Probe.MEASURING:
             after = measured.seconds or 0.0
-            self.bdp.probed(before, after, measured.draining, self._probed_with)
+            self.bdp.probed(before, after, measured.draining, self._probed_amount)
             self.bdp.begin_later()
         return ended is Probe.DRAINING
 
     @property
-    def _under_way(self) -> int:
+    def _in_flight(self) -> int:
         return self.log.end - self.log.acknowledged
 
-    def _put_ping(self, now: float) -> None:
+    def _queue_ping(self, now: float) -> None:
         self.put_link(frames.PING, self.round_trip.ping(now))
 
-    def _go_on(self) -> None:
+    def _resume_bulk(self) -> None:
         self.queue.is_draining = False
         self.bdp.begin_later()
 

@@ -131,9 +131,9 @@ class Session:
         return self._parser.received
 
     @property
-    def kept(self) -> int:
+    def unacknowledged(self) -> int:
         """The number of unacknowledged bytes in memory."""
-        return self._send_queue.log.kept
+        return self._send_queue.log.size
 
     @property
     def unfinished(self) -> bool:
@@ -202,9 +202,9 @@ class Session:
             held=window.received - window.consumed,
             credit_left=send_queue.payload_limit - send_queue.payload_sent,
             control_queued=send_queue.control_size,
-            unacknowledged=self.kept,
-            most_unacknowledged=send_queue.bdp.most_kept,
-            to_send_again=sum(map(len, send_queue.log.again)),
+            unacknowledged=self.unacknowledged,
+            most_unacknowledged=send_queue.bdp.max_unacknowledged,
+            to_send_again=sum(map(len, send_queue.log.to_retransmit)),
             chunk=send_queue.bdp.chunk,
             memory_used=self.memory.used,
             memory_limit=self.memory.limit,
@@ -239,7 +239,7 @@ class Session:
         self._acknowledged = self._parser.received
         self._ack_at = NEVER
         self._liveness.connected(now)
-        self._want(now)
+        self._schedule(now)
 
     def detach(self, now: float, keep: float) -> None:
         """Handle the loss of the connection; keep the session for ``keep`` seconds."""
@@ -248,7 +248,7 @@ class Session:
             self.state = SessionState.DETACHED
             self._send_queue.drop_link()
             self._expires = now + keep
-            self._want(self._expires)
+            self._schedule(self._expires)
 
     def close(self, code: Code, text: str) -> None:
         """End the session, and notify the peer if there is a connection."""
@@ -297,7 +297,7 @@ class Session:
             self._tick_attached(now)
         elif self.state is SessionState.DETACHED and now >= self._expires:
             self._end(Code.SESSION_LOST, "the peer did not come back in time", by_peer=False)
-        self._want(self._next_deadline())
+        self._schedule(self._next_deadline())
 
     def _tick_attached(self, now: float) -> None:
         busy = bool(self._table.open)
@@ -305,7 +305,7 @@ class Session:
             self._events.connection_silent()
             return
         if self._liveness.is_ping_due(now, busy):
-            self._send_queue.give_up_probe()
+            self._send_queue.abort_probe()
             self._ping()
         if now >= self._ack_at:
             self._append_ack()
@@ -322,7 +322,7 @@ class Session:
             deadlines.append(self._expires)
         return min(deadlines, default=NEVER)
 
-    def _want(self, when: float) -> None:
+    def _schedule(self, when: float) -> None:
         if when < self.timer:
             self.timer = when
             self._events.timer_moved(when)
@@ -340,7 +340,7 @@ class Session:
             or send_queue.control_size
             or send_queue.link
             or self._receiver.is_due
-            or send_queue.log.again
+            or send_queue.log.to_retransmit
         )
 
     def data_to_send(self, limit: int | None = None) -> bytes:
@@ -355,13 +355,13 @@ class Session:
         if self._settling:
             # Called by an event below, before the current bytes were returned to the caller.
             return b""
-        if send_queue.log.again:
+        if send_queue.log.to_retransmit:
             # It may start in the middle of a frame, but always ends at a frame boundary.
-            chunk = send_queue.log.next_again()
+            chunk = send_queue.log.next_retransmission()
             if self._parser.received - self._acknowledged >= ACK_ALONG:
                 self._append_ack()
             return chunk + send_queue.take_link()
-        if send_queue.link and send_queue.times_something:
+        if send_queue.link and send_queue.has_ping_or_pong:
             # On its own: TLS delivers a record only when it is complete, and data would delay it.
             # The direct transport makes a record of each write; Twisted's may join several.
             return send_queue.take_link()
@@ -375,20 +375,20 @@ class Session:
         if send_queue.link:
             chunk = send_queue.take_link() + chunk
         if send_queue.queue.touched:
-            self._settle_touched()
+            self._notify_touched()
         return chunk
 
-    def _settle_touched(self) -> None:
+    def _notify_touched(self) -> None:
         queue = self._send_queue.queue
         touched, queue.touched = queue.touched, []
         self._settling = True
         try:
             for stream in touched:
-                self._settle(stream)
+                self._notify_sent(stream)
         finally:
             self._settling = False
 
-    def _settle(self, stream: Stream) -> None:
+    def _notify_sent(self, stream: Stream) -> None:
         if stream.send_ended:
             self.ends += 1
             self._check_ended(stream)
@@ -420,8 +420,8 @@ class Session:
         stream.events = events
         stream.deadline = now + request.timeout / 1000 + ANSWER_GRACE
         self._send_queue.put(frame)
-        self._want(stream.deadline)
-        self._watch_first()
+        self._schedule(stream.deadline)
+        self._ping_sooner()
         return stream
 
     def accept(self, stream: Stream) -> None:
@@ -520,7 +520,7 @@ class Session:
             self._append_ack()
         elif self._ack_at == NEVER:
             self._ack_at = self._now + ACK_DELAY
-            self._want(self._ack_at)
+            self._schedule(self._ack_at)
 
     def _on_data(self, number: int, piece: bytes) -> None:
         # An error of the stream is checked before one of the amount, so that the same bytes result
@@ -576,7 +576,7 @@ class Session:
         if stream is None:
             self._fail_at_once(number, Code.OVERLOADED, "no memory left for another stream")
             return
-        self._watch_first()
+        self._ping_sooner()
         self._events.stream_requested(stream)
 
     def _on_ok(self, number: int, payload: bytes) -> None:
@@ -690,10 +690,10 @@ class Session:
         if self._table.next_number > frames.MAX_STREAM:
             raise OpenRefused(Code.OVERLOADED, "the session has used up its stream numbers")
 
-    def _watch_first(self) -> None:
+    def _ping_sooner(self) -> None:
         """Send PINGs more frequently from the first stream on."""
         if len(self._table.open) == 1 and self.state is SessionState.ATTACHED:
-            self._want(self._liveness.deadline(busy=True))
+            self._schedule(self._liveness.deadline(busy=True))
 
     def _fail_at_once(self, number: int, code: Code, text: str) -> None:
         self._send_queue.put(frames.coded_frame(frames.FAIL, number, code, text))
@@ -742,7 +742,7 @@ class Session:
         if self.state is SessionState.ATTACHED and not by_peer:
             # Retransmitted data may start in the middle of a frame, where CLOSE would be taken for
             # data.
-            rest = self._send_queue.log.next_again()
+            rest = self._send_queue.log.next_retransmission()
             close = frames.coded_frame(frames.CLOSE, 0, code, text)
             self._send_queue.put_link(frames.CLOSE, rest + close)
         self._send_queue.log.drop()

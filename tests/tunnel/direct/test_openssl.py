@@ -287,7 +287,7 @@ class ChoiceTests(SynchronousTestCase):
     def test_public_methods_where_a_function_is_missing_or_something_else(self) -> None:
         """A function with another signature would be called wrongly."""
         lib = _util.lib
-        for name in openssl._SHAPES:
+        for name in openssl._SIGNATURES:
             for value in (None, lib.SSL_new, 1):
                 self.patch(_util, "lib", Other(lib, name, value))
                 self.assertIs(PublicMethods, self.chosen(), (name, value))

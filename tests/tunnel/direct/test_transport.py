@@ -555,10 +555,10 @@ class DirectTransportTests(TransportContract, TestCase):
         peer = await self.connect(user)
         pieces = [number.to_bytes(2, "big") for number in range(10_000)]
         user.transport.write(MUCH)
-        before = len(user.transport._waiting)
+        before = len(user.transport._unsent)
         for piece in pieces:
             user.transport.write(piece)
-        self.assertLess(len(user.transport._waiting) - before, 25)
+        self.assertLess(len(user.transport._unsent) - before, 25)
         expected = MUCH + b"".join(pieces)
         await until(lambda: len(peer.read().received) >= len(expected))
         self.assertEqual(peer.received, expected)

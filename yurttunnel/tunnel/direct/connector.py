@@ -23,7 +23,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.tunnel.direct.descriptors import DescriptorSet
-from yurttunnel.tunnel.direct.transport import NOBODY, SocketTransport, address_of
+from yurttunnel.tunnel.direct.transport import NO_PROTOCOL, SocketTransport, address_of
 
 
 @implementer(IConnector, IReadWriteDescriptor)
@@ -149,10 +149,10 @@ class SocketConnector:
         if number not in (0, EINPROGRESS):
             return _connect_error(number)
         # On the local host the attempt completes at once, so it need not be watched.
-        self._reactor.call_soon(self._look, self._socket)
+        self._reactor.call_soon(self._check, self._socket)
         return None
 
-    def _look(self, connecting: socket.socket) -> None:
+    def _check(self, connecting: socket.socket) -> None:
         if self._socket is connecting:
             self.doWrite()
 
@@ -171,7 +171,7 @@ class SocketConnector:
         self._socket = None
         destination = self.getDestination()
         transport = SocketTransport(
-            self._reactor, connected, NOBODY, destination, self._connection_lost, own
+            self._reactor, connected, NO_PROTOCOL, destination, self._connection_lost, own
         )
         try:
             # Before the protocol is built, which would otherwise wait for a connection in vain.
@@ -179,7 +179,7 @@ class SocketConnector:
         except OSError as error:
             # As in _watch.
             connected.close()
-            self._tell_failed(Failure(_connect_error(error.errno or 0)))
+            self._notify_failed(Failure(_connect_error(error.errno or 0)))
             return
         try:
             protocol = self._factory.buildProtocol(destination)
@@ -190,7 +190,7 @@ class SocketConnector:
             connected.close()
             if not isinstance(error, ConnectError):
                 self._log.failure("{factory} failed", factory=self.logPrefix())
-            self._tell_failed(Failure(error))
+            self._notify_failed(Failure(error))
             return
         transport.protocol = protocol
         self._transport = transport
@@ -213,9 +213,9 @@ class SocketConnector:
         failed, self._socket = self._socket, None
         if failed is not None:
             failed.close()
-        self._tell_failed(Failure(error))
+        self._notify_failed(Failure(error))
 
-    def _tell_failed(self, reason: Failure) -> None:
+    def _notify_failed(self, reason: Failure) -> None:
         self._factory.clientConnectionFailed(self, reason)
         self._factory.doStop()
 

@@ -31,7 +31,7 @@ BUFFER_SIZE = 160 * 1024
 MAX_WRITE = 2**31 - 1
 """The maximum number of bytes in one call of ``SSL_write``, where it is an ``int``."""
 
-_SHAPES = {
+_SIGNATURES = {
     "SSL_read": "int(*)(SSL *, void *, int)",
     "SSL_write": "int(*)(SSL *, void *, int)",
     "BIO_read": "int(*)(BIO *, void *, int)",
@@ -94,16 +94,16 @@ class PublicMethods:
     def write(self, data: bytes) -> bytes:
         """See :class:`TLSState`."""
         self._tls.sendall(data)
-        return self._taken(len(data) + RECORD_OVERHEAD * (len(data) // RECORD + 2))
+        return self._pending_output(len(data) + RECORD_OVERHEAD * (len(data) // RECORD + 2))
 
     def produced(self) -> bytes:
         """See :class:`TLSState`."""
-        return self._taken(HANDSHAKE_SIZE)
+        return self._pending_output(HANDSHAKE_SIZE)
 
     def shrink(self) -> None:
         """Do nothing: no public method frees this memory."""
 
-    def _taken(self, expected: int) -> bytes:
+    def _pending_output(self, expected: int) -> bytes:
         """Return the pending output, usually less than ``expected`` bytes."""
         pieces: list[bytes] = []
         try:
@@ -145,8 +145,8 @@ def private_library() -> Library | None:
 
         probe: Any = SSL.Connection(SSL.Context(SSL.TLS_METHOD))
         fits = callable(probe._raise_ssl_error)
-        for name, shape in _SHAPES.items():
-            fits = fits and ffi.typeof(getattr(lib, name)) is ffi.typeof(shape)
+        for name, signature in _SIGNATURES.items():
+            fits = fits and ffi.typeof(getattr(lib, name)) is ffi.typeof(signature)
         for name, pointer in _POINTERS.items():
             fits = fits and ffi.typeof(getattr(probe, name)) is ffi.typeof(pointer)
     except (ImportError, AttributeError, TypeError):
@@ -209,7 +209,7 @@ class DirectCalls:
         size = library.bio_read(self._from_ssl, library.buffer, BUFFER_SIZE)
         if size < BUFFER_SIZE:
             return library.bytes[:size] if size > 0 else b""
-        return library.bytes[:size] + self._taken(self._from_ssl)
+        return library.bytes[:size] + self._pending_output(self._from_ssl)
 
     def shrink(self) -> None:
         """Replace the BIOs, which have grown to the size of a flight and never shrink.
@@ -221,14 +221,14 @@ class DirectCalls:
         if not into_ssl or not from_ssl:
             # Out of memory; keep the old ones.
             return
-        come = self._taken(self._into_ssl)
+        received = self._pending_output(self._into_ssl)
         library.set_bio(self._ssl, into_ssl, from_ssl)
         tls._into_ssl = self._into_ssl = into_ssl
         tls._from_ssl = self._from_ssl = from_ssl
-        if come:
-            self.feed(come)
+        if received:
+            self.feed(received)
 
-    def _taken(self, bio: Any) -> bytes:
+    def _pending_output(self, bio: Any) -> bytes:
         """Return the content of a BIO."""
         library = self._library
         pieces = []

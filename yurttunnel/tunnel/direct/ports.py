@@ -10,7 +10,7 @@ from twisted.internet.interfaces import IProtocol
 from twisted.logger import Logger
 
 from yurttunnel.tunnel.direct.descriptors import DescriptorSet
-from yurttunnel.tunnel.direct.transport import NOBODY, SocketTransport, address_of
+from yurttunnel.tunnel.direct.transport import NO_PROTOCOL, SocketTransport, address_of
 
 MAX_ACCEPTED_PER_EVENT = 64
 """The maximum number of connections that one port accepts for one event."""
@@ -92,7 +92,7 @@ class _Acceptor:
         address = address_of(port.addressFamily, peer)
         # First, since it may fail: a protocol that is never connected would never be disconnected
         # either, and factories count their protocols.
-        transport = transport_of(self._descriptors, connection, NOBODY, address)
+        transport = transport_of(self._descriptors, connection, NO_PROTOCOL, address)
         protocol = None
         try:
             protocol = port.factory.buildProtocol(address)  # type: ignore[union-attr] # it listens

@@ -83,11 +83,11 @@ class TLSTransport(Protocol):
         self._records = RecordCounter()
         self._early: list[bytes] | None = []
         # The number of bytes that TLS has sent by itself since the last write.
-        self._answered = 0
+        self._reply_bytes = 0
         self._established = False
         # Whether close_notify was sent, whether it was received, and whether all I/O has ended.
-        self._sealed = False
-        self._ended = False
+        self._close_notify_sent = False
+        self._peer_ended = False
         self._closed = False
         self._error: Failure | None = None
         self._producer: IProducer | None = None
@@ -124,7 +124,7 @@ class TLSTransport(Protocol):
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Notify the protocol; an end without ``close_notify`` is a lost connection."""
-        if not self._ended and isinstance(reason.value, ConnectionDone):
+        if not self._peer_ended and isinstance(reason.value, ConnectionDone):
             reason = Failure(ConnectionLost("the peer did not end TLS"))
         self._closed = True
         self._producer = None
@@ -140,7 +140,7 @@ class TLSTransport(Protocol):
 
     def write(self, data: bytes) -> None:
         """Encrypt ``data`` and send it now."""
-        if self._sealed or self._ended or self._closed:
+        if self._close_notify_sent or self._peer_ended or self._closed:
             return
         if self._early is not None:
             self._early.append(data)
@@ -150,7 +150,7 @@ class TLSTransport(Protocol):
         except SSL.Error as error:
             self._fail(error)
             return
-        self._answered = 0
+        self._reply_bytes = 0
         if encrypted:
             self.transport.write(encrypted)
 
@@ -275,11 +275,11 @@ class TLSTransport(Protocol):
             self._state.read(records, pieces)
         except SSL.WantReadError:
             # Some records held no data, such as handshake messages or a key update.
-            self._answer()
+            self._send_replies()
             if self._closed:
                 return
         except SSL.ZeroReturnError:
-            self._ended = True
+            self._peer_ended = True
         except SSL.Error as failed:
             error = failed
         if pieces:
@@ -288,21 +288,21 @@ class TLSTransport(Protocol):
             return
         if error is not None:
             self._fail(error)
-        elif self._ended:
+        elif self._peer_ended:
             self._end_tls()
             self._close()
 
-    def _answer(self) -> None:
+    def _send_replies(self) -> None:
         """Send the replies that TLS generates itself; abort if the peer causes too many."""
-        answers = self._state.produced()
-        self._answered += len(answers)
-        if self._answered > MAX_REPLY_BYTES:
+        replies = self._state.produced()
+        self._reply_bytes += len(replies)
+        if self._reply_bytes > MAX_REPLY_BYTES:
             text = "the peer changes keys, or renegotiates, more often than an honest one does"
             self._error = Failure(ConnectionLost(text))
             # Aborted rather than closed: a close would wait for a peer that may read nothing.
             self.abortConnection()
-        elif answers:
-            self.transport.write(answers)
+        elif replies:
+            self.transport.write(replies)
 
     def _send_produced(self) -> None:
         """Send the output that TLS generates itself, if any."""
@@ -316,9 +316,9 @@ class TLSTransport(Protocol):
             self._end_tls()
 
     def _end_tls(self) -> None:
-        if self._sealed:
+        if self._close_notify_sent:
             return
-        self._sealed = True
+        self._close_notify_sent = True
         try:
             self._tls.shutdown()
         except SSL.Error as error:

@@ -49,7 +49,7 @@ SEND_SIZE = 256 * 1024
 BUSY_ABOVE = 64 * 1024
 """The producer is paused while more bytes than this are buffered, as in Twisted's transports."""
 
-NOBODY = Protocol()
+NO_PROTOCOL = Protocol()
 """The protocol of a socket that is watched already, until its own has been built."""
 
 _NOT_NOW = frozenset({EAGAIN, ENOBUFS})
@@ -88,11 +88,11 @@ class SocketTransport:
         self._peer = peer
         self._host = host
         # A list: an empty deque would take 0.7 KiB in each idle connection.
-        self._waiting: list[bytes | memoryview] = []
-        self._waiting_size = 0
+        self._unsent: list[bytes | memoryview] = []
+        self._unsent_size = 0
         self._producer: IPushProducer | IPullProducer | None = None
         self._pulling = False
-        self._asking = False
+        self._pull_scheduled = False
         self._producer_paused = False
         self._connected = True
         # Whether reading is paused; the socket is unregistered only when data arrives.
@@ -109,8 +109,8 @@ class SocketTransport:
         """Send ``data`` now; buffer what the kernel does not accept."""
         if not data or not self._writable:
             return
-        if self._waiting:
-            self._keep(data)
+        if self._unsent:
+            self._buffer(data)
             return
         try:
             sent = self._send(data)
@@ -121,9 +121,9 @@ class SocketTransport:
             sent = 0
         if sent < len(data):
             self._reactor.addWriter(self)
-            self._keep(memoryview(data)[sent:] if sent else data)
+            self._buffer(memoryview(data)[sent:] if sent else data)
         elif self._pulling:
-            self._ask_later()
+            self._pull_later()
 
     def writeSequence(self, data: Iterable[bytes]) -> None:
         """Send the pieces of ``data``."""
@@ -142,7 +142,7 @@ class SocketTransport:
         if self._writable:
             self._writable = False
             self._write_ending = True
-            if not self._waiting:
+            if not self._unsent:
                 self._end_writing()
 
     def abortConnection(self) -> None:
@@ -241,19 +241,19 @@ class SocketTransport:
         return None
 
     def doWrite(self) -> Any:
-        """Send buffered data, then whatever was waiting for that."""
-        waiting = self._waiting
-        data = waiting[0] if len(waiting) == 1 else self._join_waiting()
+        """Send buffered data, then continue what waited for that."""
+        unsent = self._unsent
+        data = unsent[0] if len(unsent) == 1 else self._join_unsent()
         try:
             sent = self._send(data)
         except OSError as error:
             return None if error.errno in _NOT_NOW else main.CONNECTION_LOST
-        self._waiting_size -= sent
+        self._unsent_size -= sent
         if sent < len(data):
-            waiting[0] = memoryview(data)[sent:]
+            unsent[0] = memoryview(data)[sent:]
             return None
-        del waiting[0]
-        return None if waiting else self._drained()
+        del unsent[0]
+        return None if unsent else self._drained()
 
     def connectionLost(self, reason: Failure) -> None:
         """Close the socket and notify the protocol, once."""
@@ -262,7 +262,7 @@ class SocketTransport:
         self._connected = self._readable = self._writable = False
         self._reactor.remove(self)
         self._socket.close()
-        self._waiting.clear()
+        self._unsent.clear()
         producer, self._producer = self._producer, None
         try:
             if producer is not None:
@@ -287,11 +287,11 @@ class SocketTransport:
 
     # -- helpers -------------------------------------------------------------------------------
 
-    def _keep(self, data: bytes | memoryview) -> None:
-        append_piece(self._waiting, data)
-        self._waiting_size += len(data)
+    def _buffer(self, data: bytes | memoryview) -> None:
+        append_piece(self._unsent, data)
+        self._unsent_size += len(data)
         if (
-            self._waiting_size > BUSY_ABOVE
+            self._unsent_size > BUSY_ABOVE
             and self._producer is not None
             and not self._pulling
             and not self._producer_paused
@@ -299,14 +299,14 @@ class SocketTransport:
             self._producer_paused = True
             IPushProducer(self._producer).pauseProducing()
 
-    def _join_waiting(self) -> bytes:
-        waiting = self._waiting
+    def _join_unsent(self) -> bytes:
+        unsent = self._unsent
         count = size = 0
-        while count < len(waiting) and size < SEND_SIZE:
-            size += len(waiting[count])
+        while count < len(unsent) and size < SEND_SIZE:
+            size += len(unsent[count])
             count += 1
-        joined = b"".join(waiting[:count])
-        waiting[:count] = [joined]
+        joined = b"".join(unsent[:count])
+        unsent[:count] = [joined]
         return joined
 
     def _drained(self) -> Exception | None:
@@ -321,18 +321,18 @@ class SocketTransport:
             return main.CONNECTION_DONE
         return None
 
-    def _ask_later(self) -> None:
-        if not self._asking:
-            self._asking = True
-            self._reactor.call_soon(self._ask)
+    def _pull_later(self) -> None:
+        if not self._pull_scheduled:
+            self._pull_scheduled = True
+            self._reactor.call_soon(self._pull)
 
-    def _ask(self) -> None:
-        self._asking = False
-        if self._pulling and self._producer is not None and not self._waiting and not self._failed:
+    def _pull(self) -> None:
+        self._pull_scheduled = False
+        if self._pulling and self._producer is not None and not self._unsent and not self._failed:
             self._call(self._producer.resumeProducing)
 
     def _close_when_sent(self) -> None:
-        if not self._waiting and not self._pulling and not self._failed:
+        if not self._unsent and not self._pulling and not self._failed:
             self.connectionLost(connectionDone)
 
     def _end_writing(self) -> None:
@@ -343,9 +343,9 @@ class SocketTransport:
             self._fail(ConnectionLost(str(error)))
             return
         if IHalfCloseableProtocol.providedBy(self.protocol):
-            self._reactor.call_soon(self._tell_writing_ended)
+            self._reactor.call_soon(self._notify_write_ended)
 
-    def _tell_writing_ended(self) -> None:
+    def _notify_write_ended(self) -> None:
         if self._connected and not self._failed:
             self._call(IHalfCloseableProtocol(self.protocol).writeConnectionLost)
 

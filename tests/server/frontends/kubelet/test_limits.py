@@ -60,10 +60,10 @@ from yurttunnel.server.siblings.acceptor import MAX_SESSIONS
 from yurttunnel.server.siblings.feed import MAX_LINE, MAX_NODES
 from yurttunnel.server.siblings.service import LISTED_SECONDS, MAX_SIBLINGS
 from yurttunnel.server.siblings.session import BELIEVED
-from yurttunnel.tunnel.cancelled_dials import CANCELLED_DIAL_HELD
+from yurttunnel.tunnel.cancelled_dials import CANCELLED_DIAL_HOLD
 from yurttunnel.tunnel.connection import HELLO_TIMEOUT, MAX_UNFINISHED
 from yurttunnel.tunnel.direct.tls import MAX_REPLY_BYTES
-from yurttunnel.tunnel.session import FEW_NUMBERS
+from yurttunnel.tunnel.session import MIN_STREAM_NUMBERS
 from yurttunnel.tunnel.shares import CALLER, ENTRY, KUBELET_CALLER
 from yurttunnel.wire.credit import RESERVE
 from yurttunnel.wire.frames import MAX_STREAM
@@ -139,12 +139,12 @@ VALUES = {
     "what TLS answers": [MAX_REPLY_BYTES / KIB],
     "connections for enrolment": [MAX_CONNECTIONS, REQUEST_DEADLINE, CLOSE_DEADLINE],
     "streams to a node": [Limits().max_streams, Limits().stream_window / KIB],
-    "streams that a session": [(MAX_STREAM + 1) / 2, FEW_NUMBERS],
+    "streams that a session": [(MAX_STREAM + 1) / 2, MIN_STREAM_NUMBERS],
     "streams in a process": [
         Limits().stream_window / KIB,
         MEMORY_BUDGET / Limits().stream_window,
     ],
-    "time for which a dial": [CANCELLED_DIAL_HELD],
+    "time for which a dial": [CANCELLED_DIAL_HOLD],
     "part of both": [1, RESERVE],
     "what an entry": [ENTRY, 584, Limits().max_streams],
     "what a caller": [CALLER, 572, Limits().max_streams, KUBELET_CALLER],
