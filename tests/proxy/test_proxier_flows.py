@@ -15,8 +15,10 @@ from tests.proxy.proxier_world import DNS, NODE_PORT, ProxierTestCase
 from tests.proxy.services import endpoint, key, service
 from yurttunnel.proxy.interfaces import (
     KernelStats,
+    ProxiedService,
     StaleFlows,
 )
+from yurttunnel.proxy.stale_flows import MOST_ENDS, flows_to
 from yurttunnel.proxy.state.virtual_services import (
     Endpoint,
     Portal,
@@ -72,13 +74,26 @@ class FlowTests(ProxierTestCase):
 
     def test_very_many_addresses_go(self):
         """For example those of ipvs: all flows are deleted, not those to each address."""
-        self.addresses |= {ip_address("10.97.0.0") + each for each in range(100)}
+        self.addresses |= {ip_address("10.97.0.0") + each for each in range(MOST_ENDS)}
         self.set(service([1], key=DNS, portals=(self.portal,)))
         self.forgotten()
         self.addresses = frozenset()
         self.proxier.node_changed()
         self.clock.advance(1)
         self.assertEqual([(4, self.flows) for _ in self.sockets.opened], self.forgotten())
+
+    def test_addresses_of_very_many_services_go(self):
+        """It is their product that counts."""
+        lost = [ip_address("192.0.2.0") + each for each in range(10)]
+        for number, count in ((100, 1000), (101, 101)):
+            keys = [
+                replace(DNS, name=replace(DNS.name, name=f"dns-{each}")) for each in range(number)
+            ]
+            proxied = {
+                key: ProxiedService(service([1], key=key, portals=(self.portal,)), 1053)
+                for key in keys
+            }
+            self.assertEqual(count, len([*flows_to(lost, proxied)]))
 
     def test_an_address_goes_while_rules_cannot_be_made(self):
         """Previous rules lead to it until then; in kernel mode none do."""

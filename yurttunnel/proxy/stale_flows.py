@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from yurttunnel.proxy.interfaces import ProxiedService, StaleFlows
-from yurttunnel.proxy.port_claims import MOST_ADDRESSES
 from yurttunnel.proxy.rules.in_cluster import InClusterServices
 from yurttunnel.proxy.state.virtual_services import (
     Address,
@@ -24,6 +23,10 @@ from yurttunnel.proxy.state.virtual_services import (
     ServicePortName,
 )
 from yurttunnel.steering.interfaces import VERSIONS
+
+MOST_ENDS = 1000
+"""The maximum product of lost addresses, such as the thousands that ipvs leaves behind, and
+Services for which flows to each address are searched one by one, in a hundredth of a second."""
 
 _Identity = tuple[ServicePortName, int]
 """Identifies the virtual services of all scopes."""
@@ -56,8 +59,8 @@ def flows_to(
     addresses: Collection[Address], proxied: Mapping[Key, ProxiedService]
 ) -> Iterator[tuple[int, StaleFlows]]:
     """Yield, with the version of IP, the flows that rules for ``proxied`` have redirected to proxy
-    sockets at ``addresses``, which this machine no longer has; if there are very many addresses,
-    all flows to their portals.
+    sockets at ``addresses``, which this machine no longer has; if these are very many flows, all
+    flows to their portals.
     """
     led = _within_cluster(proxied)
     its = {version: [each for each in addresses if each.version == version] for version in VERSIONS}
@@ -68,11 +71,9 @@ def flows_to(
         # Usually both are the same.
         ports = {port for port in (each.proxy_port, _own_port(led, each)) if port is not None}
         ends: list[Endpoint | None]
-        if len(lost) <= MOST_ADDRESSES:
+        if len(lost) * len(proxied) <= MOST_ENDS:
             ends = [Endpoint(address, port) for address in lost for port in ports]
         else:
-            # For the thousands that ipvs leaves behind, there would be as many flows for each
-            # portal.
             ends = [None] if ports else []
         for portal in each.service.portals:
             yield from ((key.version, _flows(portal, end)) for end in ends)
