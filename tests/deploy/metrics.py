@@ -133,7 +133,7 @@ def _proxy_registry() -> MetricRegistry:
     rules = NoRules()
     proxier = Proxier(
         clock,
-        SyncSettings(period=1.0, least=0.0, drain=0.0, removes_rules=False),
+        SyncSettings(period=1.0, min_period=0.0, drain=0.0, removes_rules=False),
         None,
         None,
         rules,

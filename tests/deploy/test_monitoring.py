@@ -16,7 +16,7 @@ from tests.deploy.rendering import (
     why_not_rendered,
 )
 from tests.deploy.steering import all_steering_families
-from yurttunnel.proxy.health import PERIODS
+from yurttunnel.proxy.health import MAX_PERIODS
 from yurttunnel.proxy.options import Options as ProxyOptions
 from yurttunnel.server.options import Options as ServerOptions
 
@@ -116,7 +116,7 @@ class RulesTests(unittest.SynchronousTestCase):
         """The alert's time is that after which the proxy's own /healthz fails."""
         (rule,) = [each for each in self.rules if each["alert"] == "YurtProxyChangesWait"]
         defaults = {name: value for name, _, value, _ in ProxyOptions.optParameters}
-        seconds = PERIODS * int(defaults["iptables-sync-period"].removesuffix("s"))
+        seconds = MAX_PERIODS * int(defaults["iptables-sync-period"].removesuffix("s"))
         self.assertEqual(f"yurtproxy_change_age_seconds > {seconds}", rule["expr"])
 
     def test_texts_use_labels_that_the_expression_leaves(self):

@@ -112,7 +112,7 @@ class FakeClaims:
         self.taken = set()
         self.wanted = None
 
-    def want(self, portals):
+    def claim(self, portals):
         """Set which ports are taken."""
         self.wanted = portals
         return {
@@ -195,15 +195,15 @@ class FakeConntrack:
         self.forgotten = []
         self.failure = None
 
-    async def _forget(self, version, stale):
+    async def _delete_entries(self, version, stale):
         if self.failure is not None:
             raise SteeringFailed(self.failure)
         self.forgotten += [(version, each) for each in stale]
         return len(stale)
 
-    def forget(self, version, stale):
+    def delete_entries(self, version, stale):
         """Record the flows."""
-        return Deferred.fromCoroutine(self._forget(version, stale))
+        return Deferred.fromCoroutine(self._delete_entries(version, stale))
 
 
 class FakeChecks:

@@ -27,7 +27,7 @@ from yurttunnel.proxy.state.virtual_services import (
     Protocol,
 )
 
-SETTINGS = SyncSettings(period=30.0, least=1.0, drain=5.0, removes_rules=False)
+SETTINGS = SyncSettings(period=30.0, min_period=1.0, drain=5.0, removes_rules=False)
 CLUSTER_IP = Portal(PortalKind.CLUSTER_IP, ip_address("10.96.0.1"), 80)
 NODE_PORT = Portal(PortalKind.NODE_PORT, None, 30080)
 DNS = key("dns", Protocol.UDP)
@@ -81,7 +81,7 @@ class ProxierTestCase(SynchronousTestCase):
 
     def pass_period(self):
         """Run the next periodic sync."""
-        self.clock.advance(self.settings.least)
+        self.clock.advance(self.settings.min_period)
         self.clock.advance(self.settings.period)
 
     def warnings(self):

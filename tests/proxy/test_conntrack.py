@@ -25,9 +25,9 @@ PODS = {4: ("10.20.0.2", "10.20.0.3"), 6: ("fd00:20::2", "fd00:20::3")}
 PROGRAMS = {4: "iptables", 6: "ip6tables"}
 
 
-def to(address, port=DNS, endpoint=None, protocol=Protocol.UDP, kept=()):
+def to(address, port=DNS, endpoint=None, protocol=Protocol.UDP, excluded=()):
     """Return the flows to a portal."""
-    return StaleFlows(protocol, address, port, endpoint, frozenset(kept))
+    return StaleFlows(protocol, address, port, endpoint, frozenset(excluded))
 
 
 class ConntrackTests(KernelTestCase):
@@ -105,9 +105,9 @@ class ConntrackTests(KernelTestCase):
             for line in found.splitlines()
         )
 
-    def forget(self, *stale, version=None):
+    def delete_entries(self, *stale, version=None):
         """Delete entries at once; return their number."""
-        return self.successResultOf(self.conntrack.forget(version or self.version, stale))
+        return self.successResultOf(self.conntrack.delete_entries(version or self.version, stale))
 
     def endpoint(self, pod):
         """Return the endpoint of a pod."""
@@ -127,7 +127,7 @@ class ConntrackTests(KernelTestCase):
         self.lead("-A", portal, 1)
         client.send(b"still there")
         self.assertEqual(b"still there", self.pods[0].recv(20))
-        self.assertEqual(1, self.forget(to(portal)))
+        self.assertEqual(1, self.delete_entries(to(portal)))
         client.send(b"moved")
         self.assertEqual(b"moved", self.pods[1].recv(10))
 
@@ -136,7 +136,7 @@ class ConntrackTests(KernelTestCase):
         portal = PORTAL[self.version]
         client = self.send(portal)
         self.lead("-A", portal, 0)
-        self.forget(to(portal))
+        self.delete_entries(to(portal))
         client.send(b"now")
         self.assertEqual(b"now", self.pods[0].recv(10))
 
@@ -149,11 +149,11 @@ class ConntrackTests(KernelTestCase):
         self.send(other)
         self.send(PORTAL[self.other_version], version=self.other_version)
         self.connect(portal)
-        self.assertEqual(2, self.forget(to(portal)))
+        self.assertEqual(2, self.delete_entries(to(portal)))
         self.assertEqual(sorted([(portal, 54), (other, DNS)]), self.flows())
         self.assertEqual([(portal, DNS)], self.flows(protocol="tcp"))
         self.assertEqual(1, len(self.flows(self.other_version)))
-        self.assertEqual(0, self.forget(to(portal)))
+        self.assertEqual(0, self.delete_entries(to(portal)))
 
     def test_an_attempt_before_there_were_rules(self):
         """A TCP client's packet after a second follows the rules that exist by then."""
@@ -163,7 +163,7 @@ class ConntrackTests(KernelTestCase):
         client = self.connect(portal)
         self.connect(OTHER_PORTAL[self.version])
         self.lead("-A", portal, 0, protocol="tcp")
-        self.assertEqual(1, self.forget(to(portal, protocol=Protocol.TCP)))
+        self.assertEqual(1, self.delete_entries(to(portal, protocol=Protocol.TCP)))
         self.assertEqual(client.getsockname()[1], pod.accept()[1][1])
         self.assertIn((OTHER_PORTAL[self.version], DNS), self.flows(protocol="tcp"))
 
@@ -178,7 +178,7 @@ class ConntrackTests(KernelTestCase):
         self.addCleanup(accepted.close)
         self.connect(PORTAL[self.version], 54)
         of_tcp = to(address, protocol=Protocol.TCP), to(None, protocol=Protocol.TCP)
-        self.assertEqual(0, self.forget(*of_tcp))
+        self.assertEqual(0, self.delete_entries(*of_tcp))
         accepted.send(b"!")
         client.setblocking(True)
         self.assertEqual(b"!", client.recv(1))
@@ -189,7 +189,7 @@ class ConntrackTests(KernelTestCase):
         self.send(portal)
         self.connect(portal)
         self.connect(portal)
-        self.assertEqual(3, self.forget(to(portal), to(portal, protocol=Protocol.TCP)))
+        self.assertEqual(3, self.delete_entries(to(portal), to(portal, protocol=Protocol.TCP)))
 
     def test_attempts_that_are_led(self):
         """They are left alone: their endpoint may be about to answer."""
@@ -198,7 +198,7 @@ class ConntrackTests(KernelTestCase):
         self.lead("-A", portal, 0, protocol="tcp")
         self.connect(portal)
         self.assertEqual([(portal, DNS)], self.flows(protocol="tcp"))
-        self.assertEqual(0, self.forget(to(portal, protocol=Protocol.TCP)))
+        self.assertEqual(0, self.delete_entries(to(portal, protocol=Protocol.TCP)))
 
     def test_a_removed_endpoint(self):
         """Only flows of the portal that it answered are deleted."""
@@ -209,9 +209,9 @@ class ConntrackTests(KernelTestCase):
                 self.send(portal)
             self.lead("-D", portal, pod)
         self.assertEqual(5, len(self.flows()))
-        self.assertEqual(2, self.forget(to(portal, endpoint=self.endpoint(0))))
-        self.assertEqual(0, self.forget(to(portal, endpoint=self.endpoint(0))))
-        self.assertEqual(3, self.forget(to(portal, endpoint=self.endpoint(1))))
+        self.assertEqual(2, self.delete_entries(to(portal, endpoint=self.endpoint(0))))
+        self.assertEqual(0, self.delete_entries(to(portal, endpoint=self.endpoint(0))))
+        self.assertEqual(3, self.delete_entries(to(portal, endpoint=self.endpoint(1))))
 
     def test_all_but_those_to_some_endpoints(self):
         """Flows that a previous process sent to an endpoint that still serves continue; those that
@@ -223,9 +223,9 @@ class ConntrackTests(KernelTestCase):
             self.send(portal)
             self.lead("-D", portal, pod)
         self.send(portal)
-        self.assertEqual(2, self.forget(to(portal, kept=[self.endpoint(1)])))
-        self.assertEqual(0, self.forget(to(portal, kept=[self.endpoint(1)])))
-        self.assertEqual(1, self.forget(to(portal, endpoint=self.endpoint(1))))
+        self.assertEqual(2, self.delete_entries(to(portal, excluded=[self.endpoint(1)])))
+        self.assertEqual(0, self.delete_entries(to(portal, excluded=[self.endpoint(1)])))
+        self.assertEqual(1, self.delete_entries(to(portal, endpoint=self.endpoint(1))))
 
     def test_node_ports(self):
         """They are at all addresses of this machine, and of no other machine."""
@@ -234,7 +234,7 @@ class ConntrackTests(KernelTestCase):
         for address in (*here, elsewhere):
             self.send(address, NODE_PORT)
             self.send(address, NODE_PORT + 1)
-        self.assertEqual(3, self.forget(to(None, NODE_PORT)))
+        self.assertEqual(3, self.delete_entries(to(None, NODE_PORT)))
         self.assertEqual(
             sorted([(elsewhere, NODE_PORT), *((each, NODE_PORT + 1) for each in here)]),
             [each for each in self.flows() if each != (elsewhere, NODE_PORT + 1)],
@@ -247,13 +247,13 @@ class ConntrackTests(KernelTestCase):
         for port in ports:
             self.send(portal, port)
         self.send(portal)
-        self.assertEqual(300, self.forget(*(to(portal, port) for port in ports)))
+        self.assertEqual(300, self.delete_entries(*(to(portal, port) for port in ports)))
         self.assertEqual([(portal, DNS)], self.flows())
 
     def test_nothing(self):
         """The kernel is not queried if there is nothing to delete."""
         self.conntrack = Conntrack(None)
-        self.assertEqual(0, self.forget())
+        self.assertEqual(0, self.delete_entries())
 
     def test_a_kernel_that_refuses(self):
         """The error is reported with the fix."""
@@ -263,7 +263,7 @@ class ConntrackTests(KernelTestCase):
 
         self.patch(FlowTable, "to_ports", refuse)
         failure = self.failureResultOf(
-            self.conntrack.forget(self.version, {to(PORTAL[self.version])}), SteeringFailed
+            self.conntrack.delete_entries(self.version, {to(PORTAL[self.version])}), SteeringFailed
         )
         self.assertIn("nf_conntrack_netlink", str(failure.value))
 

@@ -146,7 +146,7 @@ class ProxySocketsTests(SynchronousTestCase):
     def test_it_ends_with_its_service(self):
         """Idle pipes are closed, and connections are no longer checked."""
         closed = []
-        self.patch(data_path, "most_connections", lambda: 100)
+        self.patch(data_path, "max_connections", lambda: 100)
         self.patch(TcpProxySockets, "close", lambda context: closed.append(context))
         _, _, shared = data_path.proxy_sockets(MemoryReactorClock(), parse(), PortAllocator())
         shared.startService()

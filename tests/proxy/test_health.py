@@ -63,7 +63,7 @@ class NodeTests(SynchronousTestCase):
 
     def test_the_proxy_drains(self):
         """It gets no new clients, but must not be killed."""
-        self.health.drains = True
+        self.health.is_draining = True
         self.assertEqual((503, 200), self.statuses())
 
     def test_a_change_waits(self):

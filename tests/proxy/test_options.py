@@ -40,7 +40,7 @@ class ValueTests(SynchronousTestCase):
         self.assertEqual((False, ()), (settings.masquerade.everyone, settings.masquerade.pods))
         self.assertEqual((5.0, 30.0), (settings.udp.first, settings.udp.idle))
         sync = settings.sync
-        self.assertEqual((30.0, 1.0, 30.0), (sync.period, sync.least, sync.drain))
+        self.assertEqual((30.0, 1.0, 30.0), (sync.period, sync.min_period, sync.drain))
         self.assertFalse(sync.removes_rules)
         self.assertFalse(settings.cleanup)
         sources = settings.sources

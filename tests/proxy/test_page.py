@@ -18,8 +18,8 @@ from yurttunnel.proxy.health import SyncHealth
 from yurttunnel.proxy.interfaces import EndpointStats, KernelStats, SocketStats
 from yurttunnel.proxy.metrics import METRICS, ProxyStats
 from yurttunnel.proxy.page import (
-    MOST_ENDPOINTS,
-    MOST_SHOWN,
+    MAX_ENDPOINTS,
+    MAX_SHOWN,
     problems_section,
     services_page,
     services_section,
@@ -165,7 +165,7 @@ class StatusTests(PageTestCase):
             ServiceStatus(service([1], key=key(f"s{number}")), number, (), STATS)
             for number in range(150)
         ]
-        self.assertEqual(MOST_SHOWN, len(self.render().rows["services"]))
+        self.assertEqual(MAX_SHOWN, len(self.render().rows["services"]))
         self.assertIn("100 of 150", self.render().sections["services"])
         (row,) = self.render("shop/S149:").rows["services"]
         self.assertIn("s149", row[0])
@@ -174,7 +174,7 @@ class StatusTests(PageTestCase):
         """Some endpoints of a service are shown."""
         self.statuses = [ServiceStatus(service(range(1, 101)), 1, (), STATS)]
         (row,) = self.render().rows["services"]
-        self.assertIn(f"and {100 - MOST_ENDPOINTS} more", row[2])
+        self.assertIn(f"and {100 - MAX_ENDPOINTS} more", row[2])
 
     def test_problems(self):
         """What is not served as it should be, and why."""
@@ -220,7 +220,7 @@ class MetricTests(SynchronousTestCase):
             durations = Durations((1.0,))
             problems = (Problem("a", "b"), Problem("c", "d"), Problem("e", "f"))
             own_problems = 1
-            flows_forgotten = 7
+            deleted_entries = 7
 
         totals = {
             (Protocol.TCP, "total"): 1234,

@@ -50,18 +50,18 @@ class ClaimsTests(KernelTestCase):
     def bound(self, version=4, protocol=Protocol.TCP, port=30080, address=None, options=()):
         """Return another program's socket on a port; for TCP it listens."""
         family = socket.AF_INET if version == 4 else socket.AF_INET6
-        made = socket.socket(family, KINDS[protocol])
-        self.addCleanup(made.close)
+        opened = socket.socket(family, KINDS[protocol])
+        self.addCleanup(opened.close)
         if version == 6:
-            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         for option in options:
-            made.setsockopt(socket.SOL_SOCKET, option, 1)
-        made.bind((str(address or ANY[version]), port))
+            opened.setsockopt(socket.SOL_SOCKET, option, 1)
+        opened.bind((str(address or ANY[version]), port))
         if protocol is Protocol.TCP:
-            made.listen()
-        return made
+            opened.listen()
+        return opened
 
-    def is_held(self, *arguments, **more):
+    def is_claimed(self, *arguments, **more):
         """Return whether another program cannot use a port."""
         try:
             self.bound(*arguments, **more).close()
@@ -77,11 +77,11 @@ class ClaimsTests(KernelTestCase):
     def test_node_ports(self):
         """Each is claimed on every address of its family, by its protocol; no others are."""
         for version, protocol in EVERY:
-            its = key(protocol=protocol, version=version)
-            self.assertEqual({}, self.claims.want({its: [node_port()]}))
+            requested = key(protocol=protocol, version=version)
+            self.assertEqual({}, self.claims.claim({requested: [node_port()]}))
             for other in EVERY:
-                self.assertEqual(other == (version, protocol), self.is_held(*other))
-            self.assertFalse(self.is_held(version, protocol, 30081))
+                self.assertEqual(other == (version, protocol), self.is_claimed(*other))
+            self.assertFalse(self.is_claimed(version, protocol, 30081))
 
     def restrict_node_ports(self, *networks):
         """Serve node ports at the addresses of some networks only."""
@@ -99,39 +99,41 @@ class ClaimsTests(KernelTestCase):
         for version, protocol in EVERY:
             elsewhere = OTHER if version == 4 else ip_address("::1")
             self.bound(version, protocol, address=elsewhere)
-            its = key(protocol=protocol, version=version)
-            self.assertEqual({}, self.claims.want({its: [node_port()]}))
-            self.assertTrue(self.is_held(version, protocol, address=(OWN, OWN_6)[version == 6]))
+            requested = key(protocol=protocol, version=version)
+            self.assertEqual({}, self.claims.claim({requested: [node_port()]}))
+            self.assertTrue(self.is_claimed(version, protocol, address=(OWN, OWN_6)[version == 6]))
 
     def test_node_ports_of_a_family_without_networks(self):
         """They are claimed at all of its addresses, as in the rules; the same with all networks."""
         for networks in (["10.20.0.0/16"], ["::/0", "fd00::/8"]):
             self.restrict_node_ports(*networks)
-            self.claims.want({key(version=6): [node_port()]})
-            self.assertTrue(self.is_held(6, address=ip_address("::1")))
+            self.claims.claim({key(version=6): [node_port()]})
+            self.assertTrue(self.is_claimed(6, address=ip_address("::1")))
             self.claims.release()
 
     def test_node_ports_at_many_addresses(self):
         """They are claimed by one socket for all addresses, not by thousands."""
         self.restrict_node_ports("10.0.0.0/8")
         self.own = {ip_address(f"10.30.0.{number}") for number in range(17)}
-        self.assertEqual({}, self.claims.want({key(): [node_port()]}))
-        self.assertTrue(self.is_held(address=OWN))
+        self.assertEqual({}, self.claims.claim({key(): [node_port()]}))
+        self.assertTrue(self.is_claimed(address=OWN))
 
     def test_an_external_address_with_a_node_port_of_another_service(self):
         """Both are served: clients of that address get the first."""
         self.restrict_node_ports("10.20.0.0/16")
         wanted = {key("a"): [external(OWN)], key("b"): [node_port()]}
-        self.assertEqual({}, self.claims.want(wanted))
-        self.assertEqual({}, self.claims.want(dict(reversed(wanted.items()))))
+        self.assertEqual({}, self.claims.claim(wanted))
+        self.assertEqual({}, self.claims.claim(dict(reversed(wanted.items()))))
 
     def test_whoever_shares(self):
         """Options that share ports do not give access to a claimed one."""
         for version, protocol in EVERY:
-            self.claims.want({key(protocol=protocol, version=version): [node_port()]})
+            self.claims.claim({key(protocol=protocol, version=version): [node_port()]})
             for options in ([socket.SO_REUSEADDR], [socket.SO_REUSEADDR, socket.SO_REUSEPORT]):
-                self.assertTrue(self.is_held(version, protocol, options=options))
-                self.assertTrue(self.is_held(version, protocol, address=(OWN, OWN_6)[version == 6]))
+                self.assertTrue(self.is_claimed(version, protocol, options=options))
+                self.assertTrue(
+                    self.is_claimed(version, protocol, address=(OWN, OWN_6)[version == 6])
+                )
 
     def test_own_external_addresses(self):
         """They are claimed only there; those of other machines, and cluster IPs, are not."""
@@ -141,47 +143,47 @@ class ClaimsTests(KernelTestCase):
             external(FOREIGN, 80),
             external(OTHER, 81, PortalKind.CLUSTER_IP),
         ]
-        self.assertEqual({}, self.claims.want({key(): portals}))
-        self.assertTrue(self.is_held(address=OWN))
-        self.assertFalse(self.is_held(address=OTHER))
-        self.assertTrue(self.is_held(address=OTHER, port=443))
-        self.assertFalse(self.is_held(port=80))
-        self.assertFalse(self.is_held(port=81))
+        self.assertEqual({}, self.claims.claim({key(): portals}))
+        self.assertTrue(self.is_claimed(address=OWN))
+        self.assertFalse(self.is_claimed(address=OTHER))
+        self.assertTrue(self.is_claimed(address=OTHER, port=443))
+        self.assertFalse(self.is_claimed(port=80))
+        self.assertFalse(self.is_claimed(port=81))
 
     def test_an_address_that_comes(self):
         """It is claimed by the next call."""
         portals = {key(): [external(FOREIGN)]}
-        self.claims.want(portals)
+        self.claims.claim(portals)
         self.own.add(FOREIGN)
         # It is already known, but not configured yet.
-        self.assertEqual({}, self.claims.want(portals))
+        self.assertEqual({}, self.claims.claim(portals))
         self.network.add(str(FOREIGN))
-        self.assertEqual({}, self.claims.want(portals))
-        self.assertTrue(self.is_held(address=FOREIGN))
+        self.assertEqual({}, self.claims.claim(portals))
+        self.assertTrue(self.is_claimed(address=FOREIGN))
 
     def test_a_taken_port(self):
         """It is reported, the rest is claimed, and it is tried again."""
         for version, protocol in EVERY:
             taken = self.bound(version, protocol)
-            its = key(protocol=protocol, version=version)
-            portals = {its: [node_port(), node_port(30081)]}
+            requested = key(protocol=protocol, version=version)
+            portals = {requested: [node_port(), node_port(30081)]}
             for _ in range(2):
-                [(where, problem)] = self.claims.want(portals).items()
-                self.assertEqual((its, node_port()), where)
+                [(where, problem)] = self.claims.claim(portals).items()
+                self.assertEqual((requested, node_port()), where)
                 self.assertIn(f"{protocol.value} port 30080 (IPv{version}) is in use", problem)
                 self.assertIn("sport = :30080", problem)
-            self.assertTrue(self.is_held(version, protocol, 30081))
+            self.assertTrue(self.is_claimed(version, protocol, 30081))
             taken.close()
-            self.assertEqual({}, self.claims.want(portals))
-            self.assertTrue(self.is_held(version, protocol))
+            self.assertEqual({}, self.claims.claim(portals))
+            self.assertTrue(self.is_claimed(version, protocol))
 
     def test_a_proxy_port(self):
         """A port of this process itself is not reported as another's; the fix is."""
         for version, protocol in EVERY:
             self.bound(version, protocol)
             self.proxy_ports = {(version, protocol, 30080)}
-            its = key(protocol=protocol, version=version)
-            [problem] = self.claims.want({its: [node_port()]}).values()
+            requested = key(protocol=protocol, version=version)
+            [problem] = self.claims.claim({requested: [node_port()]}).values()
             said = f"{protocol.value} port 30080 (IPv{version}) is a proxy port of this process: "
             self.assertIn(said, problem)
             self.assertNotIn("another process", problem)
@@ -197,17 +199,17 @@ class ClaimsTests(KernelTestCase):
                 served.close()
                 self.assertEqual(b"", client.recv(1))
             former.close()
-            self.assertTrue(self.is_held(version))
-            self.assertEqual({}, self.claims.want({key(version=version): [node_port()]}))
+            self.assertTrue(self.is_claimed(version))
+            self.assertEqual({}, self.claims.claim({key(version=version): [node_port()]}))
             for options in ([], [socket.SO_REUSEADDR], [socket.SO_REUSEPORT]):
-                self.assertTrue(self.is_held(version, options=options))
+                self.assertTrue(self.is_claimed(version, options=options))
 
     def test_again(self):
         """A claim is kept by the same socket."""
         portals = {key(): [node_port(), external()]}
-        self.claims.want(portals)
+        self.claims.claim(portals)
         self.patch(socket, "socket", self.refuse)
-        self.assertEqual({}, self.claims.want(portals))
+        self.assertEqual({}, self.claims.claim(portals))
 
     @staticmethod
     def refuse(*arguments):
@@ -216,34 +218,34 @@ class ClaimsTests(KernelTestCase):
 
     def test_release(self):
         """Unneeded ports are released; in the end all are."""
-        self.claims.want({key(): [node_port()], key("b"): [node_port(30081)]})
-        self.claims.want({key("b"): [node_port(30081)]})
-        self.assertFalse(self.is_held())
-        self.assertTrue(self.is_held(port=30081))
+        self.claims.claim({key(): [node_port()], key("b"): [node_port(30081)]})
+        self.claims.claim({key("b"): [node_port(30081)]})
+        self.assertFalse(self.is_claimed())
+        self.assertTrue(self.is_claimed(port=30081))
         self.claims.release()
-        self.assertFalse(self.is_held(port=30081))
+        self.assertFalse(self.is_claimed(port=30081))
 
     def test_two_services(self):
         """The one that has had a portal keeps it; the other one's problem names the owner."""
         late, early = key("a"), key("b")
-        self.claims.want({early: [node_port()]})
+        self.claims.claim({early: [node_port()]})
         for _ in range(2):
-            problems = self.claims.want({late: [node_port()], early: [node_port()]})
+            problems = self.claims.claim({late: [node_port()], early: [node_port()]})
             self.assertEqual([(late, node_port())], list(problems))
             self.assertIn(str(early), problems[late, node_port()])
-        self.assertEqual({}, self.claims.want({late: [node_port()]}))
-        self.assertTrue(self.is_held())
+        self.assertEqual({}, self.claims.claim({late: [node_port()]}))
+        self.assertTrue(self.is_claimed())
 
     def test_a_node_port_and_an_address(self):
         """The socket for all addresses includes both, in any order of changes."""
-        everywhere, there = {key("a"): [node_port()]}, {key("b"): [external()]}
-        for first, second in ((everywhere, there), (there, everywhere)):
-            self.assertEqual({}, self.claims.want(first))
-            self.assertEqual({}, self.claims.want({**first, **second}))
-            self.assertTrue(self.is_held())
-            self.assertEqual({}, self.claims.want(second))
-            self.assertTrue(self.is_held(address=OWN))
-            self.assertEqual(second is everywhere, self.is_held(address=OTHER))
+        wildcard, there = {key("a"): [node_port()]}, {key("b"): [external()]}
+        for first, second in ((wildcard, there), (there, wildcard)):
+            self.assertEqual({}, self.claims.claim(first))
+            self.assertEqual({}, self.claims.claim({**first, **second}))
+            self.assertTrue(self.is_claimed())
+            self.assertEqual({}, self.claims.claim(second))
+            self.assertTrue(self.is_claimed(address=OWN))
+            self.assertEqual(second is wildcard, self.is_claimed(address=OTHER))
             self.claims.release()
 
     def test_a_node_port_that_is_taken_elsewhere(self):
@@ -251,13 +253,13 @@ class ClaimsTests(KernelTestCase):
         self.bound(address=OTHER)
         both = {key("a"): [node_port()], key("b"): [external()]}
         for _ in range(2):
-            self.assertEqual([(key("a"), node_port())], list(self.claims.want(both)))
-            self.assertTrue(self.is_held(address=OWN))
+            self.assertEqual([(key("a"), node_port())], list(self.claims.claim(both)))
+            self.assertTrue(self.is_claimed(address=OWN))
 
     def test_without_rules(self):
         """Clients of a claimed port are refused at once, for both protocols."""
         for version, protocol in EVERY:
-            self.claims.want({key(protocol=protocol, version=version): [node_port()]})
+            self.claims.claim({key(protocol=protocol, version=version): [node_port()]})
             family = socket.AF_INET if version == 4 else socket.AF_INET6
             with socket.socket(family, KINDS[protocol]) as client:
                 client.settimeout(60)
@@ -269,5 +271,5 @@ class ClaimsTests(KernelTestCase):
     def test_no_descriptors(self):
         """Other reasons are reported as they are."""
         self.patch(socket, "socket", self.refuse)
-        [problem] = self.claims.want({key(): [node_port()]}).values()
+        [problem] = self.claims.claim({key(): [node_port()]}).values()
         self.assertEqual("TCP port 30080 (IPv4) cannot be held: Too many open files", problem)

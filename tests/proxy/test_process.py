@@ -22,7 +22,7 @@ class NotedTable:
     def __init__(self, settings):
         self.seconds = settings.udp.first, settings.udp.idle
 
-    def remember(self, before_reply, after_reply):
+    def set_timeouts(self, before_reply, after_reply):
         """Record them."""
         self.seconds = before_reply, after_reply
 

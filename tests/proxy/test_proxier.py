@@ -21,7 +21,7 @@ from yurttunnel.proxy.interfaces import (
     IProxySockets,
     IRules,
 )
-from yurttunnel.proxy.proxier import MOST_TOLD
+from yurttunnel.proxy.proxier import MAX_REPORTED
 from yurttunnel.proxy.socket_manager import IKernelMode
 from yurttunnel.proxy.state.virtual_services import (
     Portal,
@@ -330,7 +330,7 @@ class PortTests(ProxierTestCase):
         self.claims.taken = set(range(1, 31))
         self.set(service([1], portals=tuple(portals)), problems=[Problem("shop/a", "bad")])
         told = self.warnings()
-        self.assertEqual(MOST_TOLD + 1, len(told))
+        self.assertEqual(MAX_REPORTED + 1, len(told))
         self.assertIn("10 more problems", told[-1])
         self.assertEqual((31, 30), (len(self.proxier.problems), self.proxier.own_problems))
 

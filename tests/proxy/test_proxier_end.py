@@ -23,14 +23,14 @@ class EndTests(ProxierTestCase):
         self.set(service([1]))
         (socket,) = self.sockets.opened
         socket.active = 1
-        self.assertTrue(self.health.takes_clients)
+        self.assertTrue(self.health.accepts_clients)
         stopped = self.proxier.stopService()
-        self.assertFalse(self.health.takes_clients)
+        self.assertFalse(self.health.accepts_clients)
         self.assertEqual("draining: the proxy is about to stop", self.proxier.problem())
         socket.drained()
         self.successResultOf(stopped)
         self.proxier.startService()
-        self.assertTrue(self.health.takes_clients)
+        self.assertTrue(self.health.accepts_clients)
         self.assertNotIn("draining", str(self.proxier.problem()))
         self.successResultOf(self.proxier.stopService())
 

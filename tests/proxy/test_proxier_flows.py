@@ -18,7 +18,7 @@ from yurttunnel.proxy.interfaces import (
     ProxiedService,
     StaleFlows,
 )
-from yurttunnel.proxy.stale_flows import MOST_ENDS, flows_to
+from yurttunnel.proxy.stale_flows import MAX_ENDS, flows_to
 from yurttunnel.proxy.state.virtual_services import (
     Endpoint,
     Portal,
@@ -49,7 +49,7 @@ class FlowTests(ProxierTestCase):
         self.assertEqual([(4, self.at_first(1))], self.forgotten())
         self.pass_period()
         self.assertEqual([], self.forgotten())
-        self.assertEqual(1, self.proxier.flows_forgotten)
+        self.assertEqual(1, self.proxier.deleted_entries)
 
     def test_endpoints_come_and_go(self):
         """A socket handles them itself; without endpoints clients were refused."""
@@ -74,7 +74,7 @@ class FlowTests(ProxierTestCase):
 
     def test_very_many_addresses_go(self):
         """For example those of ipvs: all flows are deleted, not those to each address."""
-        self.addresses |= {ip_address("10.97.0.0") + each for each in range(MOST_ENDS)}
+        self.addresses |= {ip_address("10.97.0.0") + each for each in range(MAX_ENDS)}
         self.set(service([1], key=DNS, portals=(self.portal,)))
         self.forgotten()
         self.addresses = frozenset()
@@ -230,7 +230,7 @@ class KernelTests(FlowTests):
 
     def at_first(self, *numbers):
         """A previous process may have sent clients to endpoints that still serve them."""
-        return replace(self.flows, kept=frozenset(map(endpoint, numbers)))
+        return replace(self.flows, excluded=frozenset(map(endpoint, numbers)))
 
     def test_the_first_endpoints_of_another_scope(self):
         """Clients within the cluster that a previous process has sent there keep theirs, too."""
@@ -244,10 +244,10 @@ class KernelTests(FlowTests):
 
     def test_endpoints_come_and_go(self):
         """Flows to a removed endpoint are deleted, and those of the others stay."""
-        gone = StaleFlows(Protocol.UDP, "10.96.0.10", 53, endpoint(1))
+        removed = StaleFlows(Protocol.UDP, "10.96.0.10", 53, endpoint(1))
         for numbers, expected in (
             ([1, 2], [self.at_first(1, 2)]),
-            ([2, 3], [gone]),
+            ([2, 3], [removed]),
             ([2, 3, 4], []),
             ([], [self.flows]),
             ([2], [self.flows]),
@@ -288,8 +288,8 @@ class KernelTests(FlowTests):
         )
         self.clock.advance(1)
         self.set(*served([3], [1]))
-        gone = StaleFlows(Protocol.UDP, "10.96.0.10", 53, endpoint(1))
-        self.assertEqual([(4, gone)], self.forgotten())
+        removed = StaleFlows(Protocol.UDP, "10.96.0.10", 53, endpoint(1))
+        self.assertEqual([(4, removed)], self.forgotten())
 
     def test_rules_know_the_endpoints(self):
         """No socket has them."""

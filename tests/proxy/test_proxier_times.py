@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tests.proxy.proxier_world import ProxierTestCase
 from tests.proxy.services import key, service
-from yurttunnel.proxy.proxier import LOOK_SECONDS
+from yurttunnel.proxy.proxier import CHECK_SECONDS
 
 
 class FailureTests(ProxierTestCase):
@@ -114,11 +114,11 @@ class TimeTests(ProxierTestCase):
         """It is detected earlier."""
         self.set(service([1]))
         self.rules.number += 1
-        self.clock.advance(LOOK_SECONDS)
+        self.clock.advance(CHECK_SECONDS)
         self.clock.advance(0)
         self.assertEqual(2, len(self.rules.applied))
         for _ in range(3):
-            self.clock.advance(LOOK_SECONDS)
+            self.clock.advance(CHECK_SECONDS)
         self.assertEqual(2, len(self.rules.applied))
 
     def test_figures(self):

@@ -26,10 +26,10 @@ from yurttunnel.steering.netlink.worker import Run
 _LOOPBACK_4 = 127
 """The first byte of this machine's addresses that belong to no interface."""
 
-_Meant = tuple[bytes | None, int]
+_PortalAddress = tuple[bytes | None, int]
 """A portal: its packed address and its port."""
 
-_End = tuple[bytes, int]
+_EndpointAddress = tuple[bytes, int]
 """An endpoint in the same form."""
 
 
@@ -40,14 +40,14 @@ class Conntrack:
     def __init__(self, run: Run) -> None:
         self._run = run
 
-    def forget(self, version: int, stale: Collection[StaleFlows]) -> Deferred[int]:
+    def delete_entries(self, version: int, stale: Collection[StaleFlows]) -> Deferred[int]:
         """See :class:`IConntrack`; flows that end in the meantime are not counted."""
         if not stale:
             return succeed(0)
-        return self._run(partial(_forget, version, frozenset(stale)))
+        return self._run(partial(_delete_entries, version, frozenset(stale)))
 
 
-def _forget(version: int, stale: Collection[StaleFlows]) -> int:
+def _delete_entries(version: int, stale: Collection[StaleFlows]) -> int:
     with (
         as_steering_failed("cannot have flows of before the change forgotten", MEANINGS),
         Conversation(NETLINK_ROUTE) as routes,
@@ -55,11 +55,11 @@ def _forget(version: int, stale: Collection[StaleFlows]) -> int:
     ):
         own = own_addresses(routes, version)
         table = FlowTable(firewall)
-        forgotten = 0
+        deleted = 0
         for protocol in {each.protocol for each in stale}:
-            its = [each for each in stale if each.protocol is protocol]
-            is_stale = _judge(its, own)
-            ports = {each.port for each in its}
+            flows = [each for each in stale if each.protocol is protocol]
+            is_stale = _stale_predicate(flows, own)
+            ports = {each.port for each in flows}
             entries = (
                 table.begun(version, ports)
                 if protocol is Protocol.TCP
@@ -67,27 +67,33 @@ def _forget(version: int, stale: Collection[StaleFlows]) -> int:
             )
             # Read the list to its end first: a netlink conversation handles one request at a time.
             found = [entry for entry in entries if is_stale(entry)]
-            forgotten += table.delete(version, found)
-        return forgotten
+            deleted += table.delete(version, found)
+        return deleted
 
 
-def _judge(stale: Collection[StaleFlows], own: Collection[bytes]) -> Callable[[Entry], bool]:
+def _stale_predicate(
+    stale: Collection[StaleFlows], own: Collection[bytes]
+) -> Callable[[Entry], bool]:
     """Return a predicate for entries that belong to one of the ``stale`` flows."""
-    # By portal. The endpoint is ``None`` for all endpoints. ``but`` has the endpoints whose flows
-    # continue.
-    answers: dict[_Meant, set[_End | None]] = defaultdict(set)
-    but: dict[_Meant, list[frozenset[_End]]] = defaultdict(list)
+    # By portal. The endpoint is ``None`` for all endpoints. ``excluded`` has the endpoints whose
+    # flows continue.
+    stale_endpoints: dict[_PortalAddress, set[_EndpointAddress | None]] = defaultdict(set)
+    excluded: dict[_PortalAddress, list[frozenset[_EndpointAddress]]] = defaultdict(list)
     for each in stale:
-        meant = None if each.address is None else ip_address(each.address).packed, each.port
-        if each.kept:
-            but[meant].append(frozenset(map(_end, each.kept)))
+        portal = None if each.address is None else ip_address(each.address).packed, each.port
+        if each.excluded:
+            excluded[portal].append(frozenset(map(_packed, each.excluded)))
         else:
-            answers[meant].add(None if each.endpoint is None else _end(each.endpoint))
+            stale_endpoints[portal].add(None if each.endpoint is None else _packed(each.endpoint))
 
     def matches(address: bytes | None, entry: Entry) -> bool:
-        meant, end = (address, entry.port), (entry.answering, entry.answering_port)
-        ends = answers.get(meant, ())
-        return None in ends or end in ends or any(end not in kept for kept in but.get(meant, ()))
+        portal, endpoint = (address, entry.port), (entry.answering, entry.answering_port)
+        stale_ends = stale_endpoints.get(portal, ())
+        return (
+            None in stale_ends
+            or endpoint in stale_ends
+            or any(endpoint not in remaining for remaining in excluded.get(portal, ()))
+        )
 
     def is_stale(entry: Entry) -> bool:
         if entry.is_begun and entry.is_translated:
@@ -97,12 +103,12 @@ def _judge(stale: Collection[StaleFlows], own: Collection[bytes]) -> Callable[[E
             return True
         # Node ports are at addresses of this machine: flows to the same port elsewhere are not
         # redirected.
-        there = entry.destination
-        here = there in own or (len(there) == 4 and there[0] == _LOOPBACK_4)
-        return here and matches(None, entry)
+        destination = entry.destination
+        is_local = destination in own or (len(destination) == 4 and destination[0] == _LOOPBACK_4)
+        return is_local and matches(None, entry)
 
     return is_stale
 
 
-def _end(endpoint: Endpoint) -> _End:
+def _packed(endpoint: Endpoint) -> _EndpointAddress:
     return endpoint.address.packed, endpoint.port

@@ -34,9 +34,9 @@ from yurttunnel.proxy.rules.none import NoRules
 from yurttunnel.proxy.settings import BackEnd, Mode, Settings
 from yurttunnel.proxy.socket_manager import IKernelMode
 from yurttunnel.proxy.sockets.ports import LOOPBACKS, WILDCARDS, PortAllocator
-from yurttunnel.proxy.sockets.tcp import most_connections, tcp_proxy_sockets
+from yurttunnel.proxy.sockets.tcp import max_connections, tcp_proxy_sockets
 from yurttunnel.proxy.sockets.udp import UdpSockets
-from yurttunnel.proxy.sockets.udp_table import UdpClientTable, most_clients
+from yurttunnel.proxy.sockets.udp_table import UdpClientTable, max_clients
 from yurttunnel.proxy.state.virtual_services import (
     Address,
     DesiredState,
@@ -87,7 +87,7 @@ async def select_data_path(
         nothing = NoRules()
         return DataPath(Mode.USER, sockets, udp, nothing, nothing, nothing, services=(shared,))
     programs = Programs(reactor)
-    host = no_address if settings.serves_itself else host_address
+    host = no_address if settings.is_local_only else host_address
 
     def for_all(version: int) -> Address | None:
         return address_for_all(node.facts, host, version)
@@ -134,7 +134,7 @@ async def select_data_path(
 
 def _bind_addresses(settings: Settings) -> Mapping[int, str]:
     """Return the addresses of proxy sockets; a loopback address applies to its own family only."""
-    if not settings.serves_itself:
+    if not settings.is_local_only:
         return WILDCARDS
     given = ip_address(settings.bind_address)
     return {**LOOPBACKS, given.version: str(given)}
@@ -196,10 +196,10 @@ def proxy_sockets(
     stopped.
     """
     descriptors = DescriptorSet(reactor)
-    tcp = tcp_proxy_sockets(reactor, descriptors, ports, most_connections())
+    tcp = tcp_proxy_sockets(reactor, descriptors, ports, max_connections())
     table = UdpClientTable(
         reactor,
-        most_clients(),
+        max_clients(),
         before_reply=settings.udp.first,
         after_reply=settings.udp.idle,
     )

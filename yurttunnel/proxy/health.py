@@ -18,13 +18,13 @@ from yurttunnel.metrics import Durations, Metric, counter, counts_of
 from yurttunnel.ops.clocks import time_of_day, timestamp
 from yurttunnel.ops.http_site import PageResponse, Pages, text
 
-PERIODS = 2
+MAX_PERIODS = 2
 """The number of sync periods that a change may wait, as in kube-proxy."""
 
 PROGRAMMING_BOUNDS = (0.25, 0.5, *range(1, 60), *range(60, 120, 5), *range(120, 301, 30))
 """The buckets of kube-proxy's histogram, in seconds (``pkg/proxy/metrics`` of Kubernetes)."""
 
-MOST_TRIGGERED = 10_000
+MAX_TRIGGERED = 10_000
 """The maximum number of endpoint changes whose time is kept until the next successful sync; the
 oldest ones are dropped."""
 
@@ -43,14 +43,14 @@ class SyncHealth:
         self._is_eligible = is_eligible
         self._queued: float | None = None
         # The oldest change of the sync that is in progress, or has failed.
-        self._taken: float | None = None
+        self._syncing: float | None = None
         self._started = time_of_day(clock)
         # The times of the events that caused the waiting changes, and those of the current sync.
-        self._triggered: deque[float] = deque(maxlen=MOST_TRIGGERED)
-        self._in_sync: deque[float] = deque(maxlen=MOST_TRIGGERED)
+        self._triggered: deque[float] = deque(maxlen=MAX_TRIGGERED)
+        self._in_sync: deque[float] = deque(maxlen=MAX_TRIGGERED)
         self.programming = Durations(PROGRAMMING_BOUNDS)
         """The time from the event that changed endpoints to the sync that applied it."""
-        self.drains = False
+        self.is_draining = False
         """Whether the proxy is about to stop: connections may end, and changes are ignored."""
         self.last_queued: float | None = None
         """The time of the last change, in seconds since 1970."""
@@ -69,15 +69,15 @@ class SyncHealth:
 
     def begun(self) -> None:
         """Record the start of a sync for the waiting changes, which still wait if it fails."""
-        if self._taken is None:
-            self._taken = self._clock.seconds() if self._queued is None else self._queued
+        if self._syncing is None:
+            self._syncing = self._clock.seconds() if self._queued is None else self._queued
         self._queued = None
         self._in_sync.extend(self._triggered)
         self._triggered.clear()
 
     def synced(self) -> None:
         """Record that the sync succeeded."""
-        self._taken = None
+        self._syncing = None
         now = self.last_synced = time_of_day(self._clock)
         for each in self._in_sync:
             # The clock of the machine that wrote the time may be ahead.
@@ -86,13 +86,13 @@ class SyncHealth:
 
     def waits(self) -> float:
         """Return how long the oldest change has been waiting, in seconds."""
-        since = [each for each in (self._taken, self._queued) if each is not None]
+        since = [each for each in (self._syncing, self._queued) if each is not None]
         return self._clock.seconds() - min(since) if since else 0.0
 
     @property
     def is_alive(self) -> bool:
         """Whether no change has been waiting too long."""
-        return self.waits() <= PERIODS * self._period
+        return self.waits() <= MAX_PERIODS * self._period
 
     @property
     def is_eligible(self) -> bool:
@@ -100,9 +100,9 @@ class SyncHealth:
         return self._is_eligible()
 
     @property
-    def takes_clients(self) -> bool:
+    def accepts_clients(self) -> bool:
         """Whether load balancers should send clients to this node now."""
-        return self.is_alive and self.is_eligible and not self.drains
+        return self.is_alive and self.is_eligible and not self.is_draining
 
     def body(self) -> bytes:
         """Return the body of both pages, with the fields of kube-proxy's."""
@@ -125,14 +125,14 @@ class HealthPages:
         self.livez: Counter[str] = Counter()
         # For any method.
         self.pages: Pages = {
-            "/healthz": lambda request: self._answer(health.takes_clients, self.healthz),
+            "/healthz": lambda request: self._answer(health.accepts_clients, self.healthz),
             "/livez": lambda request: self._answer(health.is_alive, self.livez),
             "/*": lambda request: text("see /healthz and /livez\n", 404),
         }
 
-    def _answer(self, is_well: bool, answered: Counter[str]) -> PageResponse:
-        status = 200 if is_well else 503
-        answered[str(status)] += 1
+    def _answer(self, is_healthy: bool, responses: Counter[str]) -> PageResponse:
+        status = 200 if is_healthy else 503
+        responses[str(status)] += 1
         return PageResponse(b"application/json", self._health.body(), status)
 
 

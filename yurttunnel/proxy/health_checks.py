@@ -15,7 +15,7 @@ from twisted.internet.interfaces import IListeningPort
 
 from yurttunnel.ops.http_site import LimitedSite, PageRequest, PageResponse
 from yurttunnel.ops.listen import CannotListen, listen_tcp
-from yurttunnel.proxy.port_claims import MOST_ADDRESSES
+from yurttunnel.proxy.port_claims import MAX_ADDRESSES
 from yurttunnel.proxy.state.virtual_services import (
     HealthCheckNodePort,
     NodeFacts,
@@ -32,7 +32,7 @@ def listening_hosts(facts: NodeFacts) -> Collection[str]:
     # Listening on a link-local address would also require the interface.
     own = [each for each in facts.addresses if not each.is_link_local]
     found = [str(each) for each in own if has_node_ports(each, facts.node_port_networks)]
-    if len(found) < len(own) and len(found) <= MOST_ADDRESSES:
+    if len(found) < len(own) and len(found) <= MAX_ADDRESSES:
         return found
     # The unspecified IPv6 address accepts both families.
     return ["::" if 6 in facts.versions else "0.0.0.0"]

@@ -11,7 +11,7 @@ from yurttunnel.proxy.state.virtual_services import Address
 HostAddress = Callable[[int], Address | None]
 """Returns this address for a version of IP; ``None`` if there is none."""
 
-_FAR = {4: (socket.AF_INET, "192.0.2.1"), 6: (socket.AF_INET6, "2001:db8::1")}
+_DISTANT = {4: (socket.AF_INET, "192.0.2.1"), 6: (socket.AF_INET6, "2001:db8::1")}
 """Addresses that no machine has (RFC 5737, RFC 3849), so the default route leads to them."""
 
 _DISCARD = 9
@@ -27,10 +27,10 @@ def host_address(version: int) -> Address | None:
     It asks the kernel by connecting a UDP socket, which sends nothing and does not block. Return
     ``None`` if there is no default route, or if its address is not reachable by others.
     """
-    family, far = _FAR[version]
+    family, distant = _DISTANT[version]
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((far, _DISCARD))
+            probe.connect((distant, _DISCARD))
             found: Address = ip_address(probe.getsockname()[0].partition("%")[0])
     except OSError:
         return None

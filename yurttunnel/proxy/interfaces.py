@@ -138,7 +138,7 @@ class IProxySockets(Interface):
 class IPortClaims(Interface):
     """Claims ports of this machine that are portals, so that no other program uses them."""
 
-    def want(portals: Mapping[Key, Sequence[Portal]]) -> Mapping[tuple[Key, Portal], str]:
+    def claim(portals: Mapping[Key, Sequence[Portal]]) -> Mapping[tuple[Key, Portal], str]:
         """Claim the node ports, and the ports of external addresses that belong to this machine; no
         others.
 
@@ -205,7 +205,7 @@ class StaleFlows:
     """Flows whose conntrack entries must be deleted: to a portal, or to a removed endpoint.
 
     If ``endpoint`` is ``None``, these are all flows of the portal, except for those to the
-    endpoints in ``kept``. ``address`` is ``None`` for a node port. For TCP, these are only
+    endpoints in ``excluded``. ``address`` is ``None`` for a node port. For TCP, these are only
     unanswered attempts that were not translated.
     """
 
@@ -213,13 +213,13 @@ class StaleFlows:
     address: str | None
     port: int
     endpoint: Endpoint | None = None
-    kept: frozenset[Endpoint] = frozenset()
+    excluded: frozenset[Endpoint] = frozenset()
 
 
 class IConntrack(Interface):
     """The kernel's conntrack table."""
 
-    def forget(version: int, stale: Collection[StaleFlows]) -> Deferred[int]:
+    def delete_entries(version: int, stale: Collection[StaleFlows]) -> Deferred[int]:
         """Delete the entries of the flows; return how many there were. Fails with
         ``SteeringFailed``.
         """

@@ -156,7 +156,7 @@ METRICS: tuple[Metric[ProxyStats], ...] = (
         "yurtproxy_forgotten_flows",
         "Connection tracking entries that were deleted: UDP flows to a former endpoint, and TCP"
         " attempts to an endpoint that did not answer.",
-        lambda stats: stats.proxier.flows_forgotten,
+        lambda stats: stats.proxier.deleted_entries,
     ),
 )
 

@@ -58,7 +58,7 @@ class ThisNode(MultiService):
     """Keeps ``facts`` up to date while it runs, with the Node ``name`` of ``informers``.
 
     Without informers, or before they have listed the Node, its zone is unknown. The machine's
-    addresses are read at the start, every ``period`` seconds, and when :meth:`look` is called;
+    addresses are read at the start, every ``period`` seconds, and when :meth:`refresh` is called;
     ``run`` runs blocking calls to the kernel. ``node_port_networks`` and ``loopback`` do not
     change.
     """
@@ -76,7 +76,7 @@ class ThisNode(MultiService):
         super().__init__()
         self.facts = NodeFacts(name, node_port_networks=node_port_networks, loopback=loopback)
         """The current facts."""
-        self.looked = False
+        self.addresses_read = False
         """Whether the addresses have been read, or could not be read."""
         self.on_changed: list[Callable[[], object]] = []
         """Callbacks for a change of the facts, and for the first reading."""
@@ -84,49 +84,49 @@ class ThisNode(MultiService):
         if informers is not None:
             spec = InformerSpec(NODES, node_from, name=name)
             informers.informer(spec).add_handler(self._node_changed)
-        self._looks = Reconciler(
+        self._refreshes = Reconciler(
             clock,
             period,
             "looking at the addresses of this machine",
-            self._look,
+            self._read_addresses,
             settle=SETTLE_SECONDS,
             spacing=SPACING_SECONDS,
             expected=(SteeringFailed,),
         )
-        self._looks.setServiceParent(self)
+        self._refreshes.setServiceParent(self)
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Read the addresses soon, because they or routes have changed."""
-        self._looks.trigger()
+        self._refreshes.trigger()
 
     def _node_changed(self, _old: _Node | None, new: _Node | None) -> None:
         # A deleted Node keeps its facts, as in kube-proxy: no clients should be sent here again.
         if new is not None:
             self._set(replace(self.facts, zone=new.zone, eligible=new.eligible))
 
-    async def _look(self) -> None:
+    async def _read_addresses(self) -> None:
         versions = tuple(version for version in VERSIONS if has_family(version))
         self._set(replace(self.facts, versions=versions))
         try:
             addresses = await self._run(machine_addresses)
             unnumbered = await self._run(unnumbered_versions)
         except SteeringFailed:
-            self._has_looked()
+            self._note_read()
             raise
         self._set(replace(self.facts, addresses=addresses, unnumbered=unnumbered))
-        self._has_looked()
+        self._note_read()
 
-    def _has_looked(self) -> None:
-        if not self.looked:
-            self.looked = True
-            self._tell()
+    def _note_read(self) -> None:
+        if not self.addresses_read:
+            self.addresses_read = True
+            self._notify()
 
     def _set(self, facts: NodeFacts) -> None:
         if facts != self.facts:
             self.facts = facts
-            self._tell()
+            self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for changed in self.on_changed:
             changed()
 

@@ -206,11 +206,11 @@ class Options(CommandOptions[Settings]):
     def _sync(self) -> SyncSettings:
         settings = SyncSettings(
             period=self.value(flag_table.SYNC_PERIOD),
-            least=self.value(flag_table.MIN_SYNC_PERIOD),
+            min_period=self.value(flag_table.MIN_SYNC_PERIOD),
             drain=self.value(flag_table.DRAIN_TIMEOUT),
             removes_rules=self.value(flag_table.REMOVE_RULES),
         )
-        if settings.least > settings.period:
+        if settings.min_period > settings.period:
             raise usage.UsageError(
                 "--iptables-min-sync-period is longer than --iptables-sync-period: give less"
             )

@@ -27,10 +27,10 @@ from yurttunnel.proxy.proxier import Proxier
 from yurttunnel.proxy.socket_manager import ServiceStatus
 from yurttunnel.proxy.state.virtual_services import Endpoint, Problem
 
-MOST_SHOWN = 100
+MAX_SHOWN = 100
 """The maximum number of Services shown at once; ``?q=`` finds the others."""
 
-MOST_ENDPOINTS = 10
+MAX_ENDPOINTS = 10
 """The maximum for one service, those with failures first."""
 
 
@@ -59,7 +59,7 @@ def services_section(
         columns = _columns(clock.seconds())
         content = listing(
             "Services",
-            [found[each] for each in order[:MOST_SHOWN]],
+            [found[each] for each in order[:MAX_SHOWN]],
             len(every),
             "those with failures first",
             lambda rows: table("Services", columns, rows),
@@ -107,7 +107,7 @@ def problems_section(problems: Callable[[], Sequence[Problem]]) -> MakeSection:
         ]
         content = listing(
             "Problems of Services",
-            found[:MOST_SHOWN],
+            found[:MAX_SHOWN],
             len(every),
             "in no order",
             lambda rows: table("Problems of Services", columns, rows),
@@ -144,7 +144,7 @@ def _endpoints(each: ServiceStatus, now: float) -> Content:
         each.service.endpoints,
         key=lambda one: -known[one].failures if one in known else 0,
     )
-    shown = [_endpoint(one, known.get(one), now) for one in ordered[:MOST_ENDPOINTS]]
+    shown = [_endpoint(one, known.get(one), now) for one in ordered[:MAX_ENDPOINTS]]
     more = len(ordered) - len(shown)
     return _lines([*shown, f"and {more} more"] if more else shown)
 
@@ -152,11 +152,13 @@ def _endpoints(each: ServiceStatus, now: float) -> Content:
 def _endpoint(endpoint: Endpoint, stats: EndpointStats | None, now: float) -> Content:
     if stats is None or not stats.failures:
         return str(endpoint)
-    told = f"{formatting.counted(stats.failures, 'failed dial')}, the last: {stats.last_failure}"
+    details = f"{formatting.counted(stats.failures, 'failed dial')}, the last: {stats.last_failure}"
     if stats.ejected_until is None:
-        return joined(str(endpoint), element("small", told))
-    left = formatting.duration(stats.ejected_until - now)
-    return joined(str(endpoint), " ", mark("bad", f"left out for {left}"), element("small", told))
+        return joined(str(endpoint), element("small", details))
+    remaining = formatting.duration(stats.ejected_until - now)
+    return joined(
+        str(endpoint), " ", mark("bad", f"left out for {remaining}"), element("small", details)
+    )
 
 
 def _port(each: ServiceStatus) -> str:
@@ -233,11 +235,11 @@ def _endpoint_json(
 ) -> dict[str, object]:
     if stats is None:
         return {"endpoint": str(endpoint)}
-    left = None if stats.ejected_until is None else max(0.0, stats.ejected_until - now)
+    remaining = None if stats.ejected_until is None else max(0.0, stats.ejected_until - now)
     return {
         "endpoint": str(endpoint),
         "active": stats.active,
         "failures": stats.failures,
         "last_failure": stats.last_failure or None,
-        "left_out_for_seconds": left,
+        "left_out_for_seconds": remaining,
     }

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from zope.interface import implementer
 
 from yurttunnel.proxy.interfaces import IPortClaims
-from yurttunnel.proxy.sockets.listening import listen, refuse, share_with_the_past
+from yurttunnel.proxy.sockets.listening import listen, refuse, reuse_address
 from yurttunnel.proxy.state.virtual_services import (
     Address,
     Key,
@@ -38,13 +38,13 @@ _NO_INTERFACE = 0x7FFFFFFF
 """The highest interface index, which Linux never reaches."""
 
 
-MOST_ADDRESSES = 16
+MAX_ADDRESSES = 16
 """The maximum number of addresses at which node ports are claimed one by one, each by a socket. A
 machine may have thousands, such as those that ipvs leaves behind; then the port is claimed at all
 addresses."""
 
 
-class _Place(NamedTuple):
+class _Binding(NamedTuple):
     """What one socket claims; ``address`` is ``None`` for all addresses."""
 
     version: int
@@ -53,7 +53,7 @@ class _Place(NamedTuple):
     port: int
 
     @property
-    def everywhere(self) -> _Place:
+    def wildcard(self) -> _Binding:
         """The place at all addresses, whose socket includes this one."""
         return self._replace(address=None)
 
@@ -84,33 +84,35 @@ class PortClaims:
         self._own_addresses = own_addresses
         self._is_proxy_port = is_proxy_port
         self._node_ports = tuple(node_ports)
-        self._sockets: dict[_Place, socket.socket] = {}
+        self._sockets: dict[_Binding, socket.socket] = {}
         # By place and requested address: a portal with this address takes precedence over a node
         # port.
-        self._owners: dict[tuple[_Place, Address | None], Key] = {}
+        self._owners: dict[tuple[_Binding, Address | None], Key] = {}
 
-    def want(self, portals: Mapping[Key, Sequence[Portal]]) -> Mapping[tuple[Key, Portal], str]:
+    def claim(self, portals: Mapping[Key, Sequence[Portal]]) -> Mapping[tuple[Key, Portal], str]:
         """See :class:`IPortClaims`."""
         wanted = self._wanted(portals)
         # A socket for one address would conflict with the one for all addresses.
         needed = {
-            place for place in wanted if place == place.everywhere or place.everywhere not in wanted
+            binding
+            for binding in wanted
+            if binding == binding.wildcard or binding.wildcard not in wanted
         }
         self._close(self._sockets.keys() - needed)
         problems: dict[tuple[Key, Portal], str] = {}
-        owners: dict[tuple[_Place, Address | None], Key] = {}
-        for place in sorted(wanted, key=lambda one: one.address is not None):
-            claimants = wanted[place]
-            problem = self._hold(place)
+        owners: dict[tuple[_Binding, Address | None], Key] = {}
+        for binding in sorted(wanted, key=lambda one: one.address is not None):
+            claimants = wanted[binding]
+            problem = self._claim(binding)
             if problem is not None:
                 problems.update((claimant, problem) for claimant in claimants)
                 continue
             for key, portal in claimants:
-                what = place, portal.address
-                if what not in owners:
-                    owners[what] = self._owner(what, claimants)
-                if key != owners[what]:
-                    problems[key, portal] = f"{place} is that of {owners[what]} already"
+                claim = binding, portal.address
+                if claim not in owners:
+                    owners[claim] = self._owner(claim, claimants)
+                if key != owners[claim]:
+                    problems[key, portal] = f"{binding} is that of {owners[claim]} already"
         self._owners = owners
         return problems
 
@@ -119,23 +121,27 @@ class PortClaims:
         self._close(list(self._sockets))
         self._owners.clear()
 
-    def _wanted(self, portals: Mapping[Key, Sequence[Portal]]) -> dict[_Place, _Claimants]:
+    def _wanted(self, portals: Mapping[Key, Sequence[Portal]]) -> dict[_Binding, _Claimants]:
         own = self._own_addresses()
-        wanted: dict[_Place, _Claimants] = {}
-        at_node_ports = {version: self._at_node_ports(version, own) for version in (4, 6)}
-        for key, its in portals.items():
-            for portal in its:
+        wanted: dict[_Binding, _Claimants] = {}
+        node_port_addresses = {
+            version: self._node_port_addresses(version, own) for version in (4, 6)
+        }
+        for key, requested in portals.items():
+            for portal in requested:
                 if portal.address is None:
-                    addresses = at_node_ports[key.version]
+                    addresses = node_port_addresses[key.version]
                 else:
-                    is_held = portal.is_external and portal.address in own
-                    addresses = [portal.address] if is_held else []
+                    is_claimed = portal.is_external and portal.address in own
+                    addresses = [portal.address] if is_claimed else []
                 for address in addresses:
-                    place = _Place(key.version, key.protocol, address, portal.port)
-                    wanted.setdefault(place, []).append((key, portal))
+                    binding = _Binding(key.version, key.protocol, address, portal.port)
+                    wanted.setdefault(binding, []).append((key, portal))
         return wanted
 
-    def _at_node_ports(self, version: int, own: Collection[Address]) -> Sequence[Address | None]:
+    def _node_port_addresses(
+        self, version: int, own: Collection[Address]
+    ) -> Sequence[Address | None]:
         """Return the addresses at which node ports are claimed, because they are served there."""
         networks = [each for each in self._node_ports if each.version == version]
         if not networks or any(not each.prefixlen for each in networks):
@@ -148,68 +154,68 @@ class PortClaims:
             and not (version == 6 and address.is_link_local)
             and has_node_ports(address, networks)
         ]
-        return addresses if len(addresses) <= MOST_ADDRESSES else [None]
+        return addresses if len(addresses) <= MAX_ADDRESSES else [None]
 
-    def _owner(self, what: tuple[_Place, Address | None], claimants: _Claimants) -> Key:
+    def _owner(self, claim: tuple[_Binding, Address | None], claimants: _Claimants) -> Key:
         """Return the previous owner if it still requests the place, so that no service loses it."""
-        keys = [key for key, portal in claimants if portal.address == what[1]]
-        former = self._owners.get(what)
+        keys = [key for key, portal in claimants if portal.address == claim[1]]
+        former = self._owners.get(claim)
         return former if former in keys else min(keys, key=str)
 
-    def _hold(self, place: _Place) -> str | None:
+    def _claim(self, binding: _Binding) -> str | None:
         """Claim a place unless it is claimed; return why that is not possible."""
-        if place in self._sockets or place.everywhere in self._sockets:
+        if binding in self._sockets or binding.wildcard in self._sockets:
             return None
         try:
-            self._sockets[place] = _holding(place)
+            self._sockets[binding] = _claiming_socket(binding)
         except OSError as error:
             if error.errno == errno.EADDRNOTAVAIL:
                 # The address has just been removed, or is not usable yet: nobody else can bind it
                 # either.
                 return None
-            ours = self._is_proxy_port(place.version, place.protocol, place.port)
-            return _why(place, error, ours)
+            ours = self._is_proxy_port(binding.version, binding.protocol, binding.port)
+            return _failure_text(binding, error, ours)
         return None
 
-    def _close(self, places: Collection[_Place]) -> None:
-        for place in places:
-            self._sockets.pop(place).close()
+    def _close(self, bindings: Collection[_Binding]) -> None:
+        for binding in bindings:
+            self._sockets.pop(binding).close()
 
 
-def _holding(place: _Place) -> socket.socket:
+def _claiming_socket(binding: _Binding) -> socket.socket:
     """Return a socket that claims a place; raises ``OSError``."""
-    family = socket.AF_INET6 if place.version == 6 else socket.AF_INET
-    tcp = place.protocol is Protocol.TCP
-    made = socket.socket(family, socket.SOCK_STREAM if tcp else socket.SOCK_DGRAM)
+    family = socket.AF_INET6 if binding.version == 6 else socket.AF_INET
+    tcp = binding.protocol is Protocol.TCP
+    opened = socket.socket(family, socket.SOCK_STREAM if tcp else socket.SOCK_DGRAM)
     try:
-        if place.version == 6:
-            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        if binding.version == 6:
+            opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         if tcp:
-            share_with_the_past(made)
-        made.bind(("" if place.address is None else str(place.address), place.port))
+            reuse_address(opened)
+        opened.bind(("" if binding.address is None else str(binding.address), binding.port))
         if tcp:
             # Until it listens, it would share the port with all who want to listen.
-            listen(made)
-            refuse(made)
+            listen(opened)
+            refuse(opened)
         else:
             with contextlib.suppress(OSError):
-                made.setsockopt(socket.SOL_SOCKET, _SO_BINDTOIFINDEX, _NO_INTERFACE)
+                opened.setsockopt(socket.SOL_SOCKET, _SO_BINDTOIFINDEX, _NO_INTERFACE)
     except OSError:
-        made.close()
+        opened.close()
         raise
-    return made
+    return opened
 
 
-def _why(place: _Place, error: OSError, ours: bool) -> str:
+def _failure_text(binding: _Binding, error: OSError, ours: bool) -> str:
     if ours and error.errno == errno.EADDRINUSE:
         return (
-            f"{place} is a proxy port of this process: choose another port, or keep node ports out"
-            " of --proxy-port-range, or of net.ipv4.ip_local_port_range, and start it again"
+            f"{binding} is a proxy port of this process: choose another port, or keep node ports"
+            " out of --proxy-port-range, or of net.ipv4.ip_local_port_range, and start it again"
         )
     if error.errno == errno.EADDRINUSE:
-        table = "t" if place.protocol is Protocol.TCP else "u"
+        table = "t" if binding.protocol is Protocol.TCP else "u"
         return (
-            f"{place} is in use by another process: choose another port, or stop the process"
-            f" that `ss -{table}anp sport = :{place.port}` shows"
+            f"{binding} is in use by another process: choose another port, or stop the process"
+            f" that `ss -{table}anp sport = :{binding.port}` shows"
         )
-    return f"{place} cannot be held: {error.strerror}"
+    return f"{binding} cannot be held: {error.strerror}"

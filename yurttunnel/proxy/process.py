@@ -89,7 +89,7 @@ class ProxyProcess:
             settings.sync.period,
             self._informers,
             settings.node_port_networks,
-            settings.serves_itself,
+            settings.is_local_only,
         )
         self._sources = Sources(
             reactor,
@@ -126,7 +126,7 @@ class ProxyProcess:
     def _apply_udp_timeouts(self) -> None:
         """Apply the current timeouts of UDP clients."""
         if self._data_path is not None:
-            self._data_path.udp.remember(self._settings.udp.first, self._settings.udp.idle)
+            self._data_path.udp.set_timeouts(self._settings.udp.first, self._settings.udp.idle)
 
     def service(self) -> IService:
         """Return all parts as one service."""
@@ -142,7 +142,7 @@ class ProxyProcess:
             self._lag,
             self._worker,
             self._informers,
-            AddressEvents(self._reactor, self._node.look),
+            AddressEvents(self._reactor, self._node.refresh),
             self._node,
             self._sources,
             self._serving,

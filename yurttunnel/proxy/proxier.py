@@ -39,7 +39,7 @@ from yurttunnel.proxy.state.virtual_services import (
 from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.interfaces import VERSIONS
 
-LOOK_SECONDS = 5.0
+CHECK_SECONDS = 5.0
 """How often to check whether another program has changed rules."""
 
 SYNC_BURST = 2
@@ -50,13 +50,13 @@ one."""
 SYNC_SECONDS = 60.0
 """The timeout of a sync: more than the programs of both families together take, 20 s each."""
 
-FINISH_SECONDS = 5.0
+STOP_SECONDS = 5.0
 """How long a sync in progress may continue when the proxy stops, in seconds."""
 
 REMOVAL_SECONDS = 20.0
 """The timeout for the removal of rules when the proxy stops, in seconds."""
 
-MOST_TOLD = 20
+MAX_REPORTED = 20
 """The maximum number of problems logged one by one after a sync; the status page has all."""
 
 SYNC_BOUNDS = tuple(0.001 * 2**power for power in range(15))
@@ -101,8 +101,8 @@ class Proxier(Service):
         # What the rules have been created for.
         self._proxied: dict[Key, ProxiedService] = {}
         # The addresses of this machine when that began, and all to which rules may redirect by now.
-        self._own: frozenset[Address] = frozenset()
-        self._led_to: frozenset[Address] = frozenset()
+        self._current_addresses: frozenset[Address] = frozenset()
+        self._redirect_addresses: frozenset[Address] = frozenset()
         self._stale: dict[tuple[int, Protocol], set[StaleFlows]] = {}
         self._generation: int | None = None
         self._rules_problem: str | None = "no rules have been made yet"
@@ -117,43 +117,43 @@ class Proxier(Service):
         """The durations of the successful syncs."""
         self.last_took: float | None = None
         """The duration of the last successful sync; ``None`` before the first."""
-        self.flows_forgotten = 0
+        self.deleted_entries = 0
         """The number of UDP flows, and of TCP attempts, whose conntrack entries were deleted."""
         self._reconciler = Reconciler(
             clock,
             settings.period,
             "keeping Services",
             self._sync,
-            spacing=settings.least,
+            spacing=settings.min_period,
             burst=SYNC_BURST,
             backoff=Backoff(),
             deadline=SYNC_SECONDS,
-            finish=FINISH_SECONDS,
+            finish=STOP_SECONDS,
         )
-        self._looking = Reconciler(
-            clock, LOOK_SECONDS, "looking at the rules of the firewall", self._look
+        self._rule_checks = Reconciler(
+            clock, CHECK_SECONDS, "looking at the rules of the firewall", self._check_rules
         )
 
     def startService(self) -> None:
         """Start; the first sync runs as soon as the desired state is known."""
         super().startService()
-        self._health.drains = False
+        self._health.is_draining = False
         self._source.on_changed.append(self._changed)
         if self._source.state() is not None:
             self._changed()
-        self._looking.startService()
+        self._rule_checks.startService()
 
     def stopService(self) -> Deferred[None]:
         """Wait for a sync in progress, remove rules if the settings say so, and drain."""
         super().stopService()
-        self._health.drains = True
+        self._health.is_draining = True
         self._source.on_changed.remove(self._changed)
-        _ = self._looking.stopService()
-        return Deferred.fromCoroutine(self._end())
+        _ = self._rule_checks.stopService()
+        return Deferred.fromCoroutine(self._shut_down())
 
     def problem(self) -> str | None:
         """Return, for ``/readyz``, why clients of Services may not reach their endpoints."""
-        if self._health.drains:
+        if self._health.is_draining:
             return "draining: the proxy is about to stop"
         if self._source.state() is None:
             return self._source.problem() or "it is not known yet what there is to serve"
@@ -185,7 +185,7 @@ class Proxier(Service):
         else:
             self._reconciler.startService()
 
-    async def _look(self) -> None:
+    async def _check_rules(self) -> None:
         generation = self._rules.generation()
         if generation != self._generation and self._reconciler.running:
             self._generation = generation
@@ -196,7 +196,7 @@ class Proxier(Service):
         self._health.begun()
         begun = self._clock.seconds()
         try:
-            result = await self._serve()
+            result = await self._apply()
         except SteeringFailed as error:
             self._failed(str(error))
             self._limited.warn(
@@ -222,14 +222,14 @@ class Proxier(Service):
         self._rules_problem = why
         self.syncs["failed"] += 1
 
-    async def _serve(self) -> str:
+    async def _apply(self) -> str:
         """Run a sync; return ``repaired`` if others had changed rules, else ``ok``."""
         state = self._source.state() or DesiredState()
         services = state.services
-        unclaimed = self._claims.want({key: each.portals for key, each in services.items()})
+        unclaimed = self._claims.claim({key: each.portals for key, each in services.items()})
         proxied = await self._manager.open_sockets(services, unclaimed)
         await self._checks.update(state.health_checks)
-        self._note(
+        self._record_problems(
             state.problems,
             [
                 *(_unclaimed(key, portal, why) for (key, portal), why in unclaimed.items()),
@@ -242,18 +242,18 @@ class Proxier(Service):
         now = {each.service.key: each for each in proxied}
         # The addresses may change while rules are created, and these rules do not redirect to the
         # new ones.
-        self._own = self._addresses()
-        self._led_to |= self._own
+        self._current_addresses = self._addresses()
+        self._redirect_addresses |= self._current_addresses
         try:
             applied = await self._rules.apply(proxied)
         except PartlyApplied as error:
-            await self._follow_rules(services, self._proxied_in(now, error.made), error.made)
+            await self._close_replaced(services, self._proxied_in(now, error.made), error.made)
             raise
         self._generation = self._rules.generation()
         for difference in applied.differences:
             self._log.debug("Rules were not as they should be: {difference}", difference=difference)
         repaired = bool(applied.differences) and now == self._proxied
-        await self._follow_rules(services, now)
+        await self._close_replaced(services, now)
         return "repaired" if repaired else "ok"
 
     def _proxied_in(
@@ -263,56 +263,60 @@ class Proxier(Service):
         former = {key: each for key, each in self._proxied.items() if key.version not in made}
         return former | {key: each for key, each in now.items() if key.version in made}
 
-    async def _follow_rules(
+    async def _close_replaced(
         self,
         services: Services,
         proxied: dict[Key, ProxiedService],
         versions: Collection[int] = VERSIONS,
     ) -> None:
         """End what the rules of these ``versions`` no longer redirect to."""
-        await self._forget_flows(proxied, versions)
+        await self._delete_stale_entries(proxied, versions)
         closed = self._manager.close_unused(services, self.settings.drain, versions)
         if closed and self._manager.lacks_ports:
             # A closed socket may have released the port that another service needs.
             self._reconciler.trigger()
 
-    def _note(self, of_objects: Sequence[Problem], own: Sequence[Problem]) -> None:
+    def _record_problems(self, of_objects: Sequence[Problem], own: Sequence[Problem]) -> None:
         """Record the problems, and log new ones of this node; the source logs those of objects."""
         former = frozenset(self.problems)
         self.problems = tuple(dict.fromkeys([*of_objects, *own]))
         self.own_problems = len(self.problems) - len(frozenset(of_objects))
         new = [each for each in dict.fromkeys(own) if each not in former]
-        for each in new[:MOST_TOLD]:
+        for each in new[:MAX_REPORTED]:
             self._log.warn("{what}: {text}", what=each.what, text=each.text)
-        if len(new) > MOST_TOLD:
+        if len(new) > MAX_REPORTED:
             self._log.warn(
                 "{more} more problems of Services: the status page has all of them",
-                more=len(new) - MOST_TOLD,
+                more=len(new) - MAX_REPORTED,
             )
 
-    async def _forget_flows(
+    async def _delete_stale_entries(
         self, proxied: dict[Key, ProxiedService], versions: Collection[int]
     ) -> None:
         """Delete the conntrack entries of flows that previous rules led elsewhere, or nowhere."""
-        lost = {each for each in self._led_to - self._own if each.version in versions}
+        lost = {
+            each
+            for each in self._redirect_addresses - self._current_addresses
+            if each.version in versions
+        }
         found = [*flows_to(lost, self._proxied)]
         for version, flows in stale_flows(self._proxied, proxied).items():
             found += ((version, each) for each in flows)
         for version, each in found:
             self._stale.setdefault((version, each.protocol), set()).add(each)
-        self._proxied, self._led_to = proxied, self._led_to - lost
+        self._proxied, self._redirect_addresses = proxied, self._redirect_addresses - lost
         self._flows_problem = None
         for (version, protocol), stale in list(self._stale.items()):
             try:
-                self.flows_forgotten += await self._conntrack.forget(version, stale)
+                self.deleted_entries += await self._conntrack.delete_entries(version, stale)
             except SteeringFailed as error:
-                self._tell_not_forgotten(protocol, error)
+                self._log_deletion_failure(protocol, error)
                 if protocol is Protocol.UDP:
                     continue
                 # TCP attempts end within two minutes in any case.
             del self._stale[version, protocol]
 
-    def _tell_not_forgotten(self, protocol: Protocol, error: SteeringFailed) -> None:
+    def _log_deletion_failure(self, protocol: Protocol, error: SteeringFailed) -> None:
         if protocol is Protocol.TCP:
             self._limited.warn(
                 "TCP clients that connected before their Service had rules keep failing: {error}",
@@ -325,7 +329,7 @@ class Proxier(Service):
             error=error,
         )
 
-    async def _end(self) -> None:
+    async def _shut_down(self) -> None:
         await self._reconciler.stopService()
         if self.settings.removes_rules:
             await self._remove_rules()
@@ -334,7 +338,7 @@ class Proxier(Service):
         await self._manager.stop(self.settings.drain)
 
     async def _remove_rules(self) -> None:
-        removing = Deferred.fromCoroutine(self._removed())
+        removing = Deferred.fromCoroutine(self._try_remove_rules())
         if not await fired_within(self._clock, REMOVAL_SECONDS, removing):
             removing.cancel()
             self._log.error(
@@ -343,7 +347,7 @@ class Proxier(Service):
                 seconds=REMOVAL_SECONDS,
             )
 
-    async def _removed(self) -> None:
+    async def _try_remove_rules(self) -> None:
         try:
             await self._rules.remove()
         except SteeringFailed as error:

@@ -56,13 +56,13 @@ class PageSettings:
 class SyncSettings:
     """When sockets and rules are compared with the desired state; in seconds.
 
-    A sync runs at least every ``period``, and at most once in ``least``. Sockets that are no longer
-    needed end their connections after ``drain``. ``removes_rules`` applies at the end of the
+    A sync runs at least every ``period``, and at most once in ``min_period``. Sockets that are no
+    longer needed end their connections after ``drain``. ``removes_rules`` applies at the end of the
     process.
     """
 
     period: float
-    least: float
+    min_period: float
     drain: float
     removes_rules: bool
 
@@ -103,6 +103,6 @@ class Settings:
     state_dir: Path | None
 
     @property
-    def serves_itself(self) -> bool:
+    def is_local_only(self) -> bool:
         """Whether only programs of this machine can be clients."""
         return ip_address(self.bind_address).is_loopback

@@ -24,7 +24,7 @@ from yurttunnel.proxy.state.virtual_services import (
 )
 from yurttunnel.steering.interfaces import VERSIONS
 
-MOST_ENDS = 1000
+MAX_ENDS = 1000
 """The maximum product of lost addresses, such as the thousands that ipvs leaves behind, and
 Services for which flows to each address are searched one by one, in a hundredth of a second."""
 
@@ -41,15 +41,19 @@ def stale_flows(
     all, which lasts just as long. If ``before`` is empty, the previous process led clients to
     endpoints as this one does: clients of endpoints that still exist keep them.
     """
-    gone = _gone(before, after)
-    led_before, led_after = _within_cluster(before), _within_cluster(after)
+    removed = _removed_endpoints(before, after)
+    in_cluster_before, in_cluster_after = _within_cluster(before), _within_cluster(after)
     found: dict[int, set[StaleFlows]] = {4: set(), 6: set()}
     for key in before.keys() | after.keys():
         old, new = before.get(key), after.get(key)
         if key.protocol is Protocol.UDP:
-            moved = _own_port(led_before, old) != _own_port(led_after, new)
-            serving = frozenset[Endpoint]() if before else _serving(led_after, new)
-            found[key.version].update(_of_service(old, new, gone[_identity(key)], moved, serving))
+            is_moved = _in_cluster_port(in_cluster_before, old) != _in_cluster_port(
+                in_cluster_after, new
+            )
+            serving = frozenset[Endpoint]() if before else _serving(in_cluster_after, new)
+            found[key.version].update(
+                _of_service(old, new, removed[_identity(key)], is_moved, serving)
+            )
         elif new is not None:
             found[key.version].update(_attempts(old, new))
     return {version: flows for version, flows in found.items() if flows}
@@ -62,16 +66,22 @@ def flows_to(
     sockets at ``addresses``, which this machine no longer has; if these are very many flows, all
     flows to their portals.
     """
-    led = _within_cluster(proxied)
-    its = {version: [each for each in addresses if each.version == version] for version in VERSIONS}
+    in_cluster = _within_cluster(proxied)
+    by_version = {
+        version: [each for each in addresses if each.version == version] for version in VERSIONS
+    }
     for key, each in proxied.items():
-        lost = its[key.version]
+        lost = by_version[key.version]
         if key.protocol is not Protocol.UDP or not lost:
             continue
         # Usually both are the same.
-        ports = {port for port in (each.proxy_port, _own_port(led, each)) if port is not None}
+        ports = {
+            port
+            for port in (each.proxy_port, _in_cluster_port(in_cluster, each))
+            if port is not None
+        }
         ends: list[Endpoint | None]
-        if len(lost) * len(proxied) <= MOST_ENDS:
+        if len(lost) * len(proxied) <= MAX_ENDS:
             ends = [Endpoint(address, port) for address in lost for port in ports]
         else:
             ends = [None] if ports else []
@@ -79,7 +89,7 @@ def flows_to(
             yield from ((key.version, _flows(portal, end)) for end in ends)
 
 
-def _gone(
+def _removed_endpoints(
     before: Mapping[Key, ProxiedService], after: Mapping[Key, ProxiedService]
 ) -> Mapping[_Identity, set[Endpoint]]:
     """Return the removed endpoints of all scopes: clients within the cluster that use external
@@ -102,26 +112,26 @@ def _within_cluster(proxied: Mapping[Key, ProxiedService]) -> InClusterServices:
     return InClusterServices(each for key, each in proxied.items() if key.protocol is Protocol.UDP)
 
 
-def _own_port(within: InClusterServices, proxied: ProxiedService | None) -> int | None:
+def _in_cluster_port(within: InClusterServices, proxied: ProxiedService | None) -> int | None:
     """Return the proxy socket's port for clients within the cluster, according to ``proxied``."""
-    return None if proxied is None else (within.instead_of(proxied) or proxied).proxy_port
+    return None if proxied is None else (within.replacement_for(proxied) or proxied).proxy_port
 
 
 def _serving(within: InClusterServices, proxied: ProxiedService | None) -> frozenset[Endpoint]:
     """Return the endpoints to which the kernel sends clients, according to ``proxied``."""
-    served_by = () if proxied is None else (proxied, within.instead_of(proxied) or proxied)
+    served_by = () if proxied is None else (proxied, within.replacement_for(proxied) or proxied)
     return frozenset(endpoint for each in served_by for endpoint in each.service.endpoints)
 
 
 def _of_service(
     old: ProxiedService | None,
     new: ProxiedService | None,
-    gone: set[Endpoint],
-    moved: bool,
+    removed: set[Endpoint],
+    is_moved: bool,
     serving: frozenset[Endpoint],
 ) -> Iterator[StaleFlows]:
-    """Yield the flows of one service; ``moved`` means that clients within the cluster have another
-    socket.
+    """Yield the flows of one service; ``is_moved`` means that clients within the cluster have
+    another socket.
 
     At new portals, flows to the endpoints in ``serving`` continue.
     """
@@ -130,13 +140,13 @@ def _of_service(
     for portal in former:
         if portal not in portals:
             yield _flows(portal)
-    stays = not moved and old is not None and new is not None and _is_kept(old, new)
+    stays = not is_moved and old is not None and new is not None and _keeps_destination(old, new)
     own = () if new is None else new.service.endpoints
     for portal in portals:
         if not stays or portal not in former:
-            yield replace(_flows(portal), kept=serving)
+            yield replace(_flows(portal), excluded=serving)
         else:
-            for endpoint in gone.difference(own):
+            for endpoint in removed.difference(own):
                 yield _flows(portal, endpoint)
 
 
@@ -159,7 +169,7 @@ def _attempts(old: ProxiedService | None, new: ProxiedService) -> Iterator[Stale
             yield _flows(portal, protocol=Protocol.TCP)
 
 
-def _is_kept(old: ProxiedService, new: ProxiedService) -> bool:
+def _keeps_destination(old: ProxiedService, new: ProxiedService) -> bool:
     """Return whether flows go where they did, except for those to a removed endpoint."""
     if old.proxy_port is None and new.proxy_port is None:
         return bool(old.service.endpoints) == bool(new.service.endpoints)

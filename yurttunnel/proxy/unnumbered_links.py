@@ -22,10 +22,10 @@ from yurttunnel.steering.netlink.conversation import Conversation
 from yurttunnel.steering.netlink.flow_table import numbered_links
 from yurttunnel.steering.netlink.refusals import as_steering_failed
 
-_TO_NOBODY = ("lo", "*")
+_IGNORED_LINKS = ("lo", "*")
 """The links of routes that lead to this machine, and nowhere."""
 
-_OF_EACH_LINK = (b"fe8", b"ff")
+_PER_LINK_PREFIXES = (b"fe8", b"ff")
 """The first digits of the destinations of IPv6 routes that every link has."""
 
 
@@ -44,7 +44,7 @@ def unnumbered_versions() -> frozenset[int]:
     return frozenset(
         version
         for version in VERSIONS
-        if any(link not in numbered[version] for link in _leading(version))
+        if any(link not in numbered[version] for link in _routed_links(version))
     )
 
 
@@ -55,12 +55,12 @@ def address_for_all(facts: NodeFacts, host: HostAddress, version: int) -> Addres
     if version not in facts.unnumbered:
         return None
     # A node without connectivity may have no default route, and so no ``host``.
-    its = (
+    usable = (
         each
         for each in facts.addresses
         if each.version == version and not (each.is_loopback or each.is_link_local)
     )
-    return host(version) or min(its, key=int, default=None)
+    return host(version) or min(usable, key=int, default=None)
 
 
 def _names(links: Iterable[int]) -> Iterator[str]:
@@ -72,7 +72,7 @@ def _names(links: Iterable[int]) -> Iterator[str]:
             yield socket.if_indextoname(link)
 
 
-def _leading(version: int) -> Iterator[str]:
+def _routed_links(version: int) -> Iterator[str]:
     """Yield the links of routes (proc(5))."""
     try:
         lines = (PROC_NET / ("route" if version == 4 else "ipv6_route")).read_bytes().splitlines()
@@ -83,5 +83,7 @@ def _leading(version: int) -> Iterator[str]:
         fields = line.split()
         # A name may contain any bytes except white space.
         link = os.fsdecode(fields[0 if version == 4 else -1])
-        if link not in _TO_NOBODY and (version == 4 or not fields[0].startswith(_OF_EACH_LINK)):
+        if link not in _IGNORED_LINKS and (
+            version == 4 or not fields[0].startswith(_PER_LINK_PREFIXES)
+        ):
             yield link

@@ -8,7 +8,7 @@ from tests.e2e.proxy.support import LOCAL, REMOTE, ProxyTestCase
 from tests.e2e.proxy.traffic import CLOSED, REFUSED, UNANSWERED
 
 SERVING, REFUSING, SILENT = REMOTE
-LARGEST = bytes(9000)
+MAX_DATAGRAM_BYTES = bytes(9000)
 
 
 class NetworkTests(ProxyTestCase):
@@ -25,7 +25,7 @@ class NetworkTests(ProxyTestCase):
             for pod in (SERVING, *LOCAL):
                 host = pod.address(version)
                 called = await self.assert_served(host, TARGET_PORT, size=300_000)
-                asked = await self.ask(host, TARGET_PORT, LARGEST)
+                asked = await self.ask(host, TARGET_PORT, MAX_DATAGRAM_BYTES)
                 for answer in (called, asked):
                     self.assertEqual((answer.endpoint, answer.client), (host, client))
             for pod, by_tcp, by_udp, answer_timeout in (

@@ -15,7 +15,7 @@ from tests.e2e.proxy.objects import BOTH
 from tests.e2e.proxy.programs import HEALTH_PORT, Proxy
 from tests.e2e.proxy.support import REMOTE, ProxyTestCase
 from tests.e2e.proxy.traffic import REFUSED
-from yurttunnel.proxy.kernel.connection_counts import PERIOD
+from yurttunnel.proxy.kernel.connection_counts import PERIOD_SECONDS
 
 
 class HealthTests(ProxyTestCase):
@@ -136,7 +136,7 @@ class KernelTests(ProxyTestCase):
             _, body = await proxy.get("/services")
             return sum(each.get("total", 0) for each in json.loads(body)) == accepted
 
-        await self.eventually(are_shown, f"{accepted} connections are shown", 2 * PERIOD)
+        await self.eventually(are_shown, f"{accepted} connections are shown", 2 * PERIOD_SECONDS)
         name = "yurtproxy_accepted_connections_total"
         before = await proxy.metric(name, protocol="TCP")
         await self.calls(10, self.objects.address("web", 4))
@@ -144,7 +144,7 @@ class KernelTests(ProxyTestCase):
         async def are_counted() -> bool:
             return await proxy.metric(name, protocol="TCP") == before + 10
 
-        await self.eventually(are_counted, "10 connections more are counted", 2 * PERIOD)
+        await self.eventually(are_counted, "10 connections more are counted", 2 * PERIOD_SECONDS)
 
     async def test_connections_of_the_moment(self) -> None:
         """The page and the metrics show open connections while they last, some seconds later."""
@@ -163,11 +163,13 @@ class KernelTests(ProxyTestCase):
             all_in_all = await proxy.metric("yurtproxy_connections", protocol="TCP")
             return [shown[each] for each in BOTH] == [*numbers] and all_in_all == sum(numbers)
 
-        await self.eventually(lambda: are_shown(3, 2), "five connections are shown", 3 * PERIOD)
+        await self.eventually(
+            lambda: are_shown(3, 2), "five connections are shown", 3 * PERIOD_SECONDS
+        )
         for caller in callers[1:]:
             caller.finish()
             await caller.answered
-        await self.eventually(lambda: are_shown(1, 0), "one is left", 3 * PERIOD)
+        await self.eventually(lambda: are_shown(1, 0), "one is left", 3 * PERIOD_SECONDS)
         callers[0].finish()
         await callers[0].answered
 

@@ -7,7 +7,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.proxy.balancing.test_picker import A, B, C, PickerTestCase
 from yurttunnel.proxy.balancing.affinity import AffinityRecords
-from yurttunnel.proxy.balancing.ejections import FAILURES
+from yurttunnel.proxy.balancing.ejections import CONSECUTIVE_FAILURES
 from yurttunnel.proxy.balancing.endpoint_state import EndpointState
 
 TTL = 10800.0
@@ -83,9 +83,9 @@ class AffinityTests(PickerTestCase):
         """Clients of an ejected endpoint are not sent to it first."""
         picker = self.picker(A, B, affinity=TTL)
         own = self.stays(picker)
-        for _ in range(FAILURES):
+        for _ in range(CONSECUTIVE_FAILURES):
             picker.pick("192.0.2.1", ())
-        for _ in range(FAILURES):
+        for _ in range(CONSECUTIVE_FAILURES):
             picker.failed(own, "timed out")
         self.assertNotEqual(own, self.stays(picker))
 
@@ -108,7 +108,7 @@ class AffinityRecordsTests(SynchronousTestCase):
     def setUp(self):
         """Set a small limit."""
         self.clock = Clock()
-        self.records = AffinityRecords(10, self.clock.seconds, most=100)
+        self.records = AffinityRecords(10, self.clock.seconds, max_records=100)
         self.state = EndpointState(A, 0)
 
     def test_bounded(self):

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from tests.proxy.balancing.test_picker import A, B, C, PickerTestCase
-from yurttunnel.proxy.balancing.ejections import FAILURES, FIRST, LONGEST, PROBE
+from yurttunnel.proxy.balancing.ejections import (
+    CONSECUTIVE_FAILURES,
+    FIRST_SECONDS,
+    MAX_SECONDS,
+    PROBE_SECONDS,
+)
 
 
 class EjectionTests(PickerTestCase):
     """When an endpoint is ejected, and for how long."""
 
-    def fail(self, picker, endpoint, times=FAILURES):
+    def fail(self, picker, endpoint, times=CONSECUTIVE_FAILURES):
         """Have dials to ``endpoint`` fail."""
         for _ in range(times):
             others = {each.endpoint for each in picker.endpoints()} - {endpoint}
@@ -27,13 +32,13 @@ class EjectionTests(PickerTestCase):
         self.fail(picker, A)
         self.assertEqual({B: 15, C: 15}, self.picked(picker, 30))
         [told] = [each for each in picker.endpoints() if each.endpoint == A]
-        self.assertEqual(100 + FIRST, told.ejected_until)
+        self.assertEqual(100 + FIRST_SECONDS, told.ejected_until)
 
     def test_one_packet_that_was_lost(self):
         """A single failure, or failures with successes in between, cause no ejection."""
         picker = self.picker(A, B)
         for _ in range(5):
-            self.fail(picker, A, FAILURES - 1)
+            self.fail(picker, A, CONSECUTIVE_FAILURES - 1)
             picker.connected(A)
         self.assertEqual(set(), self.ejected(picker))
 
@@ -48,7 +53,7 @@ class EjectionTests(PickerTestCase):
                 tried.append(one)
             picker.connected(C)
             dials.append(len(tried) + 1)
-        self.assertEqual(2 * FAILURES, sum(dials) - len(dials))
+        self.assertEqual(2 * CONSECUTIVE_FAILURES, sum(dials) - len(dials))
         self.assertLessEqual(max(dials), 3)
         self.assertEqual([1] * 10, dials[10:])
 
@@ -56,7 +61,7 @@ class EjectionTests(PickerTestCase):
         """One connection probes the endpoint at the end; if it succeeds, the ejection is over."""
         picker = self.picker(A, B)
         self.fail(picker, A)
-        self.clock.advance(FIRST)
+        self.clock.advance(FIRST_SECONDS)
         picked = [picker.pick("192.0.2.1", ()) for _ in range(10)]
         self.assertEqual([A] + [B] * 9, picked)
         picker.connected(A)
@@ -75,8 +80,10 @@ class EjectionTests(PickerTestCase):
             self.clock.advance(0.002)
             self.assertEqual(A, picker.pick("192.0.2.1", ()))
             picker.failed(A, "timed out")
-        self.assertEqual([FIRST * 2**number for number in range(5)], [round(p) for p in pauses[:5]])
-        self.assertEqual([LONGEST] * 3, [round(each) for each in pauses[5:]])
+        self.assertEqual(
+            [FIRST_SECONDS * 2**number for number in range(5)], [round(p) for p in pauses[:5]]
+        )
+        self.assertEqual([MAX_SECONDS] * 3, [round(each) for each in pauses[5:]])
 
     def test_short_again_after_success(self):
         """After a success the next ejection is as short as the first."""
@@ -84,8 +91,8 @@ class EjectionTests(PickerTestCase):
         for _ in range(3):
             self.fail(picker, A)
             [told] = [each for each in picker.endpoints() if each.endpoint == A]
-            self.assertEqual(FIRST, told.ejected_until - self.clock.seconds())
-            self.clock.advance(FIRST)
+            self.assertEqual(FIRST_SECONDS, told.ejected_until - self.clock.seconds())
+            self.clock.advance(FIRST_SECONDS)
             self.assertEqual(A, picker.pick("192.0.2.1", [B]))
             picker.connected(A)
 
@@ -97,17 +104,17 @@ class EjectionTests(PickerTestCase):
         for _ in range(100):
             picker.failed(A, "timed out")
         [told] = [each for each in picker.endpoints() if each.endpoint == A]
-        self.assertEqual(FIRST, told.ejected_until)
+        self.assertEqual(FIRST_SECONDS, told.ejected_until)
 
     def test_a_probe_without_outcome(self):
         """If the client of the probe has gone, another connection probes some time later."""
         picker = self.picker(A, B)
         self.fail(picker, A)
-        self.clock.advance(FIRST)
+        self.clock.advance(FIRST_SECONDS)
         self.assertEqual(A, picker.pick("192.0.2.1", ()))
         picker.ended(A)
         self.assertEqual(B, picker.pick("192.0.2.1", ()))
-        self.clock.advance(PROBE)
+        self.clock.advance(PROBE_SECONDS)
         self.assertEqual(A, picker.pick("192.0.2.1", ()))
 
     def test_nobody_else_is_left(self):
@@ -135,7 +142,7 @@ class EjectionTests(PickerTestCase):
         picker = self.picker(A, B)
         self.fail(picker, A)
         self.picker(B)
-        self.clock.advance(FIRST)
+        self.clock.advance(FIRST_SECONDS)
         self.assertEqual({B: 10}, self.picked(picker, 10))
         self.picker(A, B)
         self.assertEqual(set(), self.ejected(picker))

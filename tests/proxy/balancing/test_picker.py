@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
 from tests.proxy.services import endpoint, service
-from yurttunnel.proxy.balancing.ejections import FAILURES
+from yurttunnel.proxy.balancing.ejections import CONSECUTIVE_FAILURES
 from yurttunnel.proxy.balancing.endpoint_state import EndpointState
 from yurttunnel.proxy.balancing.picker import EndpointPicker
 from yurttunnel.proxy.balancing.schedulers import RoundRobin
@@ -206,11 +206,15 @@ class LeastConnectionsTests(PickerTestCase):
     def test_whatever_happens(self, events):
         """It has the fewest connections of those not ejected, and counts are correct."""
         picker = EndpointPicker(self.clock, service(range(5), least_connections=True))
-        active, in_a_row = Counter(), Counter()
+        active, consecutive_failures = Counter(), Counter()
         for what, number in events:
             one = endpoint(number)
             if what < 3:
-                live = [endpoint(each) for each in range(5) if in_a_row[endpoint(each)] < FAILURES]
+                live = [
+                    endpoint(each)
+                    for each in range(5)
+                    if consecutive_failures[endpoint(each)] < CONSECUTIVE_FAILURES
+                ]
                 chosen = picker.pick("192.0.2.1", ())
                 if live:
                     self.assertIn(chosen, live)
@@ -218,10 +222,10 @@ class LeastConnectionsTests(PickerTestCase):
                 active[chosen] += 1
             elif what == 3:
                 picker.connected(one)
-                in_a_row[one] = 0
+                consecutive_failures[one] = 0
             elif active[one]:
                 active[one] -= 1
-                in_a_row[one] += what == 4
+                consecutive_failures[one] += what == 4
                 (picker.failed(one, "refused") if what == 4 else picker.ended(one))
         told = {each.endpoint: each.active for each in picker.endpoints()}
         self.assertEqual({endpoint(number): active[endpoint(number)] for number in range(5)}, told)

@@ -84,7 +84,7 @@ class KernelTableTests(KernelTestCase):
         over.close()
         accepted[2].close()
         self.assertEqual((1, 1), self.counted())
-        self.patch(module, "MOST_SECONDS", 0.0)
+        self.patch(module, "MAX_SECONDS", 0.0)
         self.assertIsNone(active_connections((4, 6)))
         for each in clients:
             each.close()

@@ -48,13 +48,13 @@ class EndpointNumbersTests(SynchronousTestCase):
 
     def test_bounds(self):
         """Removed endpoints and services are not remembered forever."""
-        self.patch(affinity, "MOST_GONE", 1)
+        self.patch(affinity, "MAX_REMOVED", 1)
         self.numbers.of(WEB, [])
         self.assertEqual(
             [True, False],
             [self.numbers.of(WEB, [ONE, TWO])[each] == self.first[each] for each in (ONE, TWO)],
         )
-        self.patch(affinity, "MOST_SERVICES", 1)
+        self.patch(affinity, "MAX_SERVICES", 1)
         self.numbers.of(DNS, [ONE])
         self.numbers.of(WEB, [ONE])
         self.assertEqual(self.first[TWO], EndpointNumbers().of(WEB, [TWO])[TWO])
@@ -93,7 +93,7 @@ class ClientsSetsTests(SynchronousTestCase):
 
     def test_bounds(self):
         """Services are not remembered forever."""
-        self.patch(affinity, "MOST_SERVICES", 1)
+        self.patch(affinity, "MAX_SERVICES", 1)
         self.sets.of(WEB, 7200.0)
         self.sets.of(DNS, 1.0)
         self.assertNotEqual(self.first, self.sets.of(WEB, 7200.0))

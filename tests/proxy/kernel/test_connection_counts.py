@@ -10,9 +10,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.proxy.services import key, service
 from yurttunnel.proxy.interfaces import KernelStats
 from yurttunnel.proxy.kernel.connection_counts import (
-    AGAIN,
-    PERIOD,
-    RESTS,
+    PAUSE_FACTOR,
+    PERIOD_SECONDS,
+    RETRY_SECONDS,
     ConnectionCounts,
     Reading,
     Table,
@@ -70,7 +70,7 @@ class ConnectionCountsTests(SynchronousTestCase):
     def pass_period(self, result):
         """Read a result."""
         self.result = result
-        self.clock.advance(PERIOD)
+        self.clock.advance(PERIOD_SECONDS)
 
     def test_by_service_and_by_protocol(self):
         """Counts are as of the last reading; a service without a counter has none."""
@@ -102,7 +102,7 @@ class ConnectionCountsTests(SynchronousTestCase):
         self.pass_period(self.read(None))
         self.assertEqual(3, self.total(WEB))
         before, self.result = self.readings, self.read({counter_name(WEB): 4})
-        self.clock.advance(AGAIN)
+        self.clock.advance(RETRY_SECONDS)
         self.assertEqual((before + 1, 4), (self.readings, self.total(WEB)))
         self.assertEqual({Protocol.TCP: 4}, self.counts.totals())
 
@@ -138,7 +138,7 @@ class ConnectionCountsTests(SynchronousTestCase):
         self.table = Table(Active(2), 0.5)
         self.count(web=3)
         self.table = None
-        for number in range(int(RESTS * 0.5 / PERIOD) - 1):
+        for number in range(int(PAUSE_FACTOR * 0.5 / PERIOD_SECONDS) - 1):
             self.count(web=4 + number)
             self.assertFalse(self.asked.args[-1])
             self.assertEqual(KernelStats(2, 4 + number), self.counts.of(service([1], key=WEB)))
@@ -170,5 +170,5 @@ class ConnectionCountsTests(SynchronousTestCase):
         """Nothing is read after the stop."""
         self.counts.stopService()
         before = self.readings
-        self.clock.advance(10 * PERIOD)
+        self.clock.advance(10 * PERIOD_SECONDS)
         self.assertEqual(before, self.readings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ipaddress import ip_address
 
 from tests.steering.netlink.support import KernelTestCase, command, run_at_once
-from yurttunnel.proxy.kernel.connections import MOST_PORTALS, Connections
+from yurttunnel.proxy.kernel.connections import MAX_PORTALS, Connections
 from yurttunnel.proxy.kernel.targets import Attempt, Target
 from yurttunnel.proxy.state.virtual_services import Endpoint, Protocol
 
@@ -50,7 +50,7 @@ class ConnectionsTests(KernelTestCase):
             for more, expected in (((), False), (("--status", "SEEN_REPLY"), True)):
                 self.lead(seen_as, *more)
                 self.assertIs(expected, self.connections.is_answered(self.attempt()), seen_as)
-                self.connections.forget(self.attempt())
+                self.connections.delete_entry(self.attempt())
                 self.assertIsNone(self.connections.is_answered(self.attempt()))
 
     def test_by_answers_alone(self) -> None:
@@ -69,7 +69,7 @@ class ConnectionsTests(KernelTestCase):
         """A connection with another pod is not the attempt at this one."""
         self.lead(NODE[self.version])
         self.assertIsNone(self.connections.is_answered(self.attempt(1)))
-        self.connections.forget(self.attempt(1))
+        self.connections.delete_entry(self.attempt(1))
         self.assertIs(False, self.connections.is_answered(self.attempt()))
 
     def test_the_endpoint_itself(self) -> None:
@@ -87,7 +87,7 @@ class ConnectionsTests(KernelTestCase):
     def test_portals_beyond_a_bound(self) -> None:
         """The number of lookups is limited: a portal beyond the limit is not found."""
         self.lead(NODE[self.version])
-        self.portals = [*((self.portals[0][0], 1) for _ in range(MOST_PORTALS)), *self.portals]
+        self.portals = [*((self.portals[0][0], 1) for _ in range(MAX_PORTALS)), *self.portals]
         self.assertIsNone(self.connections.is_answered(self.attempt()))
         del self.portals[0]
         self.assertIs(False, self.connections.is_answered(self.attempt()))

@@ -8,7 +8,13 @@ from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.proxy.services import endpoint
-from yurttunnel.proxy.kernel.ejections import FIRST, LONGEST, TRIAL, UDP_FACTOR, Ejections
+from yurttunnel.proxy.kernel.ejections import (
+    FIRST_SECONDS,
+    MAX_SECONDS,
+    TRIAL_SECONDS,
+    UDP_FACTOR,
+    Ejections,
+)
 from yurttunnel.proxy.kernel.prober import Outcome
 from yurttunnel.proxy.kernel.targets import Target
 from yurttunnel.proxy.state.virtual_services import Protocol
@@ -56,10 +62,10 @@ class EjectionsTests(SynchronousTestCase):
     def test_return(self):
         """It returns when a probe is answered, and not earlier."""
         self.ejections.eject(ONE, Outcome.SILENT)
-        self.clock.advance(FIRST)
+        self.clock.advance(FIRST_SECONDS)
         self.assertTrue(self.is_ejected())
         self.outcome = Outcome.ANSWERED
-        self.clock.advance(2 * FIRST)
+        self.clock.advance(2 * FIRST_SECONDS)
         self.assertFalse(self.is_ejected())
         self.assertEqual([ONE, ONE], self.changed)
         self.pass_time(100)
@@ -70,55 +76,55 @@ class EjectionsTests(SynchronousTestCase):
         self.ejections.eject(ONE, Outcome.REFUSED)
         self.pass_time(100)
         pauses = [after - at for at, after in zip([0.0, *self.probed], self.probed, strict=False)]
-        self.assertEqual([1.0, 2.0, 4.0, 8.0, 16.0, LONGEST, LONGEST], pauses)
+        self.assertEqual([1.0, 2.0, 4.0, 8.0, 16.0, MAX_SECONDS, MAX_SECONDS], pauses)
 
     def test_ejected_again(self):
         """One that failed before is ejected for longer, unless it has answered clients since."""
         self.outcome = Outcome.ANSWERED
         self.ejections.eject(ONE, Outcome.REFUSED)
-        self.clock.advance(FIRST)
+        self.clock.advance(FIRST_SECONDS)
         self.ejections.eject(ONE, Outcome.REFUSED)
-        self.clock.advance(FIRST)
+        self.clock.advance(FIRST_SECONDS)
         self.assertTrue(self.is_ejected())
-        self.clock.advance(FIRST)
+        self.clock.advance(FIRST_SECONDS)
         self.assertFalse(self.is_ejected())
         self.ejections.answered(ONE)
         self.ejections.eject(ONE, Outcome.REFUSED)
-        self.clock.advance(FIRST)
+        self.clock.advance(FIRST_SECONDS)
         self.assertFalse(self.is_ejected())
 
     def test_trial(self):
         """One that does not respond to probes returns after a minute; one that refuses does not."""
-        self.pass_time(TRIAL)
+        self.pass_time(TRIAL_SECONDS)
         self.outcome = Outcome.SILENT
         self.ejections.eject(ONE, Outcome.SILENT)
-        self.pass_time(TRIAL - 1)
+        self.pass_time(TRIAL_SECONDS - 1)
         self.assertTrue(self.is_ejected())
-        self.pass_time(LONGEST + 1)
+        self.pass_time(MAX_SECONDS + 1)
         self.assertFalse(self.is_ejected())
         self.outcome = Outcome.REFUSED
         self.ejections.eject(TWO, Outcome.SILENT)
-        self.pass_time(10 * TRIAL)
+        self.pass_time(10 * TRIAL_SECONDS)
         self.assertTrue(self.is_ejected(TWO))
 
     def test_udp(self):
         """A UDP endpoint cannot be probed, and returns after some time."""
         self.ejections.eject(DNS, Outcome.REFUSED)
-        self.clock.advance(FIRST * UDP_FACTOR)
+        self.clock.advance(FIRST_SECONDS * UDP_FACTOR)
         self.assertFalse(self.is_ejected(DNS))
         self.assertEqual([], self.probed)
 
     def test_udp_again(self):
         """It is ejected for longer each time, unless it has not refused anybody for long."""
-        for pause in (FIRST, 2 * FIRST):
+        for pause in (FIRST_SECONDS, 2 * FIRST_SECONDS):
             self.ejections.eject(DNS, Outcome.REFUSED)
             self.clock.advance(pause * UDP_FACTOR - 0.1)
             self.assertTrue(self.is_ejected(DNS))
             self.clock.advance(0.1)
             self.assertFalse(self.is_ejected(DNS))
-        self.clock.advance(LONGEST)
+        self.clock.advance(MAX_SECONDS)
         self.ejections.eject(DNS, Outcome.REFUSED)
-        self.clock.advance(FIRST * UDP_FACTOR)
+        self.clock.advance(FIRST_SECONDS * UDP_FACTOR)
         self.assertFalse(self.is_ejected(DNS))
 
     def test_reconsidered(self):
@@ -140,9 +146,9 @@ class EjectionsTests(SynchronousTestCase):
         self.assertTrue(self.is_ejected())
         self.assertEqual([ONE], self.changed)
         self.outcome = Outcome.ANSWERED
-        self.clock.advance(FIRST)
+        self.clock.advance(FIRST_SECONDS)
         self.assertFalse(self.is_ejected())
-        self.assertEqual([0.0, FIRST], self.probed)
+        self.assertEqual([0.0, FIRST_SECONDS], self.probed)
 
     def test_reconsidered_between_growing_pauses(self):
         """The next pause is as long as the one that was cut short."""
@@ -156,8 +162,8 @@ class EjectionsTests(SynchronousTestCase):
         """Endpoints without services are dropped, also during a probe."""
         self.outcome = Deferred()
         self.ejections.eject(ONE, Outcome.REFUSED)
-        self.clock.advance(FIRST)
-        self.ejections.keep(lambda target: target == TWO)
+        self.clock.advance(FIRST_SECONDS)
+        self.ejections.retain(lambda target: target == TWO)
         self.outcome.callback(Outcome.ANSWERED)
         self.assertFalse(self.is_ejected())
         self.assertEqual([ONE], self.changed)
@@ -167,13 +173,13 @@ class EjectionsTests(SynchronousTestCase):
         """The result of an earlier probe does not apply to a new ejection."""
         self.ejections.eject(ONE, Outcome.REFUSED)
         former = self.outcome = Deferred()
-        self.clock.advance(FIRST)
-        self.ejections.keep(lambda target: False)
+        self.clock.advance(FIRST_SECONDS)
+        self.ejections.retain(lambda target: False)
         self.ejections.eject(ONE, Outcome.REFUSED)
         former.callback(Outcome.ANSWERED)
         self.assertTrue(self.is_ejected())
         self.outcome = Outcome.ANSWERED
-        self.clock.advance(FIRST)
+        self.clock.advance(FIRST_SECONDS)
         self.assertFalse(self.is_ejected())
 
     def test_stop(self):
@@ -181,7 +187,7 @@ class EjectionsTests(SynchronousTestCase):
         answer = self.outcome = Deferred()
         self.ejections.eject(ONE, Outcome.REFUSED)
         self.ejections.eject(DNS, Outcome.REFUSED)
-        self.clock.advance(FIRST)
+        self.clock.advance(FIRST_SECONDS)
         self.ejections.stop()
         answer.callback(Outcome.REFUSED)
         self.assertEqual([], self.clock.getDelayedCalls())
@@ -194,9 +200,9 @@ class EjectionsTests(SynchronousTestCase):
         self.ejections.eject(ONE, Outcome.REFUSED)
         self.ejections.eject(ONE, Outcome.SILENT)
         one, two = self.ejections.endpoints(Protocol.TCP, [endpoint(1), endpoint(2)])
-        self.assertEqual((2, "it does not answer", FIRST),
+        self.assertEqual((2, "it does not answer", FIRST_SECONDS),
                          (one.failures, one.last_failure, one.ejected_until))  # fmt: skip
         self.assertEqual((0, "", None), (two.failures, two.last_failure, two.ejected_until))
-        self.clock.advance(FIRST)
+        self.clock.advance(FIRST_SECONDS)
         [one] = self.ejections.endpoints(Protocol.TCP, [endpoint(1)])
         self.assertEqual((2, Outcome.REFUSED.value), (one.failures, one.last_failure))

@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.proxy.services import endpoint
 from yurttunnel.proxy.kernel.ejections import Ejections
 from yurttunnel.proxy.kernel.failure_detector import ANSWER_TIMEOUT, MAX_SIBLINGS, FailureDetector
-from yurttunnel.proxy.kernel.prober import SECONDS, Outcome
+from yurttunnel.proxy.kernel.prober import TIMEOUT, Outcome
 from yurttunnel.proxy.kernel.targets import Attempt, Target
 from yurttunnel.proxy.state.virtual_services import Protocol
 from yurttunnel.steering.failures import SteeringFailed
@@ -50,7 +50,7 @@ class SuspicionTests(SynchronousTestCase):
         self.probes.append(where)
         outcome = self.outcomes.get(where, Outcome.ANSWERED)
         result = Deferred()
-        delay = SECONDS if outcome is Outcome.SILENT else 0.001
+        delay = TIMEOUT if outcome is Outcome.SILENT else 0.001
         self.clock.callLater(delay, result.callback, outcome)
         return result
 

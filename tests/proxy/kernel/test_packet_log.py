@@ -37,10 +37,10 @@ class PacketLogTests(KernelTestCase):
             "add table ip logs; add chain ip logs output { type filter hook output"
             f" priority 0; }}; {rule(PORT)}; {rule(CALLED, 'prefix called')}",
         )
-        self.told = []
+        self.on_packet = []
         self.reactor = MemoryReactor()
         self.log = PacketLog(
-            self.reactor, LOG_GROUP, SNAPLEN, lambda *packet: self.told.append(packet)
+            self.reactor, LOG_GROUP, SNAPLEN, lambda *packet: self.on_packet.append(packet)
         )
         self.log.start()
         self.addCleanup(self.log.stop)
@@ -55,10 +55,10 @@ class PacketLogTests(KernelTestCase):
     def read(self):
         """Read until nothing more arrives; return the number of packets."""
         before = -1
-        while before < len(self.told):
-            before = len(self.told)
+        while before < len(self.on_packet):
+            before = len(self.on_packet)
             self.log.doRead()
-        found, self.told[:] = list(self.told), []
+        found, self.on_packet[:] = list(self.on_packet), []
         return found
 
     def test_packets(self):

@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.proxy.kernel.support import KernelTestCase
 from tests.proxy.services import endpoint
-from yurttunnel.proxy.kernel.prober import SECONDS, Outcome, Prober
+from yurttunnel.proxy.kernel.prober import TIMEOUT, Outcome, Prober
 
 ONE = endpoint(1)
 
@@ -72,7 +72,7 @@ class ProbeTests(SynchronousTestCase):
 
     def test_silence(self):
         """Silence is reported at the end of the time, and nothing remains."""
-        self.reactor.advance(SECONDS)
+        self.reactor.advance(TIMEOUT)
         self.assertNoResult(self.probing)
         self.reactor.turn()
         self.assertIs(Outcome.SILENT, self.successResultOf(self.probing))
@@ -81,7 +81,7 @@ class ProbeTests(SynchronousTestCase):
     def test_a_process_that_is_late(self):
         """An answer that arrived in time but is read later counts as an answer."""
         self.assertEqual(1.0, self.timeout)
-        self.reactor.advance(2 * SECONDS)
+        self.reactor.advance(2 * TIMEOUT)
         self.connect()
         self.reactor.turn()
         self.assertIs(Outcome.ANSWERED, self.successResultOf(self.probing))

@@ -208,7 +208,9 @@ class Retry(NodePorts):
         """If all are silent, clients get no answer and retry. They are served soon after one
         endpoint is back, wherever their packets were sent before.
         """
-        self.patch(ejections, "LONGEST", ejections.FIRST)  # The pause between two probes.
+        self.patch(
+            ejections, "MAX_SECONDS", ejections.FIRST_SECONDS
+        )  # The pause between two probes.
         self.serve(0)
 
         async def live():

@@ -18,7 +18,7 @@ from yurttunnel.proxy.kernel.ejections import Ejections
 from yurttunnel.proxy.kernel.marks import RETRIED, set_mark
 from yurttunnel.proxy.kernel.parts import KernelParts, Masquerade
 from yurttunnel.proxy.kernel.prober import Outcome
-from yurttunnel.proxy.kernel.rules import LEAVING, RETRY, KernelRules
+from yurttunnel.proxy.kernel.rules import ANSWER_SECONDS, RETRY_SECONDS, KernelRules
 from yurttunnel.proxy.kernel.targets import Target
 from yurttunnel.proxy.rules.nftables.rules import Nftables
 from yurttunnel.proxy.rules.nftables.tables import Networks, Tables
@@ -37,8 +37,8 @@ class KernelRulesTests(SynchronousTestCase):
         """Create its rules."""
         self.clock = Clock()
         self.transactions = []
-        self.forgotten = []
-        self.passed_over = []
+        self.deleted = []
+        self.ejected_siblings = []
         self.forgetting = lambda: succeed(0)
         programs = FakePrograms()
         programs.programs["nft"] = self.nft
@@ -47,7 +47,7 @@ class KernelRulesTests(SynchronousTestCase):
         parts = KernelParts(Masquerade(), self.ejections.is_ejected, self.ejections.is_in_doubt)
         tables = Tables((4,), parts, {}.get, Networks())
         self.rules = KernelRules(
-            self.clock, Nftables(programs, tables), tables, self.ejections, self.forget
+            self.clock, Nftables(programs, tables), tables, self.ejections, self.delete_entries
         )
         endpoints = [each.endpoint for each in (ONE, TWO, THREE)]
         web = service(endpoints, key=key("web"), portals=(PORTAL,))
@@ -61,20 +61,20 @@ class KernelRulesTests(SynchronousTestCase):
         self.transactions.append(given.decode())
         return Finished(0, b"", "")
 
-    def forget(self, targets, mark):
+    def delete_entries(self, targets, mark):
         """Record which attempts are deleted, and the number of transactions by then; and for
         ejected endpoints, beside returned ones, attempts without a mark.
         """
         if mark == 0 and self.rules.siblings(next(iter(targets))):
-            self.passed_over.append((set(targets), len(self.transactions)))
+            self.ejected_siblings.append((set(targets), len(self.transactions)))
             return self.forgetting()
         self.assertEqual(mark, RETRIED if self.rules.siblings(next(iter(targets))) else 0)
-        self.forgotten.append((set(targets), len(self.transactions)))
+        self.deleted.append((set(targets), len(self.transactions)))
         return self.forgetting()
 
-    def probe(self, where):
+    def probe(self, family):
         """Have the test set the result."""
-        self.probes.append((where, Deferred()))
+        self.probes.append((family, Deferred()))
         return self.probes[-1][1]
 
     def eject(self, *targets):
@@ -90,7 +90,7 @@ class KernelRulesTests(SynchronousTestCase):
         self.clock.advance(0)
         (text,) = self.transactions
         self.assertIn("mod 1 map", text)
-        self.assertEqual([({ONE, TWO}, 1)], self.forgotten)
+        self.assertEqual([({ONE, TWO}, 1)], self.deleted)
 
     def test_found_dead_during_a_change(self):
         """It is part of the next transaction, which starts when the first has finished."""
@@ -104,7 +104,7 @@ class KernelRulesTests(SynchronousTestCase):
         self.forgetting = lambda: succeed(0)
         first.callback(0)
         self.assertIn("mod 1 map", self.transactions[1])
-        self.assertEqual([({ONE}, 1), ({TWO}, 2)], self.forgotten)
+        self.assertEqual([({ONE}, 1), ({TWO}, 2)], self.deleted)
 
     def test_the_last_one(self):
         """When the last endpoint is found dead, the others are probed again, as they may be back.
@@ -116,17 +116,17 @@ class KernelRulesTests(SynchronousTestCase):
         self.assertEqual([], self.probes)
         self.eject(THREE)
         self.clock.advance(0)
-        self.assertEqual([ONE.endpoint, TWO.endpoint], [where for where, _ in self.probes])
+        self.assertEqual([ONE.endpoint, TWO.endpoint], [family for family, _ in self.probes])
         self.assertIn("mod 3 map", self.transactions[-1])
         self.assertIn(set_mark(RETRIED), self.transactions[-1])
         for (_, answer), outcome in zip(
             self.probes, (Outcome.REFUSED, Outcome.ANSWERED), strict=True
         ):
             answer.callback(outcome)
-        self.assertEqual([], self.passed_over)
+        self.assertEqual([], self.ejected_siblings)
         self.clock.advance(0)
         self.assertIn("mod 1 map", self.transactions[-1])
-        self.assertEqual([({ONE, THREE}, len(self.transactions))], self.passed_over)
+        self.assertEqual([({ONE, THREE}, len(self.transactions))], self.ejected_siblings)
 
     def test_none_is_left(self):
         """If all are dead, clients get their refusals, once that is known."""
@@ -146,7 +146,7 @@ class KernelRulesTests(SynchronousTestCase):
         self.clock.advance(0)
         web = service([1, 2], key=key("web"), portals=(PORTAL,))
         self.successResultOf(self.rules.apply([ProxiedService(web, None)]))
-        self.assertEqual([ONE.endpoint, TWO.endpoint], [where for where, _ in self.probes])
+        self.assertEqual([ONE.endpoint, TWO.endpoint], [family for family, _ in self.probes])
         self.assertIn(set_mark(RETRIED), self.transactions[-1])
         self.successResultOf(self.rules.apply([ProxiedService(web, None)]))
         self.assertEqual(2, len(self.probes))
@@ -157,16 +157,16 @@ class KernelRulesTests(SynchronousTestCase):
         self.clock.advance(0)
         self.apply([1, 2, 3, 4])
         self.clock.advance(0)
-        self.assertEqual([({ONE, TWO, THREE}, len(self.transactions))], self.passed_over)
+        self.assertEqual([({ONE, TWO, THREE}, len(self.transactions))], self.ejected_siblings)
         self.apply([1, 2, 4])
         self.clock.advance(0)
-        self.assertEqual(1, len(self.passed_over))
+        self.assertEqual(1, len(self.ejected_siblings))
 
     def test_a_new_one_beside_others(self):
         """If none is ejected, no entries are deleted."""
         self.apply([1, 2, 3, 4])
         self.assertEqual([], self.clock.getDelayedCalls())
-        self.assertEqual([], self.passed_over)
+        self.assertEqual([], self.ejected_siblings)
 
     def test_siblings(self):
         """Siblings are the other endpoints of all services of an endpoint, as of the last call;
@@ -204,7 +204,7 @@ class KernelRulesTests(SynchronousTestCase):
 
     def test_portals_of_one_that_has_left(self):
         """Earlier connections may lead clients there; its latest portals are known."""
-        self.patch(rules, "MOST_FORMER", 1)
+        self.patch(rules, "MAX_FORMER", 1)
         self.apply([2, 3])
         self.assertEqual([PORTAL], list(self.rules.portals(ONE)))
         self.apply([3])
@@ -219,51 +219,51 @@ class KernelRulesTests(SynchronousTestCase):
             self.clock.advance(0)
         self.assertIn("it is locked", str([each.get("error") for each in logged]))
         self.forgetting = lambda: succeed(1)
-        self.clock.advance(RETRY)
-        self.assertEqual([{ONE}, {ONE}], [targets for targets, _ in self.forgotten])
+        self.clock.advance(RETRY_SECONDS)
+        self.assertEqual([{ONE}, {ONE}], [targets for targets, _ in self.deleted])
 
     def test_a_kernel_that_never_forgets(self):
         """Removed endpoints are not kept: their clients retry for two minutes only."""
         self.forgetting = lambda: fail(SteeringFailed("there is no such table"))
         for number in range(4, 40):
             self.apply([2, number])
-            self.clock.pump([LEAVING, RETRY])
-        self.assertEqual(37, len({target for targets, _ in self.forgotten for target in targets}))
+            self.clock.pump([ANSWER_SECONDS, RETRY_SECONDS])
+        self.assertEqual(37, len({target for targets, _ in self.deleted for target in targets}))
         self.apply([2, 39])
-        del self.forgotten[:]
-        self.clock.pump([LEAVING, RETRY, RETRY])
-        self.assertEqual([], self.forgotten)
+        del self.deleted[:]
+        self.clock.pump([ANSWER_SECONDS, RETRY_SECONDS, RETRY_SECONDS])
+        self.assertEqual([], self.deleted)
 
     def test_an_endpoint_leaves(self):
         """Its unanswered attempts are deleted some time later, so that clients reach another
         endpoint when they retry.
         """
         self.apply([2, 3])
-        self.clock.advance(LEAVING - 0.01)
-        self.assertEqual([], self.forgotten)
+        self.clock.advance(ANSWER_SECONDS - 0.01)
+        self.assertEqual([], self.deleted)
         self.clock.advance(0.01)
         self.clock.advance(0)
-        self.assertEqual([{ONE}], [which for which, _ in self.forgotten])
+        self.assertEqual([{ONE}], [which for which, _ in self.deleted])
 
     def test_an_endpoint_leaves_one_of_its_services(self):
         """Attempts are kept if another service has the endpoint, or if it was added again."""
         api = ProxiedService(service([1], key=key("api")), None)
         for others in ([api], []):
             self.apply([2, 3], *others)
-            self.clock.advance(LEAVING / 2)
+            self.clock.advance(ANSWER_SECONDS / 2)
             self.apply([1, 2, 3] if not others else [2, 3], *others)
-            self.clock.advance(LEAVING)
+            self.clock.advance(ANSWER_SECONDS)
             self.clock.advance(0)
-            self.assertEqual([], self.forgotten)
+            self.assertEqual([], self.deleted)
 
     def test_services_leave(self):
         """All TCP endpoints of removed services are removed; for UDP see the stale flows."""
         names = key("names", Protocol.UDP)
         self.apply([1, 2], ProxiedService(service([1, 2, 3], key=names), None))
         self.successResultOf(self.rules.apply([]))
-        self.clock.advance(LEAVING)
+        self.clock.advance(ANSWER_SECONDS)
         self.clock.advance(0)
-        self.assertEqual({ONE, TWO, THREE}, set().union(*(which for which, _ in self.forgotten)))
+        self.assertEqual({ONE, TWO, THREE}, set().union(*(which for which, _ in self.deleted)))
 
     def apply(self, numbers, *others):
         """Apply rules for other endpoints, and perhaps other services."""

@@ -29,20 +29,20 @@ class StaleEntriesTests(SynchronousTestCase):
     def setUp(self):
         """Make a kernel that deletes all entries except those in ``kept``."""
         self.clock = Clock()
-        self.forgotten, self.kept = [], []
+        self.deleted, self.kept = [], []
         self.probes = []
         self.service = [ONE.endpoint, TWO.endpoint]
         self.ejections = Ejections(self.clock, lambda where: Deferred())
         self.detector = FailureDetector(
             self.clock, lambda attempt: True, self.probe, self.siblings, self.ejections
         )
-        self.entries = StaleEntries(self.clock, self.forget, self.probe, self.detector)
+        self.entries = StaleEntries(self.clock, self.delete_entry, self.probe, self.detector)
 
-    def forget(self, attempt):
+    def delete_entry(self, attempt):
         """Delete an entry."""
         if attempt in self.kept:
             raise SteeringFailed("the table is not given")
-        self.forgotten.append(attempt)
+        self.deleted.append(attempt)
 
     def probe(self, where):
         """Start a probe."""
@@ -67,11 +67,11 @@ class StaleEntriesTests(SynchronousTestCase):
     def test_a_refusal(self):
         """The entry is deleted at once, and the endpoint is ejected if it refuses a probe."""
         for outcome, is_ejected in ((Outcome.ANSWERED, False), (Outcome.REFUSED, True)):
-            self.forgotten.clear()
+            self.deleted.clear()
             self.probes.clear()
             self.clock.advance(RECENT_SECONDS + 1)
             self.entries.refused(FIRST)
-            self.assertEqual([FIRST], self.forgotten)
+            self.assertEqual([FIRST], self.deleted)
             self.ends(outcome)
             self.assertIs(is_ejected, self.is_ejected())
 
@@ -80,14 +80,14 @@ class StaleEntriesTests(SynchronousTestCase):
         self.service.remove(ONE.endpoint)
         self.entries.attempted(FIRST)
         self.ends(Outcome.ANSWERED)
-        self.assertEqual(([], False), (self.forgotten, self.is_ejected()))
+        self.assertEqual(([], False), (self.deleted, self.is_ejected()))
 
     def test_an_endpoint_that_refuses_a_probe(self):
         """It is treated as if it had refused the client."""
         self.entries.attempted(FIRST)
-        self.assertEqual([], self.forgotten)
+        self.assertEqual([], self.deleted)
         self.ends(Outcome.REFUSED)
-        self.assertEqual(([FIRST], True), (self.forgotten, self.is_ejected()))
+        self.assertEqual(([FIRST], True), (self.deleted, self.is_ejected()))
 
     def test_a_silent_endpoint(self):
         """All entries that wait for its probe are deleted, and it is suspected as usual."""
@@ -96,7 +96,7 @@ class StaleEntriesTests(SynchronousTestCase):
         self.assertEqual(1, len(self.probes))
         probing = self.probes.pop()[1]
         probing.callback(Outcome.SILENT)
-        self.assertEqual([FIRST, SECOND], self.forgotten)
+        self.assertEqual([FIRST, SECOND], self.deleted)
         self.assertIn(ONE.endpoint, [where for where, _ in self.probes])
 
     def test_an_endpoint_that_is_silent_to_probes_alone(self):
@@ -106,24 +106,24 @@ class StaleEntriesTests(SynchronousTestCase):
         self.entries.attempted(SECOND)
         self.clock.advance(RECENT_SECONDS - 0.1)
         self.ends(Outcome.SILENT)
-        self.assertEqual([], self.forgotten)
+        self.assertEqual([], self.deleted)
 
     def test_an_endpoint_that_cannot_be_probed(self):
         """Nothing is known and nothing is done; the next attempt causes another probe."""
         self.entries.attempted(FIRST)
         self.ends(Outcome.UNKNOWN)
-        self.assertEqual([], self.forgotten)
+        self.assertEqual([], self.deleted)
         self.probes.clear()
         self.entries.attempted(FIRST)
         self.ends(Outcome.REFUSED)
-        self.assertEqual([FIRST], self.forgotten)
+        self.assertEqual([FIRST], self.deleted)
 
     def test_many(self):
         """The number of waiting attempts is limited; other clients retry."""
         for port in range(MAX_WAITING + 1):
             self.entries.attempted(FIRST._replace(port=port))
         self.ends(Outcome.REFUSED)
-        self.assertEqual(MAX_WAITING, len(self.forgotten))
+        self.assertEqual(MAX_WAITING, len(self.deleted))
 
     def test_a_kernel_that_does_not_forget(self):
         """The failure is logged, and the next entry is deleted all the same."""
@@ -133,11 +133,11 @@ class StaleEntriesTests(SynchronousTestCase):
         with capturedLogs() as logged:
             self.ends(Outcome.REFUSED)
         self.assertIn("the table is not given", str(logged[-1]["error"]))
-        self.assertEqual([SECOND], self.forgotten)
+        self.assertEqual([SECOND], self.deleted)
 
     def test_the_end(self):
         """A cancelled probe has no effect."""
         self.entries.attempted(FIRST)
         self.probes[0][1].cancel()
-        self.assertEqual([], self.forgotten)
+        self.assertEqual([], self.deleted)
         self.assertEqual([], self.flushLoggedErrors())

@@ -24,7 +24,7 @@ class WithinClusterTests(SynchronousTestCase):
     def found(self, *others, of=None):
         """Return the service used instead of the external one, or of another one."""
         of = of or self.external
-        return InClusterServices([of, *others]).instead_of(of)
+        return InClusterServices([of, *others]).replacement_for(of)
 
     def test_external_is_local(self):
         """It is the one for cluster IPs, unless that has local endpoints only."""

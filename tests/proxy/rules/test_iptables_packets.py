@@ -18,7 +18,7 @@ from yurttunnel.proxy.interfaces import ProxiedService
 from yurttunnel.proxy.rules.iptables.rules import IptablesRules
 from yurttunnel.proxy.sockets.local_address import (
     SPACE,
-    ask_for_local_address,
+    enable_local_address,
     from_local_address,
     local_address,
 )
@@ -185,7 +185,7 @@ class PacketsContract(Networks):
         """Datagrams take the same paths, and replies come from the address they were sent to."""
         server = self.socket(socket.SOCK_DGRAM)
         server.bind(("", PROXY_PORT))
-        ask_for_local_address(server)
+        enable_local_address(server)
         await self.rules.apply([self.proxied(*self.all_portals(), protocol=Protocol.UDP)])
         for make in (self.udp_pods.pop, lambda: self.socket(socket.SOCK_DGRAM)):
             for address, port in (

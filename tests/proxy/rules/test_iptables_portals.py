@@ -8,7 +8,7 @@ from ipaddress import ip_address, ip_network
 from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.proxy.interfaces import ProxiedService
-from yurttunnel.proxy.rules.iptables.portals import MOST_IN_COMMENT, PortalRules
+from yurttunnel.proxy.rules.iptables.portals import MAX_COMMENT_CHARACTERS, PortalRules
 from yurttunnel.proxy.state.virtual_services import (
     Key,
     NoEndpointsAction,
@@ -187,7 +187,7 @@ class LedTests(PortalsCase):
         name = ServicePortName("n" * 63, "s" * 253, 'x" -j ACCEPT\n-A INPUT -j ACCEPT #')
         (rule,) = self.filled(proxied(CLUSTER_IP, name=name))["KUBE-PORTALS-HOST"]
         comment = rule.split('"')[1]
-        self.assertEqual(MOST_IN_COMMENT, len(comment))
+        self.assertEqual(MAX_COMMENT_CHARACTERS, len(comment))
         name = replace(name, name="s")
         (rule,) = self.filled(proxied(CLUSTER_IP, name=name))["KUBE-PORTALS-HOST"]
         self.assertNotIn("\n", rule)

@@ -64,5 +64,5 @@ class NoRulesTests(SynchronousTestCase):
             verifyObject(interface, rules)
         self.assertFalse(self.successResultOf(rules.remove()))
         self.assertIsNone(rules.generation())
-        self.assertEqual({}, rules.want({KEY: PORTALS}))
-        self.assertEqual(0, self.successResultOf(rules.forget(4, [])))
+        self.assertEqual({}, rules.claim({KEY: PORTALS}))
+        self.assertEqual(0, self.successResultOf(rules.delete_entries(4, [])))

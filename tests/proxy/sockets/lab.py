@@ -121,10 +121,10 @@ class Peer:
                 except ConnectionResetError:
                     self.reset = True
                 else:
-                    self.take(data)
+                    self.acquire(data)
         return self
 
-    def take(self, data: bytes) -> None:
+    def acquire(self, data: bytes) -> None:
         """Record what has arrived."""
         self.hash.update(data)
         self.size += len(data)
@@ -201,11 +201,11 @@ def descriptors_in_use() -> int:
 class TcpLab:
     """Makes TCP proxy sockets; ``test`` cleans up."""
 
-    def __init__(self, test: Any, *, most: int = 1000, **context: Any) -> None:
+    def __init__(self, test: Any, *, max_connections: int = 1000, **context: Any) -> None:
         self.test = test
         self.reactor = HandReactor()
         self.descriptors = DescriptorSet(self.reactor)
-        made = tcp_proxy_sockets(self.reactor, self.descriptors, PortAllocator(), most)
+        made = tcp_proxy_sockets(self.reactor, self.descriptors, PortAllocator(), max_connections)
         self.sockets = dataclasses.replace(made, **context)
         test.addCleanup(self.sockets.close)
         self.count = self.sockets.connections

@@ -17,8 +17,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.descriptors import no_descriptor_left
 from tests.proxy.sockets.lab import LOOPBACK, TcpLab, service_of
 from yurttunnel.proxy.sockets.dialer import TcpDialer
-from yurttunnel.proxy.sockets.dialing import MOST_REFUSALS, PLAN
-from yurttunnel.proxy.sockets.listener import REST
+from yurttunnel.proxy.sockets.dialing import MAX_REFUSALS, PLAN
+from yurttunnel.proxy.sockets.listener import PAUSE_SECONDS
 from yurttunnel.proxy.sockets.pacing import pacing
 from yurttunnel.proxy.sockets.ports import PortAllocator
 from yurttunnel.proxy.sockets.relay import Relay
@@ -216,8 +216,8 @@ class DialingTests(SynchronousTestCase):
         opened, _ = self.lab.open(*many)
         self.lab.client(opened)
         self.until(lambda: self.dialed)
-        self.assertEqual(len(self.dialed), MOST_REFUSALS)
-        self.assertEqual(len(set(self.dialed)), MOST_REFUSALS)
+        self.assertEqual(len(self.dialed), MAX_REFUSALS)
+        self.assertEqual(len(set(self.dialed)), MAX_REFUSALS)
 
     def test_a_client_whose_service_loses_its_last_endpoint_is_reset_at_once(self) -> None:
         """It is reset, because a FIN would look like an empty response."""
@@ -421,12 +421,12 @@ class PatienceTests(SynchronousTestCase):
 
     def test_the_connections_of_the_process_are_bounded(self) -> None:
         """The next client waits until one ends; this is logged once, with the reason."""
-        lab, alive, opened, _ = self.serve(most=3)
+        lab, alive, opened, _ = self.serve(max_connections=3)
         self.full(lab, alive, opened, 3, "raise that (LimitNOFILE)")
 
     def test_the_connections_of_a_service_are_bounded(self) -> None:
         """Other services are served meanwhile."""
-        lab, alive, opened, _ = self.serve(most_of_service=2)
+        lab, alive, opened, _ = self.serve(max_per_service=2)
         self.full(lab, alive, opened, 2, "the most of one service")
         other, _ = lab.open(alive.endpoint)
         lab.join(other, alive)
@@ -436,7 +436,7 @@ class PatienceTests(SynchronousTestCase):
         which is logged. Clients from other addresses are accepted, and so is its next one when one
         of its own has ended.
         """
-        for limits in ({"most": 4}, {"most_of_service": 4}):
+        for limits in ({"max_connections": 4}, {"max_per_service": 4}):
             lab, alive, opened, _ = self.serve(**limits)
             joined = [lab.join(opened, alive) for _ in range(2)]
             with capturedLogs() as events:
@@ -455,7 +455,7 @@ class PatienceTests(SynchronousTestCase):
 
     def test_the_clients_that_wait_for_endpoints_are_bounded(self) -> None:
         """A silent endpoint does not use up all descriptors."""
-        lab = TcpLab(self, most_dialing=2)
+        lab = TcpLab(self, max_dialing=2)
         opened, _ = lab.open(lab.black_hole().endpoint)
         for _ in range(4):
             lab.client(opened)
@@ -467,7 +467,7 @@ class PatienceTests(SynchronousTestCase):
 
     def test_a_service_that_stays_full_is_told_of_once_in_a_minute(self) -> None:
         """Even though clients may leave, and new ones be accepted, at any rate."""
-        lab, alive, opened, _ = self.serve(most_of_service=4)
+        lab, alive, opened, _ = self.serve(max_per_service=4)
         joined = [lab.join(opened, alive, source=f"127.0.{number}.1") for number in range(1, 5)]
         with capturedLogs() as events:
             for number in range(5, 15):
@@ -476,7 +476,7 @@ class PatienceTests(SynchronousTestCase):
                 for end in joined.pop(0):
                     end.socket.close()
                 lab.until(lambda: opened.stats().active == 3)
-                lab.reactor.advance(REST)
+                lab.reactor.advance(PAUSE_SECONDS)
                 joined.append((late, lab.accepted(alive)))
         (told,) = [event for event in events if event["log_level"] is LogLevel.warn]
         self.assertIn("the most of one service", told["log_format"].format(**told))

@@ -51,13 +51,13 @@ class PacingTests(SynchronousTestCase):
     def begun(self, control, **more):
         """Return the initial congestion control on a machine with this one."""
         new = Tcp(control, **more)
-        Pacing(control.encode()).leave_out(new)
+        Pacing(control.encode()).use_reno(new)
         return new.control
 
     def with_bulk(self, machine, *arguments, **more):
         """Return the congestion control after the first bulk data, on a machine with this one."""
         connected = Tcp(*arguments, **more)
-        Pacing(machine.encode()).bring_in(connected)
+        Pacing(machine.encode()).use_bbr_if_distant(connected)
         return connected.control
 
     def test_begin(self):
@@ -109,7 +109,7 @@ class KernelTests(SynchronousTestCase):
         """Yield an accepted connection that has carried some data."""
         with closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as listening:
             self.set(listening, b"bbr")
-            self.pacing.leave_out(listening)
+            self.pacing.use_reno(listening)
             listening.bind(("127.0.0.1", 0))
             listening.listen()
             with (
@@ -134,14 +134,14 @@ class KernelTests(SynchronousTestCase):
         """Accepted connections have Reno, as their listening socket has, and keep it."""
         with self.accepted() as served:
             self.assertEqual("reno", self.control(served))
-            self.pacing.bring_in(served)
+            self.pacing.use_bbr_if_distant(served)
             self.assertEqual("reno", self.control(served))
 
     def test_a_peer_farther_away(self):
         """BBR is selected if the round trip takes longer than nearby."""
         self.patch(pacing, "NEARBY", 0.0)
         with self.accepted() as served:
-            self.pacing.bring_in(served)
+            self.pacing.use_bbr_if_distant(served)
             self.assertEqual("bbr", self.control(served))
 
     def test_where_it_could_not_be_taken_back(self):
@@ -157,13 +157,13 @@ class KernelTests(SynchronousTestCase):
         self.patch(socket, "socket", Restricted)
         self.patch(pacing, "_BBR", machine)
         with closing(Restricted(socket.AF_INET, socket.SOCK_STREAM)) as new:
-            pacing.pacing().leave_out(new)
+            pacing.pacing().use_reno(new)
             self.assertEqual(machine.decode(), self.control(new))
 
     def test_the_machine_s_own(self):
         """It is the congestion control of new sockets."""
         machine = DEFAULT.read_text().strip()
         with closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as new:
-            pacing.pacing().leave_out(new)
+            pacing.pacing().use_reno(new)
             expected = "reno" if machine.startswith("bbr") else machine
             self.assertEqual(expected, self.control(new))

@@ -25,8 +25,8 @@ from tests.proxy.sockets.lab import (
     service_of,
 )
 from yurttunnel.proxy.sockets import listener
-from yurttunnel.proxy.sockets.half_closed import LOOK, MOST_IDLE, HalfClosed
-from yurttunnel.proxy.sockets.listener import REST, Listener
+from yurttunnel.proxy.sockets.half_closed import CHECK_SECONDS, MAX_IDLE_SECONDS, HalfClosed
+from yurttunnel.proxy.sockets.listener import PAUSE_SECONDS, Listener
 from yurttunnel.proxy.sockets.pacing import Pacing
 from yurttunnel.proxy.sockets.relay import READ_BYTES, _End, _unacknowledged
 from yurttunnel.proxy.state.virtual_services import Endpoint
@@ -67,13 +67,13 @@ class RelayTests(SynchronousTestCase):
         """
         sent = 0
 
-        def waits() -> bool:
+        def data_waits() -> bool:
             nonlocal sent
-            if not end.waits and end.transferred == sent:
+            if not end.waiting_bytes and end.transferred == sent:
                 sent += sender.socket.send(MUCH[:READ_BYTES])
-            return end.waits > 0
+            return end.waiting_bytes > 0
 
-        self.until(waits)
+        self.until(data_waits)
         return sent
 
     def until_ready(
@@ -118,7 +118,7 @@ class RelayTests(SynchronousTestCase):
     def test_who_gets_much_is_asked_about_its_way_once(self) -> None:
         """Data that is sent to it counts, in any pieces, and not data that it sends."""
         asked: list[object] = []
-        self.patch(Pacing, "bring_in", lambda pacing, connected: asked.append(connected))
+        self.patch(Pacing, "use_bbr_if_distant", lambda pacing, connected: asked.append(connected))
         client, server = self.join()
         (joined,) = self.socket._relays
         one = [joined._server._socket]
@@ -131,7 +131,7 @@ class RelayTests(SynchronousTestCase):
     def test_both_ends_begin_without_a_pace(self) -> None:
         """The client's by its listening socket, and the endpoint's before it is connected."""
         begun: list[socket.socket] = []
-        self.patch(Pacing, "leave_out", lambda pacing, unconnected: begun.append(unconnected))
+        self.patch(Pacing, "use_reno", lambda pacing, unconnected: begun.append(unconnected))
         self.join()
         (joined,) = self.socket._relays
         self.assertEqual([self.socket._listening, joined._server._socket], begun)
@@ -292,14 +292,14 @@ class RelayTests(SynchronousTestCase):
         client, server = self.join()
         client.end()
         self.until(lambda: server.read().ended)
-        for _ in range(3 * int(MOST_IDLE / LOOK)):
+        for _ in range(3 * int(MAX_IDLE_SECONDS / CHECK_SECONDS)):
             server.socket.send(b"x")
             self.until(lambda size=client.size: client.read().size > size)
             self.settle()
-            self.lab.reactor.advance(LOOK)
-        self.lab.reactor.pump([LOOK] * (int(MOST_IDLE / LOOK) - 1))
+            self.lab.reactor.advance(CHECK_SECONDS)
+        self.lab.reactor.pump([CHECK_SECONDS] * (int(MAX_IDLE_SECONDS / CHECK_SECONDS) - 1))
         self.assertEqual(self.socket.stats().active, 1)
-        self.lab.reactor.pump([LOOK] * 2)
+        self.lab.reactor.pump([CHECK_SECONDS] * 2)
         self.until(lambda: client.read().ended)
         self.assert_nothing_left(client, server)
         # Without half-closed connections there are no checks.
@@ -317,7 +317,7 @@ class RelayTests(SynchronousTestCase):
         sockets = [
             end._socket for relay in self.socket._relays for end in (relay._client, relay._server)
         ]
-        self.lab.reactor.pump([LOOK] * (int(MOST_IDLE / LOOK) + 2))
+        self.lab.reactor.pump([CHECK_SECONDS] * (int(MAX_IDLE_SECONDS / CHECK_SECONDS) + 2))
         self.assertEqual((self.socket.stats().active, self.picker.counted), (0, 0))
         self.assertEqual([one.fileno() for one in sockets], [-1] * 40)
 
@@ -335,9 +335,9 @@ class RelayTests(SynchronousTestCase):
         server.end()
         while client.size < sent:
             with contextlib.suppress(BlockingIOError):
-                client.take(client.socket.recv(sent // 200))
+                client.acquire(client.socket.recv(sent // 200))
             self.lab.reactor.turn()
-            self.lab.reactor.advance(LOOK)
+            self.lab.reactor.advance(CHECK_SECONDS)
         self.until(lambda: client.read().ended)
         self.assertEqual(client.hash.digest(), hashlib.sha256(MUCH[:sent]).digest())
         self.assert_nothing_left(client, server)
@@ -352,13 +352,15 @@ class RelayTests(SynchronousTestCase):
             left = server.send_some(left)
             self.lab.reactor.turn()
         # Acknowledged data postpones it.
-        self.until(lambda: self.lab.reactor.advance(LOOK) or not self.socket.stats().active)
+        self.until(
+            lambda: self.lab.reactor.advance(CHECK_SECONDS) or not self.socket.stats().active
+        )
         self.until(lambda: client.read().reset)
 
     def test_an_open_connection_may_be_idle_for_ever(self) -> None:
         """There is no timeout while both directions are open."""
         client, server = self.join()
-        self.lab.reactor.advance(100 * MOST_IDLE)
+        self.lab.reactor.advance(100 * MAX_IDLE_SECONDS)
         server.socket.send(b"still there")
         self.until(lambda: client.read().received == b"still there")
 
@@ -398,7 +400,7 @@ class RelayTests(SynchronousTestCase):
         self.assertEqual(len(self.lab.descriptors.writers()), 1)
         server.break_off()
         self.until(lambda: self.socket.stats().active == 0)
-        self.assertEqual(self.lab.pipes._lent, 0)
+        self.assertEqual(self.lab.pipes._in_use, 0)
         self.assert_nothing_left(client, server)
 
     def test_nothing_is_left_of_many(self) -> None:
@@ -503,10 +505,10 @@ class WithoutEndpointsTests(SynchronousTestCase):
         with mock.patch.object(listener, "listen", side_effect=full), capturedLogs() as events:
             self.update(self.backend.endpoint)
             self.update(self.backend.endpoint)
-            self.lab.reactor.advance(REST)
+            self.lab.reactor.advance(PAUSE_SECONDS)
         (told,) = [event for event in events if event["log_level"] is LogLevel.warn]
         self.assertIn("Cannot allocate memory", told["log_format"].format(**told))
-        self.lab.reactor.advance(REST)
+        self.lab.reactor.advance(PAUSE_SECONDS)
         self.lab.join(self.opened, self.backend)
 
     def test_where_it_cannot_be_watched_that_is_told_and_tried_again(self) -> None:
@@ -517,11 +519,11 @@ class WithoutEndpointsTests(SynchronousTestCase):
         with watch, capturedLogs() as events:
             self.update(self.backend.endpoint)
             other, _ = self.lab.open(self.backend.endpoint)
-            self.lab.reactor.advance(REST)
+            self.lab.reactor.advance(PAUSE_SECONDS)
         told = [each["log_format"].format(**each) for each in events]
         for text, opened in zip(told, (self.opened, other), strict=True):
             self.assertIn(f"Port {opened.port} accepts no connections for now: No space", text)
-        self.lab.reactor.advance(REST)
+        self.lab.reactor.advance(PAUSE_SECONDS)
         self.lab.join(self.opened, self.backend)
         self.lab.join(other, self.backend)
 
@@ -625,10 +627,10 @@ class HalfClosedTests(SynchronousTestCase):
         for each in (broken, busy):
             guard.add(each)
         with contextlib.suppress(ZeroDivisionError):
-            clock.pump([LOOK] * (int(MOST_IDLE / LOOK) + 2))
+            clock.pump([CHECK_SECONDS] * (int(MAX_IDLE_SECONDS / CHECK_SECONDS) + 2))
         guard.discard(broken)
         guard.add(idle)
-        clock.pump([LOOK] * (int(MOST_IDLE / LOOK) + 2))
+        clock.pump([CHECK_SECONDS] * (int(MAX_IDLE_SECONDS / CHECK_SECONDS) + 2))
         idle.expire.assert_called_once_with()
         busy.expire.assert_not_called()
         guard.stop()

@@ -53,7 +53,7 @@ class IdleTests(UdpTestCase):
         self.say(client, b"?")
         self.answer(endpoint)
         self.say(silent, b"?")
-        self.table.remember(3 * BEFORE_REPLY, AFTER_REPLY / 3)
+        self.table.set_timeouts(3 * BEFORE_REPLY, AFTER_REPLY / 3)
         self.pass_time(2 * BEFORE_REPLY)
         self.assertEqual(2, self.proxy.stats().active)
         self.pass_time(2)

@@ -16,7 +16,7 @@ class LimitTests(UdpTestCase):
 
     def test_ten_thousand_clients(self):
         """There are no more descriptors than clients allowed, and all clients are served."""
-        self.use(most=200)
+        self.use(max_clients=200)
         endpoint = self.endpoint()
         self.serve(endpoint)
         before = descriptors_in_use()
@@ -33,7 +33,7 @@ class LimitTests(UdpTestCase):
 
     def test_who_makes_room(self):
         """The client that has been idle longest is evicted, of all services if necessary."""
-        self.use(most=3)
+        self.use(max_clients=3)
         endpoint = self.endpoint()
         self.serve(endpoint)
         *clients, another = self.make_apart(4)
@@ -53,7 +53,7 @@ class LimitTests(UdpTestCase):
 
     def test_of_another_service(self):
         """Over the limit of the process the oldest is evicted, answered or not, of any service."""
-        self.use(most=3)
+        self.use(max_clients=3)
         endpoint = self.endpoint()
         self.serve(endpoint)
         other = self.sockets.open(self.service(endpoint), self.picker)
@@ -77,7 +77,7 @@ class LimitTests(UdpTestCase):
 
     def test_one_service(self):
         """A service has at most its limit of clients; the oldest are evicted."""
-        self.use(most=10, most_of_service=2)
+        self.use(max_clients=10, max_per_service=2)
         endpoint = self.endpoint()
         self.serve(endpoint)
         for client in self.make_apart(5):
@@ -89,7 +89,7 @@ class LimitTests(UdpTestCase):
         """An address may have as many clients as are free, of all and of a service: beyond that its
         own client that has been idle longest is evicted, and no other's.
         """
-        for limits in ({"most": 8}, {"most_of_service": 8}):
+        for limits in ({"max_clients": 8}, {"max_per_service": 8}):
             self.use(**limits)
             endpoint = self.endpoint()
             self.serve(endpoint)

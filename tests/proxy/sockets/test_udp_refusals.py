@@ -12,9 +12,9 @@ from tests.e2e.network.namespaces import wait_for_ipv6
 from tests.proxy.sockets.lab import descriptors_in_use
 from tests.proxy.sockets.udp_lab import UdpTestCase, received
 from tests.steering.netlink.support import KernelTestCase
-from yurttunnel.proxy.sockets.dialing import LOOP
-from yurttunnel.proxy.sockets.udp import MOST_TRIES
-from yurttunnel.proxy.sockets.udp_table import BEFORE_REPLY, MOST_KEPT
+from yurttunnel.proxy.sockets.dialing import LOOP_REASON
+from yurttunnel.proxy.sockets.udp import MAX_TRIES
+from yurttunnel.proxy.sockets.udp_table import BEFORE_REPLY, MAX_BUFFERED
 from yurttunnel.proxy.state.virtual_services import Endpoint
 
 
@@ -48,7 +48,7 @@ class RefusedTests(UdpTestCase):
 
     def test_all_refuse(self):
         """Each is tried once, and the client is removed; the next datagram starts again."""
-        dead = [self.dead() for _ in range(MOST_TRIES + 1)]
+        dead = [self.dead() for _ in range(MAX_TRIES + 1)]
         self.serve(*dead)
         client = self.make()
         self.say(client, b"?")
@@ -103,10 +103,10 @@ class RefusedTests(UdpTestCase):
             self.say(self.make(), b"?")
         self.assertEqual(before + 1, descriptors_in_use())
         [text] = map(formatEvent, told)
-        self.assertRegex(text, f"shop/dns:http UDP IPv4 got no endpoint: 127.*: {LOOP}")
+        self.assertRegex(text, f"shop/dns:http UDP IPv4 got no endpoint: 127.*: {LOOP_REASON}")
         self.assertEqual((1, 1), (own.stats().total, own.stats().failed))
         self.assertEqual(0, other.stats().total)
-        self.assertEqual({LOOP}, {each.last_failure for each in self.picker.endpoints()})
+        self.assertEqual({LOOP_REASON}, {each.last_failure for each in self.picker.endpoints()})
         self.update(*loops, good)
         self.say(self.make(), b"!")
         self.assertEqual([b"!"], [data for data, _ in self.at(good)])
@@ -177,23 +177,23 @@ class RefusedTests(UdpTestCase):
         endpoint = self.endpoint()
         self.serve(endpoint)
         large = bytes(60_000)
-        for _ in range(MOST_KEPT // len(large) + 5):
+        for _ in range(MAX_BUFFERED // len(large) + 5):
             self.say(self.make(), large)
             self.at(endpoint)
-        self.assertFalse(self.table.keep(len(large)))
+        self.assertFalse(self.table.reserve(len(large)))
         self.update()
-        self.assertTrue(self.table.keep(MOST_KEPT))
-        self.table.keep_no_more(MOST_KEPT)
+        self.assertTrue(self.table.reserve(MAX_BUFFERED))
+        self.table.release(MAX_BUFFERED)
         self.update(endpoint)
         self.say(self.make(), large)
         self.pass_time(BEFORE_REPLY + 2)
-        self.assertTrue(self.table.keep(MOST_KEPT))
+        self.assertTrue(self.table.reserve(MAX_BUFFERED))
 
     def test_what_is_not_kept_is_sent(self):
         """Without space, a first datagram is sent to an endpoint all the same."""
         endpoint = self.endpoint()
         self.serve(endpoint)
-        self.table.keep(MOST_KEPT)
+        self.table.reserve(MAX_BUFFERED)
         self.say(self.make(), b"?")
         self.assertEqual([b"?"], [data for data, _ in self.at(endpoint)])
 

@@ -11,7 +11,7 @@ from tests.proxy.objects import endpoint_slice, service
 from tests.proxy.sources.world import WorldCase
 from yurttunnel.kube.errors import ApiUnreachable
 from yurttunnel.kube.resources import SERVICES
-from yurttunnel.proxy.sources.file import LOOK_SECONDS
+from yurttunnel.proxy.sources.file import CHECK_SECONDS
 from yurttunnel.proxy.sources.manifests import read_manifests
 
 
@@ -27,9 +27,9 @@ class FileTests(WorldCase):
         new.write_text(text)
         new.rename(self.directory / name)
 
-    def look(self):
+    def refresh(self):
         """Run the next check."""
-        self.settle(LOOK_SECONDS)
+        self.settle(CHECK_SECONDS)
 
     def begin(self, path=None):
         """Start the source ``file`` only."""
@@ -51,10 +51,10 @@ class FileTests(WorldCase):
         self.write("web.yaml", service(), endpoint_slice("10.1.0.1"))
         self.begin()
         self.write("web.yaml", service(), endpoint_slice("10.1.0.2"))
-        self.look()
+        self.refresh()
         self.assertEqual(["10.1.0.2:8080"], self.endpoints())
         (self.directory / "web.yaml").unlink()
-        self.look()
+        self.refresh()
         self.assertEqual(({}, 3), (self.shown(), self.changes))
 
     def test_unchanged(self):
@@ -80,7 +80,7 @@ class FileTests(WorldCase):
         self.begin()
         self.write("a.yaml", "kind: Service\nmetadata: [")
         self.write("b.yaml", service("c", "10.96.0.3"))
-        self.look()
+        self.refresh()
         self.assertEqual({"default/web TCP IPv4", "default/c TCP IPv4"}, self.shown().keys())
         (problem,) = self.sources.state().problems
         self.assertEqual(f"file {self.directory}/a.yaml", problem.what)
@@ -88,10 +88,10 @@ class FileTests(WorldCase):
         self.assertIn("a.yaml", self.sources.problem())
         self.assertEqual(1, len(self.warnings()))
         for _ in range(3):
-            self.look()
+            self.refresh()
         self.assertEqual(1, len(self.warnings()))
         self.write("a.yaml", service("d", "10.96.0.4"))
-        self.look()
+        self.refresh()
         self.assertEqual({"default/d TCP IPv4", "default/c TCP IPv4"}, self.shown().keys())
         self.assertEqual(((), None), (self.sources.state().problems, self.sources.problem()))
 
@@ -108,10 +108,10 @@ class FileTests(WorldCase):
         self.assertIn(reason, told)
         self.assertIn(reason, self.sources.problem())
         self.write("b.yaml", "[")
-        self.look()
+        self.refresh()
         self.assertIsNone(self.shown())
         self.write("a.yaml", service("a", "10.96.0.2"))
-        self.look()
+        self.refresh()
         self.assertEqual({"default/web TCP IPv4", "default/a TCP IPv4"}, self.shown().keys())
 
     def test_values_that_are_none(self):
@@ -122,7 +122,7 @@ class FileTests(WorldCase):
             self.begin()
             self.write("a.yaml", misfit)
             self.write("b.yaml", service("c", "10.96.0.3"))
-            self.look()
+            self.refresh()
             self.assertEqual({"default/web TCP IPv4", "default/c TCP IPv4"}, self.shown().keys())
             self.assertIn("a.yaml: it cannot be read, and its previous", self.sources.problem())
 
@@ -137,13 +137,13 @@ class FileTests(WorldCase):
         self.assertIsNone(self.shown())
         self.assertIn("a.yaml: it cannot be read: No such file", self.sources.problem())
         self.write("later", yaml.safe_dump(service("a", "10.96.0.2")))
-        self.look()
+        self.refresh()
         self.assertEqual({"default/web TCP IPv4", "default/a TCP IPv4"}, self.shown().keys())
         (self.directory / "later").unlink()
-        self.look()
+        self.refresh()
         self.assertEqual({"default/web TCP IPv4", "default/a TCP IPv4"}, self.shown().keys())
         link.unlink()
-        self.look()
+        self.refresh()
         self.assertEqual(["default/web TCP IPv4"], list(self.shown()))
 
     def test_bad_from_the_start_and_removed(self):
@@ -153,7 +153,7 @@ class FileTests(WorldCase):
         self.begin()
         self.assertIsNone(self.shown())
         (self.directory / "a.yaml").unlink()
-        self.look()
+        self.refresh()
         self.assertEqual(["default/web TCP IPv4"], list(self.shown()))
 
     def test_bad_file_that_comes_later(self):
@@ -162,7 +162,7 @@ class FileTests(WorldCase):
         self.begin()
         self.write("a.yaml", "[")
         self.write("b.yaml", service("c", "10.96.0.3"))
-        self.look()
+        self.refresh()
         self.assertEqual(["default/c TCP IPv4"], list(self.shown()))
         self.assertIn("a.yaml: it cannot be read: ", self.sources.problem())
 
@@ -175,14 +175,14 @@ class FileTests(WorldCase):
             self.begin(self.directory / name)
             self.assertIsNone(self.shown())
             self.write(name, service())
-            self.look()
+            self.refresh()
             (self.directory / name).write_text("")
-            self.look()
+            self.refresh()
             self.assertEqual(["default/web TCP IPv4"], list(self.shown()))
             reason = "stays in use: it is empty, perhaps because it is being written"
             self.assertIn(reason, self.sources.problem())
             self.write(name, empty)
-            self.look()
+            self.refresh()
             self.assertEqual(({}, None), (self.shown(), self.sources.problem()))
 
     def test_unreadable_for_a_time(self):
@@ -192,12 +192,12 @@ class FileTests(WorldCase):
         path, aside = self.directory / "a.yaml", self.directory / "aside"
         path.rename(aside)
         path.mkdir()
-        self.look()
+        self.refresh()
         self.assertEqual(["default/web TCP IPv4"], list(self.shown()))
         self.assertIn("Is a directory", self.sources.problem())
         path.rmdir()
         aside.rename(path)
-        self.look()
+        self.refresh()
         self.assertEqual(["default/web TCP IPv4"], list(self.shown()))
         self.assertIsNone(self.sources.problem())
 
@@ -208,18 +208,18 @@ class FileTests(WorldCase):
         away = self.directory / "later"
         self.begin(away)
         self.assertIsNone(self.shown())
-        self.look()
+        self.refresh()
         (told,) = self.warnings()
         self.assertIn(f"file {away}: it cannot be read: No such file or directory", told)
         self.assertIn("No such file or directory", self.sources.problem())
         away.mkdir()
-        self.look()
+        self.refresh()
         self.assertEqual({}, self.shown())
         (away / "web.yaml").write_text(yaml.safe_dump(service()))
-        self.look()
+        self.refresh()
         (away / "web.yaml").rename(self.directory / "web.yaml")
         away.rmdir()
-        self.look()
+        self.refresh()
         self.assertEqual(["default/web TCP IPv4"], list(self.shown()))
         self.assertIn("No such file or directory", self.sources.problem())
 

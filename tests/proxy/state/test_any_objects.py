@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.proxy.objects import HERE, endpoint, endpoint_slice, port, service, taken
 from yurttunnel.proxy.state.desired_state import ServiceStateCache, desired_state
 from yurttunnel.proxy.state.endpoint_slices import EndpointSlice, endpoint_slice_from
-from yurttunnel.proxy.state.parsing import MOST_TOLD
+from yurttunnel.proxy.state.parsing import MAX_REPORTED
 from yurttunnel.proxy.state.services import Service, service_from
 from yurttunnel.proxy.state.virtual_services import Scope
 
@@ -112,7 +112,7 @@ class AnyOrderTests(SynchronousTestCase):
     @given(st.lists(_OBJECTS, max_size=5), st.sampled_from("ab"))
     def test_memory(self, steps, zone):
         """The result with a memory of other states is the same as without."""
-        memory = ServiceStateCache()
+        cache = ServiceStateCache()
         services, slices = {}, {}
         for step, objects in enumerate(steps):
             changed = by_name(objects)
@@ -122,7 +122,7 @@ class AnyOrderTests(SynchronousTestCase):
                 services.pop("a", None)
             node = replace(HERE, zone=zone if step == 3 else "a")
             expected = desired_state(services.values(), slices.values(), node)
-            found = desired_state(services.values(), slices.values(), node, memory)
+            found = desired_state(services.values(), slices.values(), node, cache)
             self.assertEqual(expected, found)
 
     @settings(max_examples=100, deadline=None)
@@ -164,7 +164,7 @@ class AnythingTests(SynchronousTestCase):
             kept = keep(broken)
             self.assertIsInstance(kept, Service | EndpointSlice | None)
             if kept is not None:
-                self.assertLessEqual(len(kept.problems), MOST_TOLD + 1)
+                self.assertLessEqual(len(kept.problems), MAX_REPORTED + 1)
                 desired_state(
                     [kept] if isinstance(kept, Service) else [],
                     [] if isinstance(kept, Service) else [kept],

@@ -533,12 +533,12 @@ class LinkLocalTests(SynchronousTestCase):
 
     def test_others(self):
         """One that this machine does not have is left out, and used once it does."""
-        memory = ServiceStateCache()
+        cache = ServiceStateCache()
         objects = taken(service(), self.slices)
-        (made,) = desired_state(*objects, HERE, memory).services.values()
+        (made,) = desired_state(*objects, HERE, cache).services.values()
         self.assertEqual(1, len(made.endpoints))
         here = replace(HERE, addresses=frozenset({ip_address("169.254.2.1")}))
-        (made,) = desired_state(*objects, here, memory).services.values()
+        (made,) = desired_state(*objects, here, cache).services.values()
         self.assertEqual(2, len(made.endpoints))
 
 
@@ -602,47 +602,47 @@ class MemoryTests(SynchronousTestCase):
 
     def test_unchanged_services_are_the_same(self):
         """After one slice has changed, virtual services of others are identical objects."""
-        memory = ServiceStateCache()
+        cache = ServiceStateCache()
         services, slices = taken(
             *(service(f"s{n}", f"10.96.0.{n}") for n in range(1, 9)),
             *(endpoint_slice(f"10.1.0.{n}", of=f"s{n}") for n in range(1, 9)),
         )
-        before = desired_state(services, slices, HERE, memory)
+        before = desired_state(services, slices, HERE, cache)
         _, changed = taken(endpoint_slice("10.1.9.9", of="s3"))
         slices[2] = changed[0]
-        after = desired_state(services, slices, HERE, memory)
+        after = desired_state(services, slices, HERE, cache)
         differing = [
             str(key) for key in after.services if after.services[key] is not before.services[key]
         ]
         self.assertEqual(["default/s3 TCP IPv4"], differing)
         self.assertEqual(desired_state(services, slices, HERE), after)
 
-    def triggered(self, memory, *objects):
+    def triggered(self, cache, *objects):
         """Return the trigger times of changes."""
-        return desired_state(*taken(service(), *objects), HERE, memory).triggered
+        return desired_state(*taken(service(), *objects), HERE, cache).triggered
 
     def test_reasons(self):
         """Those of new or changed slices are returned once, even if the endpoints are the same."""
-        memory, one = (
+        cache, one = (
             ServiceStateCache(),
             endpoint_slice("10.1.0.1", triggered="2026-01-01T00:00:00.5Z"),
         )
-        self.assertEqual((1767225600.5,), self.triggered(memory, one))
-        self.assertEqual((), self.triggered(memory, one))
+        self.assertEqual((1767225600.5,), self.triggered(cache, one))
+        self.assertEqual((), self.triggered(cache, one))
         later = "2026-01-01T00:00:10Z"
         # A change of the trigger time only is no change.
-        self.assertEqual((), self.triggered(memory, endpoint_slice("10.1.0.1", triggered=later)))
+        self.assertEqual((), self.triggered(cache, endpoint_slice("10.1.0.1", triggered=later)))
         other = endpoint_slice("10.1.0.2", name="b", triggered=later)
-        self.assertEqual((1767225610,), self.triggered(memory, one, other))
-        self.assertEqual((), self.triggered(memory, one))
-        self.assertEqual((), self.triggered(memory, endpoint_slice("10.1.0.3")))
+        self.assertEqual((1767225610,), self.triggered(cache, one, other))
+        self.assertEqual((), self.triggered(cache, one))
+        self.assertEqual((), self.triggered(cache, endpoint_slice("10.1.0.3")))
 
     def test_loops(self):
         """The same holds for a Service with an endpoint that is a portal."""
-        memory = ServiceStateCache()
+        cache = ServiceStateCache()
         objects = taken(service(), endpoint_slice("10.96.0.1", "10.1.0.1", ports=[port(80)]))
-        (before,) = desired_state(*objects, HERE, memory).services.values()
-        (after,) = desired_state(*objects, HERE, memory).services.values()
+        (before,) = desired_state(*objects, HERE, cache).services.values()
+        (after,) = desired_state(*objects, HERE, cache).services.values()
         self.assertEqual(["10.1.0.1:80"], [str(each) for each in after.endpoints])
         self.assertIs(before, after)
 
@@ -652,12 +652,12 @@ class MemoryTests(SynchronousTestCase):
         class Text(str):
             """A text with weak references, to test whether it still exists."""
 
-        memory = ServiceStateCache()
+        cache = ServiceStateCache()
         gone = Text("gone")
         seen = ref(gone)
         services, _ = taken(service("a"), service("b", "10.96.0.2"))
-        desired_state([services[0], replace(services[1], name=gone)], [], HERE, memory)
+        desired_state([services[0], replace(services[1], name=gone)], [], HERE, cache)
         del gone
-        state = desired_state(services[:1], [], HERE, memory)
+        state = desired_state(services[:1], [], HERE, cache)
         self.assertEqual(["default/a TCP IPv4"], list(shown(state)))
         self.assertIsNone(seen())

@@ -7,7 +7,7 @@ from ipaddress import ip_address, ip_network
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.proxy.objects import port, service
-from yurttunnel.proxy.state.parsing import MOST_TOLD
+from yurttunnel.proxy.state.parsing import MAX_REPORTED
 from yurttunnel.proxy.state.service_ports import ServicePort
 from yurttunnel.proxy.state.services import Distribution, service_from
 from yurttunnel.proxy.state.virtual_services import Protocol
@@ -249,5 +249,5 @@ class WrongTests(SynchronousTestCase):
         """Of very many problems of one Service some are reported, with the number of others."""
         web = service(external=["::"] * 100 + [f"127.0.0.{n}" for n in range(100)])
         told = problems(web)
-        self.assertEqual(MOST_TOLD + 1, len(told))
+        self.assertEqual(MAX_REPORTED + 1, len(told))
         self.assertEqual("91 more of it is wrong", told[-1])

@@ -8,10 +8,10 @@ from itertools import islice
 
 from yurttunnel.proxy.balancing.endpoint_state import EndpointState
 
-MOST = 65_536
+MAX_RECORDS = 65_536
 """The maximum number of records of one virtual service; the least recently used are dropped."""
 
-_SWEPT = 2
+_EXPIRED_PER_PUT = 2
 """The maximum number of expired records dropped for each new one: one more than are added, so that
 all of them are removed over time, and no call takes long."""
 
@@ -23,10 +23,12 @@ class AffinityRecords:
     an endpoint with the same address is added again.
     """
 
-    def __init__(self, ttl: float, seconds: Callable[[], float], most: int = MOST) -> None:
+    def __init__(
+        self, ttl: float, seconds: Callable[[], float], max_records: int = MAX_RECORDS
+    ) -> None:
         self.ttl = ttl
         self._seconds = seconds
-        self._most = most
+        self._max_records = max_records
         # In the order of their last use.
         self._records: OrderedDict[str, tuple[EndpointState, float]] = OrderedDict()
 
@@ -43,8 +45,8 @@ class AffinityRecords:
         records, now = self._records, self._seconds()
         records[client] = state, now
         records.move_to_end(client)
-        for oldest in list(islice(records, _SWEPT)):
-            if len(records) <= self._most and now < records[oldest][1] + self.ttl:
+        for oldest in list(islice(records, _EXPIRED_PER_PUT)):
+            if len(records) <= self._max_records and now < records[oldest][1] + self.ttl:
                 return
             del records[oldest]
 

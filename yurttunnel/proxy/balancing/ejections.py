@@ -8,16 +8,16 @@ from yurttunnel.ops.backoff import exponential
 from yurttunnel.proxy.balancing.endpoint_state import EndpointState
 from yurttunnel.proxy.state.virtual_services import Endpoint
 
-FAILURES = 2
+CONSECUTIVE_FAILURES = 2
 """The number of consecutive failed dials before an ejection. A single one may be due to a lost
 packet: the shortest timeout of a dial, 0.25 s, is less than that of TCP's first retransmission (1
 s, RFC 6298). With two, consecutive clients wait twice for an endpoint that does not respond, and no
 dial takes longer than two timeouts of three endpoints."""
 
-FIRST, LONGEST = 10.0, 300.0
+FIRST_SECONDS, MAX_SECONDS = 10.0, 300.0
 """The first and the longest duration of an ejection in seconds."""
 
-PROBE = 10.0
+PROBE_SECONDS = 10.0
 """How long to wait for the result of a connection that probes an endpoint after its ejection before
 trying another, in seconds; longer than a dial takes."""
 
@@ -36,9 +36,9 @@ class Ejections:
 
     def failed(self, state: EndpointState) -> bool:
         """Record a failed dial; return whether this has ejected the endpoint."""
-        state.in_a_row += 1
+        state.consecutive_failures += 1
         if state.ejected_until is None:
-            if state.in_a_row < FAILURES:
+            if state.consecutive_failures < CONSECUTIVE_FAILURES:
                 return False
         elif not state.probed:
             # The dial began before the ejection, or there was no other endpoint: do not extend the
@@ -46,13 +46,13 @@ class Ejections:
             return False
         new = state.ejected_until is None
         state.probed = False
-        self._leave_out(state, exponential(state.ejections, FIRST, LONGEST))
+        self._eject(state, exponential(state.ejections, FIRST_SECONDS, MAX_SECONDS))
         state.ejections += 1
         return new
 
     def connected(self, state: EndpointState) -> bool:
         """Record a successful dial; return whether this ends an ejection."""
-        state.in_a_row = state.ejections = 0
+        state.consecutive_failures = state.ejections = 0
         if state.ejected_until is None:
             return False
         state.ejected_until = None
@@ -68,7 +68,7 @@ class Ejections:
             assert state.ejected_until is not None  # else it were not among them
             if state.ejected_until <= self._seconds() and state.endpoint not in tried:
                 state.probed = True
-                self._leave_out(state, PROBE)
+                self._eject(state, PROBE_SECONDS)
                 return state
         return None
 
@@ -85,7 +85,7 @@ class Ejections:
         if self._states.pop(state.endpoint, None) is not None:
             self._find_earliest()
 
-    def _leave_out(self, state: EndpointState, seconds: float) -> None:
+    def _eject(self, state: EndpointState, seconds: float) -> None:
         state.ejected_until = self._seconds() + seconds
         self._states[state.endpoint] = state
         self._find_earliest()

@@ -9,18 +9,18 @@ from yurttunnel.proxy.state.virtual_services import Endpoint
 class EndpointState:
     """An endpoint of one virtual service.
 
-    ``in_a_row`` is the number of failed dials since the last success, and ``ejections`` the number
-    of ejections since then. ``ejected_until`` is ``None`` if it is not ejected. ``removed`` is set
-    when the service no longer has it.
+    ``consecutive_failures`` is the number of failed dials since the last success, and ``ejections``
+    the number of ejections since then. ``ejected_until`` is ``None`` if it is not ejected.
+    ``removed`` is set when the service no longer has it.
     """
 
     __slots__ = (
         "active",
+        "consecutive_failures",
         "ejected_until",
         "ejections",
         "endpoint",
         "failures",
-        "in_a_row",
         "last_failure",
         "probed",
         "removed",
@@ -30,7 +30,7 @@ class EndpointState:
         self.endpoint = endpoint
         self.active = active
         self.failures = 0
-        self.in_a_row = 0
+        self.consecutive_failures = 0
         self.last_failure = ""
         self.ejections = 0
         self.ejected_until: float | None = None

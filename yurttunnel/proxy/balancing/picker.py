@@ -29,25 +29,25 @@ class EndpointPicker:
         self._states: dict[Endpoint, EndpointState] = {}
         self._ejections = Ejections(clock.seconds)
         self._affinity: AffinityRecords | None = None
-        self._take_affinity(service.affinity)
-        self._take_endpoints()
+        self._apply_affinity(service.affinity)
+        self._apply_endpoints()
 
     def update(self, service: VirtualService) -> None:
         """Apply endpoints and policies of ``service``; keep the state of endpoints that stay."""
         former, self._service = self._service, service
-        self._take_affinity(service.affinity)
+        self._apply_affinity(service.affinity)
         if (former.endpoints, former.least_connections) != (
             service.endpoints,
             service.least_connections,
         ):
-            self._take_endpoints()
+            self._apply_endpoints()
 
     def pick(self, client: str, tried: Collection[Endpoint]) -> Endpoint | None:
         """See :class:`IEndpointPicker`."""
         if self._affinity is None:
             state = self._choose(tried)
         else:
-            state = self._own_of(client, tried, self._affinity)
+            state = self._pick_with_affinity(client, tried, self._affinity)
         if state is None:
             return None
         self._count(state, 1)
@@ -78,11 +78,11 @@ class EndpointPicker:
 
     def endpoints(self) -> Sequence[EndpointStats]:
         """See :class:`IEndpointPicker`."""
-        return [state.stats() for state in self._serving()]
+        return [state.stats() for state in self._current()]
 
     # -- helpers -------------------------------------------------------------------------------
 
-    def _own_of(
+    def _pick_with_affinity(
         self, client: str, tried: Collection[Endpoint], affinity: AffinityRecords
     ) -> EndpointState | None:
         state = affinity.get(client)
@@ -113,7 +113,7 @@ class EndpointPicker:
         if state.removed and not state.active:
             del self._states[state.endpoint]
 
-    def _take_affinity(self, ttl: float | None) -> None:
+    def _apply_affinity(self, ttl: float | None) -> None:
         if ttl is None:
             self._affinity = None
         elif self._affinity is None:
@@ -121,7 +121,7 @@ class EndpointPicker:
         else:
             self._affinity.ttl = ttl
 
-    def _take_endpoints(self) -> None:
+    def _apply_endpoints(self) -> None:
         endpoints = self._service.endpoints
         for endpoint in self._states.keys() - set(endpoints):
             self._remove(self._states[endpoint])
@@ -131,7 +131,7 @@ class EndpointPicker:
                 # Only the connections of a removed endpoint with the same address are kept.
                 self._states[endpoint] = EndpointState(endpoint, state.active if state else 0)
         kind = LeastConnections if self._service.least_connections else RoundRobin
-        live = [each for each in self._serving() if each.ejected_until is None]
+        live = [each for each in self._current() if each.ejected_until is None]
         # Start at a random one, so that not all nodes, and not all changes, begin with the same
         # endpoint.
         self._scheduler = kind(live, random.randrange(len(live) or 1))
@@ -143,5 +143,5 @@ class EndpointPicker:
         if not state.active:
             del self._states[state.endpoint]
 
-    def _serving(self) -> list[EndpointState]:
+    def _current(self) -> list[EndpointState]:
         return [self._states[endpoint] for endpoint in self._service.endpoints]

@@ -80,7 +80,7 @@ class LeastConnections:
 
     def __init__(self, states: Iterable[EndpointState], start: int) -> None:
         self._queues: dict[int, OrderedDict[EndpointState, None]] = {}
-        self._least = 0
+        self._min_active = 0
         ordered = list(states)
         for state in ordered[start:] + ordered[:start]:
             self.add(state)
@@ -88,20 +88,20 @@ class LeastConnections:
     def add(self, state: EndpointState) -> None:
         """See :class:`Scheduler`."""
         if not self._queues:
-            self._least = state.active
-        self._enter(state)
+            self._min_active = state.active
+        self._enqueue(state)
 
     def remove(self, state: EndpointState) -> None:
         """See :class:`Scheduler`."""
-        self._leave(state)
-        if self._least not in self._queues:
-            self._least = min(self._queues, default=0)
+        self._dequeue(state)
+        if self._min_active not in self._queues:
+            self._min_active = min(self._queues, default=0)
 
     def next(self, tried: Collection[Endpoint]) -> EndpointState | None:
         """See :class:`Scheduler`; it checks all endpoints only if the first was ``tried``."""
         if not self._queues:
             return None
-        first = next(iter(self._queues[self._least]))
+        first = next(iter(self._queues[self._min_active]))
         if first.endpoint not in tried:
             return first
         untried = (
@@ -115,18 +115,18 @@ class LeastConnections:
     def count(self, state: EndpointState, change: int) -> None:
         """See :class:`Scheduler`."""
         former = state.active
-        self._leave(state)
+        self._dequeue(state)
         state.active += change
-        self._enter(state)
-        if former == self._least and former not in self._queues:
+        self._enqueue(state)
+        if former == self._min_active and former not in self._queues:
             # It was the only one with so few.
-            self._least = state.active
+            self._min_active = state.active
 
-    def _enter(self, state: EndpointState) -> None:
+    def _enqueue(self, state: EndpointState) -> None:
         self._queues.setdefault(state.active, OrderedDict())[state] = None
-        self._least = min(self._least, state.active)
+        self._min_active = min(self._min_active, state.active)
 
-    def _leave(self, state: EndpointState) -> None:
+    def _dequeue(self, state: EndpointState) -> None:
         queue = self._queues[state.active]
         del queue[state]
         if not queue:

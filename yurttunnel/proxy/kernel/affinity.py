@@ -20,7 +20,7 @@ from typing import TypeVar
 from yurttunnel.proxy.rules.nftables.table import FAMILIES
 from yurttunnel.proxy.state.virtual_services import Endpoint, Key
 
-MOST_GONE, MOST_SERVICES = 4096, 16384
+MAX_REMOVED, MAX_SERVICES = 4096, 16384
 """The maximum number of removed endpoints, and of services, to remember; the oldest are dropped."""
 
 _K = TypeVar("_K")
@@ -37,11 +37,11 @@ class EndpointNumbers:
     def of(self, key: Key, endpoints: Collection[Endpoint]) -> dict[Endpoint, int]:
         """Return the numbers of the endpoints that a service has from now on."""
         present = frozenset(endpoints)
-        for gone in sorted(self._present.pop(key, frozenset()) - present):
-            self._returns[key, gone] = self._returns.pop((key, gone), 0) + 1
+        for removed in sorted(self._present.pop(key, frozenset()) - present):
+            self._returns[key, removed] = self._returns.pop((key, removed), 0) + 1
         self._present[key] = present
-        _keep_newest(self._returns, MOST_GONE)
-        _keep_newest(self._present, MOST_SERVICES)
+        _keep_newest(self._returns, MAX_REMOVED)
+        _keep_newest(self._present, MAX_SERVICES)
         return {each: _number(each, self._returns.get((key, each), 0)) for each in endpoints}
 
 
@@ -62,7 +62,7 @@ class ClientsSets:
         if seconds < former:
             name = f"{shorter} again" if name == shorter else shorter
         self._known[key] = seconds, name
-        _keep_newest(self._known, MOST_SERVICES)
+        _keep_newest(self._known, MAX_SERVICES)
         return name
 
 
@@ -81,8 +81,8 @@ def remember(version: int, number: int, clients: str, seconds: float) -> str:
     return f"update @{clients} {{ {_client(version, number)} timeout {seconds:.0f}s }}"
 
 
-def _keep_newest(known: dict[_K, _V], most: int) -> None:
-    while len(known) > most:
+def _keep_newest(known: dict[_K, _V], max_entries: int) -> None:
+    while len(known) > max_entries:
         del known[next(iter(known))]
 
 

@@ -35,34 +35,34 @@ from yurttunnel.steering.netlink.named_counters import counted_packets
 from yurttunnel.steering.netlink.refusals import as_steering_failed
 from yurttunnel.steering.netlink.worker import Run
 
-PERIOD = 10.0
+PERIOD_SECONDS = 10.0
 """Seconds between two readings."""
 
-AGAIN = 1.0
+RETRY_SECONDS = 1.0
 """Seconds until the next reading if rules changed during the last one."""
 
-RESTS = 100
+PAUSE_FACTOR = 100
 """The pause after reading the conntrack table, as a multiple of the time that this took."""
 
 
-MOST_SECONDS = 0.25
+MAX_SECONDS = 0.25
 """The timeout for reading the table, enough for some 20,000 entries. Other requests to the kernel
 wait meanwhile: entries of attempts at dead endpoints have to be deleted within half a second."""
 
-Dialled = tuple[int, bytes, int]
+Destination = tuple[int, bytes, int]
 """A protocol number, a packed address, and a port."""
 
 
 class ActiveConnections:
-    """The numbers of connections by their destination in ``dialled``.
+    """The numbers of connections by their destination in ``by_destination``.
 
     ``own`` are the packed addresses of this machine, which have the node ports.
     """
 
-    def __init__(self, dialled: Mapping[Dialled, int], own: Collection[bytes]) -> None:
-        self._dialled = dialled
+    def __init__(self, by_destination: Mapping[Destination, int], own: Collection[bytes]) -> None:
+        self._by_destination = by_destination
         self._by_port: Counter[tuple[int, int, int]] = Counter()
-        for (protocol, address, port), count in dialled.items():
+        for (protocol, address, port), count in by_destination.items():
             if address in own:
                 self._by_port[protocol, len(address), port] += count
 
@@ -74,7 +74,7 @@ class ActiveConnections:
         return sum(
             self._by_port[protocol, length, portal.port]
             if portal.address is None
-            else self._dialled.get((protocol, portal.address.packed, portal.port), 0)
+            else self._by_destination.get((protocol, portal.address.packed, portal.port), 0)
             for portal in service.portals
         )
 
@@ -119,7 +119,9 @@ class ConnectionCounts(Service):
         self._totals: Counter[Protocol] = Counter()
         self._active: ActiveConnections | None = None
         self._table_due = 0.0
-        self._reading = Reconciler(clock, PERIOD, "counting connections", self._read, settle=AGAIN)
+        self._reading = Reconciler(
+            clock, PERIOD_SECONDS, "counting connections", self._read, settle=RETRY_SECONDS
+        )
 
     def startService(self) -> None:
         super().startService()
@@ -149,20 +151,20 @@ class ConnectionCounts(Service):
             self._limited.warn("Connections of kernel mode are not counted: {error}", error=error)
             return False
         if reading.table is not None:
-            self._take_table(reading.table)
+            self._apply_table(reading.table)
         if reading.counted is None:
             self._reading.trigger()
         else:
-            self._take(reading.counted)
+            self._apply_counts(reading.counted)
         return True
 
-    def _take_table(self, table: Table) -> None:
+    def _apply_table(self, table: Table) -> None:
         self._active = table.active
-        self._table_due = self._clock.seconds() + RESTS * table.seconds
+        self._table_due = self._clock.seconds() + PAUSE_FACTOR * table.seconds
         if table.problem is not None:
             self._limited.warn("Open connections are not counted: {error}", error=table.problem)
 
-    def _take(self, counted: Mapping[str, int]) -> None:
+    def _apply_counts(self, counted: Mapping[str, int]) -> None:
         former, self._counted = self._counted, counted
         if former is None:
             return
@@ -194,11 +196,11 @@ def active_connections(versions: Collection[int]) -> ActiveConnections | None:
     """Read the connections from the conntrack table of the current thread's network namespace.
 
     A UDP connection exists as long as it may be answered. Return ``None`` if the table is so large
-    that reading takes longer than :data:`MOST_SECONDS`. Raises
+    that reading takes longer than :data:`MAX_SECONDS`. Raises
     :class:`~yurttunnel.steering.failures.SteeringFailed`.
     """
-    until = time.monotonic() + MOST_SECONDS
-    dialled: Counter[Dialled] = Counter()
+    until = time.monotonic() + MAX_SECONDS
+    by_destination: Counter[Destination] = Counter()
     own: set[bytes] = set()
     with (
         as_steering_failed("cannot read this machine's addresses", {}),
@@ -213,11 +215,11 @@ def active_connections(versions: Collection[int]) -> ActiveConnections | None:
         for version in versions:
             for entry in FlowTable(kernel).translated(version):
                 if entry.is_translated and not entry.is_over:
-                    dialled[entry.protocol, entry.destination, entry.port] += 1
+                    by_destination[entry.protocol, entry.destination, entry.port] += 1
                 if time.monotonic() > until:
                     return None
     # The kernel may have searched for a long time, and found few.
-    return None if time.monotonic() > until else ActiveConnections(dialled, own)
+    return None if time.monotonic() > until else ActiveConnections(by_destination, own)
 
 
 def _counted(versions: Collection[int]) -> Mapping[str, int] | None:

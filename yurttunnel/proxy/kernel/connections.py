@@ -21,17 +21,17 @@ from yurttunnel.steering.netlink.flow_table import Direction, Entry, FlowTable
 from yurttunnel.steering.netlink.refusals import as_steering_failed
 from yurttunnel.steering.netlink.worker import Run
 
-_ASKING = "cannot ask which connections are answered"
-_FORGETTING = "cannot forget connections that are not answered"
+_LOOKUP_FAILED = "cannot ask which connections are answered"
+_DELETION_FAILED = "cannot forget connections that are not answered"
 
-_LACKING = (
+_NO_CONNTRACK = (
     "this kernel does not give its table of connections; load the module nf_conntrack_netlink, else"
     " endpoints that do not answer are not noticed in kernel mode"
 )
-MEANINGS = {errno.EINVAL: _LACKING, errno.EOPNOTSUPP: _LACKING}
+MEANINGS = {errno.EINVAL: _NO_CONNTRACK, errno.EOPNOTSUPP: _NO_CONNTRACK}
 """The meanings of the kernel's errors when the table is read."""
 
-MOST_PORTALS = 32
+MAX_PORTALS = 32
 """The maximum number of portals to try in a search if the client's address is replaced."""
 
 Portals = Callable[[Target], Iterable[tuple[Address, int]]]
@@ -51,7 +51,7 @@ class Connections:
 
     def start(self) -> None:
         """Open a netlink socket. Raises :class:`SteeringFailed`."""
-        with as_steering_failed(_ASKING, MEANINGS):
+        with as_steering_failed(_LOOKUP_FAILED, MEANINGS):
             self._kernel = Conversation(NETLINK_NETFILTER)
 
     def stop(self) -> None:
@@ -67,18 +67,18 @@ class Connections:
         """
         if self._kernel is None:
             return None
-        with as_steering_failed(_ASKING, MEANINGS):
+        with as_steering_failed(_LOOKUP_FAILED, MEANINGS):
             found = self._find(self._kernel, attempt)
         return None if found is None else found.is_answered
 
-    def forget(self, attempt: Attempt) -> None:
+    def delete_entry(self, attempt: Attempt) -> None:
         """Delete the entry of an attempt, if it exists.
 
         This may be called in the reactor's thread. Raises :class:`SteeringFailed`.
         """
         if self._kernel is None:
             return
-        with as_steering_failed(_FORGETTING, MEANINGS):
+        with as_steering_failed(_DELETION_FAILED, MEANINGS):
             found = self._find(self._kernel, attempt)
             if found is not None:
                 version = attempt.target.endpoint.address.version
@@ -96,32 +96,32 @@ class Connections:
         # The client may also connect to the endpoint directly, from the same port.
         if found is not None and found.is_translated:
             return found
-        for address, number in islice(self._portals(attempt.target), MOST_PORTALS):
+        for address, number in islice(self._portals(attempt.target), MAX_PORTALS):
             to = Direction(protocol.number, *of_client, address.packed, number)
             found = table.requesting(version, to)
             if found is not None and (found.answering, found.answering_port) == of_endpoint:
                 return found
         return None
 
-    def forget_unanswered(self, targets: Collection[Target], mark: int) -> Deferred[int]:
+    def delete_unanswered(self, targets: Collection[Target], mark: int) -> Deferred[int]:
         """Delete the entries that the endpoints have not answered; return how many there were.
 
         Only entries whose mark has all bits of ``mark`` are considered. Fails with
         :class:`SteeringFailed`.
         """
-        return self._run(partial(_forget_unanswered, targets, mark))
+        return self._run(partial(_delete_unanswered, targets, mark))
 
 
 def check() -> None:
     """Raise :class:`SteeringFailed` if the kernel does not provide the table."""
-    with as_steering_failed(_ASKING, MEANINGS), Conversation(NETLINK_NETFILTER) as kernel:
+    with as_steering_failed(_LOOKUP_FAILED, MEANINGS), Conversation(NETLINK_NETFILTER) as kernel:
         for _ in FlowTable(kernel).unanswered(4, RETRIED):
             break
 
 
-def _forget_unanswered(targets: Collection[Target], mark: int) -> int:
+def _delete_unanswered(targets: Collection[Target], mark: int) -> int:
     with (
-        as_steering_failed(_FORGETTING, MEANINGS),
+        as_steering_failed(_DELETION_FAILED, MEANINGS),
         Conversation(NETLINK_NETFILTER) as kernel,
     ):
         table = FlowTable(kernel)
@@ -129,7 +129,7 @@ def _forget_unanswered(targets: Collection[Target], mark: int) -> int:
             (protocol.number, endpoint.address.packed, endpoint.port)
             for protocol, endpoint in targets
         }
-        forgotten = 0
+        deleted = 0
         for version in sorted({each.endpoint.address.version for each in targets}):
             # Read to the end first: a netlink conversation handles one request at a time.
             found = [
@@ -137,5 +137,5 @@ def _forget_unanswered(targets: Collection[Target], mark: int) -> int:
                 for entry in table.unanswered(version, mark)
                 if (entry.protocol, entry.answering, entry.answering_port) in wanted
             ]
-            forgotten += table.delete(version, found)
-        return forgotten
+            deleted += table.delete(version, found)
+        return deleted

@@ -48,12 +48,12 @@ class Forwarding(TimerService):
     def __init__(
         self, clock: IReactorTime, programs: IPrograms, source: IDesiredStateSource
     ) -> None:
-        super().__init__(PERIOD, lambda: Deferred.fromCoroutine(self._look()))
+        super().__init__(PERIOD, lambda: Deferred.fromCoroutine(self._check()))
         self.clock = clock
         self._programs = programs
         self._source = source
-        self._dropping: Collection[int] | None = None
-        self._told: str | None = None
+        self._dropping_versions: Collection[int] | None = None
+        self._logged_problem: str | None = None
 
     def problem(self) -> str | None:
         """Return the obstacles and their fixes; ``None`` if none are known."""
@@ -62,14 +62,14 @@ class Forwarding(TimerService):
         found = [each for version in sorted(versions) for each in self._obstacles(version)]
         return "; ".join(found) or None
 
-    async def _look(self) -> None:
+    async def _check(self) -> None:
         # This runs a program, and may take some time if there are many rules.
-        if self._dropping is None or self._dropping:
-            self._dropping = await dropping_versions(self._programs)
+        if self._dropping_versions is None or self._dropping_versions:
+            self._dropping_versions = await dropping_versions(self._programs)
         problem = self.problem()
-        if problem is not None and problem != self._told:
+        if problem is not None and problem != self._logged_problem:
             self._log.warn("Kernel mode may not reach endpoints: {problem}", problem=problem)
-        self._told = problem
+        self._logged_problem = problem
 
     def _obstacles(self, version: int) -> Iterator[str]:
         name = _FORWARDING[version]
@@ -86,7 +86,7 @@ class Forwarding(TimerService):
                 " answer from an endpoint on its own bridge; load br_netfilter and set it to 1 by"
                 " sysctl, or use --mode user"
             )
-        if version in (self._dropping or ()):
+        if version in (self._dropping_versions or ()):
             yield (
                 f"what is forwarded is dropped by a policy (chain FORWARD of IPv{version}): clients"
                 " in pods and elsewhere get answers of Services only where a rule accepts those;"
@@ -101,7 +101,7 @@ async def dropping_versions(programs: IPrograms) -> frozenset[int]:
     """
     found: set[int] = set()
     family = ""
-    for match in _POLICY.finditer(await _said(programs, "nft", "list", "chains")):
+    for match in _POLICY.finditer(await _output_of(programs, "nft", "list", "chains")):
         if match[1] is None:
             found.update(_VERSIONS.get(family, ()))
         else:
@@ -109,13 +109,13 @@ async def dropping_versions(programs: IPrograms) -> frozenset[int]:
     for version, program in _LEGACY.items():
         # Listing a table that does not exist would create it.
         if "filter" in legacy_tables(version):
-            said = await _said(programs, program, "-S", "FORWARD")
-            if said.startswith("-P FORWARD DROP\n"):
+            output = await _output_of(programs, program, "-S", "FORWARD")
+            if output.startswith("-P FORWARD DROP\n"):
                 found.add(version)
     return frozenset(found)
 
 
-async def _said(programs: IPrograms, *command: str) -> str:
+async def _output_of(programs: IPrograms, *command: str) -> str:
     try:
         finished = await programs.run(command)
     except ProgramFailed:

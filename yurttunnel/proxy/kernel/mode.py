@@ -87,7 +87,7 @@ class KernelMode(Service):
             Nftables(programs, tables),
             tables,
             self.ejections,
-            self._connections.forget_unanswered,
+            self._connections.delete_unanswered,
         )
         """The rules that send clients of portals to endpoints."""
         self._detector = FailureDetector(
@@ -98,7 +98,7 @@ class KernelMode(Service):
             self.ejections,
         )
         self._stale_entries = StaleEntries(
-            reactor, self._connections.forget, prober.probe, self._detector
+            reactor, self._connections.delete_entry, prober.probe, self._detector
         )
         self.counts = ConnectionCounts(reactor, run, versions)
         """The number of open connections, and of all, of each service."""

@@ -25,44 +25,44 @@ _COPY_PACKET = 2
 _PAYLOAD, _PREFIX = 9, 10
 _HEADER_SIZE = 4
 
-AT_ONCE = 32
+MAX_MESSAGES = 32
 """The maximum number of messages read in one reactor turn, which takes less than a millisecond."""
 
-_LACKING = (
+_NO_NFLOG = (
     "this kernel gives no log of packets; load the module nfnetlink_log, else endpoints that do"
     " not answer are not noticed in kernel mode"
 )
-_TAKEN = (
+_NOT_PERMITTED = (
     "not permitted; is there another yurtproxy on this machine, which reads that group of the"
     " kernel's log? Else give yurtproxy the capability NET_ADMIN"
 )
-_MEANINGS = {errno.EINVAL: _LACKING, errno.EOPNOTSUPP: _LACKING, errno.EPERM: _TAKEN}
+_MEANINGS = {errno.EINVAL: _NO_NFLOG, errno.EOPNOTSUPP: _NO_NFLOG, errno.EPERM: _NOT_PERMITTED}
 
 
 @implementer(IReadDescriptor)
 class PacketLog:
     """Reads one group of the log, in the network namespace of the thread that starts it.
 
-    ``told`` is called with the prefix of each packet, empty if its rule has none, and the beginning
-    of the packet from the IP header on.
+    ``on_packet`` is called with the prefix of each packet, empty if its rule has none, and the
+    beginning of the packet from the IP header on.
     """
 
     def __init__(
         self,
         reactor: IReactorFDSet,
         group: int,
-        copied: int,
-        told: Callable[[bytes, bytes], object],
+        snaplen: int,
+        on_packet: Callable[[bytes, bytes], object],
     ) -> None:
         self._reactor = reactor
         self._group = group
-        self._copied = copied
-        self._told = told
+        self._snaplen = snaplen
+        self._on_packet = on_packet
         self._kernel: Conversation | None = None
 
     def start(self) -> None:
         """Start reading. Raises :class:`SteeringFailed` if the kernel has no such log."""
-        self._kernel = open_log(self._group, self._copied)
+        self._kernel = open_log(self._group, self._snaplen)
         self._reactor.addReader(self)
 
     def stop(self) -> None:
@@ -82,7 +82,7 @@ class PacketLog:
 
     def doRead(self) -> None:
         """Read what is available, up to a limit."""
-        for _ in range(AT_ONCE):
+        for _ in range(MAX_MESSAGES):
             if self._kernel is None:
                 return
             try:
@@ -95,15 +95,15 @@ class PacketLog:
             if not messages:
                 return
             for prefix, payload in _packets(messages):
-                self._told(prefix, payload)
+                self._on_packet(prefix, payload)
 
     def connectionLost(self, reason: Failure) -> None:
         """Close the socket: the reactor stops, or cannot read it."""
         self.stop()
 
 
-def open_log(group: int, copied: int) -> Conversation:
-    """Return a conversation that receives a group, with ``copied`` bytes of each packet.
+def open_log(group: int, snaplen: int) -> Conversation:
+    """Return a conversation that receives a group, with ``snaplen`` bytes of each packet.
 
     Raises :class:`SteeringFailed` if the kernel has no such log.
     """
@@ -111,7 +111,7 @@ def open_log(group: int, copied: int) -> Conversation:
         kernel = Conversation(NETLINK_NETFILTER)
         try:
             kernel.change(_configuration(group, _COMMAND, bytes([_BIND])))
-            mode = struct.pack("!IBB", copied, _COPY_PACKET, 0)
+            mode = struct.pack("!IBB", snaplen, _COPY_PACKET, 0)
             kernel.change(_configuration(group, _MODE, mode))
         except BaseException:
             kernel.close()

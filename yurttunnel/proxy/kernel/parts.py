@@ -41,7 +41,7 @@ then on; when it is dropped, the client sends it again."""
 
 _PROTOCOLS = {each.value.lower(): each for each in Protocol}
 
-_MOST_NAMED = 80
+_MAX_NAME_CHARACTERS = 80
 """The maximum length of a Service's name in those of chains, which may have 127 characters."""
 
 EndpointPredicate = Callable[[Protocol, Endpoint], bool]
@@ -207,7 +207,7 @@ def _name(kind: str, key: Key, more: object = "") -> str:
     """Return the name of a chain, a set or a counter; the digest makes it unique."""
     identity = f"{key.name} {key.version} {key.protocol.value} {key.scope.value} {more}"
     digest = hashlib.sha256(identity.encode()).hexdigest()[:12]
-    return f"{kind}-{digest}-{str(key.name).replace(':', '/')[:_MOST_NAMED]}"
+    return f"{kind}-{digest}-{str(key.name).replace(':', '/')[:_MAX_NAME_CHARACTERS]}"
 
 
 def _at(endpoint: Endpoint, separator: str) -> str:

@@ -10,22 +10,22 @@ from twisted.internet.interfaces import IAddress, IConnector, IDelayedCall, ITCP
 from twisted.internet.protocol import ClientFactory, Protocol, connectionDone
 from twisted.python.failure import Failure
 
-from yurttunnel.proxy.sockets.dialing import NO_SOURCE
+from yurttunnel.proxy.sockets.dialing import NO_SOURCE_ADDRESS
 from yurttunnel.proxy.state.virtual_services import Endpoint
 from yurttunnel.tunnel.reactor import IReactor
 from yurttunnel.tunnel.sockets import EXHAUSTED
 
-SECONDS = 0.25
+TIMEOUT = 0.25
 """How long an endpoint may take to respond: as long as in user mode, which dials the next one then.
 With the time before the suspicion, this leaves more than half of the second after which TCP
 retransmits a client's first packet, for a change of rules on a busy machine."""
 
-AT_ONCE = 64
+MAX_PROBES = 64
 """The maximum number of probes in progress; others wait."""
 
 
-_LONGER = 4
-"""A multiple of :data:`SECONDS`: Twisted's own timeout, which never expires first."""
+_TWISTED_FACTOR = 4
+"""A multiple of :data:`TIMEOUT`: Twisted's own timeout, which never expires first."""
 
 _Result = TypeVar("_Result")
 
@@ -44,24 +44,24 @@ class Prober:
 
     def __init__(self, reactor: IReactor) -> None:
         self._reactor = reactor
-        self._turn = DeferredSemaphore(AT_ONCE)
+        self._semaphore = DeferredSemaphore(MAX_PROBES)
         self._probing: set[Deferred[Outcome]] = set()
 
     def probe(self, endpoint: Endpoint) -> Deferred[Outcome]:
-        """Return the result of a probe, at most :data:`SECONDS` after it starts.
+        """Return the result of a probe, at most :data:`TIMEOUT` after it starts.
 
         Fails with ``CancelledError`` if :meth:`stop` is called first.
         """
-        probing: Deferred[Outcome] = self._turn.run(self._connect, endpoint)
+        probing: Deferred[Outcome] = self._semaphore.run(self._connect, endpoint)
         self._probing.add(probing)
-        return probing.addBoth(self._end, probing)
+        return probing.addBoth(self._finish, probing)
 
     def stop(self) -> None:
         """Cancel the probes in progress."""
         for probing in list(self._probing):
             probing.cancel()
 
-    def _end(self, result: _Result, probing: Deferred[Outcome]) -> _Result:
+    def _finish(self, result: _Result, probing: Deferred[Outcome]) -> _Result:
         self._probing.discard(probing)
         return result
 
@@ -70,7 +70,7 @@ class Prober:
         # Its own timeout is not used: it would ignore a response that arrived while this process
         # was late.
         self._reactor.connectTCP(
-            str(endpoint.address), endpoint.port, probe, timeout=_LONGER * SECONDS
+            str(endpoint.address), endpoint.port, probe, timeout=_TWISTED_FACTOR * TIMEOUT
         )
         return probe.outcome
 
@@ -80,15 +80,15 @@ class _Probe(ClientFactory):
     _connector: IConnector | None = None
 
     def __init__(self, reactor: IReactor) -> None:
-        self.outcome: Deferred[Outcome] = Deferred(self._give_up)
+        self.outcome: Deferred[Outcome] = Deferred(self._cancelled)
         self._reactor = reactor
         self._is_over = False
-        self._waiting: IDelayedCall = reactor.callLater(SECONDS, self._wait_a_turn)
+        self._timer: IDelayedCall = reactor.callLater(TIMEOUT, self._wait_for_reads)
 
-    def tell(self, outcome: Outcome) -> None:
+    def report(self, outcome: Outcome) -> None:
         """Report the result, unless the probe has ended."""
         if not self._is_over:
-            self._end()
+            self._finish()
             self.outcome.callback(outcome)
 
     def startedConnecting(self, connector: IConnector) -> None:
@@ -101,25 +101,25 @@ class _Probe(ClientFactory):
 
     def clientConnectionFailed(self, connector: IConnector, reason: Failure) -> None:
         """Report the reason, including a router's report that there is no route."""
-        is_own = getattr(reason.value, "osError", None) in {*EXHAUSTED, NO_SOURCE}
-        self.tell(Outcome.UNKNOWN if is_own else Outcome.REFUSED)
+        is_own = getattr(reason.value, "osError", None) in {*EXHAUSTED, NO_SOURCE_ADDRESS}
+        self.report(Outcome.UNKNOWN if is_own else Outcome.REFUSED)
 
-    def _wait_a_turn(self) -> None:
+    def _wait_for_reads(self) -> None:
         """Let the reactor read what has arrived: it runs timers first."""
-        self._waiting = self._reactor.callLater(0, self._silent)
+        self._timer = self._reactor.callLater(0, self._timed_out)
 
-    def _silent(self) -> None:
-        self.tell(Outcome.SILENT)
+    def _timed_out(self) -> None:
+        self.report(Outcome.SILENT)
         self._disconnect()
 
-    def _give_up(self, _: Deferred[Outcome]) -> None:
-        self._end()
+    def _cancelled(self, _: Deferred[Outcome]) -> None:
+        self._finish()
         self._disconnect()
 
-    def _end(self) -> None:
+    def _finish(self) -> None:
         self._is_over = True
-        if self._waiting.active():
-            self._waiting.cancel()
+        if self._timer.active():
+            self._timer.cancel()
 
     def _disconnect(self) -> None:
         if self._connector is not None:
@@ -138,4 +138,4 @@ class _Connected(Protocol):
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Report that the connection was established."""
-        self._probe.tell(Outcome.ANSWERED)
+        self._probe.report(Outcome.ANSWERED)

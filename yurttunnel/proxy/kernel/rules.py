@@ -14,7 +14,7 @@ from zope.interface import implementer
 from yurttunnel.http.deadlines import Deadlines
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.proxy.interfaces import IRules, ProxiedService
-from yurttunnel.proxy.kernel.connections import MOST_PORTALS
+from yurttunnel.proxy.kernel.connections import MAX_PORTALS
 from yurttunnel.proxy.kernel.ejections import Ejections
 from yurttunnel.proxy.kernel.marks import RETRIED
 from yurttunnel.proxy.kernel.parts import is_in_kernel
@@ -31,17 +31,17 @@ from yurttunnel.proxy.state.virtual_services import (
 from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.interfaces import VERSIONS, Applied
 
-RETRY = 1.0
+RETRY_SECONDS = 1.0
 """Seconds until a failed update of the rules is retried."""
 
-LEAVING = 0.5
+ANSWER_SECONDS = 0.5
 """Seconds within which a removed endpoint answers the attempts that it has received. A client
 without an answer retransmits its first packet after 1 s (RFC 6298)."""
 
-MOST_FORMER = 4096
+MAX_FORMER = 4096
 """The maximum number of removed endpoints whose former portals are kept."""
 
-Forget = Callable[[Collection[Target], int], Deferred[int]]
+DeleteEntries = Callable[[Collection[Target], int], Deferred[int]]
 """Deletes conntrack entries with a mark that endpoints have not answered."""
 
 
@@ -57,27 +57,27 @@ class KernelRules:
         nftables: Nftables,
         tables: Tables,
         ejections: Ejections,
-        forget: Forget,
+        delete_entries: DeleteEntries,
     ) -> None:
         self._clock = clock
         self._nftables = nftables
         self._tables = tables
         self._ejections = ejections
-        self._forget = forget
+        self._delete_entries = delete_entries
         self._limited = RateLimitedLog(clock, self._log)
         # The portals of endpoints that have been removed from a service, the oldest first.
         self._former_portals: dict[Target, Collection[Portal]] = {}
-        self._turn = DeferredLock()
+        self._lock = DeferredLock()
         self._proxied: Sequence[ProxiedService] | None = None
         # The services by endpoint, and by name; computed when they are first needed.
         self._services: dict[Target, list[ProxiedService]] | None = None
         self._named: dict[ServicePortName, list[ProxiedService]] = {}
-        self._due = False
+        self._is_due = False
         self._changed: set[Target] = set()
-        self._following: Deferred[None] | None = None
-        self._next: IDelayedCall | None = None
-        self._leaving = Deadlines(clock, LEAVING, self._has_left)
-        ejections.on_changed.append(self._follow)
+        self._updating: Deferred[None] | None = None
+        self._scheduled: IDelayedCall | None = None
+        self._answering = Deadlines(clock, ANSWER_SECONDS, self._answers_ended)
+        ejections.on_changed.append(self._target_changed)
         ejections.on_ejected.append(self._reconsider_siblings)
 
     @property
@@ -88,23 +88,23 @@ class KernelRules:
     async def apply(self, proxied: Sequence[ProxiedService]) -> Applied:
         """See :class:`IRules`."""
         former = {each.service.key: each for each in self._proxied or ()}
-        self._place(proxied)
-        self._ejections.keep(lambda target: self.siblings(target) is not None)
+        self._set_services(proxied)
+        self._ejections.retain(lambda target: self.siblings(target) is not None)
         for target, portals in _removed(former, {each.service.key: each for each in proxied}):
             self._remember_portals(target, portals)
-            if target not in self._leaving:
-                self._leaving.add(target)
+            if target not in self._answering:
+                self._answering.add(target)
         for each in proxied:
             before = former.get(each.service.key)
             if is_in_kernel(each) and before != each:
                 self._reconsider(each)
-                self._lead_to_new_ones(each, before)
-        return await self._turn.run(self._nftables.apply, proxied)
+                self._redirect_to_new_ones(each, before)
+        return await self._lock.run(self._nftables.apply, proxied)
 
     async def remove(self, versions: Collection[int] = VERSIONS) -> bool:
         """See :class:`IRules`; ejections have no effect from now on."""
-        self._place(None)
-        return await self._turn.run(self._nftables.remove, versions)
+        self._set_services(None)
+        return await self._lock.run(self._nftables.remove, versions)
 
     def generation(self) -> int | None:
         """See :class:`IRules`."""
@@ -115,9 +115,9 @@ class KernelRules:
 
         Return ``None`` if it belongs to none, or there are no others: then it must not be ejected.
         """
-        found = {each for proxied in self._with(target) for each in proxied.service.endpoints} - {
-            target.endpoint
-        }
+        found = {
+            each for proxied in self._services_of(target) for each in proxied.service.endpoints
+        } - {target.endpoint}
         return found or None
 
     def portals(self, target: Target) -> Collection[Portal]:
@@ -126,12 +126,12 @@ class KernelRules:
         Clients on this machine also use the portals of another virtual service of the same name,
         and conntrack entries still lead to an endpoint that has been removed from its services.
         """
-        where = target.protocol, target.endpoint.address.version
+        family = target.protocol, target.endpoint.address.version
         found: dict[Portal, None] = {}
-        for name in {proxied.service.key.name for proxied in self._with(target)}:
+        for name in {proxied.service.key.name for proxied in self._services_of(target)}:
             for proxied in self._named[name]:
                 key = proxied.service.key
-                if (key.protocol, key.version) == where:
+                if (key.protocol, key.version) == family:
                     found.update(dict.fromkeys(proxied.service.portals))
         return found | dict.fromkeys(self._former_portals.get(target, ()))
 
@@ -143,25 +143,25 @@ class KernelRules:
         found dead together must be removed together, before a client of one of them retries, or it
         would be sent to another of them.
         """
-        self._due = True
-        if self._following is None and self._next is None:
-            self._next = self._clock.callLater(0, self._begin)
+        self._is_due = True
+        if self._updating is None and self._scheduled is None:
+            self._scheduled = self._clock.callLater(0, self._start_update)
 
     async def end_ejections(self) -> None:
         """Change the rules to those of a machine where no process ejects endpoints."""
-        self._due = False
-        self._leaving.stop()
-        if self._next is not None:
-            self._next.cancel()
-            self._next = None
-        self._tables.forget([proxied.service.key for proxied in self._proxied or ()])
+        self._is_due = False
+        self._answering.stop()
+        if self._scheduled is not None:
+            self._scheduled.cancel()
+            self._scheduled = None
+        self._tables.invalidate([proxied.service.key for proxied in self._proxied or ()])
         await self._apply_again()
 
-    def _place(self, proxied: Sequence[ProxiedService] | None) -> None:
+    def _set_services(self, proxied: Sequence[ProxiedService] | None) -> None:
         self._proxied = proxied
         self._services = None
 
-    def _with(self, target: Target) -> Sequence[ProxiedService]:
+    def _services_of(self, target: Target) -> Sequence[ProxiedService]:
         """Return the services that the kernel sends to an endpoint."""
         if self._services is None:
             services, named = defaultdict(list), defaultdict(list)
@@ -177,13 +177,13 @@ class KernelRules:
         """Keep the portals of a service from which an endpoint is removed."""
         known = dict.fromkeys(self._former_portals.pop(target, ()))
         # The latest ones only: no more are searched.
-        latest = islice(dict.fromkeys(portals) | known, MOST_PORTALS)
+        latest = islice(dict.fromkeys(portals) | known, MAX_PORTALS)
         self._former_portals[target] = tuple(latest)
-        if len(self._former_portals) > MOST_FORMER:
+        if len(self._former_portals) > MAX_FORMER:
             del self._former_portals[next(iter(self._former_portals))]
 
     def _reconsider_siblings(self, target: Target) -> None:
-        for proxied in self._with(target):
+        for proxied in self._services_of(target):
             self._reconsider(proxied, target)
 
     def _reconsider(self, proxied: ProxiedService, found_dead: Target | None = None) -> None:
@@ -194,73 +194,75 @@ class KernelRules:
         if all(self._ejections.is_ejected(*each) for each in others):
             self._ejections.reconsider(others)
 
-    def _lead_to_new_ones(self, proxied: ProxiedService, before: ProxiedService | None) -> None:
+    def _redirect_to_new_ones(self, proxied: ProxiedService, before: ProxiedService | None) -> None:
         """When endpoints are added, send clients of ejected ones to them."""
         service = proxied.service
         protocol = service.key.protocol
         if any(self._ejections.is_ejected(protocol, each) for each in service.endpoints):
             known = () if before is None else before.service.endpoints
             for each in set(service.endpoints).difference(known):
-                self._follow(Target(protocol, each))
+                self._target_changed(Target(protocol, each))
 
-    def _has_left(self, target: Target) -> None:
+    def _answers_ended(self, target: Target) -> None:
         """Delete entries of attempts that would be sent there as long as clients retry."""
-        if not self._with(target):
-            self._follow(target)
+        if not self._services_of(target):
+            self._target_changed(target)
 
-    def _follow(self, target: Target) -> None:
+    def _target_changed(self, target: Target) -> None:
         self._changed.add(target)
         self.reapply()
 
-    def _begin(self) -> None:
-        self._next = None
-        self._following = Deferred.fromCoroutine(self._follow_all())
-        _ = self._following.addErrback(
+    def _start_update(self) -> None:
+        self._scheduled = None
+        self._updating = Deferred.fromCoroutine(self._update())
+        _ = self._updating.addErrback(
             lambda failure: self._log.failure("Ejections have no effect", failure)
         ).addBoth(self._end)
 
     def _end(self, _: object) -> None:
-        self._following = None
+        self._updating = None
 
-    async def _follow_all(self) -> None:
-        while self._due:
-            self._due = False
+    async def _update(self) -> None:
+        while self._is_due:
+            self._is_due = False
             changed, self._changed = self._changed, set()
             for target in changed:
-                self._tables.forget([proxied.service.key for proxied in self._with(target)])
+                self._tables.invalidate(
+                    [proxied.service.key for proxied in self._services_of(target)]
+                )
             try:
                 await self._apply_again()
                 # Not earlier: else an attempt might be sent there again.
                 ejected = [each for each in changed if self._ejections.is_ejected(*each)]
                 if ejected:
-                    await self._forget(ejected, RETRIED)
-                passed_over = self._left_out_beside(changed)
-                if passed_over:
+                    await self._delete_entries(ejected, RETRIED)
+                ejected_siblings = self._ejected_siblings(changed)
+                if ejected_siblings:
                     # While none was left, clients were sent to all of them, and not all have a
                     # mark.
-                    await self._forget(passed_over, 0)
-                gone = [each for each in changed if not self._with(each)]
+                    await self._delete_entries(ejected_siblings, 0)
+                gone = [each for each in changed if not self._services_of(each)]
                 if gone:
                     # The only endpoint of a Service has no mark, because there was no other.
-                    await self._forget(gone, 0)
+                    await self._delete_entries(gone, 0)
             except SteeringFailed as error:
                 self._limited.warn(
                     "Endpoints that do not respond are still used: {error}; retrying",
                     error=error,
                 )
-                self._due = True
+                self._is_due = True
                 # Attempts at removed endpoints end within two minutes in any case.
-                self._changed |= {each for each in changed if self._with(each)}
-                self._next = self._clock.callLater(RETRY, self._begin)
+                self._changed |= {each for each in changed if self._services_of(each)}
+                self._scheduled = self._clock.callLater(RETRY_SECONDS, self._start_update)
                 return
 
-    def _left_out_beside(self, changed: Collection[Target]) -> Collection[Target]:
+    def _ejected_siblings(self, changed: Collection[Target]) -> Collection[Target]:
         """Return the ejected endpoints of services in which one of these targets is not ejected."""
         services = {
             proxied.service.key: proxied.service
             for each in changed
             if not self._ejections.is_ejected(*each)
-            for proxied in self._with(each)
+            for proxied in self._services_of(each)
         }
         targets = {
             Target(key.protocol, endpoint)
@@ -270,7 +272,7 @@ class KernelRules:
         return [each for each in targets if self._ejections.is_ejected(*each)]
 
     async def _apply_again(self) -> None:
-        async with self._turn:
+        async with self._lock:
             if self._proxied is not None:
                 await self._nftables.apply(self._proxied)
 

@@ -43,7 +43,7 @@ class ChosenRules:
         self._nftables = nftables
         self._chosen = chosen
         self._leftovers_due = frozenset(VERSIONS)
-        self._told = ""
+        self._logged_error = ""
 
     @property
     def backend(self) -> str:
@@ -97,8 +97,8 @@ class ChosenRules:
             else:
                 removed = await remove_everything([self._iptables], versions)
         except SteeringFailed as error:
-            if str(error) != self._told:
-                self._told = str(error)
+            if str(error) != self._logged_error:
+                self._logged_error = str(error)
                 self._log.warn(
                     "Rules of a previous process may still redirect clients elsewhere: {error};"
                     " retrying",
@@ -111,7 +111,7 @@ class ChosenRules:
 
 
 async def remove_everything(
-    of: Iterable[IRules], versions: Collection[int] = VERSIONS
+    back_ends: Iterable[IRules], versions: Collection[int] = VERSIONS
 ) -> list[str]:
     """Remove the rules of all processes in some families; return sentences about what was removed.
 
@@ -119,7 +119,7 @@ async def remove_everything(
     """
     removed: list[str] = []
     failed: list[str] = []
-    for rules in of:
+    for rules in back_ends:
         try:
             if await rules.remove(versions):
                 removed.append(f"removed the rules of {rules.backend}")

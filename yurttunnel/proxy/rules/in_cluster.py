@@ -28,7 +28,7 @@ class InClusterServices:
         found.sort(key=lambda each: _SCOPES.index(each.service.key.scope))
         self._siblings = {_identity(each.service.key): each for each in found}
 
-    def instead_of(self, proxied: ProxiedService) -> ProxiedService | None:
+    def replacement_for(self, proxied: ProxiedService) -> ProxiedService | None:
         """Return the service for clients within the cluster that use the portals of ``proxied``;
         ``None`` if it is the same.
         """

@@ -31,15 +31,15 @@ class NoRules:
     backend = "none"
 
     def __init__(self) -> None:
-        self._told: frozenset[str] = frozenset()
+        self._logged: frozenset[str] = frozenset()
 
     async def apply(self, proxied: Sequence[ProxiedService]) -> Applied:
         """Log the changes of the rules that would be created; see :class:`IRules`."""
-        would = dict.fromkeys(sentence for each in proxied for sentence in _sentences(each))
-        for sentence in would:
-            if sentence not in self._told:
+        sentences = dict.fromkeys(sentence for each in proxied for sentence in _sentences(each))
+        for sentence in sentences:
+            if sentence not in self._logged:
                 self._log.debug("--proxy-backend none: {sentence}", sentence=sentence)
-        self._told = frozenset(would)
+        self._logged = frozenset(sentences)
         return Applied()
 
     async def remove(self, versions: Collection[int] = VERSIONS) -> bool:
@@ -50,14 +50,14 @@ class NoRules:
         """See :class:`IRules`."""
         return None
 
-    def want(self, portals: Mapping[Key, Sequence[Portal]]) -> Mapping[tuple[Key, Portal], str]:
+    def claim(self, portals: Mapping[Key, Sequence[Portal]]) -> Mapping[tuple[Key, Portal], str]:
         """See :class:`IPortClaims`."""
         return {}
 
     def release(self) -> None:
         """See :class:`IPortClaims`."""
 
-    def forget(self, version: int, stale: Collection[StaleFlows]) -> Deferred[int]:
+    def delete_entries(self, version: int, stale: Collection[StaleFlows]) -> Deferred[int]:
         """See :class:`IConntrack`."""
         return succeed(0)
 

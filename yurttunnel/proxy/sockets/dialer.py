@@ -38,7 +38,7 @@ class TcpDialer:
         dialed = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             tune_local_socket(dialed)
-            self._pacing.leave_out(dialed)
+            self._pacing.use_reno(dialed)
             number = dialed.connect_ex((str(endpoint.address), endpoint.port))
             if number not in (0, EINPROGRESS):
                 raise OSError(number, f"cannot connect to {endpoint}")

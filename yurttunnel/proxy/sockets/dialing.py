@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 PLAN = (0.25, 0.5, 1.0, 2.0)
 """How long each step waits for an attempt, in seconds (upstream: pkg/proxy/userspace)."""
 
-MOST_REFUSALS = 32
+MAX_REFUSALS = 32
 """The maximum number of endpoints tried in one step; each takes tens of microseconds."""
 
-LOOP = "it is this proxy itself, which would be a loop"
+LOOP_REASON = "it is this proxy itself, which would be a loop"
 """The reason for the failure of an endpoint that is not dialed at all."""
 
-NO_SOURCE = errno.EADDRNOTAVAIL
+NO_SOURCE_ADDRESS = errno.EADDRNOTAVAIL
 """The error of connect(2) if no local port is left for an endpoint, or if this machine has no IPv6
 source address. Neither is a failure of the endpoint, but another endpoint may be reachable."""
 
@@ -53,14 +53,14 @@ class Dialing:
     __slots__ = (
         "_endpoint",
         "_has_refused",
-        "_is_amid",
         "_is_over",
+        "_last_failure",
         "_owner",
         "_server",
+        "_started_mid_step",
         "_step",
         "_timer",
         "_tried",
-        "_why",
         "client",
         "peer",
     )
@@ -73,7 +73,7 @@ class Dialing:
         self._tried: list[Endpoint] = []
         # Whether an endpoint refused in this step, and why the last one did.
         self._has_refused = False
-        self._why = ""
+        self._last_failure = ""
         self._is_over = False
         # The timer for the end of this step; set once an attempt has to be waited for.
         self._timer: IDelayedCall | None = None
@@ -81,7 +81,7 @@ class Dialing:
         self._server: socket.socket | None = None
         self._endpoint: Endpoint | None = None
         # Whether the attempt started in the middle of this step.
-        self._is_amid = False
+        self._started_mid_step = False
 
     def try_endpoints(self) -> None:
         """Try the endpoints one after the other until an attempt has to be waited for."""
@@ -109,11 +109,11 @@ class Dialing:
 
     def doWrite(self) -> None:
         """Check the attempt."""
-        self._guard(self._look)
+        self._guard(self._check_attempt)
 
     def connectionLost(self, reason: Failure) -> None:
         """Check why the attempt failed, or handle that the reactor stops."""
-        self._guard(self._broken, reason)
+        self._guard(self._attempt_failed, reason)
 
     # -- attempts ------------------------------------------------------------------------------
 
@@ -134,73 +134,73 @@ class Dialing:
     def _try_endpoints(self) -> None:
         owner = self._owner
         while not self._is_over:
-            if self._tried and len(self._tried) >= min(owner.endpoint_count(), MOST_REFUSALS):
+            if self._tried and len(self._tried) >= min(owner.endpoint_count(), MAX_REFUSALS):
                 self._tried.clear()
                 if self._has_refused:
-                    self._rest()
+                    self._wait_for_next_step()
                     return
             endpoint = owner.picker.pick(self.peer[0], self._tried)
             if endpoint is None:
                 self._give_up("it has no endpoints")
                 return
-            if self._begin(endpoint):
+            if self._start_attempt(endpoint):
                 return
 
-    def _look(self) -> None:
+    def _check_attempt(self) -> None:
         server, endpoint = self._server, self._endpoint
         if server is None or endpoint is None:
             return
-        number = self._owner.dialer.outcome(server, endpoint)
-        if number == 0:
+        error_number = self._owner.dialer.outcome(server, endpoint)
+        if error_number == 0:
             self._connected(server, endpoint)
-        elif number is not None:
-            self._refused(os.strerror(number))
+        elif error_number is not None:
+            self._refused(os.strerror(error_number))
 
-    def _broken(self, reason: Failure) -> None:
+    def _attempt_failed(self, reason: Failure) -> None:
         server, endpoint = self._server, self._endpoint
         if server is None or endpoint is None:
             return
-        number = self._owner.dialer.outcome(server, endpoint)
-        if number:
-            self._refused(os.strerror(number))
+        error_number = self._owner.dialer.outcome(server, endpoint)
+        if error_number:
+            self._refused(os.strerror(error_number))
         else:
             self.stop()
             self._owner.not_dialed(self, reason.getErrorMessage())
 
-    def _begin(self, endpoint: Endpoint) -> bool:
+    def _start_attempt(self, endpoint: Endpoint) -> bool:
         """Start an attempt; return whether there is nothing else to do now."""
         owner = self._owner
         try:
             # The check may need a socket, too.
             if owner.is_loop(endpoint):
-                return self._note_failure(endpoint, LOOP)
+                return self._note_failure(endpoint, LOOP_REASON)
             server = owner.dialer.dial(endpoint)
         except OSError as error:
             why = os.strerror(error.errno or 0)
-            if error.errno == NO_SOURCE:
-                return self._pass_over(endpoint, why)
+            if error.errno == NO_SOURCE_ADDRESS:
+                return self._skip(endpoint, why)
             if error.errno not in EXHAUSTED:
                 return self._note_failure(endpoint, why)
-            return self._is_exhausted(endpoint, error)
+            return self._out_of_resources(endpoint, error)
         self._server, self._endpoint = server, endpoint
         # Endpoints on this machine are connected by now; others usually are not.
-        number = owner.dialer.outcome(server, endpoint)
-        if number == 0:
+        error_number = owner.dialer.outcome(server, endpoint)
+        if error_number == 0:
             self._connected(server, endpoint)
             return True
-        if number:
+        if error_number:
             self._drop_attempt()
-            return self._note_failure(endpoint, os.strerror(number))
+            return self._note_failure(endpoint, os.strerror(error_number))
         try:
             owner.descriptors.addWriter(self)
         except OSError as error:
             self._drop_attempt()
-            return self._is_exhausted(endpoint, error)
-        self._is_amid = self._timer is not None
+            return self._out_of_resources(endpoint, error)
+        self._started_mid_step = self._timer is not None
         self._wait_for_end_of_step()
         return True
 
-    def _is_exhausted(self, endpoint: Endpoint, error: OSError) -> bool:
+    def _out_of_resources(self, endpoint: Endpoint, error: OSError) -> bool:
         """Give up because this machine has run out of a resource."""
         self._owner.picker.ended(endpoint)
         self._give_up(f"this process cannot open a socket: {os.strerror(error.errno or 0)}")
@@ -222,15 +222,15 @@ class Dialing:
 
     def _note_failure(self, endpoint: Endpoint, why: str) -> bool:
         self._has_refused = True
-        self._why = f"{endpoint}: {why}"
+        self._last_failure = f"{endpoint}: {why}"
         self._tried.append(endpoint)
         self._owner.picker.failed(endpoint, why)
         return False
 
-    def _pass_over(self, endpoint: Endpoint, why: str) -> bool:
+    def _skip(self, endpoint: Endpoint, why: str) -> bool:
         """Try another endpoint, without counting a failure of this one."""
         self._has_refused = True
-        self._why = f"{endpoint}: {why}"
+        self._last_failure = f"{endpoint}: {why}"
         self._tried.append(endpoint)
         self._owner.picker.ended(endpoint)
         return False
@@ -246,10 +246,10 @@ class Dialing:
 
     # -- steps ---------------------------------------------------------------------------------
 
-    def _rest(self) -> None:
+    def _wait_for_next_step(self) -> None:
         """Retry all endpoints in the next step."""
         if self._step == len(PLAN) - 1:
-            self._give_up(f"no endpoint takes a connection, the last was {self._why}")
+            self._give_up(f"no endpoint takes a connection, the last was {self._last_failure}")
         else:
             self._wait_for_end_of_step()
 
@@ -263,17 +263,17 @@ class Dialing:
         self._timer = None
         if self._is_connected():
             # It connected in time; this process is late.
-            self._look()
+            self._check_attempt()
             return
         endpoint = self._drop_attempt()
-        if endpoint is not None and self._is_amid:
-            self._pass_over(endpoint, "no answer within the rest of a step")
+        if endpoint is not None and self._started_mid_step:
+            self._skip(endpoint, "no answer within the rest of a step")
         elif endpoint is not None:
             self._note_failure(endpoint, f"no answer within {PLAN[self._step]:g} s")
         self._step += 1
         self._has_refused = False
         if self._step == len(PLAN):
-            self._give_up(f"no endpoint takes a connection, the last was {self._why}")
+            self._give_up(f"no endpoint takes a connection, the last was {self._last_failure}")
         else:
             self._try_endpoints()
 

@@ -8,7 +8,7 @@ from twisted.internet.interfaces import IDelayedCall
 
 from yurttunnel.tunnel.direct.descriptors import DescriptorSet
 
-MOST_IDLE = 60.0
+MAX_IDLE_SECONDS = 60.0
 """How long the open direction of a half-closed connection may be idle, in seconds.
 
 Without a limit, peers that never close their end would leave sockets in CLOSE_WAIT and FIN_WAIT2
@@ -16,7 +16,7 @@ forever (kubernetes/kubernetes issues 18354 and 17641), which is why kube-proxy 
 half-close.
 """
 
-LOOK = 5.0
+CHECK_SECONDS = 5.0
 """The interval of the checks in seconds, by which a connection may be closed late."""
 
 
@@ -31,7 +31,7 @@ class HalfClosable(Protocol):
 
 
 class HalfClosed:
-    """Closes half-closed connections that have been idle for :data:`MOST_IDLE`.
+    """Closes half-closed connections that have been idle for :data:`MAX_IDLE_SECONDS`.
 
     One timer serves all of them: most are half-closed for less than a millisecond.
     """
@@ -47,7 +47,7 @@ class HalfClosed:
         """Watch a connection of which one direction has ended."""
         self._watched[connection] = connection.progress(), 0
         if self._timer is None:
-            self._timer = self._descriptors.callLater(LOOK, self._look)
+            self._timer = self._descriptors.callLater(CHECK_SECONDS, self._check)
 
     def discard(self, connection: HalfClosable) -> None:
         """Stop watching a connection, if it is watched."""
@@ -60,21 +60,21 @@ class HalfClosed:
         if timer is not None:
             timer.cancel()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._timer = None
         idle = []
-        for connection, (before, looks) in self._watched.items():
+        for connection, (before, idle_checks) in self._watched.items():
             now = connection.progress()
             if now != before:
                 # It has been idle for less than one interval.
                 self._watched[connection] = now, 1
             # The first interval may have been shorter, because the connection was added in the
             # middle of it.
-            elif looks * LOOK >= MOST_IDLE:
+            elif idle_checks * CHECK_SECONDS >= MAX_IDLE_SECONDS:
                 idle.append(connection)
             else:
-                self._watched[connection] = now, looks + 1
+                self._watched[connection] = now, idle_checks + 1
         if len(idle) < len(self._watched):
-            self._timer = self._descriptors.callLater(LOOK, self._look)
+            self._timer = self._descriptors.callLater(CHECK_SECONDS, self._check)
         for connection in idle:
             connection.expire()

@@ -12,7 +12,7 @@ BACKLOG = 4096
 (``net.core.somaxconn``)."""
 
 
-def share_with_the_past(unbound: socket.socket) -> None:
+def reuse_address(unbound: socket.socket) -> None:
     """Allow a socket to bind to a port with connections of an earlier socket in TIME_WAIT (60 s).
 
     Those must have had SO_REUSEADDR as well, which most servers set (in Go, all do).
@@ -22,7 +22,7 @@ def share_with_the_past(unbound: socket.socket) -> None:
 
 def listen(bound: socket.socket) -> None:
     """Accept connections in the kernel; raises ``OSError``."""
-    share_with_the_past(bound)
+    reuse_address(bound)
     bound.listen(BACKLOG)
 
 

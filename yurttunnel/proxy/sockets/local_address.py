@@ -25,7 +25,7 @@ SPACE = socket.CMSG_SPACE(_INFO_6.size)
 Ancillary = list[tuple[int, int, bytes]]
 
 
-def ask_for_local_address(receiving: socket.socket) -> None:
+def enable_local_address(receiving: socket.socket) -> None:
     """Have the kernel report the local address of each datagram."""
     if receiving.family == socket.AF_INET6:
         receiving.setsockopt(socket.IPPROTO_IPV6, _IPV6_RECVPKTINFO, 1)

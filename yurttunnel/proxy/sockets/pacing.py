@@ -39,12 +39,12 @@ class Pacing:
     def __init__(self, control: bytes) -> None:
         self._bbr = control if control.startswith(_BBR) else None
 
-    def leave_out(self, unconnected: socket.socket) -> None:
+    def use_reno(self, unconnected: socket.socket) -> None:
         """Start the connections of a TCP socket, accepted or connected, with Reno."""
         if self._bbr is not None:
             _control_by(_RENO, unconnected)
 
-    def bring_in(self, connected: socket.socket) -> None:
+    def use_bbr_if_distant(self, connected: socket.socket) -> None:
         """Switch a TCP connection to BBR if its peer is farther away than :data:`NEARBY`."""
         if self._bbr is None or _shortest_round_trip(connected) <= NEARBY:
             return

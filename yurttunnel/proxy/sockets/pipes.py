@@ -10,58 +10,58 @@ PIPE_BYTES = 1024 * 1024
 """The requested size of a pipe: the maximum without privileges (``fs.pipe-max-size``). Smaller
 pipes take more processor time for a byte; see ``benchmarks/proxy``."""
 
-MOST_PIPES = 256
+MAX_PIPES = 256
 """Each has two descriptors."""
 
-MOST_IDLE = 16
+MAX_IDLE = 16
 """The maximum number of pipes kept for reuse; making one takes four system calls."""
 
 
 class Pipe:
-    """A non-blocking pipe; ``held`` is the number of bytes in it."""
+    """A non-blocking pipe; ``size`` is the number of bytes in it."""
 
-    __slots__ = ("entrance", "exit", "held")
+    __slots__ = ("read_end", "size", "write_end")
 
     def __init__(self) -> None:
-        self.exit, self.entrance = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self.held = 0
+        self.read_end, self.write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.size = 0
         # Over the user's limit (fs.pipe-user-pages-soft) it keeps its initial size.
         with contextlib.suppress(OSError):
-            fcntl.fcntl(self.entrance, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+            fcntl.fcntl(self.write_end, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
 
     def close(self) -> None:
         """Close both ends, and drop the data in it."""
-        os.close(self.entrance)
-        os.close(self.exit)
+        os.close(self.write_end)
+        os.close(self.read_end)
 
 
 class PipePool:
     """Lends pipes to connections while they have data in transit."""
 
-    def __init__(self, most: int = MOST_PIPES, most_idle: int = MOST_IDLE) -> None:
-        self._most = most
-        self._most_idle = most_idle
+    def __init__(self, max_pipes: int = MAX_PIPES, max_idle: int = MAX_IDLE) -> None:
+        self._max_pipes = max_pipes
+        self._most_idle = max_idle
         self._idle: list[Pipe] = []
-        self._lent = 0
+        self._in_use = 0
 
-    def take(self) -> Pipe | None:
+    def acquire(self) -> Pipe | None:
         """Return an empty pipe; ``None`` if the limit is reached, or no descriptors are left."""
         if self._idle:
             pipe = self._idle.pop()
-        elif self._lent >= self._most:
+        elif self._in_use >= self._max_pipes:
             return None
         else:
             try:
                 pipe = Pipe()
             except OSError:
                 return None
-        self._lent += 1
+        self._in_use += 1
         return pipe
 
-    def give_back(self, pipe: Pipe) -> None:
+    def release(self, pipe: Pipe) -> None:
         """Take back a pipe; close it if it still has data."""
-        self._lent -= 1
-        if pipe.held or len(self._idle) >= self._most_idle:
+        self._in_use -= 1
+        if pipe.size or len(self._idle) >= self._most_idle:
             pipe.close()
         else:
             self._idle.append(pipe)

@@ -11,10 +11,10 @@ from contextlib import ExitStack
 from ipaddress import ip_address
 from itertools import chain
 
-from yurttunnel.proxy.sockets.listening import listen, share_with_the_past
+from yurttunnel.proxy.sockets.listening import listen, reuse_address
 from yurttunnel.proxy.state.virtual_services import Address, Endpoint, Key, Protocol
 
-_MOST_CHOICES = 32
+_MAX_CHOICES = 32
 """How often the kernel may choose a claimed port before it is reported as a failure."""
 
 _KINDS = {Protocol.TCP: socket.SOCK_STREAM, Protocol.UDP: socket.SOCK_DGRAM}
@@ -106,7 +106,7 @@ class PortAllocator:
 
     def _open_anywhere(self, key: Key) -> socket.socket:
         with ExitStack() as claimed:
-            for _ in range(_MOST_CHOICES):
+            for _ in range(_MAX_CHOICES):
                 try:
                     opened = self._opened(key, 0)
                 except OSError as error:
@@ -146,7 +146,7 @@ class PortAllocator:
             if key.version == 6:
                 bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             if key.protocol is Protocol.TCP:
-                share_with_the_past(bound)
+                reuse_address(bound)
             bound.bind((self._addresses[key.version], port))
         except OSError:
             bound.close()

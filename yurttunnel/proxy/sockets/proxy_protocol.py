@@ -38,13 +38,13 @@ def original_destination(client: socket.socket) -> tuple[str, int]:
     If no rule has redirected it, this is the socket's own address.
     """
     is_ipv6 = client.family == socket.AF_INET6
-    level, known = (
+    level, sockaddr = (
         (socket.IPPROTO_IPV6, _SOCKADDR_IN6) if is_ipv6 else (socket.IPPROTO_IP, _SOCKADDR_IN)
     )
     try:
-        told = client.getsockopt(level, _ORIGINAL_DESTINATION, known.size)
+        packed = client.getsockopt(level, _ORIGINAL_DESTINATION, sockaddr.size)
     except OSError:
         own = client.getsockname()
         return own[0], own[1]
-    port, address = known.unpack(told)
+    port, address = sockaddr.unpack(packed)
     return socket.inet_ntop(client.family, address), port

@@ -119,7 +119,7 @@ class Relay:
 
     def expire(self) -> None:
         """Close both ends because they are idle; reset them if data has not been delivered."""
-        if self._client.waits or self._server.waits:
+        if self._client.waiting_bytes or self._server.waiting_bytes:
             self.reset()
         else:
             self.close()
@@ -140,6 +140,7 @@ class _End:
     """One socket; data read from it goes to the ``other``."""
 
     __slots__ = (
+        "_buffered",
         "_context",
         "_descriptors",
         "_filled",
@@ -149,7 +150,6 @@ class _End:
         "_receive",
         "_relay",
         "_socket",
-        "_waiting",
         "has_ended",
         "other",
         "send",
@@ -174,7 +174,7 @@ class _End:
         self._filled = False
         # The data that the other end has not accepted is in the pipe, or here.
         self._pipe: Pipe | None = None
-        self._waiting = b""
+        self._buffered = b""
 
     def fileno(self) -> int:
         """Return the descriptor."""
@@ -186,7 +186,7 @@ class _End:
 
     def doRead(self) -> None:
         """Forward received data."""
-        if self._waiting or self._pipe is not None:
+        if self._buffered or self._pipe is not None:
             # The other end accepts nothing for now.
             self._descriptors.removeReader(self)
             return
@@ -209,7 +209,7 @@ class _End:
             self._filled = True
         if before < READ_BYTES <= self.transferred:
             # Once, when enough data has been received; nothing is spliced before.
-            self._context.pacing.bring_in(self.other._socket)
+            self._context.pacing.use_bbr_if_distant(self.other._socket)
         try:
             sent = self.other.send(data)
         except BlockingIOError:
@@ -218,7 +218,7 @@ class _End:
             self._relay.reset()
             return
         if sent < size:
-            self._waiting = data[sent:]
+            self._buffered = data[sent:]
             self._descriptors.addWriter(self.other)
 
     def doWrite(self) -> None:
@@ -234,14 +234,14 @@ class _End:
         other, pipe = self.other, self._pipe
         try:
             if pipe is not None:
-                pipe.held -= os.splice(pipe.exit, other._number, pipe.held, flags=_NOT_BLOCKING)
-                if pipe.held:
+                pipe.size -= os.splice(pipe.read_end, other._number, pipe.size, flags=_NOT_BLOCKING)
+                if pipe.size:
                     return
                 self._pipe = None
-                self._context.pipes.give_back(pipe)
+                self._context.pipes.release(pipe)
             else:
-                self._waiting = self._waiting[other.send(self._waiting) :]
-                if self._waiting:
+                self._buffered = self._buffered[other.send(self._buffered) :]
+                if self._buffered:
                     return
         except BlockingIOError:
             return
@@ -251,19 +251,19 @@ class _End:
         if self._filled:
             # Much has been received meanwhile, so do not wait for another event.
             self._splice()
-        if self._is_open and not self.waits:
+        if self._is_open and not self.waiting_bytes:
             self._descriptors.removeWriter(other)
             if not self.has_ended:
                 self._descriptors.addReader(self)
 
     @property
-    def waits(self) -> int:
+    def waiting_bytes(self) -> int:
         """The number of bytes that the other end has not accepted."""
-        return len(self._waiting) if self._pipe is None else self._pipe.held
+        return len(self._buffered) if self._pipe is None else self._pipe.size
 
     def delivered(self) -> int:
         """Return the number of bytes delivered to the peer of the other end."""
-        return self.transferred - self.waits - _unacknowledged(self.other._number)
+        return self.transferred - self.waiting_bytes - _unacknowledged(self.other._number)
 
     def release(self, close: Callable[[socket.socket], None]) -> bool:
         """Close the socket; return whether it was open."""
@@ -274,27 +274,27 @@ class _End:
         close(self._socket)
         pipe, self._pipe = self._pipe, None
         if pipe is not None:
-            self._context.pipes.give_back(pipe)
-        self._waiting = b""
+            self._context.pipes.release(pipe)
+        self._buffered = b""
         return True
 
     def _splice(self) -> bool:
         """Forward received data by splice; return whether a pipe was available."""
-        pipe = self._context.pipes.take()
+        pipe = self._context.pipes.acquire()
         if pipe is None:
             return False
         source, target, splice = self._number, self.other._number, os.splice
         moved, has_ended, is_broken = 0, False, False
         try:
             for _ in range(MAX_PASSES):
-                got = splice(source, pipe.entrance, PIPE_BYTES, flags=_NOT_BLOCKING)
+                got = splice(source, pipe.write_end, PIPE_BYTES, flags=_NOT_BLOCKING)
                 if not got:
                     has_ended = True
                     break
                 moved += got
-                pipe.held = got
-                pipe.held -= splice(pipe.exit, target, got, flags=_NOT_BLOCKING)
-                if pipe.held:
+                pipe.size = got
+                pipe.size -= splice(pipe.read_end, target, got, flags=_NOT_BLOCKING)
+                if pipe.size:
                     break
         except BlockingIOError:
             # There is no more data, or the other end accepts no more.
@@ -303,11 +303,11 @@ class _End:
             is_broken = True
         self.transferred += moved
         self._filled = moved >= READ_BYTES
-        if pipe.held and not is_broken:
+        if pipe.size and not is_broken:
             self._pipe = pipe
             self._descriptors.addWriter(self.other)
             return True
-        self._context.pipes.give_back(pipe)
+        self._context.pipes.release(pipe)
         if is_broken:
             self._relay.reset()
         elif has_ended:

@@ -32,10 +32,10 @@ from yurttunnel.proxy.state.virtual_services import Endpoint, Protocol, VirtualS
 from yurttunnel.tunnel.direct.descriptors import DescriptorSet
 from yurttunnel.tunnel.sockets import tune_local_socket
 
-MOST_OF_SERVICE = 16_384
+MAX_PER_SERVICE = 16_384
 """The maximum number of connections of one service port."""
 
-MOST_DIALING = 2_048
+MAX_DIALING = 2_048
 """The maximum number of waiting clients of one service port, each for at most 3.75 s."""
 
 _SHARE = 4
@@ -43,7 +43,7 @@ _SHARE = 4
 ports, UDP clients and pipes."""
 
 
-def most_connections() -> int:
+def max_connections() -> int:
     """Return the number of connections that the descriptors of this process allow."""
     return max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _SHARE)
 
@@ -58,15 +58,15 @@ class TcpProxySockets:
     ports: PortAllocator
     connections: SharedLimit
     dialer: IDialer
-    most_of_service: int = MOST_OF_SERVICE
-    most_dialing: int = MOST_DIALING
+    max_per_service: int = MAX_PER_SERVICE
+    max_dialing: int = MAX_DIALING
 
     def open(self, service: VirtualService, picker: IEndpointPicker) -> IProxySocket:
         """Listen for ``service``; see :class:`IProxySockets`."""
         listening = self.ports.open(service.key)
         # Accepted connections inherit these options in Linux.
         tune_local_socket(listening)
-        self.relay.pacing.leave_out(listening)
+        self.relay.pacing.use_reno(listening)
         return TcpProxySocket(self, service, picker, listening)
 
     def close(self) -> None:
@@ -76,12 +76,12 @@ class TcpProxySockets:
 
 
 def tcp_proxy_sockets(
-    clock: IReactorTime, descriptors: DescriptorSet, ports: PortAllocator, most: int
+    clock: IReactorTime, descriptors: DescriptorSet, ports: PortAllocator, max_connections: int
 ) -> TcpProxySockets:
-    """Make the factory for a process that may have ``most`` TCP connections."""
+    """Make the factory for a process that may have ``max_connections`` TCP connections."""
     paced = pacing()
     relay = RelayContext(descriptors, PipePool(), HalfClosed(descriptors), paced)
-    return TcpProxySockets(clock, relay, ports, SharedLimit(most), TcpDialer(paced))
+    return TcpProxySockets(clock, relay, ports, SharedLimit(max_connections), TcpDialer(paced))
 
 
 @implementer(IProxySocket)
@@ -109,13 +109,13 @@ class TcpProxySocket:
         self._dialings: set[Dialing] = set()
         # By relay, the address of its client.
         self._relays: dict[Relay, str] = {}
-        self._connections = SharedLimit(context.most_of_service)
+        self._connections = SharedLimit(context.max_per_service)
         # The counters of connections that have ended.
         self._total = self._failed = self._received = self._sent = 0
         self._draining: IDelayedCall | None = None
         self._stopped: Deferred[None] | None = None
         self._listener = Listener(
-            self.descriptors, listening, self._accepted, self._why_full, self._limited
+            self.descriptors, listening, self._accepted, self._full_reason, self._limited
         )
         self.update(service)
 
@@ -158,7 +158,7 @@ class TcpProxySocket:
 
     # -- from clients to endpoints -------------------------------------------------------------
 
-    def _why_full(self) -> str | None:
+    def _full_reason(self) -> str | None:
         context = self._context
         if context.connections.is_full:
             return (
@@ -168,7 +168,7 @@ class TcpProxySocket:
         if self._connections.is_full:
             count = self._connections.used
             return f"{self._service.key} has {count} connections, the most of one service"
-        if len(self._dialings) >= context.most_dialing:
+        if len(self._dialings) >= context.max_dialing:
             return f"{len(self._dialings)} clients of {self._service.key} wait for endpoints"
         return None
 
@@ -199,7 +199,7 @@ class TcpProxySocket:
         relay = Relay(self._context.relay, dialing.client, server, endpoint, self._ended)
         self._relays[relay] = dialing.peer[0]
         try:
-            if self._service.proxy_protocol and not self._introduce(dialing, server):
+            if self._service.proxy_protocol and not self._send_proxy_header(dialing, server):
                 relay.reset()
             else:
                 relay.start()
@@ -212,44 +212,44 @@ class TcpProxySocket:
         self._dialings.discard(dialing)
         self._reset(dialing.client, dialing.peer[0], why)
 
-    def _reset(self, client: socket.socket, caller: str, why: str) -> None:
+    def _reset(self, client: socket.socket, client_address: str, why: str) -> None:
         self._failed += 1
         self._limited.warn(
             "A client of {service} is reset: {why}", service=self._service.key, why=why
         )
-        self._let_go(client, caller)
+        self._reset_client(client, client_address)
 
-    def _introduce(self, dialing: Dialing, server: socket.socket) -> bool:
+    def _send_proxy_header(self, dialing: Dialing, server: socket.socket) -> bool:
         """Send the PROXY protocol's header to the endpoint; return whether it was sent."""
         client = dialing.client
         try:
-            told = header(
+            proxy_header = header(
                 self._service.proxy_protocol,
                 client.family,
                 dialing.peer,
                 original_destination(client),
             )
             # The header is the first data, so it fits into the socket's buffer.
-            return server.send(told) == len(told)
+            return server.send(proxy_header) == len(proxy_header)
         except OSError:
             return False
 
     # -- the end -------------------------------------------------------------------------------
 
     def _ended(self, relay: Relay) -> None:
-        caller = self._relays.pop(relay)
+        client_address = self._relays.pop(relay)
         self._received += relay.received
         self._sent += relay.sent
-        self._count_end(caller)
+        self._count_end(client_address)
         self.picker.ended(relay.endpoint)
 
-    def _let_go(self, client: socket.socket, caller: str) -> None:
+    def _reset_client(self, client: socket.socket, client_address: str) -> None:
         reset(client)
-        self._count_end(caller)
+        self._count_end(client_address)
 
-    def _count_end(self, caller: str) -> None:
-        self._context.connections.add(caller, -1)
-        self._connections.add(caller, -1)
+    def _count_end(self, client_address: str) -> None:
+        self._context.connections.add(client_address, -1)
+        self._connections.add(client_address, -1)
         if self._stopped is not None and not self._connections.used:
             self._finish(self._stopped)
 
@@ -264,6 +264,6 @@ class TcpProxySocket:
         for dialing in list(self._dialings):
             dialing.stop()
             self._dialings.discard(dialing)
-            self._let_go(dialing.client, dialing.peer[0])
+            self._reset_client(dialing.client, dialing.peer[0])
         for relay in list(self._relays):
             relay.reset()

@@ -15,19 +15,19 @@ from zope.interface import implementer
 
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.proxy.interfaces import IEndpointPicker, IProxySocket, IProxySockets, SocketStats
-from yurttunnel.proxy.sockets.dialing import LOOP, NO_SOURCE, PLAN
-from yurttunnel.proxy.sockets.local_address import SPACE, ask_for_local_address, local_address
+from yurttunnel.proxy.sockets.dialing import LOOP_REASON, NO_SOURCE_ADDRESS, PLAN
+from yurttunnel.proxy.sockets.local_address import SPACE, enable_local_address, local_address
 from yurttunnel.proxy.sockets.ports import PortAllocator
-from yurttunnel.proxy.sockets.udp_client import MOST_DATAGRAMS, Key, UdpClient, socket_to_endpoint
-from yurttunnel.proxy.sockets.udp_shares import UdpShares
-from yurttunnel.proxy.sockets.udp_table import MOST_ENDED, UdpClientTable
+from yurttunnel.proxy.sockets.udp_client import MAX_DATAGRAMS, Key, UdpClient, socket_to_endpoint
+from yurttunnel.proxy.sockets.udp_client_limit import UdpClientLimit
+from yurttunnel.proxy.sockets.udp_table import MAX_ENDED_PER_TURN, UdpClientTable
 from yurttunnel.proxy.state.virtual_services import Endpoint, Protocol, VirtualService
 from yurttunnel.tunnel.direct.descriptors import DescriptorSet
 
-LARGEST = 65_535
+MAX_DATAGRAM_BYTES = 65_535
 """The maximum size of a datagram in bytes (RFC 768; IPv6 jumbograms are not supported)."""
 
-MOST_TRIES = len(PLAN)
+MAX_TRIES = len(PLAN)
 """The maximum number of endpoints that a client's first datagram is sent to, one after the other:
 as many as for a TCP client."""
 
@@ -57,14 +57,14 @@ class UdpSockets:
         self.descriptors = descriptors
         self.allocator = allocator
         self.table = table
-        self.buffer = memoryview(bytearray(LARGEST))
+        self.buffer = memoryview(bytearray(MAX_DATAGRAM_BYTES))
 
     def open(self, service: VirtualService, picker: IEndpointPicker) -> IProxySocket:
         """See :class:`IProxySockets`."""
         listener = self.allocator.open(service.key)
         try:
-            ask_for_local_address(listener)
-            _widen(listener)
+            enable_local_address(listener)
+            _enlarge_buffer(listener)
             return UdpProxySocket(self, listener, picker, service)
         except OSError:
             # Registering it may have failed; the next attempt must find the port free.
@@ -91,14 +91,14 @@ class UdpProxySocket:
         self.listener = listener
         self.port: int = listener.getsockname()[1]
         self.clients: dict[Key, UdpClient] = {}
-        self.shares = UdpShares(self.table.most_of_service)
+        self.limit = UdpClientLimit(self.table.max_per_service)
         self.sent = 0
         # One log limit for each service: the messages of one must not suppress those of another.
         self._limited = RateLimitedLog(context.clock, self._log)
         self._allocator = context.allocator
         self._picker = picker
         self._service = service
-        self._of_endpoint: dict[Endpoint, dict[UdpClient, None]] = {}
+        self._by_endpoint: dict[Endpoint, dict[UdpClient, None]] = {}
         self._into = (self.buffer,)
         self._expected = 1
         self._total = self._failed = self._received = 0
@@ -111,8 +111,8 @@ class UdpProxySocket:
     def update(self, service: VirtualService) -> None:
         """See :class:`IProxySocket`."""
         self._service = service
-        for endpoint in self._of_endpoint.keys() - set(service.endpoints):
-            self._end_all(iter(list(self._of_endpoint[endpoint])))
+        for endpoint in self._by_endpoint.keys() - set(service.endpoints):
+            self._end_all(iter(list(self._by_endpoint[endpoint])))
 
     def stop(self, drain: float | None) -> Deferred[None]:
         """See :class:`IProxySocket`; existing clients are served until the end."""
@@ -142,19 +142,19 @@ class UdpProxySocket:
     def doRead(self) -> None:
         """Forward received datagrams to endpoints."""
         table, clients = self.table, self.clients
-        for taken in range(self._expected):
+        for count in range(self._expected):
             try:
                 size, ancillary, _, source = self.listener.recvmsg_into(self._into, SPACE)
             except OSError:
                 # Usually there are no more datagrams.
-                self._expected = max(1, taken)
+                self._expected = max(1, count)
                 return
             self._received += size
             try:
                 key = source, local_address(ancillary)
                 client = clients.get(key)
                 if client is None:
-                    self._begin(key, self.buffer[:size])
+                    self._add_client(key, self.buffer[:size])
                     continue
                 if client.used != table.tick:
                     table.touch(client)
@@ -162,7 +162,7 @@ class UdpProxySocket:
             except Exception:
                 # An error with one client must not end the port.
                 self._log.failure("Defect: a datagram to a Service could not be passed on")
-        self._expected = min(2 * self._expected, MOST_DATAGRAMS)
+        self._expected = min(2 * self._expected, MAX_DATAGRAMS)
 
     def doWrite(self) -> None:
         """Do nothing: it is not registered for writing."""
@@ -181,7 +181,7 @@ class UdpProxySocket:
 
     def unreachable(self, client: UdpClient, why: str) -> None:
         """Find another endpoint for a client, or end it."""
-        endpoint = self._leave(client)
+        endpoint = self._detach(client)
         if endpoint is not None:
             self._picker.failed(endpoint, why)
             client.tried += (endpoint,)
@@ -191,7 +191,7 @@ class UdpProxySocket:
     def ended(self, client: UdpClient) -> None:
         """Remove a client."""
         del self.clients[client.key]
-        endpoint = self._leave(client)
+        endpoint = self._detach(client)
         if endpoint is not None:
             self._picker.ended(endpoint)
         if self._stopped is not None and not self.clients:
@@ -199,7 +199,7 @@ class UdpProxySocket:
 
     # -- helpers -------------------------------------------------------------------------------
 
-    def _begin(self, key: Key, data: memoryview) -> None:
+    def _add_client(self, key: Key, data: memoryview) -> None:
         if self._stopped is not None:
             return
         opened = self._open()
@@ -209,7 +209,7 @@ class UdpProxySocket:
         client = self.clients[key] = UdpClient(self, opened, key)
         self.table.add(client)
         self._total += 1
-        client.keep(data)
+        client.store_first(data)
         self._dial(client)
         if client.first is None and not client.closed:
             client.send(data)
@@ -219,7 +219,7 @@ class UdpProxySocket:
         for _ in range(2):
             with contextlib.suppress(OSError):
                 return socket_to_endpoint(self.listener.family)
-            self.table.shares.evict()
+            self.table.limit.evict()
         return None
 
     def _dial(self, client: UdpClient, why_not: str = "it has no endpoints") -> None:
@@ -227,23 +227,23 @@ class UdpProxySocket:
 
         ``why_not`` is the reason why it has no endpoint yet.
         """
-        while (endpoint := self._next(client)) is not None:
+        while (endpoint := self._next_endpoint(client)) is not None:
             try:
                 is_loop = self._allocator.is_loop(Protocol.UDP, endpoint)
-                why = LOOP if is_loop else client.dial(endpoint)
+                why = LOOP_REASON if is_loop else client.dial(endpoint)
             except OSError as error:
                 # This machine has run out of a resource, which is no failure of the endpoint.
                 self._picker.ended(endpoint)
-                if error.errno == NO_SOURCE:
+                if error.errno == NO_SOURCE_ADDRESS:
                     client.tried += (endpoint,)
                     why_not = f"{endpoint}: {error.strerror}"
                     continue
-                self.table.shares.evict()
+                self.table.limit.evict()
                 is_port = isinstance(error, BlockingIOError)
                 why_not = "no local port is left" if is_port else f"no socket: {error.strerror}"
                 break
             if why is None:
-                self._of_endpoint.setdefault(endpoint, {})[client] = None
+                self._by_endpoint.setdefault(endpoint, {})[client] = None
                 client.send_first()
                 return
             self._picker.failed(endpoint, why)
@@ -257,8 +257,8 @@ class UdpProxySocket:
         )
         client.end()
 
-    def _next(self, client: UdpClient) -> Endpoint | None:
-        if len(client.tried) >= MOST_TRIES:
+    def _next_endpoint(self, client: UdpClient) -> Endpoint | None:
+        if len(client.tried) >= MAX_TRIES:
             return None
         endpoint = self._picker.pick(client.host, client.tried)
         if endpoint is not None and endpoint in client.tried:
@@ -266,14 +266,14 @@ class UdpProxySocket:
             return None
         return endpoint
 
-    def _leave(self, client: UdpClient) -> Endpoint | None:
+    def _detach(self, client: UdpClient) -> Endpoint | None:
         """Remove a client from its endpoint, and return the endpoint."""
         endpoint, client.endpoint = client.endpoint, None
         if endpoint is not None:
-            its = self._of_endpoint[endpoint]
-            del its[client]
-            if not its:
-                del self._of_endpoint[endpoint]
+            clients_of_endpoint = self._by_endpoint[endpoint]
+            del clients_of_endpoint[client]
+            if not clients_of_endpoint:
+                del self._by_endpoint[endpoint]
         return endpoint
 
     def _drained(self) -> None:
@@ -285,10 +285,10 @@ class UdpProxySocket:
 
     def _end_all(self, clients: Iterator[UdpClient]) -> None:
         """End clients, a limited number in each reactor turn."""
-        some = list(islice(clients, MOST_ENDED))
-        for client in some:
+        batch = list(islice(clients, MAX_ENDED_PER_TURN))
+        for client in batch:
             client.end()
-        if len(some) == MOST_ENDED:
+        if len(batch) == MAX_ENDED_PER_TURN:
             self.descriptors.callLater(0, self._end_all, clients)
 
     def _close(self) -> None:
@@ -302,7 +302,7 @@ class UdpProxySocket:
             self._stopped.callback(None)
 
 
-def _widen(receiving: socket.socket) -> None:
+def _enlarge_buffer(receiving: socket.socket) -> None:
     """Set a buffer that can hold a burst of all clients."""
     try:
         receiving.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _RECEIVE_BUFFER)

@@ -12,14 +12,14 @@ from twisted.internet.interfaces import IReadWriteDescriptor
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from yurttunnel.proxy.sockets.dialing import NO_SOURCE
+from yurttunnel.proxy.sockets.dialing import NO_SOURCE_ADDRESS
 from yurttunnel.proxy.sockets.local_address import from_local_address
 from yurttunnel.proxy.state.virtual_services import Endpoint
 
 if TYPE_CHECKING:
     from yurttunnel.proxy.sockets.udp import UdpProxySocket
 
-MOST_DATAGRAMS = 64
+MAX_DATAGRAMS = 64
 """The maximum number of datagrams taken from one socket before others are served."""
 
 _UNREACHABLE = frozenset(
@@ -72,7 +72,7 @@ class UdpClient:
         "endpoint",
         "first",
         "key",
-        "shares",
+        "limit",
         "tried",
         "used",
     )
@@ -90,7 +90,7 @@ class UdpClient:
         # costs as much as a datagram.
         self._expected = 1
         self.key = key
-        self.shares = owner.shares
+        self.limit = owner.limit
         self.used = self.dialed = 0
         self.answered = self.confirmed = self.closed = False
         self.endpoint: Endpoint | None = None
@@ -105,23 +105,23 @@ class UdpClient:
 
     # -- towards the endpoint ------------------------------------------------------------------
 
-    def keep(self, data: memoryview) -> None:
+    def store_first(self, data: memoryview) -> None:
         """Keep the first datagram, to send it to another endpoint if one refuses it."""
-        if self._table.keep(len(data)):
+        if self._table.reserve(len(data)):
             self.first = bytes(data)
 
     def dial(self, endpoint: Endpoint) -> str | None:
         """Send to ``endpoint`` from now on; return the reason if that fails.
 
         Raises ``BlockingIOError`` if no local port is left, and another ``OSError`` if no socket
-        can be opened or registered, or if there is no source address (:data:`NO_SOURCE`).
+        can be opened or registered, or if there is no source address (:data:`NO_SOURCE_ADDRESS`).
         """
         if self.tried:
-            self._renew()
+            self._replace_socket()
         try:
             self._socket.connect((str(endpoint.address), endpoint.port))
         except OSError as error:
-            if isinstance(error, BlockingIOError) or error.errno == NO_SOURCE:
+            if isinstance(error, BlockingIOError) or error.errno == NO_SOURCE_ADDRESS:
                 raise
             return _text(error.errno)
         self._owner.descriptors.addReader(self)
@@ -133,11 +133,11 @@ class UdpClient:
     def send_first(self) -> None:
         """Send the kept datagram, if there is one."""
         if self.first is not None:
-            self._is_taken(self.first)
+            self._try_send(self.first)
 
     def send(self, data: memoryview) -> None:
         """Send a datagram to the endpoint, or to another if that refused an earlier datagram."""
-        if not self._is_taken(data) and not self.closed:
+        if not self._try_send(data) and not self.closed:
             # The error was about the previous datagram.
             self.send(data)
 
@@ -154,11 +154,11 @@ class UdpClient:
     def doRead(self) -> None:
         """Forward replies to the client."""
         table = self._table
-        for taken in range(self._expected):
+        for count in range(self._expected):
             try:
                 size = self._receive(self._buffer)
             except BlockingIOError:
-                self._expected = max(1, taken)
+                self._expected = max(1, count)
                 return
             except OSError as error:
                 self._failed(error.errno)
@@ -174,7 +174,7 @@ class UdpClient:
                 # exists.
                 continue
             self._owner.sent += size
-        self._expected = min(2 * self._expected, MOST_DATAGRAMS)
+        self._expected = min(2 * self._expected, MAX_DATAGRAMS)
 
     def doWrite(self) -> None:
         """Do nothing: it is not registered for writing."""
@@ -194,7 +194,7 @@ class UdpClient:
         """Consider the endpoint reachable."""
         self.confirmed = True
         self.tried = ()
-        self._keep_no_more()
+        self._drop_first()
         if self.endpoint is not None:
             self._owner.connected(self.endpoint)
 
@@ -203,7 +203,7 @@ class UdpClient:
         if self.closed:
             return
         self.closed = True
-        self._keep_no_more()
+        self._drop_first()
         self._table.remove(self)
         self._owner.descriptors.remove(self)
         self._socket.close()
@@ -211,7 +211,7 @@ class UdpClient:
 
     # -- helpers -------------------------------------------------------------------------------
 
-    def _renew(self) -> None:
+    def _replace_socket(self) -> None:
         """Replace the socket: a connected one keeps the source address for its first endpoint, from
         which others may not be reachable.
         """
@@ -220,7 +220,7 @@ class UdpClient:
         self._socket = socket_to_endpoint(self._socket.family)
         self._receive = self._socket.recv_into
 
-    def _is_taken(self, data: bytes | memoryview) -> bool:
+    def _try_send(self, data: bytes | memoryview) -> bool:
         """Send; return whether the endpoint is still the same."""
         try:
             self._socket.send(data)
@@ -231,7 +231,7 @@ class UdpClient:
     def _first_reply(self) -> None:
         self.confirm()
         if not self.answered:
-            self._table.reply_came(self)
+            self._table.replied(self)
 
     def _failed(self, number: int | None) -> bool:
         """Use another endpoint if the error means that this one is unreachable; return whether."""
@@ -240,9 +240,9 @@ class UdpClient:
             self._owner.unreachable(self, _text(number))
         return is_unreachable
 
-    def _keep_no_more(self) -> None:
+    def _drop_first(self) -> None:
         if self.first is not None:
-            self._table.keep_no_more(len(self.first))
+            self._table.release(len(self.first))
             self.first = None
 
 

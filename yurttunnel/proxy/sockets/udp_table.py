@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
-from yurttunnel.proxy.sockets.udp_shares import UdpShares
+from yurttunnel.proxy.sockets.udp_client_limit import UdpClientLimit
 
 if TYPE_CHECKING:
     from yurttunnel.proxy.sockets.udp_client import UdpClient
 
-MOST_CLIENTS = 16_384
+MAX_CLIENTS = 16_384
 """The maximum number of clients of the process. Each takes a local port, of which Linux has 28,232
 for each family (``net.ipv4.ip_local_port_range``), and other programs need some, too."""
 
-MOST_OF_SERVICE = 12_288
+MAX_PER_SERVICE = 12_288
 """The maximum number of clients of one virtual service, which leaves room for others."""
 
 BEFORE_REPLY, AFTER_REPLY = 5.0, 30.0
@@ -26,27 +26,27 @@ BEFORE_REPLY, AFTER_REPLY = 5.0, 30.0
 resolvers (``timeout`` of resolv.conf(5)); after it, conntrack's own timeout
 (``nf_conntrack_udp_timeout``)."""
 
-MOST_KEPT = 4 << 20
+MAX_BUFFERED = 4 << 20
 """The maximum total size of first datagrams that are kept for another attempt, in bytes."""
 
 _SHARE = 8
 """One client for so many descriptors."""
 
-_COARSEST = 1.0
+_MAX_TICK = 1.0
 """The maximum length of a tick, the unit of time here, in seconds."""
 
-MOST_ENDED = 256
+MAX_ENDED_PER_TURN = 256
 """The number of clients ended in one reactor turn; closing as many takes about a millisecond."""
 
 
-def most_clients() -> int:
+def max_clients() -> int:
     """Return the number of clients that the descriptors of this process allow."""
-    return max(1, min(MOST_CLIENTS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _SHARE))
+    return max(1, min(MAX_CLIENTS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _SHARE))
 
 
 class UdpClientTable:
-    """Keeps at most ``most`` clients, and ends idle ones. Over the limit, of all or of one service,
-    it ends the clients of the new client's address that have been idle longest.
+    """Keeps at most ``max_clients`` clients, and ends idle ones. Over the limit, of all or of one
+    service, it ends the clients of the new client's address that have been idle longest.
 
     Time is counted in ticks, so that a datagram requires no clock reading and, except for the first
     one in a tick, no change of the order. There is one timer while there are clients.
@@ -55,37 +55,37 @@ class UdpClientTable:
     def __init__(
         self,
         clock: IReactorTime,
-        most: int = MOST_CLIENTS,
-        most_of_service: int = MOST_OF_SERVICE,
+        max_clients: int = MAX_CLIENTS,
+        max_per_service: int = MAX_PER_SERVICE,
         before_reply: float = BEFORE_REPLY,
         after_reply: float = AFTER_REPLY,
     ) -> None:
         self._clock = clock
-        self.most_of_service = min(most, most_of_service)
-        self._period = min(_COARSEST, before_reply / 4, after_reply / 4)
-        self.remember(before_reply, after_reply)
+        self.max_per_service = min(max_clients, max_per_service)
+        self._period = min(_MAX_TICK, before_reply / 4, after_reply / 4)
+        self.set_timeouts(before_reply, after_reply)
         self.tick = 0
-        self.shares = UdpShares(most)
-        self._kept = 0
+        self.limit = UdpClientLimit(max_clients)
+        self._buffered = 0
         # In the order of their last use.
         self._silent: OrderedDict[UdpClient, None] = OrderedDict()
         self._answered: OrderedDict[UdpClient, None] = OrderedDict()
         self._timer: IDelayedCall | None = None
 
-    def remember(self, before_reply: float, after_reply: float) -> None:
+    def set_timeouts(self, before_reply: float, after_reply: float) -> None:
         """Use these timeouts in seconds from now on, rounded up to ticks of the same length."""
         self._before_reply = math.ceil(before_reply / self._period)
         self._after_reply = math.ceil(after_reply / self._period)
 
     def __len__(self) -> int:
         """Return the number of clients."""
-        return len(self.shares)
+        return len(self.limit)
 
     def add(self, client: UdpClient) -> None:
         """Add a new client, and evict another one if necessary."""
-        for shares in (client.shares, self.shares):
-            shares.make_room(client.host)
-            shares.add(client)
+        for limit in (client.limit, self.limit):
+            limit.make_room(client.host)
+            limit.add(client)
         client.used = client.dialed = self.tick
         self._silent[client] = None
         if self._timer is None:
@@ -93,8 +93,8 @@ class UdpClientTable:
 
     def remove(self, client: UdpClient) -> None:
         """Remove a client."""
-        client.shares.remove(client)
-        self.shares.remove(client)
+        client.limit.remove(client)
+        self.limit.remove(client)
         del (self._answered if client.answered else self._silent)[client]
         if self._timer is not None and not len(self):
             self._timer.cancel()
@@ -103,28 +103,28 @@ class UdpClientTable:
     def touch(self, client: UdpClient) -> None:
         """Record that a client is used now; called if it has not been used in this tick."""
         client.used = self.tick
-        client.shares.touch(client)
-        self.shares.touch(client)
+        client.limit.touch(client)
+        self.limit.touch(client)
         (self._answered if client.answered else self._silent).move_to_end(client)
         if not client.confirmed and self.tick - client.dialed > self._before_reply:
             client.confirm()
 
-    def reply_came(self, client: UdpClient) -> None:
+    def replied(self, client: UdpClient) -> None:
         """Record the first reply to a client."""
         del self._silent[client]
         client.answered = True
         self._answered[client] = None
 
-    def keep(self, size: int) -> bool:
+    def reserve(self, size: int) -> bool:
         """Reserve space for a datagram of ``size`` bytes; return whether there was enough."""
-        if self._kept + size > MOST_KEPT:
+        if self._buffered + size > MAX_BUFFERED:
             return False
-        self._kept += size
+        self._buffered += size
         return True
 
-    def keep_no_more(self, size: int) -> None:
+    def release(self, size: int) -> None:
         """Release the space."""
-        self._kept -= size
+        self._buffered -= size
 
     def _next_tick(self) -> None:
         self.tick += 1
@@ -132,13 +132,13 @@ class UdpClientTable:
 
     def _end_idle(self) -> None:
         self._timer = None
-        room = MOST_ENDED
-        for order, ticks in (
+        remaining = MAX_ENDED_PER_TURN
+        for clients, ticks in (
             (self._silent, self._before_reply),
             (self._answered, self._after_reply),
         ):
-            while order and room:
-                client = next(iter(order))
+            while clients and remaining:
+                client = next(iter(clients))
                 # One more, because the tick of its last use had begun before.
                 if self.tick - client.used <= ticks:
                     break
@@ -147,8 +147,8 @@ class UdpClientTable:
                     # refused counts as delivered.
                     client.confirm()
                 client.end()
-                room -= 1
-        if not room:
+                remaining -= 1
+        if not remaining:
             self._timer = self._clock.callLater(0, self._end_idle)
         elif len(self):
             self._timer = self._clock.callLater(self._period, self._next_tick)

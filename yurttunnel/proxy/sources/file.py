@@ -15,7 +15,7 @@ from yurttunnel.ops.threads import Jobs
 from yurttunnel.proxy.sources.manifests import Manifests, read_manifests
 from yurttunnel.proxy.state.virtual_services import Problem
 
-LOOK_SECONDS = 5.0
+CHECK_SECONDS = 5.0
 """The interval of the checks, as in the earliest file source of kube-proxy."""
 
 
@@ -38,8 +38,8 @@ class FileSource(MultiService):
         self._path = path
         self._notify = notify
         self.manifests: dict[Path, Manifests] = {}
-        looks = Reconciler(clock, LOOK_SECONDS, f"reading {path}", self._look)
-        looks.setServiceParent(self)
+        checks = Reconciler(clock, CHECK_SECONDS, f"reading {path}", self._check)
+        checks.setServiceParent(self)
 
     def stopService(self) -> Deferred[None]:
         """Stop the checks."""
@@ -47,7 +47,7 @@ class FileSource(MultiService):
         stopped: Deferred[None] = super().stopService()
         return stopped
 
-    async def _look(self) -> bool:
+    async def _check(self) -> bool:
         before = self.complete, self.manifests, self.problems
         try:
             found = await self._thread.run(partial(read_manifests, self._path, self.manifests))

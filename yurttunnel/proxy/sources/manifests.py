@@ -23,7 +23,7 @@ MAX_BYTES = 16 * 1024 * 1024
 SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 """The suffixes of files in a directory that are read, as for the kubelet's static pods."""
 
-_EMPTY = (
+_EMPTY_FILE = (
     "it is empty, perhaps because it is being written; for no Services at all put a comment into it"
 )
 
@@ -72,7 +72,7 @@ def _current(path: Path, known: Mapping[Path, Manifests]) -> Manifests:
             return before
         content = read_plain(path, MAX_BYTES)
         if not content:
-            raise ValueError(_EMPTY)
+            raise ValueError(_EMPTY_FILE)
         return _parsed(path, content, signature)
     except FileNotFoundError as error:
         if before is None:
@@ -85,11 +85,11 @@ def _current(path: Path, known: Mapping[Path, Manifests]) -> Manifests:
 
 
 def _unread(path: Path, before: Manifests | None, signature: _Signature, why: object) -> Manifests:
-    kept = before or Manifests()
-    stays = ", and its previous content stays in use" if kept.parsed else ""
+    previous = before or Manifests()
+    suffix = ", and its previous content stays in use" if previous.parsed else ""
     reason = " ".join(str(why).split())
-    problem = Problem(f"file {path}", f"it cannot be read{stays}: {reason}")
-    return replace(kept, signature=signature, problems=(problem,))
+    problem = Problem(f"file {path}", f"it cannot be read{suffix}: {reason}")
+    return replace(previous, signature=signature, problems=(problem,))
 
 
 def _parsed(path: Path, content: bytes, signature: _Signature) -> Manifests:

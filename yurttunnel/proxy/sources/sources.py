@@ -25,7 +25,7 @@ from yurttunnel.proxy.state.endpoint_slices import ENDPOINT_SLICES_SPEC, Endpoin
 from yurttunnel.proxy.state.services import SERVICES_SPEC, Service
 from yurttunnel.proxy.state.virtual_services import DesiredState, Problem
 
-MOST_LOGGED = 20
+MAX_LOGGED = 20
 """The maximum number of new problems that are logged one by one."""
 
 _Object = TypeVar("_Object", Service, EndpointSlice)
@@ -57,18 +57,18 @@ class Sources(MultiService):
         self._clock = clock
         self._node = node
         self._informers = informers
-        self._followed: list[IInformer] = []
-        self._forget: list[Callable[[], object]] = []
-        self._due: IDelayedCall | None = None
+        self._watched: list[IInformer] = []
+        self._remove_handlers: list[Callable[[], object]] = []
+        self._update_due: IDelayedCall | None = None
         self._state: DesiredState | None = None
         # The current problems.
         self._logged: frozenset[Problem] = frozenset()
-        self._memory = ServiceStateCache()
+        self._cache = ServiceStateCache()
         self._file: FileSource | None = None
         node.on_changed.append(self._notify)
         if informers is not None:
             specs = (SERVICES_SPEC, ENDPOINT_SLICES_SPEC)
-            self._followed = [informers.informer(spec) for spec in specs]
+            self._watched = [informers.informer(spec) for spec in specs]
         if manifests is not None:
             self._file = FileSource(clock, thread, manifests, self._notify)
             self._file.setServiceParent(self)
@@ -76,16 +76,16 @@ class Sources(MultiService):
     def startService(self) -> None:
         """Watch the sources."""
         super().startService()
-        self._forget = [each.add_handler(self._notify) for each in self._followed]
-        for each in self._followed:
+        self._remove_handlers = [each.add_handler(self._notify) for each in self._watched]
+        for each in self._watched:
             # The list may be empty, and then there is no other notification.
             once_synced(each, self._notify)
 
     def stopService(self) -> Deferred[None]:
         """Stop watching; the last state stays."""
-        for forget in self._forget:
-            forget()
-        due, self._due = self._due, None
+        for remove in self._remove_handlers:
+            remove()
+        due, self._update_due = self._update_due, None
         if due is not None:
             due.cancel()
         stopped: Deferred[None] = super().stopService()
@@ -108,28 +108,28 @@ class Sources(MultiService):
 
     def _notify(self, *_: object) -> None:
         """Recompute the state in the next reactor turn, once for all changes until then."""
-        if self.running and self._due is None:
-            self._due = self._clock.callLater(0, self._update)
+        if self.running and self._update_due is None:
+            self._update_due = self._clock.callLater(0, self._update)
 
     def _update(self) -> None:
-        self._due = None
+        self._update_due = None
         try:
-            self._make()
+            self._recompute()
         except Exception:
             # Whatever the error is, later changes must still be reported.
             self._log.failure("Defect: a listener to what is to be served has failed")
 
-    def _make(self) -> None:
-        of_file = () if self._file is None else self._file.problems
-        is_listed = all(each.synced for each in self._followed)
+    def _recompute(self) -> None:
+        file_problems = () if self._file is None else self._file.problems
+        is_listed = all(each.synced for each in self._watched)
         is_read = self._file is None or self._file.complete
-        if not (is_listed and is_read and self._node.looked):
-            self._log_new(of_file)
+        if not (is_listed and is_read and self._node.addresses_read):
+            self._log_new(file_problems)
             return
         services, slices = self._objects()
-        state = desired_state(services, slices, self._node.facts, self._memory)
-        if of_file:
-            state = replace(state, problems=(*state.problems, *of_file))
+        state = desired_state(services, slices, self._node.facts, self._cache)
+        if file_problems:
+            state = replace(state, problems=(*state.problems, *file_problems))
         before, self._state = self._state, state
         if state == before:
             return
@@ -145,8 +145,8 @@ class Sources(MultiService):
             for each in reversed(self._file.manifests.values()):
                 services |= _by_name(reversed(each.services))
                 slices |= _by_name(reversed(each.slices))
-        if self._followed:
-            of_services, of_slices = self._followed
+        if self._watched:
+            of_services, of_slices = self._watched
             services |= _by_name(of_services.values())
             slices |= _by_name(of_slices.values())
         return services.values(), slices.values()
@@ -154,12 +154,12 @@ class Sources(MultiService):
     def _log_new(self, problems: Collection[Problem]) -> None:
         new = [problem for problem in problems if problem not in self._logged]
         self._logged = frozenset(problems)
-        for problem in new[:MOST_LOGGED]:
+        for problem in new[:MAX_LOGGED]:
             self._log.warn("{what}: {text}", what=problem.what, text=problem.text)
-        if len(new) > MOST_LOGGED:
+        if len(new) > MAX_LOGGED:
             self._log.warn(
                 "{more} more problems with Services and EndpointSlices: see the status page",
-                more=len(new) - MOST_LOGGED,
+                more=len(new) - MAX_LOGGED,
             )
 
 

@@ -14,7 +14,7 @@ from yurttunnel.kube.durations import seconds_of
 from yurttunnel.kube.interfaces import InformerSpec
 from yurttunnel.kube.resources import ENDPOINT_SLICES, Object
 from yurttunnel.proxy.state.parsing import (
-    OURS,
+    LABEL_SELECTOR,
     Problems,
     Unusable,
     is_ours,
@@ -124,7 +124,7 @@ def endpoint_slice_from(obj: Object) -> EndpointSlice | None:
 
 
 ENDPOINT_SLICES_SPEC: InformerSpec[EndpointSlice | None] = InformerSpec(
-    ENDPOINT_SLICES, endpoint_slice_from, label_selector=OURS
+    ENDPOINT_SLICES, endpoint_slice_from, label_selector=LABEL_SELECTOR
 )
 
 
@@ -149,7 +149,7 @@ def _endpoints(obj: Object, version: int, problems: Problems) -> Iterator[SliceE
         try:
             # A hub returns its own address as the endpoint of default/kubernetes, which is
             # link-local.
-            address = unicast_address(first, or_own=True)
+            address = unicast_address(first, allow_local=True)
             if address.version != version:
                 raise Unusable(f"{address} is not of its addressType IPv{version}")
         except Unusable as error:

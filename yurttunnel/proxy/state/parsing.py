@@ -11,7 +11,7 @@ from yurttunnel.http.authority import parse_address
 from yurttunnel.kube.resources import Object
 from yurttunnel.proxy.state.virtual_services import Address, Problem
 
-MOST_TOLD = 10
+MAX_REPORTED = 10
 """The maximum number of problems of one object that are reported one by one."""
 
 HEADLESS = "service.kubernetes.io/headless"
@@ -20,15 +20,15 @@ HEADLESS = "service.kubernetes.io/headless"
 SERVICE_PROXY_NAME = "service.kubernetes.io/service-proxy-name"
 """The label of objects that another proxy serves."""
 
-OURS = f"!{HEADLESS},!{SERVICE_PROXY_NAME}"
+LABEL_SELECTOR = f"!{HEADLESS},!{SERVICE_PROXY_NAME}"
 """A label selector for the objects that are served here, the same as kube-proxy's."""
 
-_LONGEST_QUOTE = 60
+_MAX_QUOTE = 60
 
 _NAME = re.compile("[A-Za-z0-9._-]{1,253}")
 """All kinds of names in the API (RFC 1123 and 1035) match this."""
 
-_SPECIAL = {
+_SPECIAL_KINDS = {
     "unspecified": "the unspecified address",
     "loopback": "a loopback address",
     "link_local": "a link-local address",
@@ -41,7 +41,7 @@ class Unusable(ValueError):
 
 
 class Problems:
-    """The problems of one object, of which up to :data:`MOST_TOLD` are reported."""
+    """The problems of one object, of which up to :data:`MAX_REPORTED` are reported."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -50,7 +50,7 @@ class Problems:
 
     def add(self, text: str, what: str = "") -> None:
         """Record a problem of the object, or of ``what``."""
-        if len(self._found) < MOST_TOLD:
+        if len(self._found) < MAX_REPORTED:
             self._found.append(Problem(what or self._what, text))
         else:
             self._more += 1
@@ -81,7 +81,7 @@ def is_name(given: str) -> bool:
 def quoted(value: object) -> str:
     """Return a value for a message, truncated if it is long."""
     shown = value if isinstance(value, str) else repr(value)
-    return shown if len(shown) <= _LONGEST_QUOTE else shown[:_LONGEST_QUOTE] + "..."
+    return shown if len(shown) <= _MAX_QUOTE else shown[:_MAX_QUOTE] + "..."
 
 
 def port_number(value: object) -> int:
@@ -91,27 +91,27 @@ def port_number(value: object) -> int:
     raise Unusable(f"{quoted(value)} is no port number from 1 to 65535")
 
 
-def unicast_address(value: object, or_own: bool = False) -> Address:
+def unicast_address(value: object, allow_local: bool = False) -> Address:
     """Return a unicast address that means the same machine everywhere.
 
     Raises :class:`Unusable` for anything else, and for addresses that the API accepts neither as an
     external IP nor as an endpoint (``ValidateNonSpecialIP`` of k8s.io/kubernetes
-    pkg/apis/core/validation); with ``or_own``, addresses that mean the machine itself are accepted:
-    loopback, and link-local of IPv4.
+    pkg/apis/core/validation); with ``allow_local``, addresses that mean the machine itself are
+    accepted: loopback, and link-local of IPv4.
     """
     if not isinstance(value, str):
         raise Unusable(f"{quoted(value)} is not an IP address")
-    return _unicast_address(value, or_own)
+    return _unicast_address(value, allow_local)
 
 
 # Each change of an endpoint resends all endpoints of its slice, and parsing is most of the work.
 @lru_cache(maxsize=1 << 14)
-def _unicast_address(text: str, or_own: bool) -> Address:
+def _unicast_address(text: str, allow_local: bool) -> Address:
     address = parse_address(text)
     if address is None:
         raise Unusable(f"{quoted(text)} is not an IP address")
-    for kind, words in _SPECIAL.items():
+    for kind, words in _SPECIAL_KINDS.items():
         means_own = kind == "loopback" or (kind == "link_local" and address.version == 4)
-        if getattr(address, f"is_{kind}") and not (or_own and means_own):
+        if getattr(address, f"is_{kind}") and not (allow_local and means_own):
             raise Unusable(f"{address} is {words}")
     return address

@@ -33,23 +33,25 @@ def cluster_endpoints(
     ready = _in(candidates, Condition.READY)
     if not ready:
         return _in(candidates, Condition.DRAINING)
-    for places, place in _topologies(distribution, node, zone):
-        wanted = [places(candidates[endpoint]) for endpoint in ready]
+    for locations, location in _topologies(distribution, node, zone):
+        wanted = [locations(candidates[endpoint]) for endpoint in ready]
         # If any has no hint, the slices are being rewritten: then no hints are used (KEP-2433).
-        if place and all(wanted):
-            near = [
-                endpoint for endpoint, where in zip(ready, wanted, strict=True) if place in where
+        if location and all(wanted):
+            nearby = [
+                endpoint for endpoint, hints in zip(ready, wanted, strict=True) if location in hints
             ]
-            if near:
-                return near
+            if nearby:
+                return nearby
     return ready
 
 
-_Places = Callable[[SliceEndpoint], Collection[str]]
+_Locations = Callable[[SliceEndpoint], Collection[str]]
 """Where an endpoint should be used."""
 
 
-def _topologies(distribution: Distribution, node: str, zone: str) -> Iterable[tuple[_Places, str]]:
+def _topologies(
+    distribution: Distribution, node: str, zone: str
+) -> Iterable[tuple[_Locations, str]]:
     """Yield the topologies in the order of preference, each with this node's place in it."""
     yield lambda each: each.for_nodes, node
     yield lambda each: each.for_zones, zone

@@ -48,7 +48,7 @@ class NodeContext:
     loopback: bool = False
     versions: tuple[int, ...] = (4, 6)
 
-    def why_not(self, address: Address) -> str | None:
+    def rejection(self, address: Address) -> str | None:
         """Return why an endpoint may not have ``address`` here, ``None`` if it may."""
         if address.is_link_local and address not in self.link_local:
             return "has a link-local address, which this machine has not"
@@ -84,13 +84,13 @@ class ServiceState:
     health_check: HealthCheckNodePort | None
     problems: tuple[Problem, ...]
     claims: dict[Claim, str]
-    ways: Mapping[Protocol, LoopInputs]
+    loop_inputs: Mapping[Protocol, LoopInputs]
 
 
 def service_state(
     service: Service,
     slices: Iterable[EndpointSlice],
-    place: NodeContext,
+    node_context: NodeContext,
     loops: Collection[Loop] = (),
 ) -> ServiceState:
     """Return what is to be served of ``service``, whose ``slices`` may be in any order.
@@ -101,33 +101,39 @@ def service_state(
     problems = Problems(str(service))
     services: dict[Key, VirtualService] = {}
     endpoints: dict[Protocol, set[Endpoint]] = {each.protocol: set() for each in service.ports}
-    served = dict.fromkeys(each.version for each in service.cluster_ips)
-    versions = [version for version in served if version in place.versions]
+    families = dict.fromkeys(each.version for each in service.cluster_ips)
+    versions = [version for version in families if version in node_context.versions]
     for port in service.ports:
         name = ServicePortName(service.namespace, service.name, port.name)
-        its_loops = [endpoint for protocol, endpoint in loops if protocol is port.protocol]
+        own_loops = [endpoint for protocol, endpoint in loops if protocol is port.protocol]
         for version in versions:
             candidates = _candidates(service, port, version, slices)
-            _leave_out(its_loops, place, candidates, str(name), problems)
+            _remove_unusable(own_loops, node_context, candidates, str(name), problems)
             endpoints[port.protocol].update(candidates)
-            for made in _virtual_services(service, port, name, version, candidates, place):
-                services[made.key] = made
-    portals = [(key.protocol, portal) for key, made in services.items() for portal in made.portals]
-    health_check = _health_check(service, slices, place)
+            for virtual_service in _virtual_services(
+                service, port, name, version, candidates, node_context
+            ):
+                services[virtual_service.key] = virtual_service
+    portals = [
+        (key.protocol, portal)
+        for key, virtual_service in services.items()
+        for portal in virtual_service.portals
+    ]
+    health_check = _health_check(service, slices, node_context)
     of_slices = (problem for each in slices for problem in each.problems)
     return ServiceState(
         services=services,
         health_check=health_check,
         problems=(*service.problems, *of_slices, *problems.all()),
         claims=_claims(str(service), portals, health_check),
-        ways={
-            protocol: _ways([portal for its, portal in portals if its is protocol], found)
+        loop_inputs={
+            protocol: _loop_inputs([portal for its, portal in portals if its is protocol], found)
             for protocol, found in endpoints.items()
         },
     )
 
 
-def _ways(portals: Collection[Portal], endpoints: Collection[Endpoint]) -> LoopInputs:
+def _loop_inputs(portals: Collection[Portal], endpoints: Collection[Endpoint]) -> LoopInputs:
     return LoopInputs(
         virtual=_portal_endpoints(portals, PortalKind.CLUSTER_IP),
         external=_portal_endpoints(portals, PortalKind.EXTERNAL_IP, PortalKind.LOAD_BALANCER_IP),
@@ -158,9 +164,9 @@ def _claims(
     return found
 
 
-def _leave_out(
+def _remove_unusable(
     loops: Collection[Endpoint],
-    place: NodeContext,
+    node_context: NodeContext,
     candidates: dict[Endpoint, SliceEndpoint],
     name: str,
     problems: Problems,
@@ -169,7 +175,7 @@ def _leave_out(
         if endpoint in loops:
             why: str | None = "is a portal of a Service, whose connections would come back here"
         else:
-            why = place.why_not(endpoint.address)
+            why = node_context.rejection(endpoint.address)
         if why is None:
             continue
         del candidates[endpoint]
@@ -187,11 +193,11 @@ def _candidates(
     for each in slices:
         if each.version != version:
             continue
-        for numbered in each.ports:
-            if numbered.name != port.name or numbered.protocol is not port.protocol:
+        for slice_port in each.ports:
+            if slice_port.name != port.name or slice_port.protocol is not port.protocol:
                 continue
             for one in each.endpoints:
-                endpoint = Endpoint(one.address, numbered.port)
+                endpoint = Endpoint(one.address, slice_port.port)
                 known = found.get(endpoint)
                 if known is None or one.condition.is_better_than(known.condition):
                     found[endpoint] = one
@@ -208,22 +214,24 @@ def _virtual_services(
     name: ServicePortName,
     version: int,
     candidates: Candidates,
-    place: NodeContext,
+    node_context: NodeContext,
 ) -> Iterator[VirtualService]:
     """Yield the virtual services of a port for one address family."""
     portals = list(_portals(service, port, version, candidates))
     internal = tuple(portal for portal in portals if not portal.is_external)
     external = tuple(portal for portal in portals if portal.is_external)
-    cluster = cluster_endpoints(candidates, service.distribution, place.node, place.zone)
+    cluster = cluster_endpoints(
+        candidates, service.distribution, node_context.node, node_context.zone
+    )
 
-    def made(
+    def virtual_service(
         scope: Scope, portals: tuple[Portal, ...], is_local: bool, keeps_source: bool
     ) -> VirtualService:
-        endpoints = local_endpoints(candidates, place.node) if is_local else cluster
+        endpoints = local_endpoints(candidates, node_context.node) if is_local else cluster
         endpoints.sort(key=lambda each: (int(each.address), each.port))
-        dropped = keeps_source and cluster
+        is_dropped = keeps_source and cluster
         # Slices written by hand may not name the node: such an endpoint may be here.
-        here = ("", place.node)
+        here = ("", node_context.node)
         return VirtualService(
             key=Key(name, version, port.protocol, scope),
             portals=portals,
@@ -232,40 +240,47 @@ def _virtual_services(
             affinity=service.affinity,
             proxy_protocol=service.proxy_protocol if port.protocol is Protocol.TCP else 0,
             least_connections=service.least_connections,
-            no_endpoints_action=NoEndpointsAction.DROPPED if dropped else NoEndpointsAction.REFUSED,
+            no_endpoints_action=NoEndpointsAction.DROPPED
+            if is_dropped
+            else NoEndpointsAction.REFUSED,
             keeps_source=keeps_source,
         )
 
     if external and (service.internal_local or service.external_local):
-        yield made(Scope.INTERNAL, internal, service.internal_local, False)
-        yield made(Scope.EXTERNAL, external, service.external_local, service.external_local)
+        yield virtual_service(Scope.INTERNAL, internal, service.internal_local, False)
+        yield virtual_service(
+            Scope.EXTERNAL, external, service.external_local, service.external_local
+        )
         if service.internal_local and service.external_local:
-            yield made(Scope.CLUSTER, (), False, False)
+            yield virtual_service(Scope.CLUSTER, (), False, False)
     else:
-        yield made(Scope.ALL, (*internal, *external), service.internal_local, False)
+        yield virtual_service(Scope.ALL, (*internal, *external), service.internal_local, False)
 
 
 def _portals(
     service: Service, port: ServicePort, version: int, candidates: Candidates
 ) -> Iterator[Portal]:
     """Yield the portals of a port for one family, in the order in which they are opened."""
-    for address in _of(version, service.cluster_ips):
+    for address in _of_version(version, service.cluster_ips):
         yield Portal(PortalKind.CLUSTER_IP, address, port.port)
     # An endpoint that has an external address with the same port is reached without a portal, which
     # would lead it to itself.
-    have = {*service.cluster_ips, *(each.address for each in candidates if each.port == port.port)}
-    for address in _of(version, service.external_ips):
-        if address not in have and address not in service.load_balancer_ips:
+    reachable = {
+        *service.cluster_ips,
+        *(each.address for each in candidates if each.port == port.port),
+    }
+    for address in _of_version(version, service.external_ips):
+        if address not in reachable and address not in service.load_balancer_ips:
             yield Portal(PortalKind.EXTERNAL_IP, address, port.port)
     sources = _sources(service, version)
-    for address in _of(version, service.load_balancer_ips):
-        if address not in have:
+    for address in _of_version(version, service.load_balancer_ips):
+        if address not in reachable:
             yield Portal(PortalKind.LOAD_BALANCER_IP, address, port.port, sources)
     if port.node_port:
         yield Portal(PortalKind.NODE_PORT, None, port.node_port)
 
 
-def _of(version: int, addresses: Iterable[Address]) -> Iterator[Address]:
+def _of_version(version: int, addresses: Iterable[Address]) -> Iterator[Address]:
     return (address for address in addresses if address.version == version)
 
 
@@ -278,7 +293,7 @@ def _sources(service: Service, version: int) -> tuple[Network, ...] | None:
 
 
 def _health_check(
-    service: Service, slices: Iterable[EndpointSlice], place: NodeContext
+    service: Service, slices: Iterable[EndpointSlice], node_context: NodeContext
 ) -> HealthCheckNodePort | None:
     """Return the health check for load balancers; terminating pods do not count (KEP-1669)."""
     if not service.health_check_node_port:
@@ -287,9 +302,9 @@ def _health_check(
         one.address
         for each in slices
         for one in each.endpoints
-        if one.node == place.node
+        if one.node == node_context.node
         and (one.condition is Condition.READY or service.publish_not_ready)
-        and place.why_not(one.address) is None
+        and node_context.rejection(one.address) is None
     }
     # A pod has an address of each family.
     count = max(sum(address.version == version for address in here) for version in (4, 6))

@@ -24,7 +24,7 @@ from yurttunnel.cluster.fields import mapping, objects, text, texts
 from yurttunnel.kube.interfaces import InformerSpec
 from yurttunnel.kube.resources import SERVICES, Object
 from yurttunnel.proxy.state.parsing import (
-    OURS,
+    LABEL_SELECTOR,
     Problems,
     Unusable,
     is_name,
@@ -115,11 +115,11 @@ def service_from(service: Object) -> Service | None:
     annotations = mapping(metadata.get("annotations"))
     if not (is_name(namespace) and is_name(name)):
         # A file may contain it. It would make the rules of all Services invalid.
-        told = Problem(
+        problem = Problem(
             quoted(ascii(f"{namespace}/{name}")),
             "it is not served, since its name or its namespace is none that Kubernetes takes",
         )
-        return Service(namespace, name, problems=(told,))
+        return Service(namespace, name, problems=(problem,))
     problems = Problems(f"{namespace}/{name}")
     cluster_ips = tuple(_addresses("cluster IP", given, problems))
     versions = {each.version for each in cluster_ips}
@@ -141,14 +141,14 @@ def service_from(service: Object) -> Service | None:
         internal_local=spec.get("internalTrafficPolicy") == "Local",
         external_local=external_local,
         health_check_node_port=_health_check_node_port(spec, external_local, problems),
-        distribution=_chosen(
+        distribution=_choice(
             "trafficDistribution", spec.get("trafficDistribution"), _DISTRIBUTIONS, problems
         )
         or Distribution.ANY,
         publish_not_ready=spec.get("publishNotReadyAddresses") is True,
-        proxy_protocol=_chosen(PROXY_PROTOCOL, annotations.get(PROXY_PROTOCOL), _VERSIONS, problems)
+        proxy_protocol=_choice(PROXY_PROTOCOL, annotations.get(PROXY_PROTOCOL), _VERSIONS, problems)
         or 0,
-        least_connections=_chosen(
+        least_connections=_choice(
             LOAD_BALANCING, annotations.get(LOAD_BALANCING), _BALANCING, problems
         )
         or False,
@@ -157,7 +157,7 @@ def service_from(service: Object) -> Service | None:
 
 
 SERVICES_SPEC: InformerSpec[Service | None] = InformerSpec(
-    SERVICES, service_from, label_selector=OURS
+    SERVICES, service_from, label_selector=LABEL_SELECTOR
 )
 
 
@@ -243,7 +243,7 @@ def _health_check_node_port(
         return 0
 
 
-def _chosen(
+def _choice(
     what: str, given: object, choices: Mapping[str, _Choice], problems: Problems
 ) -> _Choice | None:
     """Return the value for a word, ``None`` if there is no word or it is invalid."""

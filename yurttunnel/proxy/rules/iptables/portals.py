@@ -25,18 +25,18 @@ from yurttunnel.proxy.state.virtual_services import (
 from yurttunnel.steering.firewall.own_chains import Rules
 from yurttunnel.steering.firewall.spelling import address, comment, lead, network
 
-MOST_IN_COMMENT = 255
+MAX_COMMENT_CHARACTERS = 255
 """The maximum number of characters (``XT_MAX_COMMENT_LEN`` of ``linux/netfilter/xt_comment.h``,
 without the terminator)."""
 
-_NAMES_HAVE_NOT = re.compile(r"[^\w./:-]", re.ASCII)
+_INVALID_IN_COMMENT = re.compile(r"[^\w./:-]", re.ASCII)
 """Characters that Kubernetes does not allow in names, but that an object in a file may have."""
 
-_NOT_OVER_A_BRIDGE = " -m physdev ! --physdev-is-in"
-_TO_THIS_MACHINE = f" {chains.LOCAL}"
-_TO_THE_LINK = f" {chains.LOCAL} --limit-iface-in"
+_NOT_FROM_BRIDGE = " -m physdev ! --physdev-is-in"
+_TO_LOCAL = f" {chains.LOCAL}"
+_TO_LINK = f" {chains.LOCAL} --limit-iface-in"
 
-_REFUSE = {
+_REJECT = {
     (4, Protocol.TCP): "-j REJECT --reject-with tcp-reset",
     (6, Protocol.TCP): "-j REJECT --reject-with tcp-reset",
     (4, Protocol.UDP): "-j REJECT --reject-with icmp-port-unreachable",
@@ -47,13 +47,13 @@ _RulesByChain = Mapping[str, list[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Served:
+class _RuleInputs:
     """A virtual service, the one that serves packets to it from within the cluster, and the
     addresses to which packets of this machine, and incoming ones, are redirected.
     """
 
     proxied: ProxiedService
-    own: ProxiedService
+    in_cluster: ProxiedService
     host: Address | None
     host_for_all: Address | None
 
@@ -79,7 +79,7 @@ class PortalRules:
         networks = _of_version(version, node_ports)
         # iptables-save omits a match for any address.
         self._node_ports = () if _is_everything(networks) else networks
-        self._made: dict[Key, tuple[_Served, _RulesByChain]] = {}
+        self._made: dict[Key, tuple[_RuleInputs, _RulesByChain]] = {}
 
     def rules(
         self,
@@ -100,12 +100,12 @@ class PortalRules:
         former, self._made = self._made, {}
         found: dict[str, list[str]] = defaultdict(list)
         for key in sorted(services, key=_order):
-            own = within.instead_of(services[key]) or services[key]
-            served = _Served(services[key], own, host, host_for_all)
+            in_cluster = within.replacement_for(services[key]) or services[key]
+            inputs = _RuleInputs(services[key], in_cluster, host, host_for_all)
             made = former.get(key)
-            if made is None or made[0] != served:
-                one = _ServiceRules(served, self._node_ports, self._pods, self.bridges)
-                made = served, one.rules
+            if made is None or made[0] != inputs:
+                one = _ServiceRules(inputs, self._node_ports, self._pods, self.bridges)
+                made = inputs, one.rules
             self._made[key] = made
             for chain, some in made[1].items():
                 found[chain] += some
@@ -120,44 +120,44 @@ class _ServiceRules:
 
     def __init__(
         self,
-        served: _Served,
+        inputs: _RuleInputs,
         node_ports: Sequence[Network],
         pods: Sequence[Network],
         bridges: bool,
     ) -> None:
-        key = served.proxied.service.key
-        self._proxied = served.proxied
-        self._own = served.own
-        self._host = served.host
-        self._host_for_all = served.host_for_all
+        key = inputs.proxied.service.key
+        self._proxied = inputs.proxied
+        self._in_cluster = inputs.in_cluster
+        self._host = inputs.host
+        self._host_for_all = inputs.host_for_all
         self._node_ports = node_ports
         # Incoming clients that are served like this machine's own.
-        self._pods = pods if served.own is not served.proxied else ()
+        self._pods = pods if inputs.in_cluster is not inputs.proxied else ()
         self._bridges = bridges
         self._key = key
         self._name = comment(_comment_of(key.name))
         self._protocol = key.protocol.value.lower()
         self.rules: dict[str, list[str]] = defaultdict(list)
-        for portal in served.proxied.service.portals:
-            self._lead(portal)
+        for portal in inputs.proxied.service.portals:
+            self._redirect(portal)
             self._restrict(portal)
-            self._refuse(portal)
+            self._reject(portal)
 
-    def _lead(self, portal: Portal) -> None:
+    def _redirect(self, portal: Portal) -> None:
         """Redirect packets for the portal to proxy ports."""
         is_node_port = portal.kind is PortalKind.NODE_PORT
         match = self._match(portal)
-        port, own_port = self._proxied.proxy_port, self._own.proxy_port
+        port, own_port = self._proxied.proxy_port, self._in_cluster.proxy_port
         clients = [(f"-s {network(pods)} ", own_port) for pods in self._pods]
         for source, to in (*clients, ("", port)):
             if to is not None:
                 chain = chains.NODEPORT_CONTAINER if is_node_port else chains.PORTALS_CONTAINER
                 if portal.is_external and self._host_for_all is not None:
                     # A node may have routes that depend on the source address of a reply.
-                    self.rules[chain].append(f"{source}{match}{_TO_THE_LINK} {lead(None, to)}")
+                    self.rules[chain].append(f"{source}{match}{_TO_LINK} {lead(None, to)}")
                 self.rules[chain] += [
-                    f"{source}{match}{when} {lead(self._host_for_all, to)}"
-                    for when in self._arriving(portal)
+                    f"{source}{match}{condition} {lead(self._host_for_all, to)}"
+                    for condition in self._incoming_matches(portal)
                 ]
                 if is_node_port:
                     # The packet's destination is the proxy port by then.
@@ -166,7 +166,9 @@ class _ServiceRules:
                     )
         if own_port is not None:
             chain = chains.NODEPORT_HOST if is_node_port else chains.PORTALS_HOST
-            self.rules[chain].append(f"{match}{_leaving(portal)} {lead(self._host, own_port)}")
+            self.rules[chain].append(
+                f"{match}{_outgoing_match(portal)} {lead(self._host, own_port)}"
+            )
 
     def _restrict(self, portal: Portal) -> None:
         """Drop packets from outside the portal's sources, wherever they are redirected."""
@@ -181,28 +183,28 @@ class _ServiceRules:
         rules += [f"-s {network(source)} {match} -j RETURN" for source in sources]
         rules.append(f"{match} -j DROP")
 
-    def _refuse(self, portal: Portal) -> None:
+    def _reject(self, portal: Portal) -> None:
         """Reject or drop packets that cannot be redirected, under the same conditions.
 
         Otherwise, addresses of portals may be those of other machines.
         """
         for proxied, chain, conditions in (
-            (self._proxied, chains.REFUSED_CONTAINER, self._arriving(portal)),
-            (self._own, chains.REFUSED_HOST, (_leaving(portal),)),
+            (self._proxied, chains.REFUSED_CONTAINER, self._incoming_matches(portal)),
+            (self._in_cluster, chains.REFUSED_HOST, (_outgoing_match(portal),)),
         ):
             if proxied.proxy_port is not None:
                 continue
             dropped = proxied.service.no_endpoints_action is NoEndpointsAction.DROPPED
-            target = "-j DROP" if dropped else _REFUSE[self._key.version, self._key.protocol]
+            target = "-j DROP" if dropped else _REJECT[self._key.version, self._key.protocol]
             match = self._match(portal)
             if portal.kind is PortalKind.NODE_PORT:
                 self.rules[chain] += [
                     f"{to}{match} {chains.LOCAL} {target}" for to in _destinations(self._node_ports)
                 ]
             else:
-                self.rules[chain] += [f"{match}{when} {target}" for when in conditions]
+                self.rules[chain] += [f"{match}{condition} {target}" for condition in conditions]
 
-    def _arriving(self, portal: Portal) -> tuple[str, ...]:
+    def _incoming_matches(self, portal: Portal) -> tuple[str, ...]:
         """Return the additional matches of rules for incoming packets.
 
         External addresses of other machines can be reached there by pods, whose packets come from a
@@ -210,20 +212,20 @@ class _ServiceRules:
         """
         if portal.kind is not PortalKind.EXTERNAL_IP:
             return ("",)
-        return (_NOT_OVER_A_BRIDGE, _TO_THIS_MACHINE) if self._bridges else ("",)
+        return (_NOT_FROM_BRIDGE, _TO_LOCAL) if self._bridges else ("",)
 
     def _match(self, portal: Portal) -> str:
         if portal.address is None:
             return self._match_port(portal.port)
-        return f"-d {network(_whole(portal.address))} {self._match_port(portal.port)}"
+        return f"-d {network(_as_network(portal.address))} {self._match_port(portal.port)}"
 
     def _match_port(self, port: int) -> str:
         return f"-p {self._protocol} {self._name} -m {self._protocol} --dport {port}"
 
 
-def _leaving(portal: Portal) -> str:
+def _outgoing_match(portal: Portal) -> str:
     """Return the additional match of rules for packets of this machine."""
-    return _TO_THIS_MACHINE if portal.kind is PortalKind.EXTERNAL_IP else ""
+    return _TO_LOCAL if portal.kind is PortalKind.EXTERNAL_IP else ""
 
 
 def _order(key: Key) -> tuple[ServicePortName, str, str]:
@@ -231,8 +233,10 @@ def _order(key: Key) -> tuple[ServicePortName, str, str]:
 
 
 def _comment_of(name: ServicePortName) -> str:
-    text = _NAMES_HAVE_NOT.sub("?", str(name))
-    return text if len(text) <= MOST_IN_COMMENT else f"{text[: MOST_IN_COMMENT - 3]}..."
+    text = _INVALID_IN_COMMENT.sub("?", str(name))
+    return (
+        text if len(text) <= MAX_COMMENT_CHARACTERS else f"{text[: MAX_COMMENT_CHARACTERS - 3]}..."
+    )
 
 
 def _destinations(node_ports: Sequence[Network]) -> Iterator[str]:
@@ -251,5 +255,5 @@ def _is_everything(networks: Sequence[Network]) -> bool:
     return any(each.prefixlen == 0 for each in networks)
 
 
-def _whole(of: Address) -> Network:
+def _as_network(of: Address) -> Network:
     return ip_network(of)

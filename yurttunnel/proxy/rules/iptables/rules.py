@@ -25,7 +25,7 @@ _GENERATIONS = 2**32
 """Generations are counted in an ``unsigned int`` (``base_seq`` of ``struct nftables_pernet``)."""
 
 
-_BRIDGES = "physdev"
+_PHYSDEV = "physdev"
 """The match that kernels of small machines may lack; the programs then name it in their error."""
 
 
@@ -37,19 +37,19 @@ _Hosts = tuple[Address | None, Address | None]
 class _Family:
     """One version of IP.
 
-    ``serves`` is whether its rules in the kernel redirect clients, and ``told`` the last logged
-    error.
+    ``serves`` is whether its rules in the kernel redirect clients, and ``logged_error`` the last
+    logged error.
     """
 
     back_end: BackEnd
     tables: Tables
     portals: PortalRules
     serves: bool = False
-    told: str = ""
+    logged_error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class _Right:
+class _AppliedState:
     """The last successful request, and the kernel's rule generation after it."""
 
     proxied: tuple[ProxiedService, ...]
@@ -83,7 +83,7 @@ class IptablesRules:
         self._node_ports = tuple(node_ports)
         self._pods = tuple(pods)
         self._families: dict[int, _Family] = {}
-        self._right: _Right | None = None
+        self._applied: _AppliedState | None = None
 
     @property
     def backend(self) -> str:
@@ -106,9 +106,9 @@ class IptablesRules:
             for version in self._families
         }
         generation = self.generation()
-        if generation is not None and self._right == _Right(proxied, hosts, generation):
+        if generation is not None and self._applied == _AppliedState(proxied, hosts, generation):
             return Applied()
-        self._right = None
+        self._applied = None
         differences: list[str] = []
         made: set[int] = set()
         for version, family in self._families.items():
@@ -118,10 +118,10 @@ class IptablesRules:
                 if version in needed or family.serves:
                     problems.append(str(error))
                 else:
-                    self._tell(family, str(error))
+                    self._warn_once(family, str(error))
             else:
                 made.add(version)
-                family.serves, family.told = version in needed, ""
+                family.serves, family.logged_error = version in needed, ""
                 differences += (f"IPv{version}: {each}" for each in outcome.differences)
                 if generation is not None:
                     generation = (generation + outcome.changed) % _GENERATIONS
@@ -130,12 +130,12 @@ class IptablesRules:
         # If the number differs, another program has changed rules meanwhile: the next call will
         # check.
         if generation is not None and made == self._families.keys():
-            self._right = _Right(proxied, hosts, generation)
+            self._applied = _AppliedState(proxied, hosts, generation)
         return Applied(tuple(differences))
 
     async def remove(self, versions: Collection[int] = VERSIONS) -> bool:
         """Remove our chains from both back ends, including those of kube-proxy's userspace mode."""
-        self._right = None
+        self._applied = None
         left = {
             key: back_end
             for key, back_end in (await installed(self._programs)).items()
@@ -190,10 +190,10 @@ class IptablesRules:
         }
         return await remove_chains_elsewhere(self._programs, PROXY, used)
 
-    def _tell(self, family: _Family, why: str) -> None:
+    def _warn_once(self, family: _Family, why: str) -> None:
         """Warn once about an error without effect: no Service here is of that family."""
-        if family.told != why:
-            family.told = why
+        if family.logged_error != why:
+            family.logged_error = why
             self._log.warn(
                 "Rules of IPv{version}, which no Service here uses, cannot be created: {why};"
                 " retrying",
@@ -208,7 +208,7 @@ class IptablesRules:
         try:
             return await family.tables.apply(family.portals.rules, proxied, *hosts)
         except Refused as error:
-            if _BRIDGES not in error.said or not family.portals.bridges:
+            if _PHYSDEV not in error.said or not family.portals.bridges:
                 raise
             self._log.info(
                 "Pods are led to external IPs of Services here, wherever those are: this kernel"

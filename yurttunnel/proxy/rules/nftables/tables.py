@@ -94,7 +94,7 @@ class Tables:
         tables = {version: self._base(version, host) for version, host in hosts.items()}
         for each in proxied:
             key = each.service.key
-            internal = within.instead_of(each)
+            internal = within.replacement_for(each)
             host = hosts.get(key.version)
             made = former.get(key)
             if made is None or made[:3] != (each, internal, host):
@@ -108,7 +108,7 @@ class Tables:
             for version, part in tables.items()
         ]
 
-    def forget(self, keys: Iterable[Key]) -> None:
+    def invalidate(self, keys: Iterable[Key]) -> None:
         """Make new parts for these services at the next call."""
         for key in keys:
             self._made.pop(key, None)

@@ -11,14 +11,16 @@ if TYPE_CHECKING:
     from yurttunnel.proxy.sockets.udp_client import UdpClient
 
 
-class UdpShares:
-    """At most ``most`` clients; an address may have as many as are free (:class:`SharedLimit`)."""
+class UdpClientLimit:
+    """At most ``max_clients`` clients; an address may have as many as are free
+    (:class:`SharedLimit`).
+    """
 
-    def __init__(self, most: int) -> None:
-        self._places = SharedLimit(most)
+    def __init__(self, max_clients: int) -> None:
+        self._limit = SharedLimit(max_clients)
         # All clients, and those of each address, in the order of their last use.
         self._clients: OrderedDict[UdpClient, None] = OrderedDict()
-        self._of: dict[str, OrderedDict[UdpClient, None]] = {}
+        self._by_address: dict[str, OrderedDict[UdpClient, None]] = {}
 
     def __len__(self) -> int:
         """Return the number of clients."""
@@ -28,13 +30,13 @@ class UdpShares:
         """End a client if an address may not have one more: the one of the same address that has
         been idle longest, or of all if the address has none.
         """
-        if self._places.has_room_for(host):
+        if self._limit.has_room_for(host):
             return
-        its = self._of.get(host)
-        if its is None:
+        same_address = self._by_address.get(host)
+        if same_address is None:
             self.evict()
         else:
-            next(iter(its)).end()
+            next(iter(same_address)).end()
 
     def evict(self) -> None:
         """End the client that has been idle longest, if there is one."""
@@ -43,20 +45,20 @@ class UdpShares:
 
     def add(self, client: UdpClient) -> None:
         """Add a new client."""
-        self._places.add(client.host, 1)
+        self._limit.add(client.host, 1)
         self._clients[client] = None
-        self._of.setdefault(client.host, OrderedDict())[client] = None
+        self._by_address.setdefault(client.host, OrderedDict())[client] = None
 
     def touch(self, client: UdpClient) -> None:
         """Record that a client is used now."""
         self._clients.move_to_end(client)
-        self._of[client.host].move_to_end(client)
+        self._by_address[client.host].move_to_end(client)
 
     def remove(self, client: UdpClient) -> None:
         """Remove a client."""
-        self._places.add(client.host, -1)
+        self._limit.add(client.host, -1)
         del self._clients[client]
-        its = self._of[client.host]
-        del its[client]
-        if not its:
-            del self._of[client.host]
+        same_address = self._by_address[client.host]
+        del same_address[client]
+        if not same_address:
+            del self._by_address[client.host]
