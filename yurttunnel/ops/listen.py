@@ -13,6 +13,7 @@ import os
 import socket
 import stat
 from collections.abc import Callable
+from pathlib import Path
 from typing import cast
 
 from twisted.internet import tcp, unix
@@ -42,6 +43,9 @@ SOCKET_MODE = 0o660
 
 _MAX_PATH = 107
 """The maximum length of a Unix socket's path in bytes: ``sun_path`` of unix(7) without its NUL."""
+
+_BIND_IPV6_ONLY = Path("/proc/sys/net/ipv6/bindv6only")
+"""The default of IPV6_V6ONLY in ipv6(7)."""
 
 _HINTS = {
     errno.EADDRINUSE: (
@@ -79,7 +83,7 @@ def listen_tcp(
     """
     try:
         # Any protocol factory works; the annotation of listenTCP is narrower.
-        listening = reactor.listenTCP(port, cast(ServerFactory, factory), backlog, host)
+        listening = _listen(reactor, host, port, cast(ServerFactory, factory), backlog)
     except CannotListenError as error:
         where = join_authority(host, port)
         raise CannotListen(flag, f"cannot listen on {where}: {_hint(error)}") from None
@@ -91,6 +95,25 @@ def listen_tcp(
         finally:
             lent.detach()
     return listening
+
+
+def _listen(
+    reactor: IReactorTCP, host: str, port: int, factory: ServerFactory, backlog: int
+) -> IListeningPort:
+    if host != "::" or not _unspecified_is_ipv6_only():
+        return reactor.listenTCP(port, factory, backlog, host)
+    listening = _BothFamiliesPort(port, factory, backlog, host, reactor)
+    if isinstance(reactor, DirectReactor):
+        reactor.take_over(listening)
+    listening.startListening()
+    return listening
+
+
+def _unspecified_is_ipv6_only() -> bool:
+    try:
+        return _BIND_IPV6_ONLY.read_bytes().strip() == b"1"
+    except OSError:
+        return False
 
 
 def listen_unix(
@@ -159,6 +182,15 @@ def _remove_stale_socket(flag: str, path: str) -> None:
         except BlockingIOError:
             pass  # A process listens on it and is too busy to accept.
     raise CannotListen(flag, f"another process listens on {path}: stop it, or choose another path")
+
+
+class _BothFamiliesPort(tcp.Port):
+    """A port at ``::`` that accepts IPv4, too, as in programs in Go."""
+
+    def createInternetSocket(self) -> socket.socket:
+        created: socket.socket = super().createInternetSocket()
+        created.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        return created
 
 
 class _UnixPort(unix.Port):
