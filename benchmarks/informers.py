@@ -31,8 +31,8 @@ from yurtlab.api.resources import NODES, PODS
 from yurtlab.api.store import Store
 from yurttunnel.http.server import HTTPFactory
 from yurttunnel.quickstart.composition import HTTP_SETTINGS
-from yurttunnel.quickstart.reach import TunneledNodes
 from yurttunnel.quickstart.trust import QuickstartTrust
+from yurttunnel.quickstart.tunneled_nodes import TunneledNodes
 from yurttunnel.tunnel import tls
 
 CALM_SECONDS = 3.0

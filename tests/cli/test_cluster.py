@@ -12,7 +12,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.cli.client import CommandFailed, Missing
+from yurttunnel.cli.client import CommandFailed, NotFound
 from yurttunnel.cli.cluster import Kubectl, servers
 from yurttunnel.cli.status import StatusOptions, status
 
@@ -133,7 +133,7 @@ class ClusterTests(SynchronousTestCase):
         first = servers(Kubectl(), "ns", 10265)[0]
         self.assertEqual([], first.get("/nodes"))
         self.assertEqual("not ready\n", first.get_text("/readyz"))
-        self.assertRaises(Missing, first.get, "/nodes/nobody")
+        self.assertRaises(NotFound, first.get, "/nodes/nobody")
         self.assertIn("port-forward", self.calls()[-1])
 
     def test_forwarded_behind_warnings(self) -> None:

@@ -12,12 +12,12 @@ from yurttunnel.cli import logs
 from yurttunnel.cli.client import CommandFailed
 from yurttunnel.cli.command_set import UnknownCommand
 from yurttunnel.cli.commands import all_commands
-from yurttunnel.cli.diagnosing import own_arguments
+from yurttunnel.cli.diagnose import own_arguments
 from yurttunnel.cli.forwards import AddOptions, RemoveOptions
 from yurttunnel.cli.logs import LogsLevelOptions
 from yurttunnel.cli.nodes import WATCH, NodeOptions, NodesOptions
 from yurttunnel.cli.options import IN_CLUSTER, NAMESPACE, OUTPUT
-from yurttunnel.cli.plugin import ASKING
+from yurttunnel.cli.plugin import PLUGIN_COMMANDS
 from yurttunnel.cli.shell import CompletionOptions, ManOptions
 from yurttunnel.cli.tokens import CreateOptions, RevokeOptions
 
@@ -68,7 +68,7 @@ class ExampleTests(SynchronousTestCase):
 
     def test_each_command_has_some(self) -> None:
         """Examples are command lines that are good; what stands behind a | or > is the shell's."""
-        for commands in (all_commands(), ASKING):
+        for commands in (all_commands(), PLUGIN_COMMANDS):
             for command in commands.each():
                 options = command.options()
                 self.assertIn(len(options.examples), (1, 2, 3), command.name)
@@ -99,7 +99,7 @@ class OptionsTests(SynchronousTestCase):
             ("id", "-o=json"),
         ):
             options = self.parse(RevokeOptions({}), *arguments)
-            self.assertEqual((("id",), True), (options.given, options.as_json))
+            self.assertEqual((("id",), True), (options.positionals, options.as_json))
 
     def test_short_flags(self) -> None:
         """A value stands behind the letter, an equals sign or a space, as with kubectl."""
@@ -142,10 +142,10 @@ class OptionsTests(SynchronousTestCase):
         ):
             with self.assertRaisesRegex(UsageError, sentence):
                 self.parse(made, *arguments)
-        self.assertEqual((), self.parse(ManOptions({})).given)
-        self.assertEqual(("token list",), self.parse(ManOptions({}), "token", "list").given)
+        self.assertEqual((), self.parse(ManOptions({})).positionals)
+        self.assertEqual(("token list",), self.parse(ManOptions({}), "token", "list").positionals)
         for listen in ("9000", ":9000", "[::1]:9000"):
-            self.assertEqual((listen,), self.parse(RemoveOptions({}), listen).given)
+            self.assertEqual((listen,), self.parse(RemoveOptions({}), listen).positionals)
 
     def test_cluster(self) -> None:
         """A cluster is meant when it is said, or when a kubeconfig or context is named."""
@@ -179,7 +179,7 @@ class OptionsTests(SynchronousTestCase):
         with self.assertRaisesRegex(UsageError, "^--namespace: '' is not"):
             self.parse(NodeOptions({}), "--in-cluster", "-n", "", "edge-1")
         options = self.parse(NodeOptions({}), "--context", "", "edge-1")
-        self.assertEqual((("edge-1",), True), (options.given, options.in_cluster))
+        self.assertEqual((("edge-1",), True), (options.positionals, options.in_cluster))
 
     def test_what_has_no_effect(self) -> None:
         """A flag that would change nothing is refused, with what gives it an effect."""

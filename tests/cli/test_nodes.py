@@ -11,7 +11,7 @@ import time
 from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.cli import output
-from yurttunnel.cli.client import CommandFailed, Missing
+from yurttunnel.cli.client import CommandFailed, NotFound
 from yurttunnel.cli.forwards import is_on_loopback
 from yurttunnel.cli.node_text import described
 from yurttunnel.cli.nodes import NodeOptions, NodesOptions, changed, merged, nodes
@@ -79,7 +79,7 @@ class Told:
             return {"nodes": list(self.known)}
         found = [each for each in self.known if page == f"/nodes/{each['node']}"]
         if not found:
-            raise Missing("s-2 has no such page")
+            raise NotFound("s-2 has no such page")
         return found[0]
 
 

@@ -14,7 +14,7 @@ from yurttunnel.cli.client import CommandFailed
 from yurttunnel.cli.commands import all_commands
 from yurttunnel.cli.nodes import NodesOptions
 from yurttunnel.cli.options import IN_CLUSTER
-from yurttunnel.cli.plugin import ASKING, instead
+from yurttunnel.cli.plugin import PLUGIN_COMMANDS, alternative_to
 from yurttunnel.ops.command_line import STATUS
 
 IN_POD = "is for a process: in a server's pod, kubectl exec POD -- yurttunnel"
@@ -54,10 +54,10 @@ class PluginTests(SynchronousTestCase):
 
     def test_what_asks(self) -> None:
         """Those that can ask a cluster do, without a flag, and have none for a process."""
-        names = [each.name for each in ASKING.each()]
+        names = [each.name for each in PLUGIN_COMMANDS.each()]
         for command in all_commands().each():
             asks = IN_CLUSTER in command.options().table
-            told = instead(command.name.split())
+            told = alternative_to(command.name.split())
             self.assertEqual((asks, asks), (command.name in names, not told), command.name)
         asked = []
         self.patch(NodesOptions, "servers", lambda options: asked.append(options.in_cluster) or [])

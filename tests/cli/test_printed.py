@@ -14,12 +14,12 @@ from types import SimpleNamespace
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.cli.test_nodes import NODE
-from yurttunnel.cli import diagnosing, main, nodes, output, status, tokens
-from yurttunnel.cli.client import CommandFailed, NoAnswer
+from yurttunnel.cli import diagnose, main, nodes, output, status, tokens
+from yurttunnel.cli.client import CommandFailed, NoResponse
 from yurttunnel.cli.forwards import ListOptions as ForwardListOptions
 from yurttunnel.cli.forwards import list_forwards
 from yurttunnel.cli.options import ClientOptions
-from yurttunnel.cli.revoking import RevokeOptions, revoke
+from yurttunnel.cli.revoke import RevokeOptions, revoke
 from yurttunnel.cli.status import StatusOptions
 from yurttunnel.ops.clocks import timestamp
 from yurttunnel.ops.command_line import STATUS
@@ -56,7 +56,7 @@ class Silent(Answering):
         try:
             return super().get(page)
         except CommandFailed:
-            raise NoAnswer("/silent/yurttunnel.sock: it runs") from None
+            raise NoResponse("/silent/yurttunnel.sock: it runs") from None
 
 
 class PrintedTests(SynchronousTestCase):
@@ -134,13 +134,13 @@ class PrintedTests(SynchronousTestCase):
         """What is wrong is said by the command, as by all others."""
         process = SimpleNamespace(path=Path("/state/yurttunnel.sock"), pid=os.getpid)
         self.patch(ClientOptions, "process", lambda options, program: process)
-        self.patch(diagnosing, "own_arguments", lambda program, arguments: [])
+        self.patch(diagnose, "own_arguments", lambda program, arguments: [])
         subject = Subject("yurttunnel-server", "127.0.0.1", 1, (), ())
-        self.patch(diagnosing, "_subject", lambda *arguments: subject)
+        self.patch(diagnose, "_subject", lambda *arguments: subject)
         self.patch(command, "_collect", lambda subject: [])
         shown, beside = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(beside):
-            ending = self.assertRaises(SystemExit, diagnosing.DIAGNOSE.run, ["-o", "/missing/x"])
+            ending = self.assertRaises(SystemExit, diagnose.DIAGNOSE.run, ["-o", "/missing/x"])
         self.assertEqual(
             (
                 "",
@@ -163,7 +163,7 @@ class PrintedTests(SynchronousTestCase):
             ],
         }  # fmt: skip
         running = [Answering(), Answering(process=told)]
-        self.patch(status, "running", lambda: running)
+        self.patch(status, "running_processes", lambda: running)
         self.assertEqual(
             [
                 "yurthub 1 of node edge-1: NOT READY",
@@ -194,7 +194,7 @@ class PrintedTests(SynchronousTestCase):
             ([Silent(), answering], ["yurttunnel-agent"]),
             ([answering, Silent(), Answering()], ["yurttunnel-agent"]),
         ):
-            self.patch(status, "running", lambda running=running: running)
+            self.patch(status, "running_processes", lambda running=running: running)
             beside = io.StringIO()
             with contextlib.redirect_stderr(beside):
                 printed = self.printed(status.status, StatusOptions(), "-o", "json")

@@ -14,7 +14,7 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from yurttunnel.cli import completion, manual
 from yurttunnel.cli.commands import all_commands
-from yurttunnel.cli.completion import Described
+from yurttunnel.cli.completion import CommandTables
 from yurttunnel.cli.shell import tables
 from yurttunnel.ops.flag_table import Flag, Group, Switch
 from yurttunnel.ops.flags import one_of
@@ -29,11 +29,11 @@ TABLE = (
 )
 EXAMPLES = (Example("At once", "--lifetime 1h"),)
 COMMANDS = {
-    "server": Described("the cloud end", TABLE),
-    "token create": Described("make one", TABLE[:1]),
-    "token list": Described("list them", ()),
-    "completion": Described("complete", (), ("bash", "fish")),
-    "man": Described("a page", ()),
+    "server": CommandTables("the cloud end", TABLE),
+    "token create": CommandTables("make one", TABLE[:1]),
+    "token list": CommandTables("list them", ()),
+    "completion": CommandTables("complete", (), ("bash", "fish")),
+    "man": CommandTables("a page", ()),
 }
 NAMES = {"server", "token", "completion", "man", "help"}
 

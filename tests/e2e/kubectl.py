@@ -24,12 +24,12 @@ from tests.e2e import stopwatch
 from tests.e2e.programs import ROOT, STOP_SECONDS, Program
 from tests.e2e.stopwatch import Alarm, Deadline
 from yurttunnel.quickstart.options import PORT_COUNT
-from yurttunnel.quickstart.service import CHECK_SECONDS, REACHED_SECONDS
+from yurttunnel.quickstart.service import CHECK_SECONDS, REACHABLE_SECONDS
 
 SDK_DIRECTORIES = ("/usr/lib/google-cloud-sdk/bin", os.path.expanduser("~/google-cloud-sdk/bin"))
 """Where the Google Cloud SDK keeps kubectl in several versions, as kubectl.1.NN."""
 
-CHECK_TIMEOUT = REACHED_SECONDS + CHECK_SECONDS + STOP_SECONDS
+CHECK_TIMEOUT = REACHABLE_SECONDS + CHECK_SECONDS + STOP_SECONDS
 """How long a quickstart may take that checks itself: by then it has given up, and says why. Its
 programs wait for processors, too, which is not known of them."""
 

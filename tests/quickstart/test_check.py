@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from kubernetes import client, config
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.quickstart import called_service, check, expecting
+from yurttunnel.quickstart import assertions, called_service, check
 from yurttunnel.quickstart.called_service import CALLS
 
 WHERE = ("http://127.0.0.1:1", "127.0.0.1:2", "ports")
@@ -64,7 +64,7 @@ class MainTests(SynchronousTestCase):
         """A step that fails is told in one line, the others are tried, and the status is 1."""
 
         def fails():
-            raise expecting.CheckFailed("it is\nnot so")
+            raise assertions.CheckFailed("it is\nnot so")
 
         self.assertEqual(self.run_steps(("one", fails), ("two", lambda: "seen")), 1)
         first, second = self.said.getvalue().splitlines()
@@ -86,7 +86,7 @@ class Edge:
         self.file = b""
         self.services = {}
         self.called = []
-        self.orders = []
+        self.requests = []
 
     def fact(self, name, truth):
         """Return a fact, or lie about it."""
@@ -166,20 +166,20 @@ class Edge:
 
     # What the quickstart is ordered
 
-    def order(self, *words):
+    def send(self, *words):
         """Do it; what has happened while the API was away is told when it is back."""
-        self.orders.append(words)
+        self.requests.append(words)
         self.fact(words[0], None)
         if words == ("start-api",):
-            self.events.append(f"restarted-{len(self.orders)}")
+            self.events.append(f"restarted-{len(self.requests)}")
 
     # What the service proxy shows, and carries
 
-    def carried(self, proxy):
+    def service_states(self, proxy):
         """Show what it serves, and where."""
         return [
             {"service": f"default/{name}", "endpoints": endpoints, "proxy_port": 4712}
-            for name, endpoints in self.fact("carried", self.services).items()
+            for name, endpoints in self.fact("service_states", self.services).items()
         ]
 
     def connect(self, where, seconds=0.0):
@@ -318,8 +318,8 @@ LIES = [
     ("metrics", "metrics", instead("")),
     ("metrics", "metrics", instead("# HELP a\n# TYPE a counter\n\n")),
     ("service", "slice", fails),
-    ("service", "carried", instead({})),
-    ("service", "carried", lambda services: {name: [] for name in services}),
+    ("service", "service_states", instead({})),
+    ("service", "service_states", lambda services: {name: [] for name in services}),
     ("service", "called", instead(b"")),
     ("service", "called", flipped),
     ("autonomy", "the node's pods", fails),
@@ -344,15 +344,15 @@ class LiarTests(SynchronousTestCase):
         self.patch(check.config, "load_kube_config", lambda path: None)
         self.patch(check.client, "CoreV1Api", lambda connections: self.edge)
         self.patch(check.client, "DiscoveryV1Api", lambda connections: self.edge)
-        self.patch(called_service, "carried", self.edge.carried)
+        self.patch(called_service, "service_states", self.edge.service_states)
         self.patch(called_service, "connect", self.edge.connect)
         self.patch(check, "stream", self.edge.stream)
         self.patch(check, "portforward", self.edge.portforward)
-        self.patch(check.orders, "order", self.edge.order)
+        self.patch(check.check_requests, "send", self.edge.send)
         self.patch(check, "CP_BYTES", 65536)
         clock = SimpleNamespace(monotonic=lambda: self.now, sleep=self.sleep)
         self.patch(check, "time", clock)
-        self.patch(expecting, "time", clock)
+        self.patch(assertions, "time", clock)
 
     def sleep(self, seconds):
         """Let time pass."""
@@ -427,13 +427,13 @@ class LiarTests(SynchronousTestCase):
     def test_outage(self):
         """The API is away while the node starts anew, and comes back whatever has failed."""
         self.check()
-        (pod,) = {words[2] for words in self.edge.orders if words[0] == "reboot-node"}
+        (pod,) = {words[2] for words in self.edge.requests if words[0] == "reboot-node"}
         reboot = ("reboot-node", "default", pod)
-        self.assertEqual([("stop-api",), reboot, ("start-api",)], self.edge.orders)
-        self.edge.orders.clear()
+        self.assertEqual([("stop-api",), reboot, ("start-api",)], self.edge.requests)
+        self.edge.requests.clear()
         self.edge.lies = {"the node's pods": fails}
         self.check()
-        self.assertEqual([("stop-api",), ("start-api",)], self.edge.orders)
+        self.assertEqual([("stop-api",), ("start-api",)], self.edge.requests)
 
     def test_a_pod_that_stays(self):
         """Deleting is not over when the API has said yes."""
@@ -473,12 +473,12 @@ class PageTests(SynchronousTestCase):
 
     def test_what_it_carries(self):
         """It is what the page has."""
-        self.assertEqual([{"a": 1}], called_service.carried(self.serve(200, b'[{"a": 1}]')))
+        self.assertEqual([{"a": 1}], called_service.service_states(self.serve(200, b'[{"a": 1}]')))
 
     def test_another_answer(self):
         """It is told."""
         where = self.serve(503, b"not now")
-        error = self.assertRaises(expecting.CheckFailed, called_service.carried, where)
+        error = self.assertRaises(assertions.CheckFailed, called_service.service_states, where)
         self.assertIn("/services answers with 503", str(error))
 
 

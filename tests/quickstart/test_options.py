@@ -12,7 +12,7 @@ from twisted.python import usage
 from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.quickstart import options
-from yurttunnel.quickstart.options import PORT_COUNT, USUAL_PORT, Options, Ports
+from yurttunnel.quickstart.options import DEFAULT_PORT, PORT_COUNT, Options, Ports
 
 
 def parse(*arguments):
@@ -28,14 +28,14 @@ class OptionsTests(SynchronousTestCase):
     def setUp(self):
         """Let no port be taken but those in ``self.taken``."""
         self.taken = set()
-        self.patch(options, "_taken", self.taken.__contains__)
+        self.patch(options, "_is_in_use", self.taken.__contains__)
         self.patch(options, "_reserve", lambda first: True)
 
     def test_defaults(self):
         """Without flags it uses the usual ports and a directory of this run."""
         settings = parse()
         self.assertIsNone(settings.state_dir)
-        self.assertEqual(settings.ports, Ports.from_first(USUAL_PORT))
+        self.assertEqual(settings.ports, Ports.from_first(DEFAULT_PORT))
         self.assertEqual(settings.node_name, "edge-1")
         self.assertIsNone(settings.server_address)
         self.assertFalse(settings.firewall)
@@ -43,7 +43,7 @@ class OptionsTests(SynchronousTestCase):
 
     def test_usual_ports(self):
         """Server, agent and hub have the ports that they have everywhere."""
-        ports = Ports.from_first(USUAL_PORT)
+        ports = Ports.from_first(DEFAULT_PORT)
         theirs = (ports.agents, ports.secure, ports.insecure, ports.server_meta, ports.agent_meta)
         self.assertEqual(theirs, (10262, 10263, 10264, 10265, 10266))
         self.assertEqual((ports.hub, ports.hub_meta, ports.hub_secure), (10261, 10267, 10268))
@@ -51,19 +51,19 @@ class OptionsTests(SynchronousTestCase):
 
     def test_next_row_of_ports(self):
         """When one of the usual ports is taken, another row is used."""
-        self.taken.add(USUAL_PORT + PORT_COUNT - 1)
+        self.taken.add(DEFAULT_PORT + PORT_COUNT - 1)
         first = parse().ports.api
-        self.assertNotEqual(first, USUAL_PORT)
-        self.assertEqual(first % 1000, USUAL_PORT % 1000)
+        self.assertNotEqual(first, DEFAULT_PORT)
+        self.assertEqual(first % 1000, DEFAULT_PORT % 1000)
 
     def test_row_of_another_quickstart(self):
         """A row that another quickstart has chosen, and does not listen on yet, is left alone."""
-        self.patch(options, "_reserve", lambda first: first != USUAL_PORT)
-        self.assertNotEqual(parse().ports.api, USUAL_PORT)
+        self.patch(options, "_reserve", lambda first: first != DEFAULT_PORT)
+        self.assertNotEqual(parse().ports.api, DEFAULT_PORT)
 
     def test_no_row_of_ports(self):
         """When all rows are taken, the flag to give is named."""
-        self.patch(options, "_taken", lambda port: True)
+        self.patch(options, "_is_in_use", lambda port: True)
         error = self.assertRaises(usage.UsageError, parse)
         self.assertIn("--port", str(error))
 
@@ -132,9 +132,9 @@ class TakenTests(SynchronousTestCase):
         """A port on which somebody listens is taken, and free when nobody does."""
         listener = socket.create_server(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-        self.assertEqual(Ports.from_first(port).first_taken(), port)
+        self.assertEqual(Ports.from_first(port).first_in_use(), port)
         listener.close()
-        self.assertNotEqual(Ports.from_first(port).first_taken(), port)
+        self.assertNotEqual(Ports.from_first(port).first_in_use(), port)
 
 
 class CommandTests(SynchronousTestCase):

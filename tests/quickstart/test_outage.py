@@ -8,7 +8,7 @@ from twisted.logger import LogLevel
 from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.ops.log_levels import LogLevelFilter
-from yurttunnel.quickstart.composition import SETTLED, Outage
+from yurttunnel.quickstart.composition import SETTLE_SECONDS, Outage
 
 
 class Api:
@@ -18,11 +18,11 @@ class Api:
         self._levels = levels
         self.told = []
 
-    async def take_away(self):
+    async def stop_part(self):
         """Go."""
         self.told.append(("away", self._levels.level))
 
-    async def put_back(self):
+    async def start_part(self):
         """Come back."""
         self.told.append(("back", self._levels.level))
 
@@ -39,8 +39,8 @@ class OutageTests(SynchronousTestCase):
         outage = Outage(clock, api, levels)
         self.successResultOf(Deferred.fromCoroutine(outage.begin()))
         self.successResultOf(Deferred.fromCoroutine(outage.end()))
-        clock.advance(SETTLED / 2)
+        clock.advance(SETTLE_SECONDS / 2)
         self.assertEqual([("away", LogLevel.error), ("back", LogLevel.error)], api.told)
         self.assertEqual(LogLevel.error, levels.level)
-        clock.advance(SETTLED)
+        clock.advance(SETTLE_SECONDS)
         self.assertEqual((LogLevel.debug, True), (levels.level, levels.requests))

@@ -20,11 +20,11 @@ from yurttunnel.pki.directory import StateError
 from yurttunnel.quickstart import service
 from yurttunnel.quickstart.service import (
     CHECK_SECONDS,
-    REACHED_SECONDS,
+    REACHABLE_SECONDS,
     CheckRun,
-    Guide,
-    OwnState,
-    Replaceable,
+    LockedState,
+    RestartableService,
+    StartupMonitor,
 )
 
 
@@ -84,7 +84,7 @@ class GuideTests(SynchronousTestCase):
         self.said = io.StringIO()
         self.patch(sys, "__stdout__", self.said)
         self.ends = []
-        self.orders = {}
+        self.handlers = {}
         self.patch(signal, "signal", lambda number, handler: None)
         self.patch(service, "exit_with_error", lambda reactor, text: self.ends.append(text))
 
@@ -94,10 +94,10 @@ class GuideTests(SynchronousTestCase):
         async def reached():
             return self.problem
 
-        guide = Guide(self.reactor, reached, "welcome", check)
-        guide.startService()
-        self.addCleanup(guide.stopService)
-        return guide
+        monitor = StartupMonitor(self.reactor, reached, "welcome", check)
+        monitor.startService()
+        self.addCleanup(monitor.stopService)
+        return monitor
 
     def test_introduction(self):
         """The introduction comes once the node is reached, and not before."""
@@ -112,7 +112,7 @@ class GuideTests(SynchronousTestCase):
     def test_node_is_not_reached(self):
         """A node that is never reached ends the process, with what is in the way."""
         self.start()
-        self.reactor.pump([1.0] * int(REACHED_SECONDS))
+        self.reactor.pump([1.0] * int(REACHABLE_SECONDS))
         self.assertEqual([], self.ends)
         self.reactor.advance(1.0)
         (sentence,) = self.ends
@@ -132,7 +132,7 @@ class GuideTests(SynchronousTestCase):
     def test_check_succeeds(self):
         """A check that succeeds stops the reactor, which ends with status 0."""
         self.problem = None
-        self.start(CheckRun(("config", "hub"), self.orders))
+        self.start(CheckRun(("config", "hub"), self.handlers))
         command = [sys.executable, "-m", "yurttunnel.quickstart.check", "config", "hub"]
         self.assertEqual([command], self.reactor.commands)
         self.assertEqual([(sys.executable, {0: "w", 1: 1, 2: 2, 3: "r"})], self.reactor.programs)
@@ -144,13 +144,13 @@ class GuideTests(SynchronousTestCase):
         """Without standard output the check writes to standard error, and into no other file."""
         self.problem = None
         self.patch(sys, "__stdout__", None)
-        self.start(CheckRun(("config", "hub"), self.orders))
+        self.start(CheckRun(("config", "hub"), self.handlers))
         self.assertEqual([(sys.executable, {0: "w", 1: 2, 2: 2, 3: "r"})], self.reactor.programs)
 
     def test_check_fails(self):
         """A check that fails ends the process with an error."""
         self.problem = None
-        self.start(CheckRun(("config", "hub"), self.orders))
+        self.start(CheckRun(("config", "hub"), self.handlers))
         self.reactor.processes[0].end(ProcessTerminated(exitCode=1))
         self.assertFalse(self.reactor.hasStopped)
         self.assertIn("the check failed", self.ends[0])
@@ -158,14 +158,14 @@ class GuideTests(SynchronousTestCase):
     def test_check_is_killed(self):
         """A check that a signal ends is not said to have taken too long."""
         self.problem = None
-        self.start(CheckRun(("config", "hub"), self.orders))
+        self.start(CheckRun(("config", "hub"), self.handlers))
         self.reactor.processes[0].end(ProcessTerminated(signal=signal.SIGPIPE))
         self.assertEqual(["yurttunnel-quickstart: the check was ended by signal 13"], self.ends)
 
     def test_check_hangs(self):
         """A check that does not end is killed."""
         self.problem = None
-        self.start(CheckRun(("config", "hub"), self.orders))
+        self.start(CheckRun(("config", "hub"), self.handlers))
         self.reactor.advance(CHECK_SECONDS)
         self.assertTrue(self.reactor.processes[0].ended)
         self.assertIn("not over", self.ends[0])
@@ -181,9 +181,9 @@ class GuideTests(SynchronousTestCase):
         async def stop():
             raise ValueError("it does not\nstop")
 
-        self.orders = {"reboot": reboot, "stop": stop}
+        self.handlers = {"reboot": reboot, "stop": stop}
         self.problem = None
-        self.start(CheckRun(("config", "hub"), self.orders))
+        self.start(CheckRun(("config", "hub"), self.handlers))
         (process,) = self.reactor.processes
         process.protocol.childDataReceived(3, b"reboot default we")
         process.protocol.childDataReceived(3, b"b\n")
@@ -213,8 +213,8 @@ class GuideTests(SynchronousTestCase):
     def test_stopped_in_a_check(self):
         """Stopping ends the check and says nothing more."""
         self.problem = None
-        guide = self.start(CheckRun(("config", "hub"), self.orders))
-        guide.stopService()
+        monitor = self.start(CheckRun(("config", "hub"), self.handlers))
+        monitor.stopService()
         self.assertTrue(self.reactor.processes[0].ended)
         self.assertEqual(self.ends, [])
         self.assertEqual(self.reactor.getDelayedCalls(), [])
@@ -238,11 +238,11 @@ class GuideTests(SynchronousTestCase):
         self.patch(signal, "signal", handlers.__setitem__)
         self.patch(signal, "getsignal", lambda number: signal.SIG_DFL)
         self.problem = None
-        self.start(CheckRun(("config", "hub"), self.orders))
+        self.start(CheckRun(("config", "hub"), self.handlers))
         handlers[signal.SIGHUP](signal.SIGHUP, None)
         self.assertEqual(1, len(self.ends))
         self.assertIn("was not over", self.ends.pop())
-        self.start(CheckRun(("config", "hub"), self.orders))
+        self.start(CheckRun(("config", "hub"), self.handlers))
         self.reactor.processes[-1].end(ProcessDone(0))
         handlers[signal.SIGHUP](signal.SIGHUP, None)
         self.assertEqual([], self.ends)
@@ -253,9 +253,9 @@ class GuideTests(SynchronousTestCase):
         async def reached():
             raise ZeroDivisionError
 
-        guide = Guide(self.reactor, reached, "welcome", None)
-        guide.startService()
-        self.addCleanup(guide.stopService)
+        monitor = StartupMonitor(self.reactor, reached, "welcome", None)
+        monitor.startService()
+        self.addCleanup(monitor.stopService)
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
         self.assertIn("internal error", self.ends[0])
 
@@ -275,15 +275,15 @@ class ReplaceableTests(SynchronousTestCase):
             def stopService(self):
                 test.events.append("stopped")
 
-        self.service = Replaceable(Part)
+        self.service = RestartableService(Part)
 
     def test_away_and_back(self):
         """It is stopped, and a new one started; both once, whoever asks twice."""
         self.service.startService()
         for _ in range(2):
-            self.successResultOf(Deferred.fromCoroutine(self.service.take_away()))
+            self.successResultOf(Deferred.fromCoroutine(self.service.stop_part()))
         for _ in range(2):
-            self.successResultOf(Deferred.fromCoroutine(self.service.put_back()))
+            self.successResultOf(Deferred.fromCoroutine(self.service.start_part()))
         self.assertEqual(["started", "stopped", "started"], self.events)
         self.successResultOf(self.service.stopService())
         self.assertEqual("stopped", self.events[-1])
@@ -292,7 +292,7 @@ class ReplaceableTests(SynchronousTestCase):
         """What has been stopped for good does not come back."""
         self.service.startService()
         self.successResultOf(self.service.stopService())
-        self.successResultOf(Deferred.fromCoroutine(self.service.put_back()))
+        self.successResultOf(Deferred.fromCoroutine(self.service.start_part()))
         self.assertEqual(["started", "stopped"], self.events)
 
 
@@ -301,7 +301,7 @@ class OwnStateTests(SynchronousTestCase):
 
     def test_removed(self):
         """Without a path it is a new directory, removed with all that is in it."""
-        state = OwnState(None)
+        state = LockedState(None)
         path = state.directory.path
         self.assertEqual(path.stat().st_mode & 0o777, 0o700)
         (path / "server").mkdir()
@@ -312,7 +312,7 @@ class OwnStateTests(SynchronousTestCase):
 
     def test_removed_without_service(self):
         """It is removed also when nothing comes of the services."""
-        state = OwnState(None)
+        state = LockedState(None)
         path = state.directory.path
         del state
         gc.collect()
@@ -323,7 +323,7 @@ class OwnStateTests(SynchronousTestCase):
     def test_kept(self):
         """A directory that was asked for is kept."""
         path = Path(self.mktemp())
-        state = OwnState(path)
+        state = LockedState(path)
         state.startService()
         state.stopService()
         self.assertTrue(path.is_dir())
@@ -331,9 +331,9 @@ class OwnStateTests(SynchronousTestCase):
     def test_in_use(self):
         """It belongs to one quickstart at a time."""
         path = Path(self.mktemp())
-        first = OwnState(path)
-        error = self.assertRaises(StateError, OwnState, path)
+        first = LockedState(path)
+        error = self.assertRaises(StateError, LockedState, path)
         self.assertIn(f"is in use by process {os.getpid()}", str(error))
         first.startService()
         first.stopService()
-        OwnState(path).stopService()
+        LockedState(path).stopService()

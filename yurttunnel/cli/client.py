@@ -18,13 +18,13 @@ from yurttunnel.ops.unix_peers import peer_credentials, user_id_behind
 SECONDS = 15.0
 """The timeout of a connection and of each read; it equals that of the process itself."""
 
-FOUND_SECONDS = 3.0
+DISCOVERY_SECONDS = 3.0
 """The timeout for processes that are listed: one that hangs must not delay the command."""
 
-MOST_BYTES = 64 * 1024 * 1024
+MAX_BYTES = 64 * 1024 * 1024
 """The maximum size of a response: 10,000 nodes take some MiB."""
 
-_LONGEST_PATH = 107
+_MAX_PATH = 107
 """The maximum length of a Unix socket's path in bytes: ``sun_path`` of unix(7) without its NUL."""
 
 
@@ -32,11 +32,11 @@ class CommandFailed(Exception):
     """A command failed; the message says why, and what to do."""
 
 
-class Missing(CommandFailed):
+class NotFound(CommandFailed):
     """The requested object does not exist."""
 
 
-class NoAnswer(CommandFailed):
+class NoResponse(CommandFailed):
     """The process runs but does not respond."""
 
 
@@ -70,55 +70,58 @@ class Process:
 
     def pid(self) -> int:
         """Return its process ID in this PID namespace, from the kernel."""
-        with _in_sentences(self.path, self._seconds), socket.socket(socket.AF_UNIX) as connection:
+        with (
+            _readable_errors(self.path, self._seconds),
+            socket.socket(socket.AF_UNIX) as connection,
+        ):
             connection.settimeout(self._seconds)
             _connect(connection, self.path)
             return peer_credentials(connection)[0]
 
     def get(self, page: str) -> Any:
         """Return the JSON of ``page``; raise :class:`CommandFailed`."""
-        return _decoded(page, self._ask("GET", page))
+        return _decoded(page, self._request("GET", page))
 
     def get_text(self, page: str) -> str:
         """Return the text of ``page``; raise :class:`CommandFailed`."""
-        return self._ask("GET", page).decode("utf-8", "replace")
+        return self._request("GET", page).decode("utf-8", "replace")
 
     def post(self, page: str, **parameters: str) -> Any:
         """Send a POST request, and return the JSON of the response."""
-        return _decoded(page, self._ask("POST", _with_parameters(page, parameters)))
+        return _decoded(page, self._request("POST", _with_parameters(page, parameters)))
 
     def post_text(self, page: str, **parameters: str) -> str:
         """Send a POST request, and return the text of the response."""
-        return self._ask("POST", _with_parameters(page, parameters)).decode("utf-8", "replace")
+        return self._request("POST", _with_parameters(page, parameters)).decode("utf-8", "replace")
 
-    def _ask(self, method: str, target: str) -> bytes:
-        with _in_sentences(self.path, self._seconds):
+    def _request(self, method: str, target: str) -> bytes:
+        with _readable_errors(self.path, self._seconds):
             connection = _UnixConnection(self.path, self._seconds)
             try:
                 connection.request(method, target)
                 response = connection.getresponse()
-                body = response.read(MOST_BYTES + 1)
+                body = response.read(MAX_BYTES + 1)
             finally:
                 connection.close()
-        if len(body) > MOST_BYTES:
-            raise CommandFailed(f"{self.path}: the answer is longer than {MOST_BYTES} bytes")
+        if len(body) > MAX_BYTES:
+            raise CommandFailed(f"{self.path}: the answer is longer than {MAX_BYTES} bytes")
         if response.status == http.client.NOT_FOUND:
             page = target.partition("?")[0]
-            raise Missing(
+            raise NotFound(
                 f"the process in {self.path.parent} has no {page}: it is another program, runs in a"
                 " cluster, or is of another version"
             )
         if response.status != http.client.OK:
-            said = shown(body.decode("utf-8", "replace").strip())
-            raise CommandFailed(said or f"{self.path}: it answers with status {response.status}")
+            message = shown(body.decode("utf-8", "replace").strip())
+            raise CommandFailed(message or f"{self.path}: it answers with status {response.status}")
         return body
 
 
 @contextlib.contextmanager
-def _in_sentences(path: Path, seconds: float) -> Iterator[None]:
+def _readable_errors(path: Path, seconds: float) -> Iterator[None]:
     """Turn errors of a request to the process at ``path`` into :class:`CommandFailed`."""
-    if len(os.fsencode(path)) > _LONGEST_PATH:
-        raise CommandFailed(f"{path} is longer than {_LONGEST_PATH} bytes")
+    if len(os.fsencode(path)) > _MAX_PATH:
+        raise CommandFailed(f"{path} is longer than {_MAX_PATH} bytes")
     try:
         yield
     except FileNotFoundError:
@@ -134,7 +137,7 @@ def _in_sentences(path: Path, seconds: float) -> Iterator[None]:
     except PermissionError:
         raise CommandFailed(f"{path} is another user's: run this as that user or root") from None
     except TimeoutError:
-        raise NoAnswer(f"{path}: it runs, but gave no answer within {seconds:g} s") from None
+        raise NoResponse(f"{path}: it runs, but gave no answer within {seconds:g} s") from None
     except (OSError, http.client.HTTPException) as error:
         why = getattr(error, "strerror", None) or str(error) or repr(error)
         raise CommandFailed(f"{path}: {why}") from None
@@ -145,7 +148,7 @@ def _connect(connection: socket.socket, path: Path) -> None:
     try:
         connection.connect(str(path))
     except BlockingIOError:
-        raise NoAnswer(f"{path}: it runs, but does not take the connections that wait") from None
+        raise NoResponse(f"{path}: it runs, but does not take the connections that wait") from None
 
 
 def _with_parameters(page: str, parameters: Mapping[str, str]) -> str:

@@ -19,43 +19,43 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from yurttunnel.cli.client import MOST_BYTES, SECONDS, CommandFailed, Missing
+from yurttunnel.cli.client import MAX_BYTES, SECONDS, CommandFailed, NotFound
 
 SELECTOR = "k8s-app=yurt-tunnel-server"
 """The label of the servers' pods in ``deploy/base``."""
 
 _FORWARDING = re.compile(rb"Forwarding from 127\.0\.0\.1:(\d+) ")
 
-_LONGEST_LINE = 4096
+_MAX_LINE = 4096
 """The maximum output of ``kubectl port-forward`` in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kubectl:
-    """``kubectl`` with the ``given`` flags that select the cluster and the user."""
+    """``kubectl`` with the ``global_flags`` flags that select the cluster and the user."""
 
-    given: tuple[str, ...] = ()
+    global_flags: tuple[str, ...] = ()
 
     def run(self, *arguments: str) -> bytes:
         """Return its output; raise :class:`CommandFailed` with its error message."""
         command = self.command("--request-timeout=15s", *arguments)
         try:
-            ended = subprocess.run(
+            finished = subprocess.run(
                 command, stdin=subprocess.DEVNULL, capture_output=True, timeout=2 * SECONDS
             )
         except subprocess.TimeoutExpired:
             raise CommandFailed(f"kubectl gave no answer within {2 * SECONDS:g} s") from None
-        if ended.returncode:
-            said = " ".join(ended.stderr.decode("utf-8", "replace").split())
-            raise CommandFailed(f"kubectl: {said or f'status {ended.returncode}'}")
-        return ended.stdout
+        if finished.returncode:
+            message = " ".join(finished.stderr.decode("utf-8", "replace").split())
+            raise CommandFailed(f"kubectl: {message or f'status {finished.returncode}'}")
+        return finished.stdout
 
     def command(self, *arguments: str) -> list[str]:
         """Return a command line; raise :class:`CommandFailed` if kubectl is not installed."""
         path = shutil.which("kubectl")
         if path is None:
             raise CommandFailed("kubectl is not installed: a cluster is asked by it")
-        return [path, *self.given, *arguments]
+        return [path, *self.global_flags, *arguments]
 
 
 class Server:
@@ -85,28 +85,28 @@ class Server:
             body = self._kubectl.run("get", "--raw", path)
         except CommandFailed:
             # The meta port is unreachable, or responds with an error, whose body the proxy hides.
-            body = self._forwarded(page)
+            body = self._get_forwarded(page)
         return body.decode("utf-8", "replace")
 
-    def _forwarded(self, page: str) -> bytes:
-        with self._port() as port:
+    def _get_forwarded(self, page: str) -> bytes:
+        with self._forwarded_port() as port:
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=SECONDS)
             try:
                 connection.request("GET", page, headers={"Host": "localhost"})
                 response = connection.getresponse()
-                body = response.read(MOST_BYTES)
+                body = response.read(MAX_BYTES)
             except (OSError, http.client.HTTPException) as error:
                 raise CommandFailed(f"{self.name}: its meta port gave no answer: {error}") from None
             finally:
                 connection.close()
         if response.status == http.client.NOT_FOUND:
-            raise Missing(f"{self.name} has no {page}")
+            raise NotFound(f"{self.name} has no {page}")
         if response.status not in (http.client.OK, http.client.SERVICE_UNAVAILABLE):
             raise CommandFailed(f"{self.name}: {page} is answered with {response.status}")
         return body
 
     @contextlib.contextmanager
-    def _port(self) -> Iterator[int]:
+    def _forwarded_port(self) -> Iterator[int]:
         """Forward a local port with kubectl, until the context ends."""
         command = self._kubectl.command(
             *("port-forward", "--namespace", self._namespace, f"pod/{self.name}"),
@@ -122,16 +122,16 @@ class Server:
             timer = threading.Timer(SECONDS, process.kill)
             timer.start()
             try:
-                yield _port_of(self.name, process)
+                yield _read_port(self.name, process)
             finally:
                 timer.cancel()
                 process.kill()
 
 
-def _port_of(pod: str, process: subprocess.Popen[bytes]) -> int:
+def _read_port(pod: str, process: subprocess.Popen[bytes]) -> int:
     """Return the port once kubectl prints it; its warnings, or those of plugins, come before."""
     why = ""
-    while process.stdout is not None and (line := process.stdout.readline(_LONGEST_LINE)):
+    while process.stdout is not None and (line := process.stdout.readline(_MAX_LINE)):
         match = _FORWARDING.match(line)
         if match is not None:
             return int(match[1])
@@ -145,10 +145,10 @@ def servers(kubectl: Kubectl, namespace: str, port: int) -> list[Server]:
     ``port`` is their meta port.
     """
     path = f"/api/v1/namespaces/{namespace}/pods?labelSelector={quote(SELECTOR)}"
-    told = kubectl.run("get", "--raw", path)
+    response = kubectl.run("get", "--raw", path)
     try:
         # Go encodes an empty list as null.
-        pods = json.loads(told)["items"] or ()
+        pods = json.loads(response)["items"] or ()
         running = [pod for pod in pods if pod.get("status", {}).get("phase") == "Running"]
         names = sorted(pod["metadata"]["name"] for pod in running)
     except (ValueError, LookupError, TypeError, AttributeError):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from yurttunnel.cli.command_set import Commands
 from yurttunnel.cli.config import CONFIG_CHECK
-from yurttunnel.cli.diagnosing import DIAGNOSE
+from yurttunnel.cli.diagnose import DIAGNOSE
 from yurttunnel.cli.forwards import FORWARDS
 from yurttunnel.cli.logs import LOGS_LEVEL
 from yurttunnel.cli.nodes import NODES
 from yurttunnel.cli.options import PROGRAM_NAME
 from yurttunnel.cli.programs import PROGRAMS
-from yurttunnel.cli.revoking import REVOKE
+from yurttunnel.cli.revoke import REVOKE
 from yurttunnel.cli.shell import shell_commands
 from yurttunnel.cli.status import STATUS
 from yurttunnel.cli.tokens import TOKENS

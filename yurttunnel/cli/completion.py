@@ -12,7 +12,7 @@ from yurttunnel.ops.flag_table import Entry, Flag, Switch
 from yurttunnel.ops.flags import OneOf
 
 
-class Described(NamedTuple):
+class CommandTables(NamedTuple):
     """The description of a command; ``choices`` are the values of its first argument."""
 
     text: str
@@ -20,7 +20,7 @@ class Described(NamedTuple):
     choices: Sequence[str] = ()
 
 
-Tables = Mapping[str, Described]
+Tables = Mapping[str, CommandTables]
 """Commands by name."""
 
 _HELP = "help"
@@ -28,7 +28,7 @@ _HELP = "help"
 _BEFORE_NAMES = (_HELP, "man")
 """The words that can precede the name of a command."""
 
-_OF_ALL = {"--help": "Show help with examples", "--version": "Show the installed version"}
+_COMMON_FLAGS = {"--help": "Show help with examples", "--version": "Show the installed version"}
 """What can replace a command; the first is also a flag of each command."""
 
 
@@ -36,7 +36,9 @@ def bash(commands: Tables) -> str:
     """Return the script for bash; ``complete -o default`` falls back to file names."""
     seconds = _second_words(commands)
     cases = "".join(_case(name, each) for name, each in commands.items())
-    of_two = "".join(f'        {word}) offered="{others}" ;;\n' for word, others in seconds.items())
+    two_word_cases = "".join(
+        f'        {word}) offered="{others}" ;;\n' for word, others in seconds.items()
+    )
     return f"""\
 # Completion of yurttunnel in bash: source <(yurttunnel completion bash)
 _yurttunnel() {{
@@ -61,10 +63,10 @@ _yurttunnel() {{
     esac
     if [ "$COMP_CWORD" -eq "$first" ]; then
         offered="{" ".join(_first_words(commands))}"
-        flags="{" ".join(_OF_ALL)}"
+        flags="{" ".join(_COMMON_FLAGS)}"
     elif [ "$COMP_CWORD" -eq $((first + 1)) ] && [ "$command" != "${{COMP_WORDS[first]}}" ]; then
         case "${{COMP_WORDS[first]}}" in
-{of_two}        esac
+{two_word_cases}        esac
     elif [ "$first" -eq 1 ]; then
         case "$command" in
 {cases}        esac
@@ -79,7 +81,7 @@ complete -o default -F _yurttunnel yurttunnel
 """
 
 
-def _case(name: str, command: Described) -> str:
+def _case(name: str, command: CommandTables) -> str:
     """Return the completions after a command: its arguments and flags, or a flag's values."""
     flags = " ".join([*(f"--{entry.name}" for entry in command.table), "--help"])
     by_values: dict[str, list[str]] = {}
@@ -133,7 +135,7 @@ def fish(commands: Tables) -> str:
     lines += (_fish("__fish_use_subcommand", f"-a {first}") for first in (*seconds, _HELP))
     lines += (
         _fish("__fish_use_subcommand", f"-l {flag[2:]} -d {_single(text)}")
-        for flag, text in _OF_ALL.items()
+        for flag, text in _COMMON_FLAGS.items()
     )
     named = [each for each in known if each not in _BEFORE_NAMES]
     lines.append(_fish(_between(" ".join(_BEFORE_NAMES), named), f"-a {_single(' '.join(known))}"))
@@ -188,30 +190,30 @@ def for_kubectl(commands: Tables, words: Sequence[str]) -> str:
     *before, current = words or ("",)
     found = [
         f"{word}\t{text}"
-        for word, text in _following(commands, before)
+        for word, text in _next_words(commands, before)
         # Flags are only offered after a dash, as by kubectl's own commands.
         if word.startswith(current) and (current or word[0] != "-")
     ]
     return "\n".join([*found, _NO_FILES, ""])
 
 
-def _following(commands: Tables, before: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _next_words(commands: Tables, before: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield what can follow these words, each with a description."""
     seconds = _second_words(commands)
     if not before or tuple(before) == (_HELP,):
         yield from ((first, "") for first in (*seconds, _HELP))
         yield from ((name, each.text) for name, each in commands.items() if " " not in name)
-        yield from _OF_ALL.items()
+        yield from _COMMON_FLAGS.items()
     elif before[0] in seconds and len(before) == 1:
         for name, each in commands.items():
             first, _, other = name.partition(" ")
             if first == before[0]:
                 yield other, each.text
     elif command := commands.get(" ".join(before[: 2 if before[0] in seconds else 1])):
-        yield from _behind(command, before[-1])
+        yield from _flag_values(command, before[-1])
 
 
-def _behind(command: Described, previous: str) -> Iterator[tuple[str, str]]:
+def _flag_values(command: CommandTables, previous: str) -> Iterator[tuple[str, str]]:
     """Yield the arguments and flags of a command, or the values of the preceding flag."""
     for entry in command.table:
         values = _values(entry)
@@ -220,7 +222,7 @@ def _behind(command: Described, previous: str) -> Iterator[tuple[str, str]]:
             return
     yield from ((choice, "") for choice in command.choices)
     yield from ((f"--{entry.name}", _sentence(entry.text)) for entry in command.table)
-    yield "--help", _OF_ALL["--help"]
+    yield "--help", _COMMON_FLAGS["--help"]
 
 
 def _first_words(commands: Iterable[str]) -> list[str]:

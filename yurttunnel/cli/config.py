@@ -42,7 +42,7 @@ class ConfigCheckOptions(ClientOptions):
 
 def config_check(options: ConfigCheckOptions) -> None:
     """Check the file, and print which program it is valid for."""
-    path = Path(options.given[0])
+    path = Path(options.positionals[0])
     with suppress(OSError):
         # The error is reported below; a pipe could not be read twice.
         if path.is_fifo():

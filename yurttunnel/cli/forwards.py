@@ -86,13 +86,13 @@ def add(options: AddOptions) -> None:
     """Open a forward."""
     replace = "true" if options[REPLACE.name] else "false"
     process = options.process("server")
-    done = process.post("/v1/forwards", forward=options.given[0], replace=replace)
+    result = process.post("/v1/forwards", forward=options.positionals[0], replace=replace)
     if options.as_json:
-        print(output.as_json(done), end="")
+        print(output.as_json(result), end="")
         return
-    print(f"{output.shown(done['listen'])} leads to {_target(done)}", flush=True)
+    print(f"{output.shown(result['listen'])} leads to {_target(result)}", flush=True)
     states = {each["node"]: each["state"] for each in process.get("/nodes")["nodes"]}
-    node = done["node"]
+    node = result["node"]
     if states.get(node) != "connected":
         meant = "" if node in states else did_you_mean(node, states)
         print(
@@ -100,10 +100,10 @@ def add(options: AddOptions) -> None:
             f" are reset; {output.shown(meant) or 'yurttunnel nodes lists those that are'}",
             file=sys.stderr,
         )
-    elif is_on_loopback(done["target"]):
+    elif is_on_loopback(result["target"]):
         print(
             "if connections to it are reset: on loopback an agent allows only the kubelet's ports"
-            f" unless it is started with --allow-destination {output.shown(done['target'])}",
+            f" unless it is started with --allow-destination {output.shown(result['target'])}",
             file=sys.stderr,
         )
 
@@ -119,30 +119,30 @@ def is_on_loopback(target: str) -> bool:
 
 def remove(options: RemoveOptions) -> None:
     """Close a forward."""
-    done = options.process("server").post("/v1/forwards/remove", listen=options.given[0])
+    result = options.process("server").post("/v1/forwards/remove", listen=options.positionals[0])
     if options.as_json:
-        print(output.as_json(done), end="")
+        print(output.as_json(result), end="")
     else:
-        print(f"{output.shown(done['listen'])} no longer leads to {_target(done)}")
+        print(f"{output.shown(result['listen'])} no longer leads to {_target(result)}")
 
 
 def list_forwards(options: ListOptions) -> None:
     """List forwards."""
-    told = options.process("server").get("/v1/forwards")
+    response = options.process("server").get("/v1/forwards")
     if options.as_json:
-        print(output.as_json(told), end="")
+        print(output.as_json(response), end="")
         return
     rows = [
         (each["listen"], each["node"], each["target"], each["connections"], each["origin"])
-        for each in told["forwards"]
+        for each in response["forwards"]
     ]
     print(output.table(_HEADINGS, rows), end="", flush=True)
     if not rows:
         print(_NONE, file=sys.stderr)
 
 
-def _target(told: dict[str, str]) -> str:
-    return output.shown(f"{told['node']}/{told['target']}")
+def _target(response: dict[str, str]) -> str:
+    return output.shown(f"{response['node']}/{response['target']}")
 
 
 FORWARDS = (

@@ -6,7 +6,7 @@ from twisted.python import usage
 
 from yurttunnel.cli import output
 from yurttunnel.cli.client import CommandFailed, Process
-from yurttunnel.cli.finding import program_of
+from yurttunnel.cli.discovery import program_of
 from yurttunnel.cli.options import PROGRAM, STATE_DIR, ClientCommand, ClientOptions
 from yurttunnel.ops import flags
 from yurttunnel.ops.debug.log_level import DEFAULT_SECONDS, MAX_SECONDS
@@ -16,7 +16,7 @@ from yurttunnel.ops.help import Example
 PAGE = "/debug/log-level"
 
 
-def _while(text: str) -> int:
+def _duration(text: str) -> int:
     """Parse the duration of the change."""
     seconds = round(flags.duration(text))
     if not 1 <= seconds <= MAX_SECONDS:
@@ -33,7 +33,7 @@ SET = Flag(
 FOR = Flag(
     "for",
     Group.BASICS,
-    _while,
+    _duration,
     "How long the level stays changed.",
     default=f"{DEFAULT_SECONDS}s",
 )
@@ -55,14 +55,14 @@ class LogsLevelOptions(ClientOptions):
     def make_settings(self) -> None:
         """Reject a duration without a level: it would change nothing."""
         super().make_settings()
-        if self._says(FOR) and not self._says(SET):
+        if self._has_flag(FOR) and not self._has_flag(SET):
             raise usage.UsageError("--for has no effect without --set LEVEL: add it")
 
     def process(self, program: str) -> Process:
         """Return the process; reject a named directory that belongs to another program."""
         process = super().process(program)
         # Every program would respond.
-        if self._says(PROGRAM) and (found := program_of(process)) not in ("", program):
+        if self._has_flag(PROGRAM) and (found := program_of(process)) not in ("", program):
             raise CommandFailed(
                 f"the process in {process.path.parent} is the {found}, but --program names"
                 f" {program}: name that program's directory, or leave out one of the two"
@@ -75,10 +75,10 @@ def logs_level(options: LogsLevelOptions) -> None:
     process = options.process(options.value(PROGRAM))
     level = options.optional_value(SET, None)
     if level is None:
-        told = process.get_text(PAGE)
+        response = process.get_text(PAGE)
     else:
-        told = process.post_text(PAGE, level=level, seconds=str(options.value(FOR)))
-    print(output.shown(told.strip()))
+        response = process.post_text(PAGE, level=level, seconds=str(options.value(FOR)))
+    print(output.shown(response.strip()))
 
 
 LOGS_LEVEL = ClientCommand(

@@ -11,7 +11,7 @@ from yurttunnel.cli.command_set import Commands, UnknownCommand
 from yurttunnel.cli.commands import all_commands
 from yurttunnel.cli.completion import for_kubectl
 from yurttunnel.cli.options import Command
-from yurttunnel.cli.plugin import ASKING, instead, is_plugin
+from yurttunnel.cli.plugin import PLUGIN_COMMANDS, alternative_to, is_plugin
 from yurttunnel.cli.shell import tables
 from yurttunnel.ops.command_line import STATUS, exit_on_broken_pipe
 
@@ -35,14 +35,14 @@ def _run(arguments: Sequence[str]) -> None:
     if len(arguments) > 1 and arguments[0] in _HELP:
         arguments = [*arguments[1:], "--help"]
     plugin = is_plugin(sys.argv[0])
-    commands = ASKING if plugin else all_commands()
+    commands = PLUGIN_COMMANDS if plugin else all_commands()
     if not arguments or arguments[0] in _HELP:
         print(_help(commands, _ELSEWHERE if plugin else ""))
         raise SystemExit(0 if arguments else STATUS)
     if arguments[0] in ("--version", "version"):
         print(f"yurttunnel {__version__}")
         raise SystemExit(0)
-    if plugin and (cure := instead(arguments)):
+    if plugin and (cure := alternative_to(arguments)):
         _refuse(commands, cure)
     if len(arguments) == 2 and arguments[1] in _HELP and (members := commands.family(arguments[0])):
         print(_help_of(commands, arguments[0], members))
@@ -56,7 +56,7 @@ def _run(arguments: Sequence[str]) -> None:
 
 def complete() -> None:
     """Print the completions for ``kubectl yurttunnel``, as kubectl requests them."""
-    print(for_kubectl(tables(ASKING.each()), sys.argv[1:]), end="")
+    print(for_kubectl(tables(PLUGIN_COMMANDS.each()), sys.argv[1:]), end="")
 
 
 def _refuse(commands: Commands, sentence: str) -> NoReturn:

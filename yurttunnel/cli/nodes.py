@@ -12,7 +12,7 @@ from urllib.parse import quote
 from twisted.python import usage
 
 from yurttunnel.cli import output
-from yurttunnel.cli.client import CommandFailed, Missing, Process
+from yurttunnel.cli.client import CommandFailed, NotFound, Process
 from yurttunnel.cli.cluster import Server
 from yurttunnel.cli.node_text import described
 from yurttunnel.cli.options import (
@@ -40,7 +40,7 @@ WATCH = Switch(
 
 _HEADINGS = ("NODE", "STATE", "FOR", "RTT", "STREAMS", "VERSION", "ADDRESS", "WHY")
 
-_NOBODY = (
+_NO_NODES = (
     "no node is known yet; without a cluster, yurttunnel token create prints the command that"
     " enrols one"
 )
@@ -97,7 +97,7 @@ def nodes(options: NodesOptions) -> None:
     else:
         print(output.table(_HEADINGS, [_row(each) for each in known]), end="", flush=True)
         if not known:
-            print(_NOBODY, file=sys.stderr)
+            print(_NO_NODES, file=sys.stderr)
     if options[WATCH.name]:
         _watch(known, servers.nodes, options.as_json)
 
@@ -110,27 +110,27 @@ class _Servers:
 
     def __init__(self, options: ClientOptions) -> None:
         self._options = options
-        self._told: dict[str, list[Node]] = {}
+        self._responses: dict[str, list[Node]] = {}
 
     def nodes(self) -> list[Node]:
         """Return each node once; raise :class:`CommandFailed` if no server responds."""
-        told: dict[str, list[Node]] = {}
+        responses: dict[str, list[Node]] = {}
 
-        def ask(server: Process | Server) -> None:
-            told[server.name] = self._told.get(server.name, [])
-            told[server.name] = server.get("/nodes")["nodes"]
+        def query(server: Process | Server) -> None:
+            responses[server.name] = self._responses.get(server.name, [])
+            responses[server.name] = server.get("/nodes")["nodes"]
 
-        self._options.told(ask)
-        self._told = told
-        return merged(list(told.values()))
+        self._options.query(query)
+        self._responses = responses
+        return merged(list(responses.values()))
 
 
-def _watch(before: list[Node], look: Callable[[], list[Node]], as_json: bool) -> None:
+def _watch(before: list[Node], poll: Callable[[], list[Node]], as_json: bool) -> None:
     problem = ""
     while True:
         time.sleep(WATCH_SECONDS)
         try:
-            known, problem = look(), ""
+            known, problem = poll(), ""
         except CommandFailed as error:
             # The server may be restarting.
             if str(error) != problem:
@@ -155,17 +155,17 @@ def changed(before: Sequence[Node], after: Sequence[Node]) -> Iterator[Node]:
             yield node
 
 
-def merged(told: Sequence[Sequence[Node]]) -> list[Node]:
+def merged(responses: Sequence[Sequence[Node]]) -> list[Node]:
     """Return each node once, sorted by name, from the server with its best state."""
     found: dict[str, Node] = {}
-    for node in (node for each in told for node in each):
+    for node in (node for each in responses for node in each):
         present = found.get(node["node"])
-        if present is None or _goodness(node) > _goodness(present):
+        if present is None or _rank(node) > _rank(present):
             found[node["node"]] = node
     return [found[name] for name in sorted(found)]
 
 
-def _goodness(node: Node) -> tuple[int, bool, str]:
+def _rank(node: Node) -> tuple[int, bool, str]:
     state = node["state"]
     # A server with a session knows more than one that only has a route.
     return (
@@ -191,22 +191,24 @@ def _row(node: Node) -> tuple[str, ...]:
 
 def node(options: NodeOptions) -> None:
     """Show one node."""
-    name = options.given[0]
+    name = options.positionals[0]
     page = f"/nodes/{quote(name, safe='', errors='surrogateescape')}"
-    told = [each for each in options.told(lambda server: _told(server, page)) if each is not None]
-    if not told:
+    responses = [
+        each for each in options.query(lambda server: _get_node(server, page)) if each is not None
+    ]
+    if not responses:
         known = [each["node"] for each in _Servers(options).nodes()]
         meant = output.shown(did_you_mean(name, known))
         meant = meant or f"{options.program_name} nodes lists what is"
         raise CommandFailed(f"nothing is known of {name!r}: {meant}")
-    best = max(told, key=_goodness)
+    best = max(responses, key=_rank)
     print(output.as_json(best) if options.as_json else described(best), end="")
 
 
-def _told(server: Process | Server, page: str) -> Node | None:
+def _get_node(server: Process | Server, page: str) -> Node | None:
     try:
         found: Node = server.get(page)
-    except Missing:
+    except NotFound:
         return None
     return found
 

@@ -13,7 +13,7 @@ from twisted.python import usage
 
 from yurttunnel.cli.client import CommandFailed, Process
 from yurttunnel.cli.cluster import Kubectl, Server, servers
-from yurttunnel.cli.finding import one, running
+from yurttunnel.cli.discovery import running_processes, select_process
 from yurttunnel.ops import flags
 from yurttunnel.ops.command_line import STATUS
 from yurttunnel.ops.flag_table import Entry, Flag, Group, Switch
@@ -23,7 +23,7 @@ from yurttunnel.ops.options import CommandOptions
 PROGRAM_NAME, PLUGIN_NAME = "yurttunnel", "kubectl yurttunnel"
 """The words before the name of a command, and of one that kubectl runs."""
 
-_Told = TypeVar("_Told")
+_Response = TypeVar("_Response")
 
 
 STATE_DIR = Flag(
@@ -108,7 +108,7 @@ class Word:
         return self.parse.choices if isinstance(self.parse, flags.OneOf) else ()
 
     @property
-    def wanted(self) -> str:
+    def expected(self) -> str:
         """A description of the expected value."""
         *others, last = self.choices or ("it",)
         return f"{', '.join(others)} or {last}" if others else last
@@ -117,7 +117,7 @@ class Word:
 class ClientOptions(CommandOptions[None]):
     """Options of a command that is not a program, and usually queries a running process.
 
-    ``words`` are the positional arguments, of which the first ``needed`` are required; flags may
+    ``words`` are the positional arguments, of which the first ``required`` are required; flags may
     follow them.
     """
 
@@ -128,9 +128,9 @@ class ClientOptions(CommandOptions[None]):
 
     words: Sequence[Word] = ()
 
-    needed = 1
+    required = 1
 
-    _not_asked: Sequence[str] = ()
+    _reported_failures: Sequence[str] = ()
     """What was last reported of servers that did not respond."""
 
     def make_settings(self) -> None:
@@ -138,46 +138,46 @@ class ClientOptions(CommandOptions[None]):
         for entry in self.table:
             if isinstance(entry, Flag) and self[entry.name] is not None:
                 self.value(entry)
-        if self.in_cluster and self._says(STATE_DIR):
+        if self.in_cluster and self._has_flag(STATE_DIR):
             raise usage.UsageError(
                 "--state-dir has no effect in a cluster, which is queried through its API: leave"
                 " it out"
             )
         for flag in (NAMESPACE, META_PORT):
-            if self._says(flag) and not self.in_cluster:
+            if self._has_flag(flag) and not self.in_cluster:
                 raise usage.UsageError(
                     f"--{flag.name} is for a cluster: add --in-cluster, or run kubectl"
                     f" {self.invocation}"
                 )
 
-    def _says(self, entry: Entry) -> bool:
+    def _has_flag(self, entry: Entry) -> bool:
         """Return whether the command line has a flag, with whatever value."""
         return entry.name in self._command_line
 
     def help(self) -> Help:
         """Return the help of the command and its flags."""
         names = [each.name for each in self.words]
-        optional = [f"[{name}]" for name in names[self.needed :]]
+        optional = [f"[{name}]" for name in names[self.required :]]
         hidden = (IN_CLUSTER, STATE_DIR) if self.behind_kubectl else ()
         return replace(
             super().help(),
-            words=(*names[: self.needed], *optional),
+            words=(*names[: self.required], *optional),
             table=[each for each in self.table if each not in hidden],
         )
 
     def parseOptions(self, options: Sequence[str] | None = None) -> None:
         """Parse ``options``, in which positional arguments may be between the flags."""
-        given = list(sys.argv[1:] if options is None else options)
+        positionals = list(sys.argv[1:] if options is None else options)
         try:
-            found, words = getopt.gnu_getopt(given, str(self.shortOpt), list(self.longOpt))
+            found, words = getopt.gnu_getopt(positionals, str(self.shortOpt), list(self.longOpt))
         except getopt.GetoptError:
             # The error is reported below.
-            super().parseOptions(given)
+            super().parseOptions(positionals)
             return
-        flags = (each for pair in found for each in self._written(*pair))
+        flags = (each for pair in found for each in self._joined(*pair))
         super().parseOptions([*flags, *words])
 
-    def _written(self, flag: str, value: str) -> list[str]:
+    def _joined(self, flag: str, value: str) -> list[str]:
         if value:
             return [f"{flag}={value}" if flag.startswith("--") else f"{flag}{value}"]
         takes_one = f"{flag[2:]}=" in self.longOpt or f"{flag[1:]}:" in self.shortOpt
@@ -185,15 +185,15 @@ class ClientOptions(CommandOptions[None]):
 
     def parseArgs(self, *arguments: str) -> None:
         """Store the positional arguments."""
-        if missing := self.words[len(arguments) : self.needed]:
-            raise usage.UsageError(f"{missing[0].name} is missing: give {missing[0].wanted}")
+        if missing := self.words[len(arguments) : self.required]:
+            raise usage.UsageError(f"{missing[0].name} is missing: give {missing[0].expected}")
         super().parseArgs(*arguments[len(self.words) :])
         for word, text in zip(self.words, arguments, strict=False):
             try:
                 word.parse(text)
             except ValueError as reason:
                 raise usage.UsageError(str(reason)) from None
-        self.given = arguments
+        self.positionals = arguments
 
     @property
     def as_json(self) -> bool:
@@ -202,7 +202,7 @@ class ClientOptions(CommandOptions[None]):
 
     def process(self, program: str) -> Process:
         """Return the selected process of ``program``, such as a ``server``."""
-        return one(self.state_dir, program, running())
+        return select_process(self.state_dir, program, running_processes())
 
     @property
     def program_name(self) -> str:
@@ -213,46 +213,46 @@ class ClientOptions(CommandOptions[None]):
     def in_cluster(self) -> bool:
         """Whether to query the servers of a cluster."""
         return self.behind_kubectl or any(
-            self._says(each) for each in (IN_CLUSTER, KUBECONFIG, CONTEXT)
+            self._has_flag(each) for each in (IN_CLUSTER, KUBECONFIG, CONTEXT)
         )
 
     def servers(self) -> Sequence[Process | Server]:
         """Return the servers to query: the one on this machine, or all of a cluster."""
         if not self.in_cluster:
             return [self.process("server")]
-        given = [
+        positionals = [
             f"--{flag.name}={self[flag.name]}" for flag in (KUBECONFIG, CONTEXT) if self[flag.name]
         ]
-        return servers(Kubectl(tuple(given)), self.value(NAMESPACE), self.value(META_PORT))
+        return servers(Kubectl(tuple(positionals)), self.value(NAMESPACE), self.value(META_PORT))
 
-    def told(self, ask: Callable[[Process | Server], _Told]) -> list[_Told]:
-        """Return what ``ask`` returns for all servers; report those that do not respond.
+    def query(self, get: Callable[[Process | Server], _Response]) -> list[_Response]:
+        """Return what ``get`` returns for all servers; report those that do not respond.
 
         A server may have ended since it was found, as in every rollout. Raises
         :class:`CommandFailed` if none responds.
         """
-        told: list[_Told] = []
+        responses: list[_Response] = []
         failed: list[CommandFailed] = []
         for server in self.servers():
             try:
-                told.append(ask(server))
+                responses.append(get(server))
             except CommandFailed as error:
                 failed.append(error)
-        if failed and not told:
+        if failed and not responses:
             raise failed[-1]
         sentences = [str(each) for each in failed]
         for sentence in sentences:
             # Repeated queries (--watch) report a failure only when it changes.
-            if sentence not in self._not_asked:
+            if sentence not in self._reported_failures:
                 print(f"not asked: {sentence}", file=sys.stderr)
-        self._not_asked = sentences
-        return told
+        self._reported_failures = sentences
+        return responses
 
     @property
     def state_dir(self) -> Path | None:
         """The state directory, if it is given."""
-        named = self[STATE_DIR.name] or self._environment.get(STATE_DIR.variable)
-        return self.value(STATE_DIR) if named else None
+        value = self[STATE_DIR.name] or self._environment.get(STATE_DIR.variable)
+        return self.value(STATE_DIR) if value else None
 
 
 class Command(Protocol):

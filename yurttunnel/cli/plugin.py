@@ -15,7 +15,7 @@ from yurttunnel.ops.help import Example
 
 _IN_POD = "{name} is for a process: in a server's pod, kubectl exec POD -- yurttunnel {name}"
 
-_INSTEAD = {
+_ALTERNATIVES = {
     "token": "{name}: a cluster has no join tokens, its agents get their certificates from it",
     "forward": _IN_POD,
     "logs-level": _IN_POD,
@@ -25,7 +25,7 @@ _INSTEAD = {
 }
 """The alternatives by the first word of a command; all others run on the server's machine."""
 
-_HERE = "{name} asks no cluster: run it without kubectl, yurttunnel {name}"
+_NOT_FOR_CLUSTERS = "{name} asks no cluster: run it without kubectl, yurttunnel {name}"
 
 
 def is_plugin(path: str) -> bool:
@@ -44,21 +44,23 @@ class _StatusOptions(StatusOptions):
 
 _STATUS = replace(STATUS, text="show the servers and their problems", make_options=_StatusOptions)
 
-ASKING = Commands(
+PLUGIN_COMMANDS = Commands(
     PLUGIN_NAME,
     {"Inspect a cluster": [replace(each, behind_kubectl=True) for each in (_STATUS, *NODES)]},
 )
 """The commands of the plugin."""
 
 
-def instead(arguments: Sequence[str]) -> str:
+def alternative_to(arguments: Sequence[str]) -> str:
     """Return the alternative to a command of ``yurttunnel`` that the plugin lacks, or nothing.
 
     The command is the one that ``arguments`` begin with, or has their first word as its first.
     """
     first, second = (*arguments, "")[:2]
-    others = {each.name for each in all_commands().each()} - {each.name for each in ASKING.each()}
+    others = {each.name for each in all_commands().each()} - {
+        each.name for each in PLUGIN_COMMANDS.each()
+    }
     if first not in {name.split()[0] for name in others}:
         return ""
     name = f"{first} {second}" if f"{first} {second}" in others else first
-    return _INSTEAD.get(first, _HERE).format(name=name)
+    return _ALTERNATIVES.get(first, _NOT_FOR_CLUSTERS).format(name=name)

@@ -41,14 +41,14 @@ class Program:
     def run(self, arguments: Sequence[str]) -> None:
         """Run it until it stops; an error in ``arguments`` ends the process with a message."""
         installed_reactor()
-        surroundings = _Surroundings(f"yurttunnel {self.name}", self.level)
+        twist_options = _TwistOptions(f"yurttunnel {self.name}", self.level)
         options = self.options()
-        options.parent = surroundings
+        options.parent = twist_options
         with exit_on_usage_error():
             options.parseOptions(arguments)
         service = Twist.service(self._maker(), options)
-        Twist.startService(surroundings["reactor"], service)
-        Twist.run(cast(Any, surroundings))
+        Twist.startService(twist_options["reactor"], service)
+        Twist.run(cast(Any, twist_options))
 
     def _maker(self) -> ServiceMaker:
         return cast(
@@ -56,7 +56,7 @@ class Program:
         )
 
 
-class _Surroundings(usage.Options):
+class _TwistOptions(usage.Options):
     """The parent options of a program, in place of twist's own."""
 
     subCommand = ""

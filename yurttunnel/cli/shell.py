@@ -48,7 +48,7 @@ class ManOptions(ClientOptions):
     )
 
     words = (Word("COMMAND"),)
-    needed = 0
+    required = 0
 
     def parseArgs(self, *arguments: str) -> None:
         """Take the two words of a command as one name."""
@@ -60,23 +60,23 @@ def tables(commands: Sequence[Command]) -> completion.Tables:
     return {each.name: _described(each) for each in commands}
 
 
-def _described(command: Command) -> completion.Described:
+def _described(command: Command) -> completion.CommandTables:
     options = command.options()
     words = options.words if isinstance(options, ClientOptions) else ()
     choices = words[0].choices if words else ()
-    return completion.Described(command.text, options.help().table, choices)
+    return completion.CommandTables(command.text, options.help().table, choices)
 
 
 def shell_commands(all_commands: Callable[[], Commands]) -> tuple[ClientCommand, ...]:
     """Return both commands; ``all_commands()`` returns those that they describe."""
 
     def complete(options: CompletionOptions) -> None:
-        script = completion.SHELLS[options.given[0]]
+        script = completion.SHELLS[options.positionals[0]]
         print(script(tables(all_commands().each())), end="")
 
     def man(options: ManOptions) -> None:
-        if options.given:
-            _show(_page(all_commands(), options.given[0]))
+        if options.positionals:
+            _show(_page(all_commands(), options.positionals[0]))
         else:
             commands = [(each.name, each.text) for each in all_commands().each()]
             _show(manual.overview(commands))

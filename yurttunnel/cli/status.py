@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from yurttunnel.cli import output
-from yurttunnel.cli.client import CommandFailed, NoAnswer, Process
+from yurttunnel.cli.client import CommandFailed, NoResponse, Process
 from yurttunnel.cli.cluster import Server
-from yurttunnel.cli.finding import in_directory, running
+from yurttunnel.cli.discovery import process_in, running_processes
 from yurttunnel.cli.options import (
     CLUSTER_TABLE,
     OUTPUT,
@@ -38,33 +38,33 @@ class StatusOptions(ClientOptions):
 def status(options: StatusOptions) -> int:
     """Print the status; return the exit status."""
     if options.in_cluster:
-        return _of_cluster(options)
-    named = options.state_dir
-    if named is None:
-        found, silent = _ask_all(running())
+        return _cluster_status(options)
+    directory = options.state_dir
+    if directory is None:
+        found, unresponsive = _query_all(running_processes())
     else:
-        found, silent = [_ask(in_directory(named))], []
-    if not found and not silent:
+        found, unresponsive = [_query(process_in(directory))], []
+    if not found and not unresponsive:
         raise CommandFailed(
             "nothing of yours runs on this machine: start it (yurttunnel --help lists programs),"
             " name its directory with --state-dir, or run this as its user or root"
         )
-    for each in silent:
+    for each in unresponsive:
         print(each, file=sys.stderr)
     if options.as_json:
         print(output.as_json(found), end="")
     else:
-        print("\n".join(_described(each) for each in found), end="")
-    return 0 if not silent and all(each["ready"] for each in found) else 1
+        print("\n".join(_process_text(each) for each in found), end="")
+    return 0 if not unresponsive and all(each["ready"] for each in found) else 1
 
 
-def _of_cluster(options: StatusOptions) -> int:
-    told = [_server(each) for each in options.servers() if isinstance(each, Server)]
-    print(output.as_json(told) if options.as_json else "".join(map(_pod, told)), end="")
-    return 0 if all(each["checks"][-1:] == ["ready"] for each in told) else 1
+def _cluster_status(options: StatusOptions) -> int:
+    reports = [_server_status(each) for each in options.servers() if isinstance(each, Server)]
+    print(output.as_json(reports) if options.as_json else "".join(map(_pod_text, reports)), end="")
+    return 0 if all(each["checks"][-1:] == ["ready"] for each in reports) else 1
 
 
-def _server(server: Server) -> dict[str, Any]:
+def _server_status(server: Server) -> dict[str, Any]:
     checks, connected = [], 0
     try:
         checks = server.get_text("/readyz").splitlines()
@@ -75,51 +75,53 @@ def _server(server: Server) -> dict[str, Any]:
     return {"pod": server.name, "checks": checks, "sessions_connected": connected}
 
 
-def _pod(told: dict[str, Any]) -> str:
-    *checks, state = told["checks"] or ["no answer"]
-    lines = [f"{told['pod']}: {state}, nodes connected: {told['sessions_connected']}"]
+def _pod_text(report: dict[str, Any]) -> str:
+    *checks, state = report["checks"] or ["no answer"]
+    lines = [f"{report['pod']}: {state}, nodes connected: {report['sessions_connected']}"]
     lines += (f"  {check}" for check in checks if not check.endswith(": ok"))
     return "".join(f"{output.shown(line)}\n" for line in lines)
 
 
-def _ask_all(processes: Iterable[Process]) -> tuple[list[dict[str, Any]], list[NoAnswer]]:
+def _query_all(processes: Iterable[Process]) -> tuple[list[dict[str, Any]], list[NoResponse]]:
     """Return the responses, and the processes that run but do not respond."""
     found: list[dict[str, Any]] = []
-    silent: list[NoAnswer] = []
+    unresponsive: list[NoResponse] = []
     for each in processes:
         try:
-            found.append(_ask(each))
-        except NoAnswer as error:
-            silent.append(error)
+            found.append(_query(each))
+        except NoResponse as error:
+            unresponsive.append(error)
         except CommandFailed:
             continue  # It has ended, or is not one of our programs.
-    return found, silent
+    return found, unresponsive
 
 
-def _ask(process: Process) -> dict[str, Any]:
-    told: dict[str, Any] = process.get("/v1/process")
+def _query(process: Process) -> dict[str, Any]:
+    report: dict[str, Any] = process.get("/v1/process")
     # Other programs have no sessions.
-    sessions = process.get("/agents") if told["program"] in PEERS else None
-    told["directory"] = str(process.path.parent)
+    sessions = process.get("/agents") if report["program"] in PEERS else None
+    report["directory"] = str(process.path.parent)
     if sessions is not None:
-        told["sessions_connected"] = sum(bool(each["connected"]) for each in sessions)
-    return told
+        report["sessions_connected"] = sum(bool(each["connected"]) for each in sessions)
+    return report
 
 
-def _described(told: dict[str, Any]) -> str:
+def _process_text(report: dict[str, Any]) -> str:
     problems = [
         f"  {'warning' if not each['required'] else 'problem'}: {each['name']}: {each['problem']}"
-        for each in told["checks"]
+        for each in report["checks"]
         if each["problem"] is not None
     ]
-    peers = PEERS.get(told["program"])
-    connected = f", {peers} connected: {told['sessions_connected']}" if peers else ""
-    name = f" of node {told['node']}" if "node" in told else ""
+    peers = PEERS.get(report["program"])
+    connected = f", {peers} connected: {report['sessions_connected']}" if peers else ""
+    name = f" of node {report['node']}" if "node" in report else ""
+    state = "ready" if report["ready"] else "NOT READY"
+    running_for = output.ago(report["since"], output.now())
     lines = [
-        f"{told['program']} {told['version']}{name}: {'ready' if told['ready'] else 'NOT READY'}",
-        f"  running for {output.ago(told['since'], output.now())}, pid {told['pid']}{connected}",
-        f"  directory {told['directory']}",
-        f"  status page {told['status_page']}",
+        f"{report['program']} {report['version']}{name}: {state}",
+        f"  running for {running_for}, pid {report['pid']}{connected}",
+        f"  directory {report['directory']}",
+        f"  status page {report['status_page']}",
         *problems,
     ]
     return "".join(f"{output.shown(line)}\n" for line in lines)

@@ -60,22 +60,22 @@ class RevokeOptions(ClientOptions):
 
 def create(options: CreateOptions) -> None:
     """Create a token."""
-    made = options.process("server").post("/v1/tokens", lifetime=options[LIFETIME.name])
+    created = options.process("server").post("/v1/tokens", lifetime=options[LIFETIME.name])
     if options.as_json:
-        print(output.as_json(made), end="")
+        print(output.as_json(created), end="")
         return
-    print(made["token"], flush=True)
+    print(created["token"], flush=True)
     print(
-        f"It expires at {made['expires']}. On the node run:\n\n  {made['command']}",
+        f"It expires at {created['expires']}. On the node run:\n\n  {created['command']}",
         file=sys.stderr,
     )
 
 
 def list_tokens(options: ListOptions) -> None:
     """List the valid tokens."""
-    told = options.process("server").get("/v1/tokens")
+    response = options.process("server").get("/v1/tokens")
     if options.as_json:
-        print(output.as_json(told), end="")
+        print(output.as_json(response), end="")
         return
     rows = [
         (
@@ -84,7 +84,7 @@ def list_tokens(options: ListOptions) -> None:
             each["expires"],
             "join-token" if each["in_file"] else "",
         )
-        for each in told["tokens"]
+        for each in response["tokens"]
     ]
     print(output.table(("ID", "AGE", "EXPIRES", "FILE"), rows), end="")
 
@@ -92,10 +92,10 @@ def list_tokens(options: ListOptions) -> None:
 def revoke(options: RevokeOptions) -> None:
     """Revoke a token."""
     # A whole token is accepted as well; its secret is not sent.
-    token_id = options.given[0].partition(".")[0]
-    done = options.process("server").post("/v1/tokens/revoke", id=token_id)
+    token_id = options.positionals[0].partition(".")[0]
+    result = options.process("server").post("/v1/tokens/revoke", id=token_id)
     if options.as_json:
-        print(output.as_json(done), end="")
+        print(output.as_json(result), end="")
     else:
         print(f"join token {output.shown(token_id)} is revoked")
 

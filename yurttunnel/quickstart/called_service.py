@@ -10,14 +10,14 @@ from typing import Any
 
 from kubernetes import client
 
-from yurttunnel.quickstart.expecting import PATIENCE, CheckFailed, echoed, require, until
+from yurttunnel.quickstart.assertions import STEP_SECONDS, CheckFailed, echo, poll_until, require
 
 CLUSTER_IP = "10.96.0.10"
 """The address of the Service if rules lead to it: the proxy installs them with ``--firewall``."""
 
 PORT = 80
 
-NOBODY = "127.0.0.2"
+UNREACHABLE = "127.0.0.2"
 """A local address on which no pod listens."""
 
 CALLS = 6
@@ -29,7 +29,7 @@ RULES_SECONDS = 1.0
 _BYTES = 4096
 
 # The response to a deletion is the object or a status; the client cannot tell them apart.
-_UNREAD: dict[str, Any] = {"_request_timeout": PATIENCE, "_preload_content": False}
+_UNREAD: dict[str, Any] = {"_request_timeout": STEP_SECONDS, "_preload_content": False}
 
 
 class CalledService:
@@ -56,11 +56,13 @@ class CalledService:
     def call(self, name: str, address: str, port: int) -> str:
         """Create a Service with the echo at ``address`` and a refusing endpoint, and call it."""
         namespace = self._namespace
-        self._api.create_namespaced_service(namespace, _service(name), _request_timeout=PATIENCE)
+        self._api.create_namespaced_service(
+            namespace, _service(name), _request_timeout=STEP_SECONDS
+        )
         try:
-            slice_ = _slice(name, [address, NOBODY], port)
+            slice_ = _slice(name, [address, UNREACHABLE], port)
             self._discovery.create_namespaced_endpoint_slice(
-                namespace, slice_, _request_timeout=PATIENCE
+                namespace, slice_, _request_timeout=STEP_SECONDS
             )
             try:
                 where, by = self._where(name)
@@ -74,38 +76,38 @@ class CalledService:
 
     def _where(self, name: str) -> tuple[tuple[str, int], str]:
         """Return where to call it, once it is served, and a description of that."""
-        port = until(lambda: self._proxy_port(name), "the proxy serves the Service")
+        port = poll_until(lambda: self._proxy_port(name), "the proxy serves the Service")
         if not self._has_rules:
             return ("127.0.0.1", port), f" by port {port}"
         where = (CLUSTER_IP, PORT)
-        until(lambda: _is_reached(where), f"rules lead {CLUSTER_IP}:{PORT} to the proxy")
+        poll_until(lambda: _is_reached(where), f"rules lead {CLUSTER_IP}:{PORT} to the proxy")
         return where, ""
 
     def _proxy_port(self, name: str) -> int | None:
         """Return the proxy's port for a Service, once it has both endpoints."""
-        for each in carried(self._proxy):
+        for each in service_states(self._proxy):
             if each["service"] == f"{self._namespace}/{name}" and len(each["endpoints"]) == 2:
                 port: int | None = each["proxy_port"]
                 return port
         return None
 
 
-def carried(proxy: str) -> list[dict[str, Any]]:
+def service_states(proxy: str) -> list[dict[str, Any]]:
     """Return the proxy's state of all Services (its page ``/services``)."""
-    connection = http.client.HTTPConnection(proxy, timeout=PATIENCE)
+    connection = http.client.HTTPConnection(proxy, timeout=STEP_SECONDS)
     try:
         connection.request("GET", "/services")
-        answer = connection.getresponse()
-        body = answer.read()
+        response = connection.getresponse()
+        body = response.read()
     finally:
         connection.close()
-    if answer.status != 200:
-        raise CheckFailed(f"the proxy's page /services answers with {answer.status}")
+    if response.status != 200:
+        raise CheckFailed(f"the proxy's page /services answers with {response.status}")
     found: list[dict[str, Any]] = json.loads(body)
     return found
 
 
-def connect(where: tuple[str, int], seconds: float = PATIENCE) -> socket.socket:
+def connect(where: tuple[str, int], seconds: float = STEP_SECONDS) -> socket.socket:
     """Connect to the proxy."""
     return socket.create_connection(where, seconds)
 
@@ -121,7 +123,7 @@ def _is_reached(where: tuple[str, int]) -> bool:
 def _call(where: tuple[str, int]) -> None:
     sent = os.urandom(_BYTES)
     with connect(where) as connection:
-        require(echoed(connection, sent) == sent, True, "what was sent comes back")
+        require(echo(connection, sent) == sent, True, "what was sent comes back")
 
 
 # The client sends these in the API's form, which its types do not describe.

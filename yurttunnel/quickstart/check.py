@@ -3,7 +3,7 @@
 It is a program of its own, ``python -m yurttunnel.quickstart.check KUBECONFIG HUB PROXY SERVICES``,
 because the client of the ``kubernetes`` package blocks. The exit status is 0 only if all steps
 succeed. It requests changes to the API and the node from the quickstart
-(:mod:`yurttunnel.quickstart.orders`).
+(:mod:`yurttunnel.quickstart.check_requests`).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from kubernetes import client, config
 from kubernetes.stream import portforward, stream
 
 from yurttunnel.ops.status.formatting import counted
-from yurttunnel.quickstart import orders
+from yurttunnel.quickstart import check_requests
+from yurttunnel.quickstart.assertions import STEP_SECONDS, CheckFailed, echo, poll_until, require
 from yurttunnel.quickstart.called_service import CalledService
-from yurttunnel.quickstart.expecting import PATIENCE, CheckFailed, echoed, require, until
 
 NAMESPACE = "default"
 
@@ -72,7 +72,7 @@ class Check:
     """The steps, each of which returns a short description of its result.
 
     ``api`` is the core API of a cluster with one node behind the tunnel, ``hub`` the same as the
-    node sees it, and ``service`` calls a Service on the node. ``order(*words)`` requests a change
+    node sees it, and ``service`` calls a Service on the node. ``send(*words)`` requests a change
     from the quickstart, and waits for it.
     """
 
@@ -81,12 +81,12 @@ class Check:
         api: client.CoreV1Api,
         hub: client.CoreV1Api,
         service: CalledService,
-        order: Callable[..., None],
+        send: Callable[..., None],
     ) -> None:
         self._api = api
         self._hub = hub
         self._service = service
-        self._order = order
+        self._send = send
         self._pod = f"check-{os.urandom(3).hex()}"
         self._node = ""
         self._port = 0
@@ -102,7 +102,7 @@ class Check:
             ("cp", self.copy),
             ("metrics", self.scrape),
             ("service", self.call_service),
-            ("autonomy", self.outlive_the_api),
+            ("autonomy", self.survive_outage),
             ("delete", self.delete),
         ]
 
@@ -118,13 +118,13 @@ class Check:
             metadata=client.V1ObjectMeta(name=self._pod),
             spec=client.V1PodSpec(containers=[container], termination_grace_period_seconds=1),
         )
-        self._api.create_namespaced_pod(NAMESPACE, body, _request_timeout=PATIENCE)
-        self._node = until(self._node_that_runs_it, "the pod runs")
+        self._api.create_namespaced_pod(NAMESPACE, body, _request_timeout=STEP_SECONDS)
+        self._node = poll_until(self._node_that_runs_it, "the pod runs")
         return f"pod {self._pod} on node {self._node}"
 
     def logs(self) -> str:
         """Read the output of the pod's process."""
-        printed = until(self._first_line, "the pod has printed its port")
+        printed = poll_until(self._first_line, "the pod has printed its port")
         self._port = int(printed[1])
         return repr(printed[0])
 
@@ -133,7 +133,7 @@ class Check:
         script = "read word; echo out $word; echo err $word >&2; exit 42"
         with self._execute("sh", "-c", script) as shell:
             shell.write_stdin(b"hello\n")
-            shell.run_forever(timeout=PATIENCE)
+            shell.run_forever(timeout=STEP_SECONDS)
             seen = (shell.read_stdout(), shell.read_stderr(), shell.returncode)
         require(seen, (b"out hello\n", b"err hello\n", 42), "standard output, error, exit code")
         return "input, output, error output, exit code 42"
@@ -142,7 +142,7 @@ class Check:
         """Attach to the pod's own process."""
         with self._stream(self._api.connect_get_namespaced_pod_attach) as attached:
             attached.write_stdin(b"knock knock\n")
-            answer = attached.readline_stdout(timeout=PATIENCE)
+            answer = attached.readline_stdout(timeout=STEP_SECONDS)
         require(answer, b"heard knock knock", "the answer of the process")
         return repr(answer.decode())
 
@@ -156,8 +156,8 @@ class Check:
         )
         sent = os.urandom(ECHO_BYTES)
         connection = forwarded.socket(self._port)
-        connection.settimeout(PATIENCE)
-        received = echoed(connection, sent)
+        connection.settimeout(STEP_SECONDS)
+        received = echo(connection, sent)
         connection.close()
         require(_sha256(received), _sha256(sent), "the SHA-256 of what came back")
         return f"{ECHO_BYTES // 1024} KiB there and back, SHA-256 equal"
@@ -173,7 +173,7 @@ class Check:
     def scrape(self) -> str:
         """Read the node's metrics, as Prometheus does."""
         text = self._api.connect_get_node_proxy_with_path(
-            self._node, "metrics", _request_timeout=PATIENCE
+            self._node, "metrics", _request_timeout=STEP_SECONDS
         )
         samples = [line for line in text.splitlines() if line and not line.startswith("#")]
         if not samples:
@@ -182,54 +182,56 @@ class Check:
 
     def call_service(self) -> str:
         """Call the pod through a Service: the node's proxy selects it from the endpoints."""
-        pod: Any = self._api.read_namespaced_pod(self._pod, NAMESPACE, _request_timeout=PATIENCE)
+        pod: Any = self._api.read_namespaced_pod(
+            self._pod, NAMESPACE, _request_timeout=STEP_SECONDS
+        )
         return self._service.call(self._pod, pod.status.pod_ip, self._port)
 
-    def outlive_the_api(self) -> str:
+    def survive_outage(self) -> str:
         """Stop the API: the node still reads, even after a reboot, and its events arrive later."""
         if not self._node:
             raise CheckFailed("no pod runs that could go on")
         told = self._events()
-        self._order(orders.STOP_API)
+        self._send(check_requests.STOP_API)
         try:
             self._read_as_the_node()
-            self._order(orders.REBOOT_NODE, NAMESPACE, self._pod)
+            self._send(check_requests.REBOOT_NODE, NAMESPACE, self._pod)
             self._read_as_the_node()
         finally:
-            self._order(orders.START_API)
-        kept = until(lambda: self._events() - told, "the events of the outage have arrived")
+            self._send(check_requests.START_API)
+        kept = poll_until(lambda: self._events() - told, "the events of the outage have arrived")
         return f"{self._pod} ran again without the API, {counted(len(kept), 'event')} came later"
 
     def _read_as_the_node(self) -> None:
         pods = self._hub.list_pod_for_all_namespaces(
-            field_selector=f"spec.nodeName={self._node}", _request_timeout=PATIENCE
+            field_selector=f"spec.nodeName={self._node}", _request_timeout=STEP_SECONDS
         )
         require(self._pod in {_name(pod) for pod in pods.items}, True, "the node's pods")
-        node = self._hub.read_node(self._node, _request_timeout=PATIENCE)
+        node = self._hub.read_node(self._node, _request_timeout=STEP_SECONDS)
         require(_name(node), self._node, "the node's name")
 
     def _events(self) -> set[str]:
         events = self._api.list_namespaced_event(
             NAMESPACE,
             field_selector=f"involvedObject.name={self._pod}",
-            _request_timeout=PATIENCE,
+            _request_timeout=STEP_SECONDS,
         )
         return {_name(event) for event in events.items}
 
     def delete(self) -> str:
         """Delete the pod and wait until it is gone."""
-        self._api.delete_namespaced_pod(self._pod, NAMESPACE, _request_timeout=PATIENCE)
-        until(self._pod_is_gone, "the pod is gone")
+        self._api.delete_namespaced_pod(self._pod, NAMESPACE, _request_timeout=STEP_SECONDS)
+        poll_until(self._pod_is_gone, "the pod is gone")
         return f"pod {self._pod}"
 
     def _node_that_runs_it(self) -> str | None:
-        pod = self._api.read_namespaced_pod(self._pod, NAMESPACE, _request_timeout=PATIENCE)
+        pod = self._api.read_namespaced_pod(self._pod, NAMESPACE, _request_timeout=STEP_SECONDS)
         running = pod.status is not None and pod.status.phase == "Running"
         return pod.spec.node_name if running and pod.spec is not None else None
 
     def _pod_is_gone(self) -> bool:
         try:
-            self._api.read_namespaced_pod(self._pod, NAMESPACE, _request_timeout=PATIENCE)
+            self._api.read_namespaced_pod(self._pod, NAMESPACE, _request_timeout=STEP_SECONDS)
         except client.ApiException as error:
             if error.status == 404:
                 return True
@@ -237,7 +239,9 @@ class Check:
         return False
 
     def _first_line(self) -> re.Match[str] | None:
-        text = self._api.read_namespaced_pod_log(self._pod, NAMESPACE, _request_timeout=PATIENCE)
+        text = self._api.read_namespaced_pod_log(
+            self._pod, NAMESPACE, _request_timeout=STEP_SECONDS
+        )
         return re.match(r"listening on port (\d+)", text)
 
     def _execute(self, *command: str) -> AbstractContextManager[Any]:
@@ -256,7 +260,7 @@ class Check:
             tty=False,
             binary=True,
             _preload_content=False,
-            _request_timeout=PATIENCE,
+            _request_timeout=STEP_SECONDS,
             **given,
         )
         try:
@@ -277,12 +281,12 @@ class Check:
         with self._execute(sys.executable, "-c", _UNPACK) as unpacking:
             for start in range(0, len(data), 65536):
                 unpacking.write_stdin(bytes(data[start : start + 65536]))
-            unpacking.run_forever(timeout=PATIENCE)
+            unpacking.run_forever(timeout=STEP_SECONDS)
             require(unpacking.returncode, 0, f"the exit code, after {unpacking.read_stderr()!r}")
 
     def _download(self, name: str) -> bytes:
         with self._execute(sys.executable, "-c", _PACK, name) as packing:
-            packing.run_forever(timeout=PATIENCE)
+            packing.run_forever(timeout=STEP_SECONDS)
             require(packing.returncode, 0, f"the exit code, after {packing.read_stderr()!r}")
             packed = packing.read_stdout()
         with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
@@ -314,7 +318,7 @@ def main(kubeconfig: str, hub: str, proxy: str, services: str) -> int:
         node.user_agent = "kubelet/check"
         api, discovery = client.CoreV1Api(connections), client.DiscoveryV1Api(connections)
         service = CalledService(api, discovery, proxy, NAMESPACE, services == "addresses")
-        check = Check(api, client.CoreV1Api(node), service, orders.order)
+        check = Check(api, client.CoreV1Api(node), service, check_requests.send)
         status = _try_all(check.steps())
         for each in (connections, node):
             each.rest_client.pool_manager.clear()

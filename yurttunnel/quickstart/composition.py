@@ -30,13 +30,13 @@ from yurttunnel.ops.services import CloseOnStop, PortService, StoppedInReverse
 from yurttunnel.proxy import process as proxy
 from yurttunnel.proxy.options import Options as ProxyOptions
 from yurttunnel.proxy.settings import Settings as ProxySettings
-from yurttunnel.quickstart import orders
+from yurttunnel.quickstart import check_requests
 from yurttunnel.quickstart.access import NodeAndMasters
 from yurttunnel.quickstart.edge import EdgeNode
 from yurttunnel.quickstart.options import ADDRESS, Settings
-from yurttunnel.quickstart.reach import TunneledNodes
-from yurttunnel.quickstart.service import CheckRun, Guide, OwnState, Replaceable
+from yurttunnel.quickstart.service import CheckRun, LockedState, RestartableService, StartupMonitor
 from yurttunnel.quickstart.trust import QuickstartTrust
+from yurttunnel.quickstart.tunneled_nodes import TunneledNodes
 from yurttunnel.server import command as server
 from yurttunnel.server.options import Options as ServerOptions
 from yurttunnel.server.options import Settings as TunnelServerSettings
@@ -57,13 +57,13 @@ DRAIN_TIMEOUT = "1s"
 def build(reactor: IReactor, settings: Settings) -> IService:
     """Compose the parts: server, agent, hub and proxy unchanged, a node and an API."""
     ports, node_name = settings.ports, settings.node_name
-    own_state = OwnState(settings.state_dir)
+    own_state = LockedState(settings.state_dir)
     state = own_state.directory.path
     tunnel_server = server.build(reactor, _server_settings(settings, state))
     trust = QuickstartTrust(reactor, state / SERVER_STATE, node_name)
     kubeconfig = state / "kubeconfig"
     own_state.directory.write(kubeconfig.name, trust.kubeconfig(ports.api))
-    trust.keep_for_hub(state / HUB_STATE, node_name)
+    trust.write_for_hub(state / HUB_STATE, node_name)
     store = Store(reactor)
     nodes = TunneledNodes(reactor, trust.api_to_tunnel, lambda: [(ADDRESS, ports.secure)])
     api = KubernetesAPI(reactor, store, nodes.connections, authorizer=NodeAndMasters(node_name))
@@ -77,7 +77,7 @@ def build(reactor: IReactor, settings: Settings) -> IService:
         listen = partial(listen_tcp, reactor, "--port", ADDRESS, port, secured)
         return PortService(listen, factory.close)
 
-    api_port = Replaceable(partial(served, ports.api, trust.api, api))
+    api_port = RestartableService(partial(served, ports.api, trust.api, api))
 
     outage = Outage(reactor, api_port, log_level_filter)
 
@@ -93,12 +93,12 @@ def build(reactor: IReactor, settings: Settings) -> IService:
             "addresses" if settings.firewall else "ports",
         ),
         {
-            orders.STOP_API: outage.begin,
-            orders.START_API: outage.end,
-            orders.REBOOT_NODE: reboot_node,
+            check_requests.STOP_API: outage.begin,
+            check_requests.START_API: outage.end,
+            check_requests.REBOOT_NODE: reboot_node,
         },
     )
-    guide = Guide(
+    monitor = StartupMonitor(
         reactor,
         partial(nodes.problem, node_name, ports.kubelet),
         _introduction(settings, kubeconfig),
@@ -119,7 +119,7 @@ def build(reactor: IReactor, settings: Settings) -> IService:
         served(ports.kubelet, trust.node, node),
         node,
         tunnel,
-        guide,
+        monitor,
     ):
         part.setServiceParent(parts)
     return parts
@@ -240,7 +240,7 @@ Ctrl-C ends everything.
 """
 
 
-SETTLED = 3.0
+SETTLE_SECONDS = 3.0
 """The seconds after the return of the API in which its absence may still be logged: requests that
 the hub holds meanwhile end within 2 s."""
 
@@ -250,7 +250,9 @@ _log = Logger()
 class Outage:
     """Stops ``api`` and restarts it; until that has settled only errors are logged."""
 
-    def __init__(self, clock: IReactorTime, api: Replaceable, levels: LogLevelFilter) -> None:
+    def __init__(
+        self, clock: IReactorTime, api: RestartableService, levels: LogLevelFilter
+    ) -> None:
         self._clock = clock
         self._api = api
         self._levels = levels
@@ -259,9 +261,9 @@ class Outage:
         """Stop the API; log only errors, as all its clients would log its absence."""
         _log.info("the API is away for some seconds, as the check wants it")
         self._levels.set_temporarily(LogLevel.error, requests=False)
-        await self._api.take_away()
+        await self._api.stop_part()
 
     async def end(self) -> None:
         """Start the API again, and restore the log level a little later."""
-        await self._api.put_back()
-        self._clock.callLater(SETTLED, self._levels.restore)
+        await self._api.start_part()
+        self._clock.callLater(SETTLE_SECONDS, self._levels.restore)

@@ -20,7 +20,7 @@ from yurttunnel.pki.names import check_node_name
 ADDRESS = "127.0.0.1"
 """The address of all ports: whoever reaches the API runs programs as the user who started it."""
 
-USUAL_PORT = 10260
+DEFAULT_PORT = 10260
 _BLOCK_STEP = 1000
 _BLOCKS = 40
 
@@ -51,9 +51,9 @@ class Ports(NamedTuple):
         """Return the ports that begin with ``first``."""
         return cls(*range(first, first + PORT_COUNT))
 
-    def first_taken(self) -> int | None:
+    def first_in_use(self) -> int | None:
         """Return the first of the ports on which another process listens, or ``None``."""
-        return next((port for port in self if _taken(port)), None)
+        return next((port for port in self if _is_in_use(port)), None)
 
 
 PORT_COUNT = len(Ports._fields)
@@ -80,11 +80,11 @@ def _absolute_path(text: str) -> Path:
     return flags.path(text).absolute()
 
 
-def _asked_ports(text: str) -> Ports:
+def _requested_ports(text: str) -> Ports:
     ports = Ports.from_first(flags.port(text))
     if ports.api + PORT_COUNT > 65536:
         raise ValueError(f"{PORT_COUNT} ports are needed: give {65536 - PORT_COUNT} at most")
-    taken = ports.first_taken()
+    taken = ports.first_in_use()
     if taken is not None:
         raise ValueError(
             f"another process listens on {taken}: give another first port, or leave --port away"
@@ -95,8 +95,8 @@ def _asked_ports(text: str) -> Ports:
 
 def _free_ports() -> Ports:
     for block in range(_BLOCKS):
-        ports = Ports.from_first(USUAL_PORT + block * _BLOCK_STEP)
-        if _reserve(ports.api) and ports.first_taken() is None:
+        ports = Ports.from_first(DEFAULT_PORT + block * _BLOCK_STEP)
+        if _reserve(ports.api) and ports.first_in_use() is None:
             return ports
     raise usage.UsageError("--port: no row of free ports was found: give the first of one")
 
@@ -121,7 +121,7 @@ def _reserve(first: int) -> bool:
     return True
 
 
-def _taken(port: int) -> bool:
+def _is_in_use(port: int) -> bool:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -154,9 +154,9 @@ STATE_DIR = Flag(
 PORT = Flag(
     "port",
     Group.BASICS,
-    _asked_ports,
+    _requested_ports,
     f"First of {PORT_COUNT} consecutive ports on {ADDRESS}: API, hub, server, agent, further ports"
-    f" of the hub, node, service proxy. [default: {USUAL_PORT}, or the next free range]",
+    f" of the hub, node, service proxy. [default: {DEFAULT_PORT}, or the next free range]",
 )
 
 NODE_NAME = Flag(

@@ -21,22 +21,22 @@ from twisted.python.failure import Failure
 
 from yurttunnel.ops.shutdown import exit_with_error, stop_on_sighup
 from yurttunnel.pki.directory import StateDirectory
-from yurttunnel.quickstart import orders
+from yurttunnel.quickstart import check_requests
 from yurttunnel.tunnel.reactor import IReactor
 
-Orders = Mapping[str, Callable[..., Awaitable[object]]]
-"""The orders of the check by name; each is called with its arguments."""
+RequestHandlers = Mapping[str, Callable[..., Awaitable[object]]]
+"""The handlers of the check's requests by name; each is called with the request's arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckRun:
-    """The check's arguments, and its orders."""
+    """The check's arguments, and the handlers of its requests."""
 
     arguments: tuple[str, ...]
-    orders: Orders
+    handlers: RequestHandlers
 
 
-REACHED_SECONDS = 30.0
+REACHABLE_SECONDS = 30.0
 """The timeout until the API reaches the node through the tunnel; usually it takes less than 1 s."""
 
 CHECK_SECONDS = 90.0
@@ -45,7 +45,7 @@ CHECK_SECONDS = 90.0
 _PAUSE = 0.05
 
 
-class OwnState(Service):
+class LockedState(Service):
     """The state directory, for the exclusive use of this quickstart while it runs.
 
     Without ``path`` it is a temporary one that is removed at the end. Raises :class:`StateError`,
@@ -53,22 +53,22 @@ class OwnState(Service):
     """
 
     def __init__(self, path: Path | None) -> None:
-        self._held = ExitStack()
+        self._resources = ExitStack()
         if path is None:
             # Also removed if the process ends before this service stops.
             made = tempfile.TemporaryDirectory(
                 prefix="yurttunnel-quickstart-", ignore_cleanup_errors=True
             )
-            path = Path(self._held.enter_context(made))
+            path = Path(self._resources.enter_context(made))
         self.directory = StateDirectory.open(path)
-        self._held.callback(self.directory.acquire())
+        self._resources.callback(self.directory.acquire())
 
     def stopService(self) -> None:
         super().stopService()
-        self._held.close()
+        self._resources.close()
 
 
-class Replaceable(Service):
+class RestartableService(Service):
     """A service that can be stopped for a while; ``make`` creates it at each start."""
 
     def __init__(self, make: Callable[[], Service]) -> None:
@@ -82,24 +82,24 @@ class Replaceable(Service):
 
     def stopService(self) -> Deferred[None]:
         super().stopService()
-        return Deferred.fromCoroutine(self.take_away())
+        return Deferred.fromCoroutine(self.stop_part())
 
-    async def take_away(self) -> None:
-        """Stop it until :meth:`put_back`."""
+    async def stop_part(self) -> None:
+        """Stop it until :meth:`start_part`."""
         part, self._part = self._part, None
         if part is not None:
             await maybeDeferred(part.stopService)
 
-    async def put_back(self) -> None:
+    async def start_part(self) -> None:
         """Start a new one."""
         if self._part is None and self.running:
             self.startService()
 
 
-class Guide(Service):
+class StartupMonitor(Service):
     """Waits until the node is reachable through the tunnel, and then prints the introduction.
 
-    ``reached()`` tries it once, and returns the problem, or ``None``. Then ``introduction`` is
+    ``probe()`` tries it once, and returns the problem, or ``None``. Then ``introduction`` is
     printed. With a ``check``, that is run afterwards, and its result ends the process.
     """
 
@@ -108,21 +108,21 @@ class Guide(Service):
     def __init__(
         self,
         reactor: IReactor,
-        reached: Callable[[], Awaitable[str | None]],
+        probe: Callable[[], Awaitable[str | None]],
         introduction: str,
         check: CheckRun | None,
     ) -> None:
         self._reactor = reactor
-        self._reached = reached
+        self._probe = probe
         self._introduction = introduction
         self._check_run = check
-        self._check_is_over = check is None
+        self._check_finished = check is None
         self._running: Deferred[None] | None = None
 
     def startService(self) -> None:
         """Start waiting; from now on a closing terminal shuts the quickstart down gracefully."""
         super().startService()
-        stop_on_sighup(self._reactor, self._end_with_the_terminal)
+        stop_on_sighup(self._reactor, self._stop_on_hangup)
         self._running = Deferred.fromCoroutine(self._run())
 
     def stopService(self) -> None:
@@ -130,8 +130,8 @@ class Guide(Service):
         if self._running is not None:
             self._running.cancel()
 
-    def _end_with_the_terminal(self) -> None:
-        if self._check_is_over:
+    def _stop_on_hangup(self) -> None:
+        if self._check_finished:
             self._reactor.stop()
         else:
             # Status 0 would mean that all steps have succeeded.
@@ -140,8 +140,8 @@ class Guide(Service):
 
     async def _run(self) -> None:
         try:
-            await self._wait_until_reached()
-            self._introduce()
+            await self._wait_until_reachable()
+            self._print_introduction()
             if self._check_run is not None:
                 await self._check(self._check_run)
         except CancelledError:
@@ -152,18 +152,18 @@ class Guide(Service):
             self._log.failure("the quickstart failed by a defect of its own")
             exit_with_error(self._reactor, f"yurttunnel-quickstart: internal error: {error!r}")
 
-    def _introduce(self) -> None:
+    def _print_introduction(self) -> None:
         try:
             # Not sys.stdout, which the log captures.
             print(self._introduction, file=sys.__stdout__, flush=True)
         except OSError as error:
             raise _Failed(f"standard output cannot be written: {error.strerror}") from None
 
-    async def _wait_until_reached(self) -> None:
-        deadline = self._reactor.seconds() + REACHED_SECONDS
-        while (problem := await self._reached()) is not None:
+    async def _wait_until_reachable(self) -> None:
+        deadline = self._reactor.seconds() + REACHABLE_SECONDS
+        while (problem := await self._probe()) is not None:
             if self._reactor.seconds() > deadline:
-                raise _Failed(f"the node was not reached in {REACHED_SECONDS:g} s: {problem}")
+                raise _Failed(f"the node was not reached in {REACHABLE_SECONDS:g} s: {problem}")
             await deferLater(self._reactor, _PAUSE)
 
     async def _check(self, run: CheckRun) -> None:
@@ -174,7 +174,7 @@ class Guide(Service):
             raise _Failed(f"the check was ended by signal {-status}")
         if status != 0:
             raise _Failed("the check failed: the lines above say where")
-        self._check_is_over = True
+        self._check_finished = True
         self._reactor.stop()
 
 
@@ -187,11 +187,11 @@ async def _run_check(reactor: IReactor, run: CheckRun) -> int | None:
 
     If a signal ended the check, the status is the signal's number, negative.
     """
-    check = _CheckProcess(run.orders)
+    check = _CheckProcess(run.handlers)
     command = [sys.executable, "-m", "yurttunnel.quickstart.check", *run.arguments]
     # Without standard output (``>&-``) its number may belong to another file of this process.
     output = 2 if sys.__stdout__ is None else 1
-    descriptors: dict[int, int | str] = {0: "w", 1: output, 2: 2, orders.DESCRIPTOR: "r"}
+    descriptors: dict[int, int | str] = {0: "w", 1: output, 2: 2, check_requests.DESCRIPTOR: "r"}
     reactor.spawnProcess(check, command[0], command, env=None, childFDs=descriptors)
     timer = reactor.callLater(CHECK_SECONDS, check.kill)
     try:
@@ -206,27 +206,27 @@ async def _run_check(reactor: IReactor, run: CheckRun) -> int | None:
 class _CheckProcess(ProcessProtocol):
     """The process of the check, which writes to the terminal itself.
 
-    Its orders (:mod:`yurttunnel.quickstart.orders`) are carried out as they arrive.
+    Its requests (:mod:`yurttunnel.quickstart.check_requests`) are handled as they arrive.
     """
 
     transport: IProcessTransport
 
-    def __init__(self, orders: Orders) -> None:
+    def __init__(self, handlers: RequestHandlers) -> None:
         self.ended: Deferred[int] = Deferred()
-        self._orders = orders
+        self._handlers = handlers
         self._received = b""
 
     def childDataReceived(self, childFD: int, data: bytes) -> None:
-        """Carry out the orders that have arrived completely."""
+        """Handle the requests that have arrived completely."""
         self._received += data
         *lines, self._received = self._received.split(b"\n")
         for line in lines:
-            _ = Deferred.fromCoroutine(self._carry_out(line.decode()))
+            _ = Deferred.fromCoroutine(self._handle(line.decode()))
 
-    async def _carry_out(self, line: str) -> None:
+    async def _handle(self, line: str) -> None:
         name, *arguments = line.split()
         try:
-            await self._orders[name](*arguments)
+            await self._handlers[name](*arguments)
         except Exception as error:
             # Whatever the error, the check must report it.
             answer = " ".join(str(error).split()) or repr(error)

@@ -87,7 +87,7 @@ class QuickstartTrust:
         }
         return json.dumps(content, indent=2).encode() + b"\n"
 
-    def keep_for_hub(self, root: Path, node: str) -> None:
+    def write_for_hub(self, root: Path, node: str) -> None:
         """Store in the hub's directory what the signers of a cluster would issue to it."""
         directory = StateDirectory.open(root / PKI_DIRECTORY)
         directory.write(CA_FILE, certificates_to_pem([self._authority.certificate]))

@@ -18,7 +18,7 @@ from yurttunnel.ops.services import PortService
 from yurttunnel.pki.caller_contexts import HTTP_PROTOCOL, OptionalCallerContexts
 from yurttunnel.pki.contexts import RotatingContexts, client_context
 from yurttunnel.quickstart.composition import HTTP_SETTINGS
-from yurttunnel.quickstart.reach import TunneledNodes
+from yurttunnel.quickstart.tunneled_nodes import TunneledNodes
 from yurttunnel.tunnel import tls
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.cli import finding
-from yurttunnel.cli.client import CommandFailed, NoAnswer, Process
+from yurttunnel.cli import discovery
+from yurttunnel.cli.client import CommandFailed, NoResponse, Process
 from yurttunnel.ops.admin.service import SOCKET
 
 TABLE = "Num       RefCount Protocol Flags    Type St Inode Path\n"
@@ -33,30 +33,32 @@ class RunningTests(SynchronousTestCase):
         with socket.socket(socket.AF_UNIX) as listening:
             listening.bind(str(self.path))
 
-    def running(self, *paths: object) -> list[Path]:
+    def running_processes(self, *paths: object) -> list[Path]:
         """Return what is found when these are listed."""
         table = self.directory / "unix"
         table.write_text(TABLE + "".join(LINE.format(path) for path in paths) + LINE.format("\n"))
-        return [each.path for each in finding.running(table)]
+        return [each.path for each in discovery.running_processes(table)]
 
     def test_found(self) -> None:
         """Each is found once, by its name, and others are not asked."""
         other = self.directory / "docker.sock"
-        self.assertEqual([self.path], self.running(self.path, self.path, other, "@abstract"))
+        self.assertEqual(
+            [self.path], self.running_processes(self.path, self.path, other, "@abstract")
+        )
 
     def test_not_ours(self) -> None:
         """What is another user's, no socket, or gone is passed over."""
         file = self.directory / "d" / SOCKET
         file.parent.mkdir()
         file.touch()
-        self.assertEqual([], self.running(file, self.directory / "gone" / SOCKET))
+        self.assertEqual([], self.running_processes(file, self.directory / "gone" / SOCKET))
         self.patch(os, "geteuid", lambda: os.getuid() + 4711)
         expected = [self.path] if os.getuid() == 0 else []
-        self.assertEqual(expected, self.running(self.path))
+        self.assertEqual(expected, self.running_processes(self.path))
 
     def test_no_table(self) -> None:
         """Where the kernel lists nothing, nothing is found."""
-        self.assertEqual([], finding.running(self.directory / "missing"))
+        self.assertEqual([], discovery.running_processes(self.directory / "missing"))
 
 
 class AnswerTests(SynchronousTestCase):
@@ -104,9 +106,9 @@ class NoAnswerTests(SynchronousTestCase):
         self.addCleanup(os.chdir, os.getcwd())
         with tempfile.TemporaryDirectory() as directory:
             os.chdir(directory)
-        error = self.assertRaises(CommandFailed, finding.in_directory, Path("state"))
+        error = self.assertRaises(CommandFailed, discovery.process_in, Path("state"))
         self.assertIn("state is below the working directory, which was removed", str(error))
-        self.assertEqual(Path("/state", SOCKET), finding.in_directory(Path("/state")).path)
+        self.assertEqual(Path("/state", SOCKET), discovery.process_in(Path("/state")).path)
 
     def test_the_socket_in_place_of_its_directory(self) -> None:
         """It is said what to name."""
@@ -142,7 +144,7 @@ class SilentTests(SynchronousTestCase):
 
     def test_no_answer(self) -> None:
         """It is not taken for one that does not run."""
-        error = self.assertRaises(NoAnswer, self.process.get, "/v1/process")
+        error = self.assertRaises(NoResponse, self.process.get, "/v1/process")
         self.assertEqual(f"{self.path}: it runs, but gave no answer within 0.1 s", str(error))
 
     def test_no_room(self) -> None:
@@ -150,7 +152,7 @@ class SilentTests(SynchronousTestCase):
         with socket.socket(socket.AF_UNIX) as waiting:
             waiting.connect(str(self.path))
             for ask in (self.process.pid, lambda: self.process.get("/v1/process")):
-                error = self.assertRaises(NoAnswer, ask)
+                error = self.assertRaises(NoResponse, ask)
                 self.assertEqual(
                     f"{self.path}: it runs, but does not take the connections that wait",
                     str(error),
@@ -162,7 +164,9 @@ class SilentTests(SynchronousTestCase):
 
     def test_it_may_be_meant(self) -> None:
         """Nobody is told to start a second one, but to name it."""
-        error = self.assertRaises(CommandFailed, finding.one, None, "server", [self.process])
+        error = self.assertRaises(
+            CommandFailed, discovery.select_process, None, "server", [self.process]
+        )
         self.assertEqual(
             f"what runs in {self.directory} gives no answer: if that is the server, name it with"
             " --state-dir",
@@ -175,34 +179,34 @@ class OneTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         """Have the processes say what they are by their directories."""
-        self.patch(finding, "program_of", self.program_of)
+        self.patch(discovery, "program_of", self.program_of)
 
     def program_of(self, process: Process) -> str:
         """Return it, unless the process is silent."""
         name = process.path.parent.name
         if name == "silent":
-            raise NoAnswer(f"{process.path}: it runs")
+            raise NoResponse(f"{process.path}: it runs")
         return name
 
-    def one(self, *paths: str, state_dir: str | None = None) -> str:
+    def select_process(self, *paths: str, state_dir: str | None = None) -> str:
         """Return which server is meant."""
         processes = [Process(Path(path)) for path in paths]
         named = None if state_dir is None else Path(state_dir)
-        return str(finding.one(named, "server", processes).path)
+        return str(discovery.select_process(named, "server", processes).path)
 
     def test_the_only_one(self) -> None:
         """It is, beside an agent; a directory that is named counts before all."""
-        self.assertEqual("/1/server/s", self.one("/1/server/s", "/1/agent/s"))
-        self.assertEqual(f"/x/{SOCKET}", self.one("/1/server/s", state_dir="/x"))
+        self.assertEqual("/1/server/s", self.select_process("/1/server/s", "/1/agent/s"))
+        self.assertEqual(f"/x/{SOCKET}", self.select_process("/1/server/s", state_dir="/x"))
 
     def test_beside_a_silent_one(self) -> None:
         """It is, and the other, which may be meant, is named; without it all of those are."""
         beside = io.StringIO()
         with contextlib.redirect_stderr(beside):
-            self.assertEqual("/1/server/s", self.one("/2/silent/s", "/1/server/s"))
+            self.assertEqual("/1/server/s", self.select_process("/2/silent/s", "/1/server/s"))
         self.assertEqual("passed over: /2/silent/s: it runs\n", beside.getvalue())
         with self.assertRaisesRegex(CommandFailed, "^what runs in /2/silent, /3/silent gives no"):
-            self.one("/1/agent/s", "/2/silent/s", "/3/silent/s")
+            self.select_process("/1/agent/s", "/2/silent/s", "/3/silent/s")
 
     def test_none_or_several(self) -> None:
         """It is said what to name."""
@@ -211,6 +215,6 @@ class OneTests(SynchronousTestCase):
             r" how\), name its directory with --state-dir, or run this as its user or root$"
         )
         with self.assertRaisesRegex(CommandFailed, sentence):
-            self.one("/1/agent/s")
+            self.select_process("/1/agent/s")
         with self.assertRaisesRegex(CommandFailed, "choose one .*: /1/server, /2/server$"):
-            self.one("/1/server/s", "/2/server/s")
+            self.select_process("/1/server/s", "/2/server/s")

@@ -15,8 +15,8 @@ from typing import TextIO
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.cli import diagnosing
-from yurttunnel.cli.client import CommandFailed, NoAnswer, Process
+from yurttunnel.cli import diagnose
+from yurttunnel.cli.client import CommandFailed, NoResponse, Process
 from yurttunnel.cli.options import ClientOptions
 from yurttunnel.ops.admin.service import SOCKET
 from yurttunnel.ops.diagnose import command
@@ -72,9 +72,9 @@ class DiagnosingTestCase(SynchronousTestCase):
 
     def diagnose(self, *flags: str) -> None:
         """Diagnose it."""
-        options = diagnosing.DiagnoseOptions({})
+        options = diagnose.DiagnoseOptions({})
         options.parseOptions(["--program", self.program, *flags])
-        self.assertEqual(0, diagnosing.diagnose(options))
+        self.assertEqual(0, diagnose.diagnose(options))
 
 
 class DirectoryTests(DiagnosingTestCase):
@@ -167,7 +167,7 @@ class ToldTests(DiagnosingTestCase):
         """There it is an error: nobody says where its meta port is."""
 
         def hang(process: Process, page: str) -> None:
-            raise NoAnswer("it runs")
+            raise NoResponse("it runs")
 
         self.patch(Process, "get", hang)
         self.config.write_text("v = []")

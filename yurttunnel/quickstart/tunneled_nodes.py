@@ -83,14 +83,14 @@ class TunneledNodes:
             connection = self._pool.acquire(node)
             if isinstance(connection, Deferred):
                 connection = await connection
-            asked = fetch(connection, b"GET", b"/healthz", [(b"Host", host)], max_body=200)
-            answer = await asked.addTimeout(PROBE_TIMEOUT, self._reactor)
+            request = fetch(connection, b"GET", b"/healthz", [(b"Host", host)], max_body=200)
+            response = await request.addTimeout(PROBE_TIMEOUT, self._reactor)
         except Exception as error:
             # Whatever the error, it is a problem to report, and the check is repeated.
             return f"{type(error).__name__}: {error}"
-        if answer.status == 200:
+        if response.status == 200:
             return None
-        return f"the answer is {answer.status} {answer.body.decode('utf-8', 'replace')}"
+        return f"the answer is {response.status} {response.body.decode('utf-8', 'replace')}"
 
     def _connect(self, node: str, caller: Hashable) -> Deferred[ClientConnection]:
         return Deferred.fromCoroutine(self._make_connection(node)).addTimeout(

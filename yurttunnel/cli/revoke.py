@@ -35,11 +35,13 @@ def _known_nodes(process: Process) -> list[str]:
 
 def revoke(options: RevokeOptions) -> None:
     """Revoke the access, and print what was done."""
-    process, name = options.process("server"), options.given[0]
+    process, name = options.process("server"), options.positionals[0]
     # Read first, because a revoked node is no longer listed.
     known = _known_nodes(process)
-    done = process.post("/v1/revocations", node=name)
-    print(output.as_json(done) if options.as_json else f"{output.shown(done['done'])}\n", end="")
+    result = process.post("/v1/revocations", node=name)
+    print(
+        output.as_json(result) if options.as_json else f"{output.shown(result['result'])}\n", end=""
+    )
     meant = "" if name in known else did_you_mean(name, known)
     if meant:
         print(output.shown(f"nothing was known of {name!r}: {meant}"), file=sys.stderr)

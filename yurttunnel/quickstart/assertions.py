@@ -7,39 +7,39 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-PATIENCE = 15.0
+STEP_SECONDS = 15.0
 """The timeout of a step, in seconds."""
 
-_PIECE = 32 * 1024
+_CHUNK = 32 * 1024
 
 
 class CheckFailed(Exception):
     """A step had an unexpected result; the message has one line about it."""
 
 
-def until(condition: Callable[[], Any], what: str) -> Any:
+def poll_until(condition: Callable[[], Any], what: str) -> Any:
     """Poll ``condition`` until its result is true, and return the result."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + STEP_SECONDS
     while not (result := condition()):
         if time.monotonic() > deadline:
-            raise CheckFailed(f"after {PATIENCE:g} s it was still not so that {what}")
+            raise CheckFailed(f"after {STEP_SECONDS:g} s it was still not so that {what}")
         time.sleep(0.05)
     return result
 
 
-def require(seen: object, desired: object, what: str) -> None:
+def require(actual: object, expected: object, what: str) -> None:
     """Raise :class:`CheckFailed` unless both are equal."""
-    if seen != desired:
-        raise CheckFailed(f"{what}: {desired!r} was expected, {seen!r} came")
+    if actual != expected:
+        raise CheckFailed(f"{what}: {expected!r} was expected, {actual!r} came")
 
 
-def echoed(connection: socket.socket, sent: bytes) -> bytes:
+def echo(connection: socket.socket, sent: bytes) -> bytes:
     """Send in pieces, each after the echo of the last one: no buffer needs to hold all."""
     received = bytearray()
-    for start in range(0, len(sent), _PIECE):
-        connection.sendall(sent[start : start + _PIECE])
-        while len(received) < min(start + _PIECE, len(sent)):
-            piece = connection.recv(2 * _PIECE)
+    for start in range(0, len(sent), _CHUNK):
+        connection.sendall(sent[start : start + _CHUNK])
+        while len(received) < min(start + _CHUNK, len(sent)):
+            piece = connection.recv(2 * _CHUNK)
             if not piece:
                 raise CheckFailed(f"the connection ended after {len(received)} bytes")
             received += piece

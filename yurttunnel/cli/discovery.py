@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from yurttunnel.cli.client import FOUND_SECONDS, CommandFailed, NoAnswer, Process
+from yurttunnel.cli.client import DISCOVERY_SECONDS, CommandFailed, NoResponse, Process
 from yurttunnel.ops.admin.service import SOCKET
 from yurttunnel.ops.default_directories import SERVICE_DIRECTORIES
 
@@ -16,28 +16,28 @@ _UNIX_SOCKETS = Path("/proc/net/unix")
 """proc(5): the Unix sockets of this network namespace; the path follows seven fields."""
 
 
-def running(unix_sockets: Path = _UNIX_SOCKETS) -> list[Process]:
+def running_processes(unix_sockets: Path = _UNIX_SOCKETS) -> list[Process]:
     """Return the processes of this user, or of root, on this machine, sorted by path."""
-    paths = {Path(path) for path in _paths(unix_sockets) if path.endswith(f"/{SOCKET}")}
-    return [Process(path, FOUND_SECONDS) for path in sorted(paths) if _may_ask(path)]
+    paths = {Path(path) for path in _socket_paths(unix_sockets) if path.endswith(f"/{SOCKET}")}
+    return [Process(path, DISCOVERY_SECONDS) for path in sorted(paths) if _is_trusted(path)]
 
 
-def one(state_dir: Path | None, program: str, processes: Sequence[Process]) -> Process:
+def select_process(state_dir: Path | None, program: str, processes: Sequence[Process]) -> Process:
     """Return the process in ``state_dir``, else the only one of ``program`` among ``processes``.
 
     Raises :class:`CommandFailed`.
     """
     if state_dir is not None:
-        return in_directory(state_dir)
-    found, silent = _told_apart(processes, program)
+        return process_in(state_dir)
+    found, unresponsive = _by_program(processes, program)
     if len(found) == 1:
-        for each in silent.values():
+        for each in unresponsive.values():
             print(f"passed over: {each}", file=sys.stderr)
         return Process(found[0].path)
-    if not found and silent:
+    if not found and unresponsive:
         raise CommandFailed(
-            f"what runs in {_places(silent)} gives no answer: if that is the {program}, name it"
-            " with --state-dir"
+            f"what runs in {_directories(unresponsive)} gives no answer: if that is the {program},"
+            " name it with --state-dir"
         )
     if not found:
         raise CommandFailed(
@@ -45,11 +45,11 @@ def one(state_dir: Path | None, program: str, processes: Sequence[Process]) -> P
             " shows how), name its directory with --state-dir, or run this as its user or root"
         )
     raise CommandFailed(
-        f"more than one {program} runs here: choose one with --state-dir: {_places(found)}"
+        f"more than one {program} runs here: choose one with --state-dir: {_directories(found)}"
     )
 
 
-def in_directory(state_dir: Path) -> Process:
+def process_in(state_dir: Path) -> Process:
     """Return the process with that state directory; raise :class:`CommandFailed`."""
     try:
         return Process((state_dir / SOCKET).absolute())
@@ -62,37 +62,37 @@ def in_directory(state_dir: Path) -> Process:
 def program_of(process: Process) -> str:
     """Return the program of a process, such as ``server``; empty if it does not run.
 
-    Raises :class:`NoAnswer`.
+    Raises :class:`NoResponse`.
     """
     try:
         program = str(process.get("/v1/process").get("program", ""))
-    except NoAnswer:
+    except NoResponse:
         raise
     except CommandFailed:
         return ""
     return program.removeprefix("yurttunnel-").removeprefix("yurt")
 
 
-def _told_apart(
+def _by_program(
     processes: Sequence[Process], program: str
-) -> tuple[list[Process], dict[Process, NoAnswer]]:
+) -> tuple[list[Process], dict[Process, NoResponse]]:
     """Return the processes of ``program``, and those that do not respond."""
     found: list[Process] = []
-    silent: dict[Process, NoAnswer] = {}
+    unresponsive: dict[Process, NoResponse] = {}
     for each in processes:
         try:
             if program_of(each) == program:
                 found.append(each)
-        except NoAnswer as error:
-            silent[each] = error
-    return found, silent
+        except NoResponse as error:
+            unresponsive[each] = error
+    return found, unresponsive
 
 
-def _places(processes: Iterable[Process]) -> str:
+def _directories(processes: Iterable[Process]) -> str:
     return ", ".join(str(each.path.parent) for each in processes)
 
 
-def _paths(unix_sockets: Path) -> Iterator[str]:
+def _socket_paths(unix_sockets: Path) -> Iterator[str]:
     try:
         lines = unix_sockets.read_text("utf-8", "surrogateescape").splitlines()[1:]
     except OSError:
@@ -103,7 +103,7 @@ def _paths(unix_sockets: Path) -> Iterator[str]:
             yield fields[7]
 
 
-def _may_ask(path: Path) -> bool:
+def _is_trusted(path: Path) -> bool:
     """Return whether this user or root owns it, or, for root, whether it is a systemd service's."""
     try:
         status = os.lstat(path)

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from twisted.python import usage
 
-from yurttunnel.cli.client import FOUND_SECONDS, CommandFailed, Process
+from yurttunnel.cli.client import DISCOVERY_SECONDS, CommandFailed, Process
 from yurttunnel.cli.options import PROGRAM, STATE_DIR, ClientCommand, ClientOptions
 from yurttunnel.ops import flags
 from yurttunnel.ops.diagnose.subject import Subject
@@ -30,7 +30,7 @@ BUNDLE = Flag(
 )
 
 
-_WITH_USUAL_DIRECTORY = ("server", "agent")
+_WITH_DEFAULT_DIRECTORY = ("server", "agent")
 """Programs whose default state directory, with their socket, depends on their user."""
 
 
@@ -58,34 +58,34 @@ def diagnose(options: DiagnoseOptions) -> int:
     bundle = options.optional_value(BUNDLE, None)
     process = options.process(program)
     # The working directory may have been removed, and have no path any more.
-    here = os.open(".", os.O_PATH)
+    working_directory = os.open(".", os.O_PATH)
     directory = Path(f"/proc/{process.pid()}")
     try:
         arguments = (directory / "cmdline").read_text("utf-8", "surrogateescape").split("\0")[:-1]
         environment = _environment((directory / "environ").read_text("utf-8", "surrogateescape"))
         # Relative paths in its flags start at the process's working directory.
         os.chdir(directory / "cwd")
-        own = own_arguments(program, arguments)
-        told = _told(process)
+        own_flags = own_arguments(program, arguments)
+        info = _process_info(process)
         try:
-            subject = _subject(program, own, environment)
+            subject = _subject(program, own_flags, environment)
         except usage.UsageError as error:
             # The file of --config was broken or removed since the process read it.
             sentence = f"the flags of the process are not understood: {error}"
-            if told is None:
+            if info is None:
                 raise CommandFailed(sentence) from None
             print(f"{sentence}; what it says of itself is collected", file=sys.stderr)
-            subject = _without_flags(program, process, told)
-        subject = _with_paths_below(Path(os.readlink(directory / "cwd")), subject)
+            subject = _subject_without_flags(program, process, info)
+        subject = _with_absolute_paths(Path(os.readlink(directory / "cwd")), subject)
     except OSError as error:
         raise CommandFailed(f"{error.filename}: {error.strerror}: run this as its user") from None
     finally:
-        os.fchdir(here)
-        os.close(here)
-    if told is not None:
+        os.fchdir(working_directory)
+        os.close(working_directory)
+    if info is not None:
         # The file of --config may name another meta port by now, which takes effect at a restart.
-        subject = replace(subject, meta_host=told.meta_host, meta_port=told.meta_port)
-    if program in _WITH_USUAL_DIRECTORY:
+        subject = replace(subject, meta_host=info.meta_host, meta_port=info.meta_port)
+    if program in _WITH_DEFAULT_DIRECTORY:
         # The default of the process's user differs from that of root, who may diagnose it, too.
         subject = replace(subject, directories=(process.path.parent,))
     try:
@@ -108,14 +108,14 @@ def _environment(text: str) -> Mapping[str, str]:
 
 
 def _subject(program: str, arguments: Sequence[str], environment: Mapping[str, str]) -> Subject:
-    options = _options_of(program)(environment)
+    options = _options_class(program)(environment)
     subject = import_module(f"yurttunnel.{program}.command").subject
     options.parseOptions(arguments)
     return cast(Subject, subject(options.settings))
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _ProcessInfo:
     """A process's own information: its name, and the address of its meta port."""
 
     program: str
@@ -123,35 +123,35 @@ class _Told:
     meta_port: int
 
 
-def _told(process: Process) -> _Told | None:
+def _process_info(process: Process) -> _ProcessInfo | None:
     """Query the process; return ``None`` if it does not respond."""
     try:
-        told = Process(process.path, FOUND_SECONDS).get("/v1/process")
+        info = Process(process.path, DISCOVERY_SECONDS).get("/v1/process")
     except CommandFailed:
         return None
-    page = urlsplit(told["status_page"])
-    return _Told(told["program"], page.hostname or "", page.port or 0)
+    page = urlsplit(info["status_page"])
+    return _ProcessInfo(info["program"], page.hostname or "", page.port or 0)
 
 
-def _without_flags(program: str, process: Process, told: _Told) -> Subject:
+def _subject_without_flags(program: str, process: Process, info: _ProcessInfo) -> Subject:
     """Return what is known of a process whose flags are unknown."""
-    table = _options_of(program).table
+    table = _options_class(program).table
     secret = (each for each in table if isinstance(each, Flag) and each.secret)
     return Subject(
-        program=told.program,
-        meta_host=told.meta_host,
-        meta_port=told.meta_port,
+        program=info.program,
+        meta_host=info.meta_host,
+        meta_port=info.meta_port,
         directories=(process.path.parent,),
         files=(),
         secret_flags=tuple(f"--{each.name}" for each in secret),
     )
 
 
-def _options_of(program: str) -> type[CommandOptions[Any]]:
+def _options_class(program: str) -> type[CommandOptions[Any]]:
     return cast(type[CommandOptions[Any]], import_module(f"yurttunnel.{program}.options").Options)
 
 
-def _with_paths_below(directory: Path, subject: Subject) -> Subject:
+def _with_absolute_paths(directory: Path, subject: Subject) -> Subject:
     """Return ``subject`` with its relative paths resolved from ``directory``."""
     return replace(
         subject,
