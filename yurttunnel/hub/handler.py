@@ -8,6 +8,7 @@ from zope.interface import implementer
 
 from yurttunnel.http.deadlines import Deadlines
 from yurttunnel.http.errors import ApiFailure, RequestFailed
+from yurttunnel.http.fields import requested_upgrade
 from yurttunnel.http.head import RequestHead
 from yurttunnel.http.interfaces import IExchange, IRequestHandler
 from yurttunnel.hub.filters.interfaces import IFilters
@@ -32,6 +33,10 @@ and its imports take most of that."""
 
 
 _NOT_JSON = RequestFailed(406, "filters have to parse this response: accept application/json, too")
+
+_NOT_FILTERED = RequestFailed(
+    400, "filters apply to this watch, which they cannot parse over WebSocket: do not upgrade"
+)
 
 _NOT_CONTINUED = RequestFailed(
     410, "the first page of the list was served from the cache: start the list again"
@@ -156,6 +161,9 @@ class Hub:
             tell(call.exchange, _NOT_JSON)
             return
         if call.request.verb == "watch":
+            if change is not None and requested_upgrade(call.exchange.head) is not None:
+                tell(call.exchange, _NOT_FILTERED)
+                return
             end_when_changed(self._filters, call, change is not None)
         if not self._health.online:
             self._offline.answer(call)

@@ -45,6 +45,13 @@ class FilterTests(World):
         self.ask(PODS, KUBELET, b"Accept: application/vnd.kubernetes.protobuf")
         self.assertEqual(406, self.answered()[0][0])
 
+    def test_websocket(self):
+        """A watch over WebSocket, whose events would not be filtered, gets 400."""
+        upgrade = b"Connection: Upgrade", b"Upgrade: websocket"
+        self.ask(f"{PODS}?watch=1", KUBELET, JSON, *upgrade)
+        self.assertEqual([], self.connections.played)
+        self.assertEqual(400, self.answered()[0][0])
+
     def test_list(self):
         """The client gets the remaining items; the cache has the unfiltered list."""
         self.ask(PODS, KUBELET, JSON)
