@@ -375,8 +375,10 @@ OFFLINE_TOKEN_PLACEHOLDERS = Flag(
     Group.OPERATION,
     flags.switch,
     "While the API is unreachable, answer the kubelet's requests for service account tokens with"
-    " placeholders that are marked as such, so that pods start. If false, these requests fail with"
-    " 503, and pods with projected tokens do not start.",
+    " placeholders that are marked as such, so that pods start. They last for ten minutes, after"
+    " which the kubelet gets real ones: until then the API, once reachable again, rejects these"
+    " pods' requests (401). If false, requests for tokens fail with 503, and pods with projected"
+    " tokens do not start.",
     default="true",
     stands_alone=True,
 )
