@@ -1,4 +1,4 @@
-"""The API in memory, and clients of it."""
+"""The API in memory, and its clients."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def node(name="edge-1", port=10250, **spec):
 
 @functools.cache
 def certificate(common_names=("ada",), groups=("system:masters",)):
-    """Make a client certificate; who has signed it is TLS's affair."""
+    """Make a client certificate, signed by itself: TLS verifies the issuer."""
     key = Ed25519PrivateKey.generate()
     subject = x509.Name(
         [x509.NameAttribute(NameOID.COMMON_NAME, name) for name in common_names]
@@ -80,7 +80,7 @@ class CertifiedConnection(SecureConnection):
 
 
 class Client:
-    """A client's connection to the API; ``known``: with a certificate, which is ada's or given."""
+    """A client's connection to the API; ``known`` is its certificate, or whether it uses ada's."""
 
     def __init__(self, case, known=True):
         self._case = case
@@ -104,16 +104,16 @@ class Client:
         self.settle()
 
     def settle(self):
-        """Let everything move."""
+        """Run all pending calls."""
         settle(self._case.clock, self.connection, *self._case.origins)
 
     @property
     def received(self):
-        """What has come since the last response."""
+        """Return the data received since the last response."""
         return self.connection.sent[self._read :]
 
     def response(self, method="GET"):
-        """Take the whole response that has come: status, fields and body."""
+        """Return the complete response received: status, fields and body."""
         self.settle()
         ((status, fields, body, _),) = responses(self.received, method)
         self._read = len(self.connection.sent)
@@ -131,7 +131,7 @@ class Client:
 
 
 class ApiTestCase(SynchronousTestCase):
-    """An API with one node, whose kubelet is played by the test."""
+    """An API with one node, whose kubelet is simulated by the test."""
 
     def setUp(self):
         """Start it."""
@@ -148,11 +148,11 @@ class ApiTestCase(SynchronousTestCase):
         self.store.create(NODES, None, node())
 
     def make_api(self):
-        """Make the API, which is that of the lab."""
+        """Make the lab's API."""
         return KubernetesAPI(self.clock, self.store, self.connections)
 
     def connections(self, name, port):
-        """Return what gets connections to a node."""
+        """Return a function that connects to nodes."""
 
         def acquire(**how):
             self.dialed.append((name, port))
@@ -163,19 +163,19 @@ class ApiTestCase(SynchronousTestCase):
         return acquire
 
     def connect_node(self, acquired):
-        """Connect to the node; tests may put something else here."""
+        """Connect to the node; tests may override this."""
         connection = ClientConnection(self.clock)
         self.origins.append(MemoryConnection(self.clock).open(connection))
         acquired.callback(connection)
 
     def exchange(self, method, path, body=None, *, known=True, **options):
-        """Do a request on a connection of its own: status, fields and body."""
+        """Make a request on a new connection, and return status, fields and body."""
         client = Client(self, known)
         client.send(method, path, body, **options)
         return client.response(method)
 
     def call(self, method, path, body=None, *, accept=None, media_type=None, token=None, **options):
-        """Do a request: status and what the JSON of the answer says."""
+        """Make a request, and return the status and the JSON of the response."""
         fields = [f"Accept: {accept}"] if accept else []
         if token:
             fields.append(f"Authorization: Bearer {token}")
@@ -192,7 +192,7 @@ class ApiTestCase(SynchronousTestCase):
         return created
 
     def assert_error(self, answer, status, reason, message):
-        """Check that an answer is this ``Status``."""
+        """Check that a response is this ``Status``."""
         found, content = answer
         self.assertEqual(
             (status, "Status", "Failure", reason, message, status),
@@ -207,11 +207,11 @@ class ApiTestCase(SynchronousTestCase):
         )
 
     def watch(self, path, **options):
-        """Begin to watch, and give the client."""
+        """Start a watch, and return its client."""
         client = Client(self)
         client.send("GET", path, **options)
         return client
 
     def names(self, kind=PODS, namespace=None):
-        """The names of the objects that are stored."""
+        """Return the names of the stored objects."""
         return [one["metadata"]["name"] for one in self.store.list(kind, namespace)]

@@ -1,4 +1,4 @@
-"""Who asks, and whether they may."""
+"""Authentication and authorization."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from yurtlab.api.access import Certificates, is_public
 
 
 class Transport:
-    """A TLS transport with a client's certificate, or without."""
+    """A TLS transport with or without a client certificate."""
 
     def __init__(self, certificate=None):
         self._certificate = certificate
@@ -24,7 +24,7 @@ class Transport:
 
 
 class Exchange:
-    """What an exchange says of who asks."""
+    """The part of an exchange that identifies the client."""
 
     def __init__(self, transport=None):
         self.secure = transport is not None
@@ -32,21 +32,21 @@ class Exchange:
 
 
 def identify(exchange):
-    """Find who asks."""
+    """Return the user of an exchange."""
     return Certificates().authenticate(exchange)
 
 
 class CertificateTests(SynchronousTestCase):
-    """Who asks."""
+    """Authentication by certificates."""
 
     def test_certificate(self):
-        """A client certificate tells name and groups."""
+        """The name and groups of a user come from the client certificate."""
         user = identify(Exchange(Transport(certificate(("bob",), ("team", "admins")))))
         self.assertEqual("bob", user.name)
         self.assertEqual(("team", "admins", "system:authenticated"), user.groups)
 
     def test_credential(self):
-        """Which certificate it was is told along, as Kubernetes does it."""
+        """The user has the certificate's ID as an extra attribute, as in Kubernetes."""
         presented = certificate(("bob",), ("team",))
         fingerprint = hashlib.sha256(presented.public_bytes(Encoding.DER)).hexdigest()
         self.assertEqual(
@@ -55,7 +55,7 @@ class CertificateTests(SynchronousTestCase):
         )
 
     def test_nobody(self):
-        """Without TLS, a certificate or one name it cannot be said."""
+        """Without TLS, a certificate or a unique name the user is unknown."""
         for transport in (
             None,
             Transport(),
@@ -65,7 +65,7 @@ class CertificateTests(SynchronousTestCase):
             self.assertIsNone(identify(Exchange(transport)))
 
     def test_public(self):
-        """Probes and the version are for anybody."""
+        """Probes and the version are public."""
         for path in ("/healthz", "/livez", "/readyz", "/readyz/x", "/version"):
             self.assertTrue(is_public(path))
         for path in ("/", "/api", "/healthzz", "/version/x", "/openapi/v2"):
@@ -73,23 +73,24 @@ class CertificateTests(SynchronousTestCase):
 
 
 class AccessTests(ApiTestCase):
-    """Who is let in."""
+    """Authorization."""
 
     def test_nobody(self):
-        """Without proof of who asks there is nothing but Unauthorized."""
+        """Without credentials every response is Unauthorized."""
         for method, path in (("GET", PODS_PATH), ("GET", "/api"), ("GET", "/no"), ("POST", "/")):
             answer = self.call(method, path, known=False)
             self.assert_error(answer, 401, "Unauthorized", "Unauthorized")
 
     def test_other_proof(self):
-        """A password or a token counts for nothing."""
+        """Passwords and tokens are not accepted as credentials."""
         for value in ("Basic YWRhOnNlc2FtZQ==", "Bearer sesame"):
             fields = [f"Authorization: {value}"]
             status, _, _ = self.exchange("GET", PODS_PATH, known=False, fields=fields)
             self.assertEqual(401, status)
 
     def test_others(self):
-        """Somebody else with a certificate of the authority, as an agent has, may do nothing."""
+        """Another user with a certificate of the authority, such as an agent, is forbidden
+        everything."""
         text = (
             'forbidden: User "edge-1" is not in the group system:masters, which alone may use this'
             " API"
@@ -99,6 +100,6 @@ class AccessTests(ApiTestCase):
             self.assert_error(answer, 403, "Forbidden", text)
 
     def test_for_anybody(self):
-        """Probes and the version are told to whoever asks, known or not."""
+        """Probes and the version are served to everyone, authenticated or not."""
         for path in ("/readyz", "/version"):
             self.assertEqual(200, self.exchange("GET", path, known=False)[0])

@@ -1,4 +1,4 @@
-"""What kubectl get shows."""
+"""The columns of ``kubectl get``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class PodTests(SynchronousTestCase):
     """Pods."""
 
     def pod(self, *states, deleted=False, init=(), **status):
-        """Return the cells of a pod with container states, of which each is (ready, state)."""
+        """Return the cells of a pod with these container states, each a pair (ready, state)."""
         metadata = {"name": "x", "creationTimestamp": BEFORE}
         if deleted:
             metadata["deletionTimestamp"] = BEFORE
@@ -50,7 +50,7 @@ class PodTests(SynchronousTestCase):
         return cells(PODS, metadata=metadata, spec=spec, status=status)
 
     def test_running(self):
-        """A pod that runs shows its phase, how much is ready, its node and address."""
+        """A running pod shows its phase, ready containers, node and address."""
         shown = cells(
             PODS,
             spec={"containers": [{}, {}], "nodeName": "edge-1"},
@@ -76,7 +76,7 @@ class PodTests(SynchronousTestCase):
         )
 
     def test_status(self):
-        """The status is what a container says, else the reason or phase of the pod."""
+        """The status is a container's reason, or else the reason or the phase of the pod."""
         waiting = {"waiting": {"reason": "CrashLoopBackOff"}}
         completed = {"terminated": {"reason": "Completed", "exitCode": 0}}
         for expected, shown in (
@@ -117,7 +117,7 @@ class PodTests(SynchronousTestCase):
         self.assertEqual("3 (2m ago)", shown["Restarts"])
 
     def test_initializing(self):
-        """Until a pod is initialized its init containers tell the status."""
+        """Until a pod is initialized, its status comes from the init containers."""
         done = {"state": {"terminated": {"exitCode": 0}}}
         for expected, second in (
             ("Init:1/2", {"state": {"running": {}}}),
@@ -179,7 +179,7 @@ class KindTests(SynchronousTestCase):
         self.assertEqual("<none>", cells(NODES)["Roles"])
 
     def test_small_kinds(self):
-        """Namespaces, ConfigMaps, Secrets, ServiceAccounts and Leases show the little they have."""
+        """Namespaces, ConfigMaps, Secrets, ServiceAccounts and Leases show their few columns."""
         self.assertEqual("Active", cells(NAMESPACES, status={"phase": "Active"})["Status"])
         self.assertEqual(
             3, cells(CONFIG_MAPS, data={"a": "", "b": ""}, binaryData={"c": ""})["Data"]
@@ -190,7 +190,7 @@ class KindTests(SynchronousTestCase):
         self.assertEqual("me", cells(LEASES, spec={"holderIdentity": "me"})["Holder"])
 
     def test_events(self):
-        """An event shows when it was, what it is about, and who tells it."""
+        """An event shows its times, its object and its source."""
         event = {
             "lastTimestamp": BEFORE,
             "firstTimestamp": "2025-06-15T14:06:40Z",
@@ -255,7 +255,7 @@ class SliceTests(SynchronousTestCase):
     """EndpointSlices."""
 
     def test_slices(self):
-        """Three ports and three addresses are shown, and how many more there are."""
+        """Three ports and three addresses are shown, and the number of further ones."""
         for count, more in ((3, ""), (4, " + 1 more...")):
             shown = cells(
                 ENDPOINT_SLICES,
@@ -279,7 +279,7 @@ class TableTests(SynchronousTestCase):
         return table(PODS, [self.one], Form(**options), NOW)["rows"]
 
     def test_columns(self):
-        """Columns say what they are; those with a priority are for -o wide."""
+        """Columns have descriptions; those with a priority are for -o wide."""
         made = table(PODS, [], Form(), NOW, metadata={"resourceVersion": "7"})
         self.assertEqual(("Table", "meta.k8s.io/v1"), (made["kind"], made["apiVersion"]))
         self.assertEqual({"resourceVersion": "7"}, made["metadata"])
@@ -292,7 +292,7 @@ class TableTests(SynchronousTestCase):
         self.assertEqual([0, 0, 0, 0, 0, 1, 1, 1, 1], priorities)
 
     def test_what_comes_along(self):
-        """A row brings the metadata of its object, all of it or nothing."""
+        """A row includes the metadata of its object, the whole object or nothing."""
         partial = {
             "kind": "PartialObjectMetadata",
             "apiVersion": "meta.k8s.io/v1beta1",
@@ -304,5 +304,5 @@ class TableTests(SynchronousTestCase):
         self.assertEqual(partial, partial_metadata(self.one, "v1beta1"))
 
     def test_without_headers(self):
-        """The rows alone follow in a watch."""
+        """Later tables of a watch have rows only."""
         self.assertIsNone(table(PODS, [], Form(), NOW, headers=False)["columnDefinitions"])

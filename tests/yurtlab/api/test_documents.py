@@ -1,4 +1,4 @@
-"""Discovery, OpenAPI, probes: what clients read before they ask for objects."""
+"""Discovery, OpenAPI and probes, which clients request first."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class DiscoveryTests(ApiTestCase):
         self.assertEqual(["leases"], [entry["name"] for entry in found["resources"]])
 
     def test_aggregated(self):
-        """A client that prefers it gets all at once, in its version, and told so."""
+        """A client that prefers aggregated discovery gets one document of its version and type."""
         for version in ("v2", "v2beta1"):
             accept = AGGREGATED if version == "v2" else AGGREGATED.partition(",")[2]
             fields = [f"Accept: {accept}"]
@@ -105,7 +105,7 @@ class DiscoveryTests(ApiTestCase):
         self.assertEqual("APIResourceList", found["kind"])
 
     def test_unknown_paths(self):
-        """Where nothing is, nothing is found."""
+        """Unknown paths are NotFound."""
         for method, path in (
             ("GET", "/"),
             ("GET", "/api/v2"),
@@ -124,14 +124,16 @@ class OpenAPITests(ApiTestCase):
     """OpenAPI."""
 
     def document(self, group):
-        """Fetch a document of version 3 where the index says that it is."""
+        """Fetch a document of version 3 at the path in the index."""
         _, index = self.call("GET", "/openapi/v3")
         address = index["paths"][group]["serverRelativeURL"]
         self.assertRegex(address, r"^/openapi/v3/.*\?hash=[0-9A-F]{32}$")
         return self.call("GET", address)[1]
 
     def test_validation_by_the_server(self):
-        """PATCH of every kind takes what kubectl needs to leave validation to the server."""
+        """PATCH of every kind has the parameters by which kubectl leaves validation to the
+        server.
+        """
         for group, path, kind in (
             ("api/v1", "/api/v1/namespaces/{namespace}/pods/{name}", "Pod"),
             ("api/v1", "/api/v1/nodes/{name}", "Node"),
@@ -147,7 +149,7 @@ class OpenAPITests(ApiTestCase):
             self.assertLessEqual({"dryRun", "fieldValidation"}, names)
 
     def test_schemas(self):
-        """Every reference in a document is in it."""
+        """Every document includes all schemas that it references."""
         document = self.document("api/v1")
         known = set(document["components"]["schemas"])
         text = json.dumps(document)
@@ -156,7 +158,7 @@ class OpenAPITests(ApiTestCase):
         self.assertIn("io.k8s.api.core.v1.Container", known)
 
     def test_version_2(self):
-        """Version 2 is there as JSON, and in the binary form that old kubectls read."""
+        """Version 2 is served as JSON and in the binary form that old kubectls request."""
         _, found = self.call("GET", "/openapi/v2")
         self.assertEqual("2.0", found["swagger"])
         fields = ["Accept: application/com.github.proto-openapi.spec.v2@v1.0+protobuf"]
@@ -173,14 +175,14 @@ class ProbeTests(ApiTestCase):
     """Probes."""
 
     def test_version(self):
-        """The version is that of the Kubernetes API that is spoken."""
+        """The version is that of the implemented Kubernetes API."""
         _, version = self.call("GET", "/version", known=False)
         self.assertEqual((200, version), self.call("GET", "/version/", known=False))
         self.assertEqual(("1", "33"), (version["major"], version["minor"]))
         self.assertRegex(version["gitVersion"], r"^v1\.33\.0")
 
     def test_health(self):
-        """Probes need no proof of who asks."""
+        """Probes need no credentials."""
         for path in ("/healthz", "/livez", "/readyz", "/readyz/ping"):
             status, fields, body = self.exchange("GET", path, known=False)
             self.assertEqual((200, b"ok"), (status, body))

@@ -59,7 +59,7 @@ PATCH_EXAMPLES = (
 
 
 def operations(*parts):
-    """Write operations as JSON has them."""
+    """Encode operations as JSON."""
     made = []
     for name, path, *rest in parts:
         operation = {"op": name, "path": path}
@@ -73,7 +73,8 @@ class MergePatchTests(SynchronousTestCase):
     """RFC 7396."""
 
     def test_examples(self):
-        """The examples of the specification come out, and nothing is changed in place."""
+        """The examples of the specification give the specified results, and inputs are not
+        modified."""
         for document, patch, result in MERGE_EXAMPLES:
             before = copy.deepcopy(document)
             self.assertEqual(result, merge_patch(document, patch))
@@ -84,14 +85,15 @@ class JSONPatchTests(SynchronousTestCase):
     """RFC 6902."""
 
     def test_examples(self):
-        """The examples of the specification come out, and nothing is changed in place."""
+        """The examples of the specification give the specified results, and inputs are not
+        modified."""
         for document, patch, result in PATCH_EXAMPLES:
             before = copy.deepcopy(document)
             self.assertEqual(result, json_patch(document, operations(*patch)), patch)
             self.assertEqual(before, document)
 
     def test_does_not_apply(self):
-        """A patch fails when a value that it needs is not there, or not what it tests for."""
+        """A patch fails if a value that it needs is missing or differs from a tested value."""
         document = {"baz": "qux", "list": [1]}
         for operation in (
             ("test", "/baz", "bar"),
@@ -112,7 +114,7 @@ class JSONPatchTests(SynchronousTestCase):
             self.assertRaises(PatchFailed, json_patch, document, operations(operation))
 
     def test_is_none(self):
-        """What is no patch is told from one that does not apply."""
+        """An invalid patch raises another error than one that does not apply."""
         for patch in (
             {},
             ["add"],
@@ -135,18 +137,18 @@ class JSONPatchTests(SynchronousTestCase):
         self.assertRaises(BadPatch, json_patch, {}, operations(test, test, test))
 
     def test_copies_are_bounded(self):
-        """A patch that doubles the document again and again is stopped."""
+        """A patch that repeatedly doubles the document is rejected."""
         doubling = [("copy", f"/x{number}", "") for number in range(64)]
         error = self.assertRaises(PatchFailed, json_patch, {"a": "b"}, operations(*doubling))
         self.assertIn("copies more than", str(error))
 
     def test_depth_is_bounded(self):
-        """A patch that copies the document into its deepest value again and again is stopped."""
+        """A patch that repeatedly copies the document into its deepest value is rejected."""
         nesting = [("copy", "/a" * 2**number, "") for number in range(12)]
         error = self.assertRaises(PatchFailed, json_patch, {"a": {}}, operations(*nesting))
         self.assertEqual("the patch nests values too deep", str(error))
 
     def test_copies_are_apart(self):
-        """A copy changes without what it was copied from."""
+        """A copy can be changed without its source."""
         patch = operations(("copy", "/b", "/a"), ("add", "/b/c", 1))
         self.assertEqual({"a": {}, "b": {"c": 1}}, json_patch({"a": {}}, patch))

@@ -12,13 +12,13 @@ from yurtlab.api.responses import table
 
 
 def lines(kinds, of_each):
-    """Make a line of each kind of which there is something to tell."""
+    """Return a line for each kind that has something to describe."""
     made = [(kind.plural, of_each(kind)) for kind in kinds]
     return "\n".join(f"{plural}: {said}" for plural, said in made if said)
 
 
 def of_kind(kind):
-    """Return what discovery has."""
+    """Return the discovery entry."""
     verbs = "all verbs" if kind.verbs == ALL_VERBS else ",".join(kind.verbs)
     words = [
         ",".join((kind.singular, *kind.short_names)),
@@ -34,7 +34,7 @@ def of_kind(kind):
 
 
 def below(kind):
-    """Return a text about the subresources."""
+    """Return a line about the subresources."""
     return "; ".join(
         f"{one.name} {one.kind} {''.join(verb[0] for verb in one.verbs)}"
         for one in kind.subresources
@@ -42,7 +42,7 @@ def below(kind):
 
 
 def selectable(kind):
-    """Return a text about the fields."""
+    """Return a line about the selectable fields."""
     return " ".join(
         one.name + (f"<-{one.path}" if one.path else "") + (f"={one.default}" * bool(one.default))
         for one in kind.selectable_fields
@@ -50,7 +50,7 @@ def selectable(kind):
 
 
 def head(kind):
-    """Return a text about the columns."""
+    """Return a line about the columns."""
     columns = table(kind, [], Form(), 0)["columnDefinitions"]
     shown = [
         one["name"] + {"string": "", "integer": " #"}[one["type"]] + (" *" * bool(one["format"]))
@@ -62,19 +62,19 @@ def head(kind):
 
 
 def empty(kind):
-    """Return what is shown of an object that has just been made and has nothing else."""
+    """Return the cells of a new object that has only metadata."""
     metadata = {"name": "x", "creationTimestamp": "1970-01-01T00:00:00Z"}
     (row,) = table(kind, [{"metadata": metadata}], Form(), 60)["rows"]
     return ", ".join(map(repr, row["cells"]))
 
 
 class KindContract:
-    """All ``kinds``, one a line; ``written`` has sections, each after a line that says what."""
+    """All ``kinds``, one a line; ``written`` has sections, each after a heading line."""
 
     maxDiff = None
 
     def setUp(self):
-        """Read what is written down."""
+        """Read the expected sections."""
         self.sections = {
             section.partition("]")[0].lstrip("["): section.partition("\n")[2].rstrip("\n")
             for section in self.written.read_text().split("\n\n")
@@ -89,11 +89,11 @@ class KindContract:
         self.check("kinds", of_kind)
 
     def test_subresources(self):
-        """What is served below objects, and the kind of what goes in and out."""
+        """Subresources have the kinds and verbs of Kubernetes."""
         self.check("subresources", below)
 
     def test_selectable_fields(self):
-        """Field selectors may name what they may name in Kubernetes."""
+        """Field selectors may use the same fields as in Kubernetes."""
         self.check("fields", selectable)
 
     def test_columns(self):
@@ -101,7 +101,7 @@ class KindContract:
         self.check("heads", head)
 
     def test_empty(self):
-        """An object that has nothing but metadata is shown, with what stands for nothing."""
+        """An object with metadata only is shown with placeholders."""
         self.check("empty", empty)
 
 

@@ -1,4 +1,4 @@
-"""Which names, labels and annotations there may be (k8s.io/apimachinery pkg/util/validation)."""
+"""Valid names, labels and annotations (k8s.io/apimachinery pkg/util/validation)."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from yurtlab.api.names import (
 
 
 class NameTests(SynchronousTestCase):
-    """Names, each as long as it may be and one longer."""
+    """Names of the maximum length, and of one character more."""
 
     def test_lengths(self) -> None:
-        """A label has 63 characters, a subdomain 253, and one more is one too many."""
+        """A label has at most 63 characters, a subdomain at most 253."""
         for rule, longest in ((dns_label, 63), (dns_subdomain, 253), (service_name, 63)):
             self.assertEqual([], rule("a" * longest))
             told = f"must be no more than {longest} characters"
             self.assertEqual([told], rule("a" * (longest + 1)))
 
     def test_characters(self) -> None:
-        """What a name begins with, ends with, and has between."""
+        """Names have valid first, last and inner characters."""
         for text, label, subdomain, service in (
             ("a", True, True, True),
             ("a-b", True, True, True),
@@ -41,7 +41,9 @@ class NameTests(SynchronousTestCase):
             self.assertEqual((label, subdomain, service), found, text)
 
     def test_metadata(self) -> None:
-        """A name, or what one is made of, which may end with a dash or a dot."""
+        """Metadata have a name, or a prefix of a generated one, which may end with a dash or a
+        dot.
+        """
         for metadata, wrong in (
             ({"name": "a"}, []),
             ({"generateName": "a-"}, []),
@@ -56,7 +58,8 @@ class NameTests(SynchronousTestCase):
             self.assertEqual(wrong, [cause.field for cause in causes], metadata)
 
     def test_labels(self) -> None:
-        """Keys have a name of 63 characters and a prefix of 253, values 63 characters or none."""
+        """Keys have a name of up to 63 characters and a prefix of up to 253, values up to 63
+        characters."""
         for key, value, wrong in (
             ("a", "", 0),
             ("a", "v" * 63, 0),

@@ -1,4 +1,4 @@
-"""What nodes answer: logs, exec, attach, port-forward and the node itself."""
+"""Requests that nodes answer: logs, exec, attach, port-forward and the node's proxy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TWO = [{"name": "main", "image": "x"}, {"name": "side", "image": "x"}]
 
 
 class NodeProxyTestCase(ApiTestCase):
-    """Has a pod on the node edge-1, whose kubelet is at port 10350."""
+    """A pod on the node edge-1, whose kubelet is at port 10350."""
 
     def setUp(self):
         """Create the pod."""
@@ -34,21 +34,21 @@ class NodeProxyTestCase(ApiTestCase):
 
     @property
     def asked(self):
-        """The request that the newest connection to a node has got."""
+        """Return the request on the newest connection to a node."""
         return read_request([self.origins[-1].sent]).head
 
     def answer(self, client, data):
-        """Have the node answer."""
+        """Send data as the node."""
         self.origins[-1].receive(data)
         client.settle()
 
     def target(self, method, path, fields=()):
-        """Send a request, and tell what the node is asked for."""
+        """Send a request, and return the request that the node gets."""
         self.ask(method, path, fields=fields)
         return self.asked.target.decode()
 
     def refused(self, method, path, fields=()):
-        """Send a request that reaches no node; the message."""
+        """Send a request that reaches no node, and return the message of the error."""
         client = self.ask(method, path, fields=fields)
         status, _, body = client.response(method)
         self.assertEqual([], self.dialed)
@@ -60,7 +60,7 @@ class LogTests(NodeProxyTestCase):
     """Logs."""
 
     def test_relayed(self):
-        """The node is asked under its own name, and its answer is passed on."""
+        """The request is sent to the node by its name, and the response is relayed."""
         client = self.ask("GET", f"{WEB}/log", fields=["X-Any: 1"])
         self.assertEqual([("edge-1", 10350)], self.dialed)
         self.assertEqual(b"/containerLogs/default/web/main", self.asked.target)
@@ -71,7 +71,7 @@ class LogTests(NodeProxyTestCase):
         self.assertEqual((200, b"hello"), client.response()[::2])
 
     def test_parameters(self):
-        """What a client wants of a log is passed on, false and nothing are not."""
+        """The options of a log request are passed to the node, except false and missing ones."""
         query = (
             "container=main&follow=true&previous=false&timestamps=1&sinceSeconds=10&tailLines=0"
             "&limitBytes=5&sinceTime=2025-06-15T15%3A06%3A40Z&pretty=x&stream="
@@ -83,7 +83,7 @@ class LogTests(NodeProxyTestCase):
         )
 
     def test_bad_parameters(self):
-        """Numbers that make no sense are refused."""
+        """Invalid numbers are rejected."""
         for query in ("tailLines=-1", "sinceSeconds=0", "limitBytes=0"):
             status, answer = self.call("GET", f"{WEB}/log?{query}")
             self.assertEqual((422, "Invalid"), (status, answer["reason"]))
@@ -94,7 +94,7 @@ class LogTests(NodeProxyTestCase):
         self.assertEqual(expected, self.target("GET", f"{WEB}/log?{least}"))
 
     def test_errors_of_the_node(self):
-        """What a node says in text is told as a Status."""
+        """Plain-text errors of a node become a Status."""
         for status, expected, reason, message in (
             (400, 400, "BadRequest", "not yet"),
             (404, 404, "NotFound", "the server could not find the requested resource: not yet"),
@@ -107,7 +107,7 @@ class LogTests(NodeProxyTestCase):
             self.assert_error((found, json.loads(body)), expected, reason, message)
 
     def test_status_of_the_tunnel(self):
-        """A Status that comes from the tunnel is told by its message."""
+        """The message of a Status from the tunnel is passed on."""
         told = json.dumps({"kind": "Status", "message": "no agent is connected"}).encode()
         client = self.ask("GET", f"{WEB}/log")
         head = b"HTTP/1.1 503 X\r\nContent-Length: %d\r\n\r\n" % len(told)
@@ -116,7 +116,7 @@ class LogTests(NodeProxyTestCase):
         self.assertEqual("no agent is connected", json.loads(body)["message"])
 
     def test_long_error(self):
-        """Only the beginning of an error is kept."""
+        """Only the beginning of a long error is kept."""
         client = self.ask("GET", f"{WEB}/log")
         head = b"HTTP/1.1 400 X\r\nContent-Length: 200000\r\n\r\n"
         self.answer(client, head + b"x" * 100_000)
@@ -125,35 +125,35 @@ class LogTests(NodeProxyTestCase):
         self.assertEqual("x" * 50_000, json.loads(body)["message"])
 
     def test_no_node_yet(self):
-        """A pod without a node has no log, which is no error."""
+        """The log of a pod without a node is empty, without an error."""
         self.create(pod("waiting", nodeSelector={"disk": "ssd"}))
         client = self.ask("GET", f"{PODS_PATH}/waiting/log")
         self.assertEqual((204, b""), client.response()[::2])
 
     def test_missing_pod(self):
-        """The log of no pod is NotFound."""
+        """The log of an unknown pod is NotFound."""
         answer = self.call("GET", f"{PODS_PATH}/no/log")
         self.assert_error(answer, 404, "NotFound", 'pods "no" not found')
 
 
 class ContainerTests(NodeProxyTestCase):
-    """Which container is meant."""
+    """The choice of the container."""
 
     def setUp(self):
-        """Create a pod with several."""
+        """Create a pod with several containers."""
         super().setUp()
         init = [{"name": "first", "image": "x"}]
         self.create(pod("two", containers=TWO, initContainers=init))
         self.path = f"{PODS_PATH}/two"
 
     def test_named(self):
-        """A named container is meant, init containers included."""
+        """Any named container can be chosen, including init containers."""
         for name in ("side", "first"):
             target = self.target("GET", f"{self.path}/log?container={name}")
             self.assertEqual(f"/containerLogs/default/two/{name}", target)
 
     def test_not_named(self):
-        """With several the client has to say which."""
+        """With several containers the client must name one."""
         for suffix in ("log", "attach?stdout=1", "exec?command=ls&stdout=1"):
             message = self.refused("GET", f"{self.path}/{suffix}", UPGRADE)
             self.assertEqual(
@@ -162,7 +162,7 @@ class ContainerTests(NodeProxyTestCase):
             )
 
     def test_unknown(self):
-        """A container that is not there is told."""
+        """An unknown container is an error."""
         message = self.refused("GET", f"{self.path}/log?container=no")
         self.assertEqual("container no is not valid for pod two", message)
 
@@ -171,7 +171,7 @@ class StreamTests(NodeProxyTestCase):
     """Exec, attach and port-forward."""
 
     def test_targets(self):
-        """Streams and commands are told to the node in its own words."""
+        """Streams and commands are passed to the node in the kubelet's parameters."""
         for path, expected in (
             (
                 "exec?command=echo&command=a%20b&stdin=true&stdout=1&stderr=true&tty=false",
@@ -190,7 +190,7 @@ class StreamTests(NodeProxyTestCase):
                 self.assertEqual(("edge-1", 10350), self.dialed[-1])
 
     def test_upgraded(self):
-        """After the upgrade bytes pass in both directions as they are."""
+        """After the upgrade, bytes are relayed unchanged in both directions."""
         client = self.ask("POST", f"{WEB}/portforward", fields=UPGRADE)
         self.answer(
             client,
@@ -205,17 +205,17 @@ class StreamTests(NodeProxyTestCase):
         self.assertTrue(self.origins[-1].sent.endswith(b"\x80\x03"))
 
     def test_refused_upgrade(self):
-        """The node's refusal of an upgrade is passed on as it is."""
+        """A refused upgrade is relayed unchanged."""
         client = self.ask("POST", f"{WEB}/portforward", fields=UPGRADE)
         self.answer(client, b"HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno")
         self.assertEqual((403, b"no"), client.response("POST")[::2])
 
     def test_no_upgrade(self):
-        """A request without an upgrade is told that it needs one."""
+        """A request without an upgrade is rejected with an explanation."""
         self.assertEqual("Upgrade request required", self.refused("POST", f"{WEB}/portforward"))
 
     def test_nothing_to_do(self):
-        """A command and a stream are needed."""
+        """A command and at least one stream are required."""
         status, answer = self.call("POST", f"{WEB}/exec?stdout=1")
         self.assertEqual((422, "command"), (status, answer["details"]["causes"][0]["field"]))
         for path in ("exec?command=ls", "attach"):
@@ -223,24 +223,24 @@ class StreamTests(NodeProxyTestCase):
             self.assertEqual("you must specify at least 1 of stdin, stdout, stderr", message)
 
     def test_no_node_yet(self):
-        """A pod without a node can do none of it."""
+        """Streams to a pod without a node are rejected."""
         self.create(pod("waiting", nodeSelector={"disk": "ssd"}))
         for path in ("exec?command=ls&stdout=1", "attach?stdout=1", "portforward"):
             message = self.refused("POST", f"{PODS_PATH}/waiting/{path}", UPGRADE)
             self.assertEqual("pod waiting does not have a host assigned", message)
 
     def test_node_has_gone(self):
-        """A pod whose node is no more is told by the node."""
+        """If the node of a pod does not exist any more, the error names the node."""
         self.store.remove(NODES, None, "edge-1")
         answer = self.call("GET", f"{WEB}/log")
         self.assert_error(answer, 404, "NotFound", 'nodes "edge-1" not found')
 
 
 class NodeTests(NodeProxyTestCase):
-    """The node itself."""
+    """The node's proxy."""
 
     def test_targets(self):
-        """Paths and queries are passed on as they were sent, to the port that is named."""
+        """Paths and queries are passed on unchanged, to the named port."""
         for path, expected, port in (
             ("edge-1/proxy/metrics", "/metrics", 10350),
             ("edge-1/proxy/a%20b/?c=d%20e&f", "/a%20b/?c=d%20e&f", 10350),
@@ -254,45 +254,45 @@ class NodeTests(NodeProxyTestCase):
             self.assertEqual([b"edge-1:%d" % port], self.asked.values(b"host"))
 
     def test_bodies(self):
-        """All methods pass with their bodies."""
+        """All methods are relayed with their bodies."""
         for method in ("POST", "PUT", "PATCH", "DELETE"):
             self.ask(method, "/api/v1/nodes/edge-1/proxy/x", body=b"data")
             self.assertTrue(self.origins[-1].sent.startswith(method.encode() + b" /x "))
             self.assertTrue(self.origins[-1].sent.endswith(b"data"))
 
     def test_plain_http(self):
-        """Nodes are spoken to by HTTPS only, and the client is told how."""
+        """Plain HTTP to nodes is rejected with an explanation."""
         for name in ("edge-1:9100", "http:edge-1:9100", "http:edge-1:10350"):
             message = self.refused("GET", f"/api/v1/nodes/{name}/proxy/")
             self.assertIn("only HTTPS is proxied to nodes: write https:edge-1:", message)
 
     def test_nonsense(self):
-        """What is no node is refused."""
+        """Invalid node names are rejected."""
         for name in ("ftp:edge-1:1", "edge-1:x", "edge-1:70000", "edge-1:0", "a:b:c:d"):
             message = self.refused("GET", f"/api/v1/nodes/{name}/proxy/")
             self.assertEqual(f'invalid node request "{name}"', message)
 
     def test_missing(self):
-        """A node that is not there is NotFound."""
+        """An unknown node is NotFound."""
         answer = self.call("GET", "/api/v1/nodes/edge-9/proxy/metrics")
         self.assert_error(answer, 404, "NotFound", 'nodes "edge-9" not found')
 
     def test_usual_port(self):
-        """A kubelet that does not say its port is at 10250."""
+        """The default port of a kubelet is 10250."""
         self.store.create(NODES, None, {"metadata": {"name": "edge-2"}})
         self.target("GET", "/api/v1/nodes/edge-2/proxy/")
         self.assertEqual(("edge-2", 10250), self.dialed[-1])
 
 
 class UnreachableTests(NodeProxyTestCase):
-    """Nodes that cannot be reached."""
+    """Unreachable nodes."""
 
     def connect_node(self, acquired):
         """Fail."""
         acquired.errback(Failure(ConnectionRefusedError()))
 
     def test_told(self):
-        """The client is told which node cannot be reached, and why."""
+        """The error names the unreachable node and the reason."""
         fields = ["Accept: application/json"]
         client = self.ask("GET", f"{WEB}/log", fields=fields)
         status, _, body = client.response()

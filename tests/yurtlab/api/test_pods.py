@@ -1,4 +1,4 @@
-"""Pods: defaults, validation, changes, and their end; and who gives them to nodes."""
+"""Pods: defaults, validation, updates, deletion and scheduling."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ WEB = f"{PODS_PATH}/web"
 
 
 class DefaultTests(ApiTestCase):
-    """What a new pod gets."""
+    """The defaults of a new pod."""
 
     def test_pod(self):
         """A new pod is pending, and has the defaults of Kubernetes."""
@@ -53,7 +53,7 @@ class DefaultTests(ApiTestCase):
             self.assertEqual(policy, made["spec"]["containers"][0]["imagePullPolicy"], image)
 
     def test_quality_of_service(self):
-        """The class follows from requests and limits."""
+        """The QoS class is derived from requests and limits."""
         full = {"cpu": "1", "memory": "1Gi"}
         for name, resources, expected in (
             ("a", {"limits": full}, "Guaranteed"),
@@ -66,16 +66,16 @@ class DefaultTests(ApiTestCase):
             self.assertEqual(expected, made["status"]["qosClass"])
 
     def test_status_of_the_client(self):
-        """A client cannot bring a status along."""
+        """A status in a new pod is ignored."""
         made = self.create({**pod(), "status": {"phase": "Running"}})
         self.assertEqual("Pending", made["status"]["phase"])
 
 
 class ValidationTests(ApiTestCase):
-    """What is wrong with a pod."""
+    """Validation of pods."""
 
     def refused(self, body, *fields):
-        """Create a pod, which is Invalid because of ``fields``; give the message."""
+        """Create a pod that is Invalid because of ``fields``, and return the message."""
         status, answer = self.call("POST", PODS_PATH, body)
         self.assertEqual((422, "Invalid"), (status, answer["reason"]), answer)
         self.assertEqual("Pod", answer["details"]["kind"])
@@ -84,7 +84,7 @@ class ValidationTests(ApiTestCase):
         return answer["message"]
 
     def test_nothing(self):
-        """A pod without containers and without a name is refused for both."""
+        """A pod without containers and without a name is rejected for both reasons."""
         message = self.refused({}, "metadata.name", "spec.containers")
         self.assertEqual(
             'Pod "" is invalid: [metadata.name: Required value: name or generateName is required,'
@@ -93,14 +93,14 @@ class ValidationTests(ApiTestCase):
         )
 
     def test_container(self):
-        """A container has a name and an image."""
+        """A container must have a name and an image."""
         message = self.refused(
             pod(containers=[{}]), "spec.containers[0].name", "spec.containers[0].image"
         )
         self.assertIn("spec.containers[0].image: Required value", message)
 
     def test_one_cause(self):
-        """A single cause is told without brackets."""
+        """A single cause is shown without brackets."""
         message = self.refused(pod(containers=[{"name": "a"}]), "spec.containers[0].image")
         self.assertEqual('Pod "web" is invalid: spec.containers[0].image: Required value', message)
 
@@ -121,13 +121,13 @@ class ValidationTests(ApiTestCase):
         self.refused(body, *["metadata.labels"] * 3, "metadata.annotations")
 
     def test_duplicates(self):
-        """Containers of all sorts have different names."""
+        """Containers, init containers included, must have different names."""
         one = [{"name": "a", "image": "x"}]
         message = self.refused(pod(containers=one, initContainers=one), "spec.containers[0].name")
         self.assertIn('Duplicate value: "a"', message)
 
     def test_values(self):
-        """Policies, protocols and numbers are those that exist."""
+        """Policies, protocols and numbers must be valid."""
         container = {
             "name": "a",
             "image": "x",
@@ -160,7 +160,7 @@ class ValidationTests(ApiTestCase):
 
 
 class ChangeTests(ApiTestCase):
-    """What may be changed."""
+    """Updates of pods."""
 
     def setUp(self):
         """Create a pod."""
@@ -205,7 +205,7 @@ class ChangeTests(ApiTestCase):
 
 
 class EndTests(ApiTestCase):
-    """How pods end."""
+    """Deletion of pods."""
 
     def setUp(self):
         """Create a pod."""
@@ -213,7 +213,7 @@ class EndTests(ApiTestCase):
         self.create()
 
     def test_graceful(self):
-        """A pod on a node is marked, and goes when the node confirms it."""
+        """A pod on a node is marked as deleted, and removed when the node confirms it."""
         status, answer = self.call("DELETE", WEB)
         self.assertEqual((200, "Pod"), (status, answer["kind"]))
         self.assertEqual(30, answer["metadata"]["deletionGracePeriodSeconds"])
@@ -223,29 +223,29 @@ class EndTests(ApiTestCase):
         self.assertEqual([], self.names())
 
     def test_forced(self):
-        """Without grace a pod is removed at once."""
+        """With a grace period of 0 a pod is removed at once."""
         self.call("DELETE", WEB, {"gracePeriodSeconds": 0})
         self.assertEqual([], self.names())
 
     def test_shorter(self):
-        """The grace can be shortened while the pod ends, also by the query."""
+        """The grace period can be shortened while the pod terminates, also by the query."""
         self.call("DELETE", WEB)
         _, answer = self.call("DELETE", f"{WEB}?gracePeriodSeconds=1")
         self.assertEqual(1, answer["metadata"]["deletionGracePeriodSeconds"])
 
     def test_negative(self):
-        """A negative grace is one second."""
+        """A negative grace period is one second."""
         _, answer = self.call("DELETE", WEB, {"gracePeriodSeconds": -1})
         self.assertEqual(1, answer["metadata"]["deletionGracePeriodSeconds"])
 
     def test_completed(self):
-        """A pod that has ended is removed at once."""
+        """A completed pod is removed at once."""
         self.store.update_status(PODS, "default", "web", {"phase": "Succeeded"})
         self.call("DELETE", WEB)
         self.assertEqual([], self.names())
 
     def test_not_scheduled(self):
-        """A pod that no node has is removed at once."""
+        """An unscheduled pod is removed at once."""
         self.store.remove(NODES, None, "edge-1")
         self.create(pod("other"))
         self.call("DELETE", f"{PODS_PATH}/other")
@@ -253,21 +253,21 @@ class EndTests(ApiTestCase):
 
 
 class SchedulerTests(ApiTestCase):
-    """Who gets a node."""
+    """Scheduling."""
 
     def node_of(self, name="web"):
-        """The node of a pod, if it has one."""
+        """Return the node of the pod, if it has one."""
         return self.store.get(PODS, "default", name)["spec"].get("nodeName")
 
     def test_at_once(self):
-        """A new pod goes to the node, and its status says so."""
+        """A new pod is bound to the node, and its status shows that."""
         self.create()
         self.assertEqual("edge-1", self.node_of())
         (condition,) = self.store.get(PODS, "default", "web")["status"]["conditions"]
         self.assertEqual(("PodScheduled", "True"), (condition["type"], condition["status"]))
 
     def test_later(self):
-        """A pod waits for a node that takes it."""
+        """A pod waits for a node that fits."""
         self.store.remove(NODES, None, "edge-1")
         self.create()
         self.assertIsNone(self.node_of())
@@ -277,7 +277,7 @@ class SchedulerTests(ApiTestCase):
         self.assertEqual("edge-2", self.node_of())
 
     def test_selector(self):
-        """A pod goes only where its node selector is met."""
+        """A pod is bound only to a node that matches its node selector."""
         self.create(pod(nodeSelector={"disk": "ssd"}))
         self.assertIsNone(self.node_of())
         other = node("edge-2")
@@ -290,7 +290,7 @@ class SchedulerTests(ApiTestCase):
         self.store.replace(NODES, None, "edge-1", node(taints=[taint]))
 
     def test_taints(self):
-        """A pod goes only where it tolerates what keeps others away."""
+        """A pod is bound only to a node whose taints it tolerates."""
         key, no = {"key": "k"}, {"effect": "NoSchedule"}
         for number, (taint, toleration, taken) in enumerate(
             (
@@ -314,12 +314,12 @@ class SchedulerTests(ApiTestCase):
             self.call("DELETE", f"{PODS_PATH}/p{number}", {"gracePeriodSeconds": 0})
 
     def events(self):
-        """What is told of pods without a node, the oldest first."""
+        """Return the events of pods without a node, oldest first."""
         told = sorted(self.store.list(EVENTS), key=lambda one: one["metadata"]["resourceVersion"])
         return [one["message"] for one in told if one["reason"] == "FailedScheduling"]
 
     def test_why(self):
-        """A pod that no node takes says why, in its status and once by an event."""
+        """The reason why a pod cannot be scheduled is in its status and in one event."""
         self.store.replace(NODES, None, "edge-1", node(unschedulable=True))
         taint = {"key": "k", "value": "v", "effect": "NoSchedule"}
         for name in ("edge-2", "edge-3"):
@@ -344,12 +344,12 @@ class SchedulerTests(ApiTestCase):
         self.assertEqual(f"0/3 nodes are available: 3 {match}.", self.events()[-1])
 
     def scheduled(self):
-        """The reason for which a pod has a node or none, and since when it is so."""
+        """Return the reason of the condition PodScheduled, and its transition time."""
         (condition,) = self.store.get(PODS, "default", "web")["status"]["conditions"]
         return condition.get("message"), condition["lastTransitionTime"]
 
     def test_since_when(self):
-        """A pod is without a node since it first was, whatever the reason has become."""
+        """The transition time does not change when only the reason changes."""
         self.store.remove(NODES, None, "edge-1")
         self.create()
         first, since = self.scheduled()
@@ -363,7 +363,7 @@ class SchedulerTests(ApiTestCase):
         self.assertNotEqual(since, self.scheduled()[1])
 
     def test_no_node(self):
-        """Without any node that is why."""
+        """Without any node, that is the reason."""
         self.store.remove(NODES, None, "edge-1")
         self.create()
         self.assertEqual(["no nodes available to schedule pods"], self.events())

@@ -18,7 +18,7 @@ NAMESPACE = bytes.fromhex(
 
 
 def varint(number):
-    """Write a number."""
+    """Encode a number."""
     octets = bytearray()
     while number > 0x7F:
         octets.append(number & 0x7F | 0x80)
@@ -27,7 +27,7 @@ def varint(number):
 
 
 def field(number, content):
-    """Write a field: a number, or bytes."""
+    """Encode a field: a number, or bytes."""
     if isinstance(content, int):
         return varint(number << 3) + varint(content)
     data = content.encode() if isinstance(content, str) else content
@@ -41,7 +41,7 @@ def body(kind, message, api_version="v1"):
 
 
 def entry(key, value):
-    """Write an entry of a map."""
+    """Encode an entry of a map."""
     return field(1, key) + field(2, value)
 
 
@@ -54,12 +54,12 @@ METADATA = field(1, field(1, "a"))
 
 
 class MessageTests(ApiTestCase):
-    """The messages that are known."""
+    """The supported messages."""
 
     maxDiff = None
 
     def test_fields(self):
-        """Fields have the numbers and types of generated.proto; ! is kept when it is zero."""
+        """Fields have the numbers and types of generated.proto; ! marks those kept when zero."""
         lines = [
             f"{name}: "
             + "; ".join(
@@ -73,21 +73,21 @@ class MessageTests(ApiTestCase):
 
 
 class DecodeTests(ApiTestCase):
-    """Reading."""
+    """Decoding."""
 
     def decode(self, kind, message):
-        """Read a message, without what says what it is."""
+        """Decode a message, without its kind and version."""
         value = decode_protobuf(body(kind, message))
         self.assertEqual((kind, "v1"), (value.pop("kind"), value.pop("apiVersion")))
         return value
 
     def test_of_kubectl(self):
-        """What kubectl writes is read; zeros are left out."""
+        """Messages of kubectl are decoded; zeros are left out."""
         value = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}}
         self.assertEqual(value, decode_protobuf(NAMESPACE))
 
     def test_certificate_request(self):
-        """What kubectl writes to approve a request is read: times, and lists in maps."""
+        """The approval of a certificate request by kubectl is decoded: times, and lists in maps."""
         extra = field(1, "v") + field(1, "w")
         spec = field(1, b"x") + field(5, "any") + field(6, entry("k", extra)) + field(8, 600)
         times = field(4, field(1, 1_750_000_000) + field(2, 0)) + field(5, b"")
@@ -119,7 +119,7 @@ class DecodeTests(ApiTestCase):
         self.assertRaises(ApiError, self.decode, "CertificateSigningRequest", late)
 
     def test_maps(self):
-        """Maps have texts, or bytes, which JSON has in base64."""
+        """Maps have strings, or bytes, which are base64 in JSON."""
         message = METADATA + field(2, entry("k", "v")) + field(2, entry("l", "")) + field(2, b"")
         message += field(3, entry("b", b"\x00\xff")) + field(4, 0)
         self.assertEqual(
@@ -133,7 +133,7 @@ class DecodeTests(ApiTestCase):
         )
 
     def test_lists_and_numbers(self):
-        """Lists, numbers, and values that are a number or a text are read."""
+        """Lists, numbers, and values that are a number or a string are decoded."""
         number = field(1, 0) + field(2, 8080) + field(3, "")
         text = field(1, 1) + field(2, 0) + field(3, "web")
         ports = [
@@ -150,7 +150,7 @@ class DecodeTests(ApiTestCase):
         )
 
     def test_pointers(self):
-        """A zero that is meant is kept, negative numbers too."""
+        """Explicit zeros and negative numbers are kept."""
         message = field(1, 0) + field(2, field(1, "u")) + field(5, "All")
         expected = {"gracePeriodSeconds": 0, "preconditions": {"uid": "u"}, "dryRun": ["All"]}
         self.assertEqual(expected, self.decode("DeleteOptions", message))
@@ -158,13 +158,13 @@ class DecodeTests(ApiTestCase):
         self.assertEqual({"gracePeriodSeconds": -1}, negative)
 
     def test_unknown_fields(self):
-        """Fields that are not known are passed over, of every type."""
+        """Unknown fields of every type are skipped."""
         unknown = field(99, "x") + field(98, 1) + varint(97 << 3 | 1) + bytes(8)
         unknown += varint(96 << 3 | 5) + bytes(4)
         self.assertEqual({"metadata": {"name": "a"}}, self.decode("Namespace", unknown + METADATA))
 
     def test_unknown_kind(self):
-        """A kind that is not known is told, and that JSON would do."""
+        """The error for an unknown kind suggests JSON."""
         error = self.assertRaises(ApiError, decode_protobuf, body("Pod", METADATA))
         self.assertEqual(415, error.status)
         self.assertIn("send application/json", error.message)
@@ -198,7 +198,7 @@ class RequestTests(ApiTestCase):
     fields = (f"Content-Type: {PROTOBUF}", f"Accept: {PROTOBUF},application/json")
 
     def test_create(self):
-        """An object is created, and answered as JSON."""
+        """An object is created, and the response is JSON."""
         status, fields, answer = self.exchange(
             "POST", "/api/v1/namespaces", NAMESPACE, fields=self.fields
         )
@@ -207,7 +207,7 @@ class RequestTests(ApiTestCase):
         self.assertIn("team", self.names(NAMESPACES))
 
     def test_delete(self):
-        """DeleteOptions are understood."""
+        """DeleteOptions are decoded."""
         self.create()
         options = body("DeleteOptions", field(1, 0))
         status, _, _ = self.exchange("DELETE", f"{PODS_PATH}/web", options, fields=self.fields)

@@ -1,4 +1,4 @@
-"""What requests are made of: bodies, queries, paths, and what clients accept."""
+"""Parts of requests: bodies, queries, paths, and accepted types."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class BodyTests(SynchronousTestCase):
         return self.assertRaises(ApiError, decode_body, media_type, data)
 
     def test_json(self):
-        """JSON is read, also when it is not said what it is."""
+        """JSON is decoded, also without a content type."""
         for media_type in ("", "application/json", "application/merge-patch+json"):
             self.assertEqual({"a": [1.5, None]}, decode_body(media_type, b'{"a": [1.5, null]}'))
 
     def test_yaml(self):
-        """YAML is read as JSON: times stay texts, keys become texts."""
+        """YAML is decoded as JSON: times stay strings, keys become strings."""
         text = b"a: 2025-06-15T15:06:40Z\nb: {1: yes}\nc: [x, 'y']"
         self.assertEqual(
             {"a": "2025-06-15T15:06:40Z", "b": {"1": True}, "c": ["x", "y"]},
@@ -52,7 +52,7 @@ class BodyTests(SynchronousTestCase):
         )
 
     def test_malformed(self):
-        """What cannot be read, or not be said in JSON, is a BadRequest."""
+        """An invalid body, or one that JSON cannot express, is a BadRequest."""
         for media_type, data in (
             ("application/json", b""),
             ("application/json", b"{"),
@@ -72,7 +72,7 @@ class BodyTests(SynchronousTestCase):
             self.assertEqual((400, "BadRequest"), (error.status, error.reason), data[:20])
 
     def test_halves_of_pairs(self):
-        """Surrogates that are no pair become U+FFFD, as in Go: nothing could tell of them."""
+        """Unpaired surrogates become U+FFFD, as in Go: no encoder could send them."""
         for data, expected in (
             (b'{"a": "\\ud800", "\\udc00": "x\\ud800"}', {"a": "\ufffd", "\ufffd": "x\ufffd"}),
             (b'["\xed\xa0\x80"]', ["\ufffd"]),
@@ -81,7 +81,7 @@ class BodyTests(SynchronousTestCase):
             self.assertEqual(expected, decode_body("application/json", data))
 
     def test_aliases(self):
-        """YAML that refers to itself is refused: ten lines could become gigabytes."""
+        """YAML aliases are rejected: ten lines could expand to gigabytes."""
         error = self.refused("application/yaml", b"a: &x [1]\nb: *x")
         self.assertIn("aliases are not accepted", error.message)
 
@@ -98,21 +98,21 @@ class BodyTests(SynchronousTestCase):
         self.assertEqual((415, "UnsupportedMediaType"), (error.status, error.reason))
 
     def test_object(self):
-        """A body that has to be an object is one."""
+        """A body must be an object where one is required."""
         error = self.assertRaises(ApiError, decode_object, "", b"[]")
         self.assertEqual(400, error.status)
 
 
 class NegotiationTests(SynchronousTestCase):
-    """What clients accept."""
+    """Content negotiation."""
 
     def test_json(self):
-        """JSON is what everybody gets that does not say otherwise."""
+        """The default is JSON."""
         for accept in ([], [b"*/*"], [b"application/*"], [b"application/json, */*"]):
             self.assertEqual(Form(), choose_form(accept))
 
     def test_table(self):
-        """kubectl get gets a table, in the version that it names first."""
+        """kubectl get gets a table, in its preferred version."""
         self.assertEqual(Form(transform="Table"), choose_form([KUBECTL_GET]))
         old = [b"application/json;as=Table;v=v1beta1;g=meta.k8s.io"]
         self.assertEqual(Form(transform="Table", version="v1beta1"), choose_form(old))
@@ -134,20 +134,20 @@ class NegotiationTests(SynchronousTestCase):
         self.assertEqual(Form(), choose_form(accept))
 
     def test_weights(self):
-        """What weighs more comes first, and what weighs nothing is not wanted."""
+        """Types with a higher weight come first, and those with weight 0 are excluded."""
         accept = [b"application/yaml;q=0.1, application/json;q=0.9, text/plain;q=0"]
         self.assertEqual(Form(), choose_form(accept))
         types = [one.type for one in accepted(accept)]
         self.assertEqual(["application/json", "application/yaml"], types)
 
     def test_nothing(self):
-        """When there is nothing to be had it is NotAcceptable."""
+        """Without an acceptable type the response is NotAcceptable."""
         for accept in (b"text/html", b"text/html, application/json;q=0"):
             error = self.assertRaises(ApiError, choose_form, [accept])
             self.assertEqual((406, "NotAcceptable"), (error.status, error.reason))
 
     def test_content_type(self):
-        """The type of a body is told without its parameters."""
+        """Parameters of a content type are ignored."""
         self.assertEqual("application/json", content_type([b"Application/JSON; charset=utf-8"]))
         self.assertEqual("", content_type([]))
 
@@ -156,7 +156,7 @@ class OptionTests(SynchronousTestCase):
     """Queries."""
 
     def test_flags_and_numbers(self):
-        """Parameters are read as kube-apiserver reads them."""
+        """Parameters are parsed as by kube-apiserver."""
         query = parse_query("a=true&b=false&c=1&d&e=0&n=-3")
         self.assertEqual(
             [True, False, True, False, False, False], [flag(query, name) for name in "abcdef"]
@@ -174,7 +174,7 @@ class OptionTests(SynchronousTestCase):
         self.assertRaises(ApiError, parse_query, "a&" * 1001)
 
     def test_writing(self):
-        """How to write is told by the query."""
+        """Write options come from the query."""
         self.assertEqual(WriteOptions(), write_options({}))
         query = parse_query("dryRun=All&fieldValidation=Strict&fieldManager=me&force=true")
         self.assertEqual(WriteOptions(True, "Strict", "me"), write_options(query))
@@ -183,7 +183,7 @@ class OptionTests(SynchronousTestCase):
             self.assertIn("Unsupported value", error.message)
 
     def test_deleting(self):
-        """How to delete is told by the body, or by the query."""
+        """Delete options come from the body, or from the query."""
         query = parse_query("gracePeriodSeconds=3&dryRun=All")
         self.assertEqual(DeleteOptions(3, dry_run=True), delete_options(query, {}))
         body = {
@@ -201,7 +201,7 @@ class RoutingTests(SynchronousTestCase):
     """Paths."""
 
     def test_targets(self):
-        """A path names a kind, its namespace, an object and what is below it."""
+        """A path has a kind, a namespace, a name and a subresource."""
         routes = Routes(RESOURCES)
         for path, target in (
             ("/api/v1/pods", Target(PODS)),
@@ -222,7 +222,7 @@ class RoutingTests(SynchronousTestCase):
             self.assertEqual(target, routes.find(path), path)
 
     def test_no_targets(self):
-        """Other paths name nothing."""
+        """Other paths are invalid."""
         routes = Routes(RESOURCES)
         for path in (
             "",

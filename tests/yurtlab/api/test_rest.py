@@ -1,4 +1,4 @@
-"""The verbs over HTTP, and how kube-apiserver answers them."""
+"""The verbs over HTTP, with the responses of kube-apiserver."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class CreateTests(ApiTestCase):
     """POST."""
 
     def test_created(self):
-        """A new object is answered with 201 and as it is stored."""
+        """The response for a new object is 201 with the stored object."""
         made = self.create(config_map(a="1"), MAPS)
         self.assertEqual(made, self.store.get(CONFIG_MAPS, "default", "settings"))
 
     def test_name_is_taken(self):
-        """A second one of the name is AlreadyExists."""
+        """A second object with the name is AlreadyExists."""
         self.create()
         self.assert_error(
             self.call("POST", PODS_PATH, pod()), 409, "AlreadyExists", 'pods "web" already exists'
@@ -67,13 +67,13 @@ class CreateTests(ApiTestCase):
             self.assertIn("cannot be handled as a Pod", answer["message"])
 
     def test_version_of_a_new_object(self):
-        """A new object has no resourceVersion yet."""
+        """A new object must not have a resourceVersion."""
         body = {**pod(), "metadata": {"name": "web", "resourceVersion": "1"}}
         text = "resourceVersion should not be set on objects to be created"
         self.assert_error(self.call("POST", PODS_PATH, body), 400, "BadRequest", text)
 
     def test_namespace_of_a_node(self):
-        """What is in no namespace has none."""
+        """A cluster-scoped object must not have a namespace."""
         body = {"metadata": {"name": "edge-2", "namespace": "default"}}
         text = "namespace is not allowed for nodes"
         self.assert_error(self.call("POST", "/api/v1/nodes", body), 400, "BadRequest", text)
@@ -89,7 +89,7 @@ class CreateTests(ApiTestCase):
         )
 
     def test_unknown_fields(self):
-        """Unknown fields are refused, told of or dropped, as the client wants."""
+        """Unknown fields are rejected, reported or dropped, as the client requests."""
         body = pod(color="red")
         status, answer = self.call("POST", f"{PODS_PATH}?fieldValidation=Strict", body)
         self.assertEqual((400, "BadRequest"), (status, answer["reason"]))
@@ -103,18 +103,18 @@ class CreateTests(ApiTestCase):
         self.assertNotIn("color", json.loads(made)["spec"])
 
     def test_dry_run(self):
-        """A dry run answers like the real thing, and stores nothing."""
+        """A dry run returns the same response, and stores nothing."""
         made = self.create(path=f"{PODS_PATH}?dryRun=All")
         self.assertEqual("Pending", made["status"]["phase"])
         self.assertEqual([], self.names())
 
     def test_no_namespace(self):
-        """Nothing can be created in a namespace that is not there."""
+        """Objects cannot be created in a missing namespace."""
         answer = self.call("POST", "/api/v1/namespaces/no/pods", pod())
         self.assert_error(answer, 404, "NotFound", 'namespaces "no" not found')
 
     def test_secret(self):
-        """A Secret's stringData end up in its data."""
+        """A Secret's stringData are stored in its data."""
         body = {"metadata": {"name": "s"}, "stringData": {"k": "v"}}
         made = self.create(body, "/api/v1/namespaces/default/secrets")
         self.assertEqual({"k": base64.b64encode(b"v").decode()}, made["data"])
@@ -122,7 +122,7 @@ class CreateTests(ApiTestCase):
         self.assertNotIn("stringData", made)
 
     def test_service_name(self):
-        """The name of a service begins with a letter."""
+        """The name of a service must begin with a letter."""
         body = {"metadata": {"name": "1st"}, "spec": {}}
         status, answer = self.call("POST", "/api/v1/namespaces/default/services", body)
         self.assertEqual(422, status)
@@ -133,7 +133,7 @@ class BodyTests(ApiTestCase):
     """Bodies."""
 
     def test_too_large(self):
-        """A body over 3 MiB is refused, as far as possible before it is sent."""
+        """A body over 3 MiB is rejected, if possible before it is sent."""
         client = Client(self)
         client.connection.receive(
             b"POST %b HTTP/1.1\r\nHost: api\r\n"
@@ -144,18 +144,18 @@ class BodyTests(ApiTestCase):
         self.assertEqual("RequestEntityTooLarge", json.loads(body)["reason"])
 
     def test_no_object(self):
-        """A body that is no object is a BadRequest."""
+        """A body that is not an object is a BadRequest."""
         for body in (b"", b"[]", b"{"):
             status, answer = self.call("POST", PODS_PATH, body)
             self.assertEqual((400, "BadRequest"), (status, answer["reason"]))
 
     def test_unknown_format(self):
-        """A body in a format that cannot be read is told so."""
+        """A body in an unknown format is an UnsupportedMediaType."""
         status, answer = self.call("POST", PODS_PATH, b"x", media_type="text/plain")
         self.assertEqual((415, "UnsupportedMediaType"), (status, answer["reason"]))
 
     def test_client_that_leaves(self):
-        """A client that leaves in the middle of its body is no defect."""
+        """A client that disconnects within its body causes no error in the log."""
         client = Client(self)
         client.connection.receive(
             b"POST %b HTTP/1.1\r\nHost: api\r\nContent-Length: 100\r\n\r\n{" % PODS_PATH.encode()
@@ -177,12 +177,12 @@ class ReadTests(ApiTestCase):
         self.create(pod("a"), "/api/v1/namespaces/kube-system/pods")
 
     def test_one(self):
-        """An object is answered as it is stored."""
+        """An object is returned as it is stored."""
         answer = self.call("GET", f"{PODS_PATH}/a")
         self.assertEqual((200, self.store.get(PODS, "default", "a")), answer)
 
     def test_missing(self):
-        """What is not there is NotFound, with details."""
+        """A missing object is NotFound, with details."""
         answer = self.call("GET", f"{PODS_PATH}/c")
         self.assert_error(answer, 404, "NotFound", 'pods "c" not found')
         self.assertEqual({"name": "c", "kind": "pods"}, answer[1]["details"])
@@ -190,14 +190,14 @@ class ReadTests(ApiTestCase):
         self.assert_error(answer, 404, "NotFound", 'leases.coordination.k8s.io "c" not found')
 
     def names_in(self, path):
-        """The names in a list, with their namespaces."""
+        """Return the names in a list, with their namespaces."""
         status, answer = self.call("GET", path)
         self.assertEqual((200, "PodList", "v1"), (status, answer["kind"], answer["apiVersion"]))
         metadata = [one["metadata"] for one in answer["items"]]
         return [f"{one['namespace']}/{one['name']}" for one in metadata]
 
     def test_lists(self):
-        """Lists are of a namespace or of all, and selected by labels and fields."""
+        """Lists are of one namespace or of all, filtered by labels and fields."""
         for path, expected in (
             ("/api/v1/pods", ["default/a", "default/b", "kube-system/a"]),
             (PODS_PATH, ["default/a", "default/b"]),
@@ -209,12 +209,12 @@ class ReadTests(ApiTestCase):
             self.assertEqual(expected, self.names_in(path), path)
 
     def test_version_of_a_list(self):
-        """A list has the version from which a watch can go on."""
+        """A list has the version from which a watch can continue."""
         _, answer = self.call("GET", PODS_PATH)
         self.assertEqual(str(self.store.version), answer["metadata"]["resourceVersion"])
 
     def test_list_with_half_of_a_pair(self):
-        """A text that is not Unicode keeps nobody from the others."""
+        """A string that is not valid Unicode does not break the list."""
         body = {"metadata": {"name": "half"}, "data": {"a": "\ud800"}}
         path = "/api/v1/namespaces/default/configmaps"
         self.create(body, path)
@@ -222,13 +222,13 @@ class ReadTests(ApiTestCase):
         self.assertEqual((200, "\ufffd"), (status, found["items"][-1]["data"]["a"]))
 
     def test_bad_selectors(self):
-        """A selector that cannot be read is a BadRequest."""
+        """An invalid selector is a BadRequest."""
         for query in ("labelSelector=%3D", "fieldSelector=spec.color%3Dred"):
             status, _ = self.call("GET", f"{PODS_PATH}?{query}")
             self.assertEqual(400, status)
 
     def test_table(self):
-        """A table has a row for each object, with what the client wants along."""
+        """A table has a row for each object, which includes what the client requests."""
         _, answer = self.call("GET", PODS_PATH, accept=TABLE)
         self.assertEqual(["a", "b"], [row["cells"][0] for row in answer["rows"]])
         self.assertEqual("PartialObjectMetadata", answer["rows"][0]["object"]["kind"])
@@ -237,14 +237,14 @@ class ReadTests(ApiTestCase):
         self.assertIn("resourceVersion", answer["metadata"])
 
     def test_table_of_what_is_written(self):
-        """So has the table that answers a change."""
+        """The response to a write can be a table, too."""
         path, patch = f"{PODS_PATH}/a?includeObject=Object", {"metadata": {"labels": {"x": "y"}}}
         _, answer = self.call("PATCH", path, patch, media_type=MERGE, accept=TABLE)
         self.assertEqual("y", answer["rows"][0]["object"]["metadata"]["labels"]["x"])
         self.assertEqual("Pod", answer["rows"][0]["object"]["kind"])
 
     def test_metadata_only(self):
-        """Metadata can be had alone."""
+        """Clients can request metadata only."""
         accept = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
         _, answer = self.call("GET", f"{PODS_PATH}/a", accept=accept)
         self.assertEqual({"kind", "apiVersion", "metadata"}, set(answer))
@@ -254,7 +254,7 @@ class ReadTests(ApiTestCase):
         self.assertNotIn("spec", answer["items"][0])
 
     def test_not_acceptable(self):
-        """What a client cannot take is not sent."""
+        """A response type that the client does not accept is NotAcceptable."""
         status, answer = self.call("GET", PODS_PATH, accept="text/html")
         self.assertEqual((406, "NotAcceptable"), (status, answer["reason"]))
 
@@ -265,7 +265,7 @@ class ReadTests(ApiTestCase):
         self.assertNotEqual(b"0", fields[b"content-length"])
 
     def test_fields(self):
-        """Answers have a date and are not to be cached."""
+        """Responses have a date and must not be cached."""
         _, fields, _ = self.exchange("GET", PODS_PATH)
         self.assertEqual(b"Sun, 15 Jun 2025 15:06:40 GMT", fields[b"date"])
         self.assertEqual(b"no-cache, private", fields[b"cache-control"])
@@ -287,25 +287,25 @@ class UpdateTests(ApiTestCase):
         self.assertEqual((200, {"b": "2"}), (status, answer["data"]))
 
     def test_conflict(self):
-        """An object that somebody else has changed meanwhile is a Conflict."""
+        """An object that has changed meanwhile is a Conflict."""
         self.call("PUT", self.path, config_map(b="2"))
         status, answer = self.call("PUT", self.path, self.made)
         self.assertEqual((409, "Conflict"), (status, answer["reason"]))
         self.assertEqual({"name": "settings", "kind": "configmaps"}, answer["details"])
 
     def test_another_name(self):
-        """Name and path agree."""
+        """The name in the body must match the path."""
         answer = self.call("PUT", self.path, config_map("other"))
         text = "the name of the object (other) does not match the name on the URL (settings)"
         self.assert_error(answer, 400, "BadRequest", text)
 
     def test_missing(self):
-        """What is not there cannot be replaced."""
+        """A missing object cannot be replaced."""
         status, _ = self.call("PUT", f"{MAPS}/other", config_map("other"))
         self.assertEqual(404, status)
 
     def test_status(self):
-        """The status of a node is written by itself."""
+        """The status of a node is updated separately."""
         body = {"metadata": {"name": "edge-1"}, "status": {"phase": "Terminated"}}
         status, answer = self.call("PUT", "/api/v1/nodes/edge-1/status", body)
         self.assertEqual((200, {"phase": "Terminated"}), (status, answer["status"]))
@@ -328,13 +328,13 @@ class PatchTests(ApiTestCase):
         self.create()
 
     def labels(self, patch, media_type):
-        """Patch the pod, and give its labels."""
+        """Patch the pod, and return its labels."""
         status, answer = self.call("PATCH", WEB, patch, media_type=media_type)
         self.assertEqual(200, status, answer)
         return answer["metadata"].get("labels")
 
     def test_kinds_of_patches(self):
-        """All kinds of patches work."""
+        """All types of patches are applied."""
         patch = {"metadata": {"labels": {"a": "1"}}}
         self.assertEqual({"a": "1"}, self.labels(patch, MERGE))
         patch = {"metadata": {"labels": {"b": "2"}}}
@@ -358,7 +358,7 @@ class PatchTests(ApiTestCase):
         self.assertEqual("testing value /metadata/name failed: test failed", cause["message"])
 
     def test_no_patches(self):
-        """What is no patch, or leaves no object, is a BadRequest."""
+        """An invalid patch, or one whose result is not an object, is a BadRequest."""
         for media_type, patch in (
             (JSON_PATCH, {}),
             (JSON_PATCH, [{"op": "jump"}]),
@@ -371,24 +371,24 @@ class PatchTests(ApiTestCase):
             self.assertEqual((400, "BadRequest"), (status, answer["reason"]), patch)
 
     def test_unknown_kind(self):
-        """A patch of no known kind is an UnsupportedMediaType that names those."""
+        """The error for an unknown patch type lists the supported ones."""
         status, answer = self.call("PATCH", WEB, {}, media_type="application/json")
         self.assertEqual(415, status)
         self.assertIn(STRATEGIC, answer["message"])
 
     def test_version(self):
-        """A patch may demand a version."""
+        """A patch may require a version."""
         patch = {"metadata": {"resourceVersion": "1", "labels": {"a": "1"}}}
         status, answer = self.call("PATCH", WEB, patch, media_type=MERGE)
         self.assertEqual((409, "Conflict"), (status, answer["reason"]))
 
     def test_another_name(self):
-        """A patch cannot rename."""
+        """A patch cannot rename an object."""
         status, _ = self.call("PATCH", WEB, {"metadata": {"name": "x"}}, media_type=MERGE)
         self.assertEqual(400, status)
 
     def test_strict(self):
-        """A patch is validated like a whole object."""
+        """The result of a patch is validated like a whole object."""
         patch = {"spec": {"color": "red"}}
         path = f"{WEB}?fieldValidation=Strict"
         status, answer = self.call("PATCH", path, patch, media_type=MERGE)
@@ -396,7 +396,7 @@ class PatchTests(ApiTestCase):
         self.assertIn('unknown field "spec.color"', answer["message"])
 
     def test_status(self):
-        """The status is patched by itself, conditions by their types."""
+        """The status is patched separately, its conditions by type."""
         patch = {"status": {"conditions": [{"type": "Disk", "status": "True"}]}}
         path = "/api/v1/nodes/edge-1/status"
         _, answer = self.call("PATCH", path, patch, media_type=STRATEGIC)
@@ -404,7 +404,7 @@ class PatchTests(ApiTestCase):
         self.assertEqual(["Ready", "Disk"], types)
 
     def test_missing(self):
-        """What is not there cannot be patched."""
+        """A missing object cannot be patched."""
         answer = self.call("PATCH", f"{PODS_PATH}/no", {}, media_type=MERGE)
         self.assert_error(answer, 404, "NotFound", 'pods "no" not found')
 
@@ -420,25 +420,25 @@ class ApplyTests(ApiTestCase):
         return self.call("PATCH", path or self.path, body, media_type=APPLY)
 
     def test_created_then_merged(self):
-        """What is applied is created when it is not there, and merged when it is."""
+        """An applied object is created if it is missing, and merged otherwise."""
         self.assertEqual(201, self.apply(a="1")[0])
         status, answer = self.apply(b="2")
         self.assertEqual((200, {"a": "1", "b": "2"}), (status, answer["data"]))
 
     def test_yaml(self):
-        """What is applied may be YAML."""
+        """An applied object may be YAML."""
         text = b"apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: settings\ndata:\n  a: '1'\n"
         status, answer = self.call("PATCH", self.path, text, media_type=APPLY)
         self.assertEqual((201, {"a": "1"}), (status, answer["data"]))
 
     def test_manager(self):
-        """Who applies says who it is."""
+        """Apply requires a field manager."""
         status, answer = self.apply(f"{MAPS}/settings", a="1")
         self.assertEqual(400, status)
         self.assertIn("fieldManager: Required value", answer["message"])
 
     def test_status(self):
-        """The status of what is not there cannot be applied."""
+        """The status of a missing object cannot be applied."""
         path = "/api/v1/nodes/no/status?fieldManager=me"
         status, _ = self.call("PATCH", path, {"status": {}}, media_type=APPLY)
         self.assertEqual(404, status)
@@ -448,7 +448,7 @@ class DeleteTests(ApiTestCase):
     """DELETE."""
 
     def test_status_of_a_deletion(self):
-        """What is gone at once is told by a Status with its identity."""
+        """The response for an object that is removed at once is a Status with its identity."""
         made = self.create(config_map(), MAPS)
         status, answer = self.call("DELETE", f"{MAPS}/settings")
         details = {"name": "settings", "kind": "configmaps", "uid": made["metadata"]["uid"]}
@@ -456,7 +456,7 @@ class DeleteTests(ApiTestCase):
         self.assertEqual([], self.names(CONFIG_MAPS))
 
     def test_preconditions(self):
-        """Another object of the same name is not deleted."""
+        """A precondition prevents the deletion of another object with the name."""
         made = self.create(config_map(), MAPS)
         for desired in ({"uid": "other"}, {"resourceVersion": "1"}):
             body = {"preconditions": desired}
@@ -473,7 +473,7 @@ class DeleteTests(ApiTestCase):
         self.assertEqual(["settings"], self.names(CONFIG_MAPS))
 
     def test_all(self):
-        """A selection of a namespace is deleted."""
+        """All selected objects of a namespace are deleted."""
         for name in ("a", "b"):
             body = config_map(name)
             body["metadata"]["labels"] = {"name": name}
@@ -483,7 +483,7 @@ class DeleteTests(ApiTestCase):
         self.assertEqual(["b"], self.names(CONFIG_MAPS))
 
     def test_all_pods(self):
-        """Pods of a deleted selection end gracefully."""
+        """All selected pods are deleted gracefully."""
         self.create()
         _, answer = self.call("DELETE", PODS_PATH)
         self.assertIn("deletionTimestamp", answer["items"][0]["metadata"])
@@ -491,10 +491,10 @@ class DeleteTests(ApiTestCase):
 
 
 class MethodTests(ApiTestCase):
-    """What cannot be done."""
+    """Unsupported methods."""
 
     def test_refused(self):
-        """Methods that mean nothing are refused."""
+        """Unsupported methods are rejected."""
         self.create()
         for method, path in (
             ("POST", WEB),
@@ -515,7 +515,7 @@ class DefectTests(ApiTestCase):
     """Defects."""
 
     def test_told_and_logged(self):
-        """A defect is an InternalError to the client, and in the log."""
+        """A defect is an InternalError for the client, and is logged."""
         self.patch(rest, "flag", lambda query, name: 1 / 0)
         status, answer = self.call("GET", PODS_PATH)
         self.assertEqual((500, "InternalError"), (status, answer["reason"]))
@@ -532,7 +532,7 @@ class NamespaceTests(ApiTestCase):
         return self.call("GET", f"{self.path}/{name}")
 
     def test_initial(self):
-        """A cluster has four namespaces from the beginning."""
+        """A new cluster has four namespaces."""
         _, answer = self.call("GET", self.path)
         names = [one["metadata"]["name"] for one in answer["items"]]
         self.assertEqual(["default", "kube-node-lease", "kube-public", "kube-system"], names)
@@ -559,14 +559,14 @@ class NamespaceTests(ApiTestCase):
         self.assert_error(answer, 403, "Forbidden", text)
 
     def test_empty(self):
-        """An empty namespace is gone at once."""
+        """An empty namespace is removed at once."""
         self.create({"metadata": {"name": "team"}}, self.path)
         status, answer = self.call("DELETE", f"{self.path}/team")
         self.assertEqual((200, "Terminating"), (status, answer["status"]["phase"]))
         self.assertEqual(404, self.namespace()[0])
 
     def test_with_contents(self):
-        """A namespace goes when the last that was in it has gone, and takes in nothing new."""
+        """A deleted namespace is removed with its last object, and accepts no new ones."""
         self.create({"metadata": {"name": "team"}}, self.path)
         self.create(path=f"{self.path}/team/pods")
         self.create(config_map(), f"{self.path}/team/configmaps")
@@ -583,7 +583,7 @@ class NamespaceTests(ApiTestCase):
         self.assertEqual(404, self.namespace()[0])
 
     def test_dry_run(self):
-        """A dry run deletes nothing of it."""
+        """A dry run deletes nothing in it."""
         self.create({"metadata": {"name": "team"}}, self.path)
         self.create(config_map(), f"{self.path}/team/configmaps")
         self.call("DELETE", f"{self.path}/team?dryRun=All")
@@ -595,7 +595,7 @@ class NodeTests(ApiTestCase):
     """Nodes."""
 
     def test_status_at_creation(self):
-        """A node may bring its status along."""
+        """A node may be created with its status."""
         body = {"metadata": {"name": "edge-2"}, "status": {"phase": "Running"}}
         self.create(body, "/api/v1/nodes")
         self.assertEqual("Running", self.store.get(NODES, None, "edge-2")["status"]["phase"])
@@ -608,7 +608,7 @@ class ServiceTests(ApiTestCase):
     service = {"metadata": {"name": "web"}, "spec": {"ports": [{"port": 80}]}}
 
     def test_defaults(self):
-        """A service gets the usual values, and no address that leads nowhere."""
+        """A service gets the default values, but no cluster IP, which would lead nowhere."""
         made = self.create(
             {"metadata": {"name": "web"}, "spec": {"ports": [{"port": 80}]}}, self.path
         )
@@ -621,7 +621,7 @@ class ServiceTests(ApiTestCase):
         self.assertEqual((spec, {"loadBalancer": {}}), (made["spec"], made["status"]))
 
     def test_change(self):
-        """What a change leaves out is filled in again."""
+        """Fields that an update omits get their defaults again."""
         self.create(self.service, self.path)
         changed = {"spec": {"type": "NodePort", "ports": [{"port": 81}]}}
         _, after = self.call("PATCH", f"{self.path}/web", changed, media_type=MERGE)
@@ -634,7 +634,7 @@ class WholeListTests(ApiTestCase):
     """Lists."""
 
     def test_whole(self):
-        """A list is whole, also for those who would take it in pages."""
+        """A list is complete, also for clients that request pages."""
         for name in ("a", "b", "c"):
             self.create(config_map(name), MAPS)
         _, found = self.call("GET", f"{MAPS}?limit=2")
@@ -643,10 +643,10 @@ class WholeListTests(ApiTestCase):
 
 
 class DemonstrationTests(ApiTestCase):
-    """What the quickstart does not do it refuses, with what to do instead."""
+    """Requests that the quickstart does not support are rejected with an alternative."""
 
     def test_what_makes_pods(self):
-        """Nothing is stored that would never run; looking is no error."""
+        """Workloads that would never run are rejected; they can be listed."""
         for kind in sorted(MAKE_PODS, key=lambda kind: kind.kind):
             path = f"/apis/{kind.group}/v1/namespaces/default/{kind.plural}"
             text = (
@@ -666,7 +666,7 @@ class DemonstrationTests(ApiTestCase):
             self.assertEqual([], self.call("GET", path)[1]["items"])
 
     def test_ways_to_pods(self):
-        """There is none to their ports, nor another container beside them."""
+        """Proxies to pods and ephemeral containers are rejected."""
         self.create()
         for path, word in (
             (f"{PODS_PATH}/web:80/proxy/index.html", "port-forward"),
@@ -679,14 +679,14 @@ class DemonstrationTests(ApiTestCase):
             self.assertIn(word, answer["message"])
 
     def test_tokens(self):
-        """It gives none to accounts: nothing would take them."""
+        """Tokens of service accounts are rejected: nothing would accept them."""
         path = "/api/v1/namespaces/default/serviceaccounts/default/token"
         status, answer = self.call("POST", path, {})
         self.assertEqual((405, "MethodNotAllowed"), (status, answer["reason"]))
         self.assertIn("it knows its users by their certificates alone", answer["message"])
 
     def test_default_account(self):
-        """Each namespace has one, as everywhere, and it ends with its namespace."""
+        """Each namespace has a default account, which is deleted with it."""
         self.create({"metadata": {"name": "shop"}}, "/api/v1/namespaces")
         for namespace in ("default", "shop"):
             self.assertEqual(["default"], self.names(SERVICE_ACCOUNTS, namespace))

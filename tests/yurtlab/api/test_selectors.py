@@ -17,7 +17,7 @@ class LabelTests(SynchronousTestCase):
         return label_selector(text)({"metadata": {"labels": labels}})
 
     def test_equality(self):
-        """Labels are compared with values; what is missing is not equal."""
+        """Labels are compared with values; a missing label is not equal."""
         for text in ("a=1", "a==1", " a = 1 ", "a!=2", "b!=1", "a=1,b!=1"):
             self.assertTrue(self.selects(text, a="1"), text)
         for text in ("a=2", "b=1", "a!=1", "a=1,b=1"):
@@ -31,14 +31,14 @@ class LabelTests(SynchronousTestCase):
             self.assertFalse(self.selects(text, a="1"), text)
 
     def test_presence(self):
-        """A label is there or not."""
+        """A label exists or not."""
         self.assertTrue(self.selects("a", a=""))
         self.assertTrue(self.selects("!b,a", a="1"))
         self.assertFalse(self.selects("b", a="1"))
         self.assertFalse(self.selects("!a", a="1"))
 
     def test_order(self):
-        """Values are compared as whole numbers; others never are greater or less."""
+        """Values are compared as integers; other values match neither gt nor lt."""
         self.assertTrue(self.selects("a>9,a<11", a="10"))
         self.assertFalse(self.selects("a>10", a="10"))
         self.assertFalse(self.selects("a<10", a="10"))
@@ -46,7 +46,7 @@ class LabelTests(SynchronousTestCase):
         self.assertFalse(self.selects("b<1", a="1"))
 
     def test_empty(self):
-        """An empty selector selects all, also what has no labels."""
+        """An empty selector matches all objects, also those without labels."""
         self.assertTrue(label_selector("")({"metadata": {}}))
 
     def test_qualified_names(self):
@@ -55,7 +55,7 @@ class LabelTests(SynchronousTestCase):
         self.assertTrue(label_selector("kubernetes.io/os=linux")(labels))
 
     def test_nonsense(self):
-        """What cannot be read is a BadRequest."""
+        """An invalid selector is a BadRequest."""
         for text in ("a=(", "=1", ",", "a,", "a in", "a in (1", "a b", "!"):
             error = self.assertRaises(ApiError, label_selector, text)
             self.assertEqual((400, "BadRequest"), (error.status, error.reason), text)
@@ -65,7 +65,7 @@ class FieldTests(SynchronousTestCase):
     """Selectors of fields."""
 
     def test_name_and_own_fields(self):
-        """Name, namespace and the fields of the kind can be selected by."""
+        """Name, namespace and the kind's selectable fields are supported."""
         pod = {
             "metadata": {"name": "a", "namespace": "n"},
             "spec": {"nodeName": "edge-1"},
@@ -84,7 +84,7 @@ class FieldTests(SynchronousTestCase):
             self.assertFalse(field_selector(PODS, text)(pod), text)
 
     def test_values_that_are_no_texts(self):
-        """True and false are compared as words."""
+        """Booleans are compared as strings."""
         cordoned = {"metadata": {"name": "a"}, "spec": {"unschedulable": True}}
         self.assertTrue(field_selector(NODES, "spec.unschedulable=true")(cordoned))
         self.assertTrue(field_selector(NODES, "spec.unschedulable=false")({"metadata": {}}))
@@ -95,30 +95,30 @@ class FieldTests(SynchronousTestCase):
         self.assertTrue(field_selector(EVENTS, "source=kubelet")(event))
 
     def test_escaped_values(self):
-        """A backslash takes the meaning from commas, equals signs and itself."""
+        """A backslash escapes commas, equals signs and itself."""
         one = {"metadata": {"name": "a,b=c\\"}}
         self.assertTrue(field_selector(PODS, r"metadata.name=a\,b\=c\\")(one))
 
     def test_unknown_field(self):
-        """A field that the kind cannot be selected by is a BadRequest."""
+        """A field that the kind does not support is a BadRequest."""
         for kind, field in ((PODS, "spec.color"), (NODES, "metadata.namespace")):
             error = self.assertRaises(ApiError, field_selector, kind, f"{field}=1")
             self.assertEqual(f"field label not supported: {field}", error.message)
 
     def test_nonsense(self):
-        """What cannot be read is a BadRequest."""
+        """An invalid selector is a BadRequest."""
         for text in ("metadata.name", "=a", "metadata.name=a=b", ",x"):
             error = self.assertRaises(ApiError, field_selector, PODS, text)
             self.assertEqual(400, error.status, text)
 
     def test_empty_terms(self):
-        """They say nothing."""
+        """Empty terms are ignored."""
         pods = [{"metadata": {"name": name}} for name in ("a", "b")]
         for text, selected in ((",", pods), (",metadata.name=a,,", pods[:1])):
             self.assertEqual(selected, list(filter(field_selector(PODS, text), pods)), text)
 
     def test_both(self):
-        """Two selectors together select what both do."""
+        """Both selectors of a request must match."""
         query = {"labelSelector": ["a=1"], "fieldSelector": ["metadata.name=x"]}
         selects = selection(PODS, query)
         self.assertTrue(selects({"metadata": {"name": "x", "labels": {"a": "1"}}}))

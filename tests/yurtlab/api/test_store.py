@@ -1,4 +1,4 @@
-"""The store: versions, conflicts, what only a server sets, and who is told."""
+"""The store: versions, conflicts, server-set metadata and watchers."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class StoreTestCase(SynchronousTestCase):
 
 
 class FindTests(StoreTestCase):
-    """Finding what may not be there."""
+    """``find``, for objects that may be missing."""
 
     def test_there(self):
-        """What is there is returned, as a copy."""
+        """An existing object is returned as a copy."""
         made = self.create(data={"k": "v"})
         found = self.store.find(CONFIG_MAPS, "default", "a")
         self.assertEqual(made, found)
@@ -48,7 +48,7 @@ class FindTests(StoreTestCase):
         self.assertEqual(made, self.store.get(CONFIG_MAPS, "default", "a"))
 
     def test_not_there(self):
-        """For what is not there it is nothing, also for a kind of which there has been none."""
+        """For a missing object, or an unused kind, the result is ``None``."""
         self.create()
         for kind, namespace in ((CONFIG_MAPS, "other"), (PODS, "default")):
             self.assertIsNone(self.store.find(kind, namespace, "a"))
@@ -58,7 +58,7 @@ class CreateTests(StoreTestCase):
     """Creating."""
 
     def test_metadata_of_the_server(self):
-        """An object gets kind, identity, time and version from the store."""
+        """The store sets kind, identity, time and version of an object."""
         made = self.create(data={"k": "v"})
         self.assertEqual("ConfigMap", made["kind"])
         self.assertEqual("v1", made["apiVersion"])
@@ -69,7 +69,7 @@ class CreateTests(StoreTestCase):
         self.assertEqual(made, self.store.get(CONFIG_MAPS, "default", "a"))
 
     def test_name_is_taken(self):
-        """A second object of the name in the namespace is AlreadyExists."""
+        """A second object with the name in the namespace is AlreadyExists."""
         self.create()
         error = self.refused(self.store.create, CONFIG_MAPS, "default", named())
         self.assertEqual((409, "AlreadyExists"), (error.status, error.reason))
@@ -78,7 +78,7 @@ class CreateTests(StoreTestCase):
         self.create(kind=PODS, spec={})
 
     def test_generated_name(self):
-        """A name is made from generateName, with five characters more, within 63."""
+        """A name is generated from generateName and five characters, within 63."""
         body = {"metadata": {"generateName": "x" * 70}}
         first = self.store.create(PODS, "default", body)["metadata"]["name"]
         second = self.store.create(PODS, "default", body)["metadata"]["name"]
@@ -86,14 +86,14 @@ class CreateTests(StoreTestCase):
         self.assertRegex(first, "^x{58}[bcdfghjklmnpqrstvwxz2456789]{5}$")
 
     def test_copies(self):
-        """What callers do with their objects changes nothing in the store."""
+        """Changes of the caller's objects do not change the store."""
         body = named(data={"k": "v"})
         made = self.store.create(CONFIG_MAPS, "default", body)
         body["data"]["k"] = made["data"]["k"] = "changed"
         self.assertEqual({"k": "v"}, self.store.get(CONFIG_MAPS, "default", "a")["data"])
 
     def test_dry_run(self):
-        """A dry run gives the object and stores nothing."""
+        """A dry run returns the object and stores nothing."""
         before = self.store.version
         made = self.store.create(CONFIG_MAPS, "default", named(), dry_run=True)
         self.assertIn("uid", made["metadata"])
@@ -101,14 +101,14 @@ class CreateTests(StoreTestCase):
         self.assertEqual(before, self.store.version)
 
     def test_limit(self):
-        """More objects of a kind than the limit are refused."""
+        """Objects of a kind above the limit are rejected."""
         self.patch(store_module, "MAX_OBJECTS", 1)
         self.create()
         error = self.refused(self.create, "b")
         self.assertEqual((403, "Forbidden"), (error.status, error.reason))
 
     def test_oldest_events_are_dropped(self):
-        """Of events only the newest are kept."""
+        """Only the newest events are kept."""
         for number in range(EVENTS.keep_at_most + 2):
             self.create(f"e{number}", EVENTS)
         names = {one["metadata"]["name"] for one in self.store.list(EVENTS)}
@@ -116,7 +116,7 @@ class CreateTests(StoreTestCase):
         self.assertTrue(names.isdisjoint({"e0", "e1"}))
 
     def test_versions_of_an_earlier_run_are_lower(self):
-        """A store that begins later begins with a higher version."""
+        """A store that is created later starts with a higher version."""
         self.create()
         self.clock.advance(1)
         self.assertGreater(Store(self.clock).version, self.store.version)
@@ -126,7 +126,7 @@ class ReplaceTests(StoreTestCase):
     """Replacing."""
 
     def test_version_must_match(self):
-        """A body with an older version is a Conflict, and nothing is changed."""
+        """An update with an older version is a Conflict, and changes nothing."""
         old = self.create(data={"k": "1"})
         self.store.replace(CONFIG_MAPS, "default", "a", named(data={"k": "2"}))
         error = self.refused(self.store.replace, CONFIG_MAPS, "default", "a", old)
@@ -139,7 +139,7 @@ class ReplaceTests(StoreTestCase):
         self.assertEqual({"k": "2"}, self.store.get(CONFIG_MAPS, "default", "a")["data"])
 
     def test_identity_must_match(self):
-        """A body with the uid of another object is a Conflict."""
+        """An update with another uid is a Conflict."""
         self.create()
         body = {"metadata": {"name": "a", "uid": "other"}}
         error = self.refused(self.store.replace, CONFIG_MAPS, "default", "a", body)
@@ -155,7 +155,7 @@ class ReplaceTests(StoreTestCase):
         self.assertEqual(expected, replaced["metadata"])
 
     def test_status_is_apart(self):
-        """The status changes by its subresource only, and that changes nothing else."""
+        """The status is changed by its subresource only, which changes nothing else."""
         self.create(kind=PODS, spec={"x": 1}, status={"phase": "Pending"})
         body = named(spec={"x": 2}, status={"phase": "Running"})
         self.store.replace(PODS, "default", "a", body)
@@ -167,13 +167,13 @@ class ReplaceTests(StoreTestCase):
         self.assertEqual(({"x": 2}, {"phase": "Running"}), (stored["spec"], stored["status"]))
 
     def test_update_status(self):
-        """A status can be written without knowing the rest."""
+        """A status can be written without the rest of the object."""
         self.create(kind=PODS, spec={})
         made = self.store.update_status(PODS, "default", "a", {"phase": "Failed"})
         self.assertEqual({"phase": "Failed"}, made["status"])
 
     def test_generation(self):
-        """A change of the specification raises the generation, another change does not."""
+        """A change of the specification increments the generation, other changes do not."""
         made = self.create(kind=PODS, spec={"x": 1})
         self.assertEqual(1, made["metadata"]["generation"])
         made = self.store.replace(PODS, "default", "a", named(spec={"x": 2}))
@@ -183,7 +183,7 @@ class ReplaceTests(StoreTestCase):
         self.assertEqual(2, made["metadata"]["generation"])
 
     def test_no_change(self):
-        """Writing what is there makes no new version, and nobody is told."""
+        """Writing an unchanged object makes no new version and notifies nobody."""
         made = self.create(data={"k": "v"})
         told = []
         self.store.follow(CONFIG_MAPS, told.append)
@@ -192,7 +192,7 @@ class ReplaceTests(StoreTestCase):
         self.assertEqual([], told)
 
     def test_dry_run(self):
-        """A dry run gives the result and changes nothing."""
+        """A dry run returns the result and changes nothing."""
         made = self.create(data={"k": "1"})
         tried = self.store.replace(
             CONFIG_MAPS, "default", "a", named(data={"k": "2"}), dry_run=True
@@ -201,7 +201,7 @@ class ReplaceTests(StoreTestCase):
         self.assertEqual(made, self.store.get(CONFIG_MAPS, "default", "a"))
 
     def test_missing(self):
-        """What is not there cannot be replaced."""
+        """A missing object cannot be replaced."""
         error = self.refused(self.store.replace, PODS, "default", "a", named())
         self.assertEqual(
             (404, "NotFound", 'pods "a" not found', {"name": "a", "kind": "pods"}),
@@ -213,7 +213,7 @@ class EndTests(StoreTestCase):
     """Deleting."""
 
     def test_marked(self):
-        """A marked object stays, with the time of its end; a later mark only shortens it."""
+        """A marked object stays, with its deletion time; a later mark can only shorten it."""
         self.create(kind=PODS, spec={})
         self.store.mark_deleted(PODS, "default", "a", 30)
         marked = self.store.mark_deleted(PODS, "default", "a", 60)
@@ -223,7 +223,7 @@ class EndTests(StoreTestCase):
         self.assertEqual("2025-06-15T15:06:45Z", marked["metadata"]["deletionTimestamp"])
 
     def test_removed(self):
-        """A removed object is gone, and its last version is that of its removal."""
+        """A removed object is gone, and its last version is that of the removal."""
         self.create()
         removed = self.store.remove(CONFIG_MAPS, "default", "a")
         self.assertEqual(str(self.store.version), removed["metadata"]["resourceVersion"])
@@ -244,7 +244,7 @@ class ListTests(StoreTestCase):
     """Listing."""
 
     def test_order(self):
-        """Lists are in the order of namespaces and names, and of one namespace if asked for."""
+        """Lists are sorted by namespace and name, and can be of one namespace."""
         for namespace, name in (("b", "y"), ("a", "z"), ("b", "x")):
             self.create(name, namespace=namespace)
         self.assertEqual(
@@ -255,19 +255,19 @@ class ListTests(StoreTestCase):
 
 
 class WatchTests(StoreTestCase):
-    """Being told."""
+    """Watchers."""
 
     def setUp(self):
-        """Keep what is told."""
+        """Record notifications."""
         super().setUp()
         self.told = []
 
     def keep(self, change, one):
-        """Keep a change."""
+        """Record a change."""
         self.told.append((change, one["metadata"]["name"]))
 
     def test_begins_with_what_is_there(self):
-        """A watch tells of all that is there first, then of changes, until it is ended."""
+        """A watcher gets all existing objects first, then changes, until it is stopped."""
         self.create("a")
         stop = self.store.watch(CONFIG_MAPS, self.keep)
         self.create("b")
@@ -282,7 +282,7 @@ class WatchTests(StoreTestCase):
         )
 
     def test_changes_by_a_watcher(self):
-        """All are told of changes in their order, also of those that a watcher makes."""
+        """All watchers get changes in order, including those made by a watcher."""
 
         def answer(change, one):
             if change == "ADDED":
@@ -294,7 +294,7 @@ class WatchTests(StoreTestCase):
         self.assertEqual([("ADDED", "a"), ("MODIFIED", "a")], self.told)
 
     def test_changes_while_the_first_are_told(self):
-        """A watcher that changes what it is told of at the beginning is told of that, too."""
+        """A watcher that changes objects during the initial events is notified of that change."""
         self.create("a")
 
         def answer(change, one):
@@ -306,7 +306,7 @@ class WatchTests(StoreTestCase):
         self.assertEqual([("ADDED", "a"), ("DELETED", "a")], self.told)
 
     def test_a_watcher_that_begins_in_between(self):
-        """A watcher that begins while others are told is told of each object once."""
+        """A watcher that starts during a notification gets each object once."""
 
         def begin(change, one):
             if one["metadata"]["name"] == "a" and change == "ADDED":
@@ -318,7 +318,7 @@ class WatchTests(StoreTestCase):
         self.assertEqual([("ADDED", "a"), ("ADDED", "b")], self.told)
 
     def test_failing_watcher(self):
-        """What one watcher raises is logged, and the others are told all the same."""
+        """An exception in one watcher is logged, and the others are notified."""
         self.store.follow(CONFIG_MAPS, lambda event: 1 / 0)
         self.store.watch(CONFIG_MAPS, self.keep)
         self.create("a")
@@ -326,7 +326,7 @@ class WatchTests(StoreTestCase):
         self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
 
     def test_since_a_version(self):
-        """A watch can begin in the past, and knows what each object was before."""
+        """A watch can start in the past, and gets the previous state of each object."""
         version = self.store.version
         self.create("a", data={"k": "1"})
         self.store.replace(CONFIG_MAPS, "default", "a", named("a", data={"k": "2"}))
@@ -337,7 +337,7 @@ class WatchTests(StoreTestCase):
         self.assertEqual({"k": "1"}, events[1].previous["data"])
 
     def test_too_old(self):
-        """A version from before the history has expired, and so has one of another run."""
+        """A version before the history, or of another run, has expired."""
         first = self.store.version
         for number in range(6):
             self.create(f"o{number}")

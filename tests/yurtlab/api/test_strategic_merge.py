@@ -25,7 +25,7 @@ class MergeTestCase(SynchronousTestCase):
     """Merges."""
 
     def merge(self, patch, document=POD):
-        """Merge, and see that nothing is changed in place."""
+        """Merge, and check that the inputs are not modified."""
         before = copy.deepcopy(document)
         merged = strategic_merge(document, patch)
         self.assertEqual(before, document)
@@ -42,7 +42,7 @@ class MergeTests(MergeTestCase):
         self.assertEqual(POD["spec"], merged["spec"])
 
     def test_named_things_are_merged_by_name(self):
-        """Containers are found by their names, and so is the environment in them."""
+        """Containers are merged by name, and so are their environment variables."""
         patch = {
             "spec": {
                 "containers": [
@@ -78,7 +78,7 @@ class MergeTests(MergeTestCase):
         self.assertEqual(["ls"], spec["containers"][1]["command"])
 
     def test_ports(self):
-        """Ports are told apart by containerPort in containers and by port in services."""
+        """Ports are merged by containerPort in containers and by port in services."""
         container = {"containers": [{"name": "a", "ports": [{"containerPort": 1, "name": "x"}]}]}
         patch = {"spec": {"containers": [{"name": "a", "ports": [{"containerPort": 2}]}]}}
         merged = self.merge(patch, {"spec": container})["spec"]["containers"][0]["ports"]
@@ -88,7 +88,7 @@ class MergeTests(MergeTestCase):
         self.assertEqual([{"port": 80, "name": "x", "nodePort": 1}], merged["spec"]["ports"])
 
     def test_conditions_and_addresses(self):
-        """Conditions and the addresses of a node are found by type."""
+        """Conditions and the addresses of a node are merged by type."""
         status = {
             "conditions": [{"type": "Ready", "status": "True"}],
             "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}],
@@ -113,7 +113,7 @@ class MergeTests(MergeTestCase):
         self.assertEqual([], self.merge(patch)["metadata"]["finalizers"])
 
     def test_missing_merge_key(self):
-        """An element without its merge key is no patch."""
+        """A patch with an element without its merge key is invalid."""
         error = self.assertRaises(BadPatch, self.merge, {"spec": {"containers": [{"image": "x"}]}})
         self.assertIn("does not contain declared merge key: name", str(error))
 
@@ -144,12 +144,12 @@ class DirectiveTests(MergeTestCase):
         self.assertEqual([{"name": "only"}], self.merge(patch)["spec"]["containers"])
 
     def test_unknown_directive(self):
-        """Another directive is no patch."""
+        """A patch with an unknown directive is invalid."""
         self.assertRaises(BadPatch, self.merge, {"spec": {"$patch": "turn"}})
         self.assertRaises(BadPatch, self.merge, {"spec": {"$retainKeys": "a"}})
 
     def test_retained_keys(self):
-        """A union keeps only the members that are named: a volume changes its source."""
+        """A union keeps only the named members: a volume changes its source."""
         patch = {
             "spec": {
                 "volumes": [
@@ -162,7 +162,7 @@ class DirectiveTests(MergeTestCase):
         )
 
     def test_order(self):
-        """Elements get the order that is given; others keep their places."""
+        """Elements get the given order; others keep their positions."""
         patch = {
             "spec": {
                 "$setElementOrder/containers": [{"name": "new"}, {"name": "main"}],
@@ -175,7 +175,7 @@ class DirectiveTests(MergeTestCase):
         self.assertEqual(["b", "x/y"], self.merge(patch)["metadata"]["finalizers"])
 
     def test_directives_are_not_stored(self):
-        """No directive ends up in an object that is new."""
+        """Directives are not stored in new objects."""
         patch = {
             "spec": {"new": {"$patch": "merge", "$retainKeys": ["a"], "a": [{"$x": 1, "b": 2}]}}
         }

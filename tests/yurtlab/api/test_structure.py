@@ -21,23 +21,23 @@ class ReadTests(SynchronousTestCase):
         return checked
 
     def test_nothing_to_change(self):
-        """A proper body stays as it is."""
+        """A valid body is unchanged."""
         self.assertEqual(pod(), self.read(pod()))
 
     def test_null(self):
-        """A field that is null is none; in a map null is empty."""
+        """A null field is removed; a null value in a map becomes empty."""
         body = {"metadata": {"creationTimestamp": None, "annotations": {"a": None}}, "spec": None}
         self.assertEqual({"metadata": {"annotations": {"a": ""}}}, self.read(body))
 
     def test_unknown_fields(self):
-        """Fields that the kind does not have are left out and named."""
+        """Unknown fields are removed and reported."""
         body = pod(containers=[{"name": "a", "imagee": "b"}], color="red")
         checked, unknown = read(Documents.of_lab(), PODS, body)
         self.assertEqual({"containers": [{"name": "a"}]}, checked["spec"])
         self.assertEqual(["spec.containers[0].imagee", "spec.color"], unknown)
 
     def test_wrong_types(self):
-        """A value of another type is refused, with its place."""
+        """A value of the wrong type is rejected, with its path."""
         for spec, text in (
             ("x", "string into field spec of type object"),
             ({"containers": {}}, "object into field spec.containers of type array"),
@@ -52,12 +52,12 @@ class ReadTests(SynchronousTestCase):
             self.assertEqual(f"json: cannot unmarshal {text}", str(error))
 
     def test_null_in_a_list(self):
-        """A list has no nulls."""
+        """Null is rejected in lists."""
         error = self.assertRaises(WrongType, self.read, {"spec": {"containers": [None]}})
         self.assertIn("cannot unmarshal null", str(error))
 
     def test_number_or_text(self):
-        """Some fields are a whole number or a text."""
+        """Some fields are an integer or a string."""
         for port in (80, "http"):
             probe = {"httpGet": {"port": port}}
             body = {"spec": {"containers": [{"name": "a", "livenessProbe": probe}]}}
@@ -67,7 +67,7 @@ class ReadTests(SynchronousTestCase):
         self.assertRaises(WrongType, self.read, body)
 
     def test_quantities(self):
-        """Quantities may be numbers, and are kept as texts."""
+        """Quantities may be numbers, and are stored as strings."""
         body = {"metadata": {}, "status": {"capacity": {"cpu": 4, "memory": "1Gi"}}}
         read_back = self.read(body, NODES)
         self.assertEqual({"cpu": "4", "memory": "1Gi"}, read_back["status"]["capacity"])

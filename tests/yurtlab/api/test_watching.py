@@ -1,4 +1,4 @@
-"""Watches: what is told, in which form, and how they end."""
+"""Watches: their events, forms and ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class WatchTestCase(ApiTestCase):
     """Watches pods."""
 
     def seen(self, client):
-        """The events that a client has got: types and names."""
+        """Return the events that a client has received: types and names."""
         client.settle()
         return [(one["type"], one["object"]["metadata"]["name"]) for one in client.events()]
 
@@ -28,17 +28,17 @@ class WatchTestCase(ApiTestCase):
         self.store.replace(PODS, "default", name, one)
 
     def add(self, name, namespace="default", **labels):
-        """Create a pod that has a node, so that there is one event only."""
+        """Create a pod that has a node already, so that there is one event only."""
         body = pod(name, nodeName="edge-1")
         body["metadata"]["labels"] = labels
         return self.create(body, f"/api/v1/namespaces/{namespace}/pods")
 
 
 class EventTests(WatchTestCase):
-    """What is told."""
+    """Events."""
 
     def test_from_the_beginning(self):
-        """Without a version all that is there comes first, then changes."""
+        """Without a version a watch starts with all existing objects, then sends changes."""
         self.add("a")
         for query in ("watch=true", "watch=1&resourceVersion=0", "watch=true&resourceVersion="):
             client = self.watch(f"{PODS_PATH}?{query}")
@@ -53,7 +53,7 @@ class EventTests(WatchTestCase):
         )
 
     def test_from_a_version(self):
-        """A watch goes on where a list was."""
+        """A watch continues at the version of a list."""
         self.add("a")
         _, listed = self.call("GET", PODS_PATH)
         version = listed["metadata"]["resourceVersion"]
@@ -63,7 +63,7 @@ class EventTests(WatchTestCase):
         self.assertEqual([("ADDED", "b"), ("ADDED", "c")], self.seen(client))
 
     def test_expired(self):
-        """A version from before the history is told to have expired by an event, and the end."""
+        """For an expired version, the watch sends an error event and ends."""
         client = self.watch(f"{WATCH}&resourceVersion=1")
         (event,) = client.events()
         status = event["object"]
@@ -75,7 +75,7 @@ class EventTests(WatchTestCase):
         self.assertEqual(200, client.response()[0])
 
     def test_namespace(self):
-        """Only changes in the namespace are told, or those in all."""
+        """A watch sends changes of its namespace, or of all."""
         mine, all_ = self.watch(WATCH), self.watch("/api/v1/pods?watch=true")
         self.add("a", "kube-system")
         self.add("b")
@@ -83,7 +83,7 @@ class EventTests(WatchTestCase):
         self.assertEqual([("ADDED", "a"), ("ADDED", "b")], self.seen(all_))
 
     def test_selected(self):
-        """What begins to be selected is added, and what is no longer selected is deleted."""
+        """An object that starts to match is ADDED, one that stops to match is DELETED."""
         client = self.watch(f"{WATCH}&labelSelector=x%3D1")
         self.add("a")
         self.add("b", x="1")
@@ -103,7 +103,7 @@ class EventTests(WatchTestCase):
         self.assertEqual(expected, self.seen(client))
 
     def test_one(self):
-        """One object can be watched, by a selector or by its path."""
+        """One object can be watched, by a field selector or by its path."""
         for path in (f"{WATCH}&fieldSelector=metadata.name%3Da", f"{PODS_PATH}/a?watch=true"):
             client = self.watch(path)
             self.add("a")
@@ -113,13 +113,13 @@ class EventTests(WatchTestCase):
                 self.store.remove(PODS, "default", name)
 
     def test_other_kinds(self):
-        """Changes of other kinds are not told."""
+        """Changes of other kinds are not sent."""
         client = self.watch(WATCH)
         self.store.create(CONFIG_MAPS, "default", {"metadata": {"name": "a"}})
         self.assertEqual([], self.seen(client))
 
     def test_initial_events(self):
-        """A client can have all that is there, a bookmark behind it, and then changes."""
+        """A client can request the existing objects, a bookmark, and then changes."""
         self.add("a")
         client = self.watch(
             f"{WATCH}&sendInitialEvents=true&allowWatchBookmarks=true"
@@ -133,7 +133,7 @@ class EventTests(WatchTestCase):
         self.assertEqual(str(self.store.version), metadata["resourceVersion"])
 
     def test_no_initial_events(self):
-        """A client can have changes only."""
+        """A client can request changes only."""
         self.add("a")
         client = self.watch(f"{WATCH}&sendInitialEvents=false")
         self.add("b")
@@ -141,10 +141,10 @@ class EventTests(WatchTestCase):
 
 
 class FormTests(WatchTestCase):
-    """How it is told."""
+    """Forms of events."""
 
     def test_tables(self):
-        """kubectl get -w gets tables with a row each, and columns with the first."""
+        """kubectl get -w gets tables with one row each, and columns in the first."""
         client = self.watch(WATCH, fields=TABLE)
         self.add("a")
         self.add("b")
@@ -156,7 +156,7 @@ class FormTests(WatchTestCase):
         self.assertEqual("PartialObjectMetadata", second["rows"][0]["object"]["kind"])
 
     def test_metadata_only(self):
-        """Metadata can be watched alone."""
+        """Clients can watch metadata only."""
         accept = "Accept: application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
         client = self.watch(WATCH, fields=[accept])
         self.add("a")
@@ -165,7 +165,7 @@ class FormTests(WatchTestCase):
         self.assertEqual({"kind", "apiVersion", "metadata"}, set(event["object"]))
 
     def test_bookmarks(self):
-        """Bookmarks come once a minute to who wants them, in the form of everything else."""
+        """Bookmarks are sent once a minute on request, in the form of other events."""
         plain, table = (
             self.watch(f"{WATCH}&allowWatchBookmarks=true", fields=fields) for fields in ((), TABLE)
         )
@@ -183,10 +183,10 @@ class FormTests(WatchTestCase):
 
 
 class EndTests(WatchTestCase):
-    """How watches end."""
+    """Ends of watches."""
 
     def test_timeout(self):
-        """A watch ends properly after the time that the client gives it."""
+        """A watch ends normally after the client's timeout."""
         client = self.watch(f"{WATCH}&timeoutSeconds=5")
         self.add("a")
         self.clock.advance(4.9)
@@ -198,7 +198,7 @@ class EndTests(WatchTestCase):
         self.add("b")
 
     def test_usual_timeout(self):
-        """A watch without a time ends by itself, between half an hour and an hour."""
+        """A watch without a timeout ends after between half an hour and an hour."""
         client = self.watch(WATCH)
         self.clock.advance(WATCH_SECONDS - 1)
         client.settle()
@@ -207,7 +207,7 @@ class EndTests(WatchTestCase):
         client.response()
 
     def test_client_leaves(self):
-        """Nothing is left of a watch whose client has left."""
+        """A watch is removed when its client disconnects."""
         before = len(self.clock.getDelayedCalls())
         client = self.watch(f"{WATCH}&allowWatchBookmarks=true")
         client.connection.break_off(ConnectionError())
@@ -217,13 +217,13 @@ class EndTests(WatchTestCase):
         self.assertLessEqual(len(self.clock.getDelayedCalls()), before)
 
     def test_stop(self):
-        """When the API stops, watches end properly."""
+        """When the API stops, watches end normally."""
         client = self.watch(WATCH)
         self.api.stop()
         client.response()
 
     def test_slow_client(self):
-        """A client that does not read gets what it missed when it reads again."""
+        """A client that pauses gets all events when it reads again."""
         client = self.watch(WATCH)
         client.settle()
         connection = client.connection
@@ -236,7 +236,7 @@ class EndTests(WatchTestCase):
         self.assertEqual([("ADDED", "a"), ("ADDED", "b")], self.seen(client))
 
     def test_client_that_never_reads(self):
-        """A client that does not read at all is cut off before much is kept for it."""
+        """A client that never reads is aborted before much is buffered."""
         self.patch(watching, "MAX_QUEUED_BYTES", 3000)
         client = self.watch(WATCH)
         client.settle()
@@ -250,7 +250,7 @@ class EndTests(WatchTestCase):
         self.add("g")
 
     def test_much_at_the_beginning(self):
-        """What is there at the beginning may be more than what is kept of changes."""
+        """The initial events may exceed the buffer for changes."""
         self.patch(watching, "MAX_QUEUED_BYTES", 3000)
         body = {"metadata": {"name": ""}, "data": {"k": "x" * 30_000}}
         for name in "abcdef":
@@ -261,7 +261,7 @@ class EndTests(WatchTestCase):
         self.assertEqual(list("abcdef"), [name for _, name in self.seen(client)])
 
     def test_time_is_over_for_a_slow_client(self):
-        """A watch whose time is over sends what is kept, and ends."""
+        """A watch that times out sends its buffered events, and ends."""
         client = self.watch(f"{WATCH}&timeoutSeconds=5")
         client.settle()
         client.connection.producer.pauseProducing()

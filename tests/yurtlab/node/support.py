@@ -1,4 +1,4 @@
-"""What the tests of the node share: waits with a deadline, clients, containers of this machine."""
+"""Common parts of the node's tests: waits with a deadline, clients, and containers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TIMEOUT = 20.0
 
 
 async def until(condition, what="it happens"):
-    """Wait until ``condition()`` is true, and return what it gave."""
+    """Wait until ``condition()`` is true, and return its result."""
     deadline = reactor.seconds() + TIMEOUT
     while not (result := condition()):
         if reactor.seconds() > deadline:
@@ -33,14 +33,14 @@ async def until(condition, what="it happens"):
 
 
 class ClockedReactor(Clock):
-    """The real reactor for descriptors, with a time of its own and no network."""
+    """The real reactor for descriptors, with a simulated clock and no network."""
 
     def __init__(self):
         super().__init__()
         self.connections = []
 
     def connectTCP(self, host, port, factory, timeout=30, bindAddress=None):
-        """Keep where to."""
+        """Record the address."""
         self.connections.append((host, port))
 
     def addReader(self, reader):
@@ -60,7 +60,7 @@ class ClockedReactor(Clock):
         reactor.removeWriter(writer)
 
     async def until(self, condition, what="it happens"):
-        """Wait for ``condition()`` while no time passes here."""
+        """Wait for ``condition()``, while the simulated clock stands still."""
 
         def looked():
             self.advance(0)
@@ -70,13 +70,13 @@ class ClockedReactor(Clock):
 
 
 def program(*arguments, directory="/", stdin=False, terminal=False, **environment):
-    """A program with little around it."""
+    """Return a program with a minimal environment."""
     variables = {"PATH": os.environ["PATH"], **environment}
     return Program(arguments, variables, str(directory), stdin, terminal)
 
 
 class Ran:
-    """A process, and what it has written."""
+    """A process and its output."""
 
     def __init__(self, what, on=reactor, exited=lambda pid: None):
         self.stdout = bytearray()
@@ -102,7 +102,7 @@ class Ran:
 
 @implementer(ICommandClient)
 class FakeClient:
-    """A client of exec or attach that keeps what it gets."""
+    """A client of exec or attach that records what it receives."""
 
     def __init__(self):
         self.stdout = bytearray()
@@ -112,26 +112,26 @@ class FakeClient:
         self.stdin_paused = False
 
     def write(self, stream, data):
-        """Keep output."""
+        """Record output."""
         assert self.status is None
         getattr(self, stream).extend(data)
 
     def register_output(self, producer):
-        """Keep the source."""
+        """Record the producer."""
         self.source = producer
 
     def pauseProducing(self):
-        """Note it."""
+        """Record the call."""
         self.stdin_paused = True
 
     def resumeProducing(self):
-        """Note it."""
+        """Record the call."""
         self.stdin_paused = False
 
     stopProducing = resumeProducing
 
     def finish(self, status):
-        """Keep the status."""
+        """Record the status."""
         assert self.status is None
         self.status = status
 
@@ -140,12 +140,12 @@ class FakeClient:
         return await until(lambda: self.status, "the client is told how it ended")
 
     async def wait_for_output(self, text):
-        """Wait until there is such output."""
+        """Wait until the output contains ``text``."""
         await until(lambda: text in self.stdout, f"{text!r} comes: {bytes(self.stdout)!r}")
 
 
 def descriptors():
-    """What is open, by number."""
+    """Return the open descriptors by number."""
     found = set()
     for number in os.listdir("/proc/self/fd"):
         try:
@@ -156,7 +156,7 @@ def descriptors():
 
 
 def is_running(pid):
-    """Whether a process runs; one that nobody has waited for does not."""
+    """Whether a process runs; zombies do not."""
     try:
         return _state(pid) != b"Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -175,7 +175,7 @@ def _state(pid):
 
 
 class World:
-    """A store with a pod or several, and the pods on a node without its service."""
+    """A store, and pods on a node without its service."""
 
     def __init__(self, test, on=None):
         self.test = test
@@ -202,12 +202,12 @@ class World:
         return pod
 
     async def end(self, pod):
-        """End what is left of a pod."""
+        """Kill the remaining processes of a pod."""
         pod.forget()
         await self.reactor.until(lambda: pod in self.removed, "the pod is removed")
 
     def stored(self, name="web"):
-        """The pod as the store has it."""
+        """The pod in the store."""
         return self.store.get(PODS, "default", name)
 
     def status(self, name="web"):

@@ -1,4 +1,4 @@
-"""Attach: several clients at one process, its input, its terminal, and slow clients."""
+"""Attach: several clients of one process, its input, its terminal, and slow clients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class AttachTests(TestCase):
     """Clients of a container's process."""
 
     def setUp(self):
-        """Make a world."""
+        """Create the world."""
         self.world = World(self)
 
     async def running(self, script, **given):
@@ -42,11 +42,13 @@ class AttachTests(TestCase):
         return await self.world.reactor.until(lambda: client.status, "it is over")
 
     async def test_is_a_session(self):
-        """It is what the streaming protocols expect."""
+        """It provides the interface that the streaming protocols expect."""
         verifyObject(ICommandSession, Attachment(None, False))
 
     async def test_conversation(self):
-        """A client's input reaches the process, and its output the client, until it ends."""
+        """A client's input reaches the process, and its output the client, until the process
+        ends.
+        """
         main = await self.running("read word; echo heard $word; echo err >&2", stdin=True)
         session, client = self.attach(main)
         session.stdin_received(b"hello\n")
@@ -55,7 +57,7 @@ class AttachTests(TestCase):
         self.assertIn(b"heard hello", main.log.segments[0].path.read_bytes())
 
     async def test_from_now_on(self):
-        """What was written before is in the log only."""
+        """A client does not get output from before it attached, which is in the log."""
         main = await self.running("echo early; read word; echo late", stdin=True)
         await self.world.reactor.until(
             lambda: b"early" in main.log.segments[0].path.read_bytes(), "it has written"
@@ -66,7 +68,7 @@ class AttachTests(TestCase):
         self.assertEqual(client.stdout, b"late\n")
 
     async def test_several(self):
-        """All clients get all output, and one that goes changes nothing for the others."""
+        """All clients get all output, and one that disconnects does not affect the others."""
         main = await self.running("while read word; do echo $word; done", stdin=True)
         first, one = self.attach(main)
         second, other = self.attach(main)
@@ -80,7 +82,7 @@ class AttachTests(TestCase):
         self.assertTrue(main.running)
 
     async def test_input_stays_open(self):
-        """The end of a client's input is not the end of the process's."""
+        """The end of a client's input does not end the process's input."""
         main = await self.running("while read word; do echo $word; done", stdin=True)
         first, _ = self.attach(main)
         first.stdin_ended()
@@ -89,7 +91,7 @@ class AttachTests(TestCase):
         await self.wait_for_output(other, b"on\n")
 
     async def test_input_once(self):
-        """With stdinOnce it is, whether it was ended or the client has gone."""
+        """With stdinOnce it does, whether the client ended its input or disconnected."""
         for how in ("stdin_ended", "client_lost"):
             name = how.replace("_", "-")
             pod = self.world.pod(
@@ -101,7 +103,7 @@ class AttachTests(TestCase):
             await self.world.until_phase("Succeeded", name)
 
     async def test_only_looking(self):
-        """A client without input ends nobody's."""
+        """A client without input does not end the process's input."""
         main = await self.running("cat", stdin=True, stdinOnce=True)
         session, _ = self.attach(main, stdin=False)
         session.stdin_received(b"not mine\n")
@@ -114,7 +116,7 @@ class AttachTests(TestCase):
         self.assertEqual(client.stdout, b"mine\n")
 
     async def test_terminal(self):
-        """In a terminal sizes arrive, and a client that goes leaves it to the next."""
+        """The size of a terminal is passed on, and the terminal stays open for the next client."""
         main = await self.running("stty size; sh -i", stdin=True, stdinOnce=True, tty=True)
         first, _ = self.attach(main)
         first.resized(132, 43)
@@ -126,7 +128,7 @@ class AttachTests(TestCase):
         self.assertEqual(await self.finished(client), SUCCESS)
 
     async def test_slow_client(self):
-        """The process waits for a client, which loses nothing."""
+        """The process waits for a slow client, which gets all output."""
         written = Path(self.mktemp()).absolute()
         script = f"read w; head -c 1000 /dev/zero; touch {written}; head -c 999000 /dev/zero"
         main = await self.running(script, stdin=True)
@@ -143,7 +145,7 @@ class AttachTests(TestCase):
         self.assertEqual((len(client.stdout), len(other.stdout)), (1_000_000, 1_000_000))
 
     async def test_stalled_client(self):
-        """One that takes nothing for long is let go, and the process goes on."""
+        """A client that reads nothing for long is detached, and the process continues."""
         main = await self.running("read w; head -c 1000000 /dev/zero; echo end", stdin=True)
         session, client = self.attach(main)
         _, other = self.attach(main)
@@ -156,7 +158,7 @@ class AttachTests(TestCase):
         self.assertTrue(other.stdout.endswith(b"end\n"))
 
     async def test_slow_client_goes(self):
-        """When it goes the process goes on."""
+        """When a slow client disconnects, the process continues."""
         main = await self.running("read w; head -c 1000000 /dev/zero", stdin=True)
         session, client = self.attach(main)
         client.source.pauseProducing()
@@ -166,7 +168,7 @@ class AttachTests(TestCase):
         self.assertEqual(self.world.reactor.getDelayedCalls(), [])
 
     async def test_slow_process(self):
-        """Clients with input wait while the process does not read, those without do not."""
+        """Clients with input are paused while the process does not read, others are not."""
         script = "import sys, time\nsys.stdin.readline()\nprint(len(sys.stdin.read()))"
         pod = self.world.pod(
             {
@@ -190,7 +192,7 @@ class AttachTests(TestCase):
         self.assertEqual(client.stdout, b"300000\n")
 
     async def test_too_late(self):
-        """Who comes when the process has just ended is told so."""
+        """A client that attaches to a process that has just ended gets an error."""
         main = await self.running("true")
         await self.world.until_phase("Succeeded")
         _, client = self.attach(main)

@@ -1,4 +1,4 @@
-"""Exec: what a client of it gets, and what becomes of the command when the client goes."""
+"""Exec: output and status for the client, and the command's end after the client's."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ class CommandTests(TestCase):
         self.over += 1
 
     def test_is_a_session(self):
-        """It is what the streaming protocols expect."""
+        """It provides the interface that the streaming protocols expect."""
         verifyObject(ICommandSession, Command(reactor, program("true"), list))
         verifyObject(ICommandClient, FakeClient())
 
     async def test_success(self):
-        """Success is told after all output."""
+        """Success is reported after all output."""
         _, client = self.run_command(program("sh", "-c", "echo out; echo err >&2"))
         self.assertEqual(await client.finished(), {"metadata": {}, "status": "Success"})
         self.assertEqual((client.stdout, client.stderr), (b"out\n", b"err\n"))
         self.assertEqual(self.over, 1)
 
     async def test_exit_code(self):
-        """Another exit code is told as kubectl reads it."""
+        """Another exit code is reported as kubectl expects it."""
         _, client = self.run_command(program("sh", "-c", "exit 42"))
         status = await client.finished()
         self.assertEqual(status["status"], "Failure")
@@ -57,13 +57,13 @@ class CommandTests(TestCase):
         self.assertEqual(status["details"]["causes"], [{"reason": "ExitCode", "message": "42"}])
 
     async def test_signal(self):
-        """The end by a signal is 128 and its number."""
+        """A command killed by a signal has the exit code 128 plus the signal's number."""
         _, client = self.run_command(program("sh", "-c", "kill -TERM $$"))
         status = await client.finished()
         self.assertEqual(status["details"]["causes"][0]["message"], "143")
 
     def test_not_found(self):
-        """A command that there is none of is told at once, with what is wrong."""
+        """An unknown command fails at once, with the reason."""
         _, client = self.run_command(program("no-such"))
         self.assertEqual(client.status["reason"], "InternalError")
         self.assertIn(
@@ -72,7 +72,7 @@ class CommandTests(TestCase):
         self.assertEqual(self.over, 1)
 
     async def test_input(self):
-        """Input and its end arrive."""
+        """The command gets the input and its end."""
         session, client = self.run_command(program("cat", stdin=True))
         session.stdin_received(b"to and ")
         session.stdin_received(b"fro")
@@ -81,7 +81,7 @@ class CommandTests(TestCase):
         self.assertEqual(client.stdout, b"to and fro")
 
     async def test_slow_command(self):
-        """A client whose input is not read is paused, and resumed when it is."""
+        """A client is paused while its input is not read, and resumed afterwards."""
         session, client = self.run_command(
             program("sh", "-c", "kill -STOP $$; cat | wc -c", stdin=True)
         )
@@ -96,7 +96,7 @@ class CommandTests(TestCase):
         self.assertEqual(client.stdout.split(), [b"500000"])
 
     async def test_command_that_reads_nothing(self):
-        """A client whose input nobody reads any more is resumed: the command's end waits there."""
+        """A client whose input is never read is resumed: the end of the command waits there."""
         session, client = self.run_command(
             program(
                 "sh", "-c", "read word; exec 0<&-; echo closed; read word < /dev/null", stdin=True
@@ -108,7 +108,7 @@ class CommandTests(TestCase):
         self.assertFalse(client.stdin_paused)
 
     async def test_slow_client(self):
-        """While a client takes nothing the command waits, and it misses nothing."""
+        """The command waits for a slow client, which gets all output."""
         _, client = self.run_command(program("head", "-c", "1000000", "/dev/zero"))
         client.source.pauseProducing()
         other = FakeClient()
@@ -121,7 +121,7 @@ class CommandTests(TestCase):
         self.assertEqual(len(client.stdout), 1_000_000)
 
     async def test_client_goes(self):
-        """The command ends when its client goes."""
+        """The command is terminated when its client disconnects."""
         session, client = self.run_command(program("sh", "-c", "echo $$; sleep 1000"))
         await client.wait_for_output(b"\n")
         session.client_lost()
@@ -130,7 +130,7 @@ class CommandTests(TestCase):
         self.assertIsNone(client.status)
 
     async def test_client_goes_from_shell(self):
-        """So does an interactive shell, with what runs in it."""
+        """So is an interactive shell, with the programs in it."""
         session, client = self.run_command(
             program("sh", "-i", stdin=True, terminal=True, PS1="> ", TERM="xterm")
         )
@@ -142,13 +142,13 @@ class CommandTests(TestCase):
         await until(lambda: not is_running(int(printed[1])), "its job is over")
 
     def test_client_goes_before(self):
-        """A client that goes before it was ready leaves nothing."""
+        """A client that disconnects before it was ready leaves nothing behind."""
         self.over = 0
         Command(reactor, program("true"), self._over).client_lost()
         self.assertEqual(self.over, 1)
 
     async def test_size_before(self):
-        """A size that comes before the command is that with which it begins."""
+        """A size set before the command starts is its initial size."""
         client = FakeClient()
         what = program("stty", "size", stdin=True, terminal=True)
         session = Command(reactor, what, list)
@@ -158,7 +158,7 @@ class CommandTests(TestCase):
         self.assertEqual(client.stdout, b"43 132\r\n")
 
     async def test_many(self):
-        """A hundred commands, ten at a time, all succeed and leave nothing."""
+        """A hundred commands, ten at a time, all succeed and leave nothing behind."""
         _, warm = self.run_command(program("true"))
         await warm.finished()
         before = descriptors()

@@ -28,7 +28,7 @@ class ExpandTests(SynchronousTestCase):
     """``$(NAME)``."""
 
     def test_references(self):
-        """References are replaced as Kubernetes does it (expand_test.go there)."""
+        """References are replaced as in Kubernetes (expand_test.go there)."""
         variables = {"VAR_A": "A", "VAR_B": "B", "VAR_REF": "$(VAR_A)", "VAR_EMPTY": ""}
         for text, expected in {
             "$(VAR_A)": "A",
@@ -56,7 +56,7 @@ class EnvironmentTests(SynchronousTestCase):
     """Variables."""
 
     def environment(self, configuration=None, **container):
-        """Return what a container gets beside the base."""
+        """Return the variables of a container besides the base."""
         found = configuration or {}
         sources = Sources(POD, "192.0.2.7", lambda kind, name: found.get((kind, name)))
         made = container_environment(container, {"PATH": "/bin"}, sources)
@@ -64,11 +64,11 @@ class EnvironmentTests(SynchronousTestCase):
         return made
 
     def error(self, configuration=None, **container):
-        """Return what is said of one that cannot be had."""
+        """Return the message of a configuration error."""
         return str(self.assertRaises(ConfigError, self.environment, configuration, **container))
 
     def test_order(self):
-        """A value can refer to those before it, and to no others."""
+        """A value can refer to earlier variables only."""
         env = [
             {"name": "B", "value": "$(A)"},
             {"name": "A", "value": "1"},
@@ -78,7 +78,7 @@ class EnvironmentTests(SynchronousTestCase):
         self.assertEqual(self.environment(env=env), {"B": "$(A)", "A": "1", "C": "1", "D": ""})
 
     def test_fields(self):
-        """Fields of the pod can be had."""
+        """Fields of the pod can be used."""
         for path, expected in {
             "metadata.name": "web",
             "metadata.namespace": "shop",
@@ -95,14 +95,14 @@ class EnvironmentTests(SynchronousTestCase):
             self.assertEqual(self.environment(env=env), {"A": expected}, path)
 
     def test_unknown(self):
-        """What cannot be had is named."""
+        """The error names the unsupported source."""
         env = [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "spec.unknown"}}}]
         self.assertIn("spec.unknown", self.error(env=env))
         env = [{"name": "A", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}}]
         self.assertIn("resourceFieldRef", self.error(env=env))
 
     def test_missing(self):
-        """A missing ConfigMap, Secret or key is told in kubelet's words."""
+        """A missing ConfigMap, Secret or key gives the kubelet's message."""
         key = {"name": "c", "key": "K"}
         env = [{"name": "A", "valueFrom": {"configMapKeyRef": key}}]
         self.assertEqual(self.error(env=env), 'configmap "c" not found')
@@ -114,19 +114,19 @@ class EnvironmentTests(SynchronousTestCase):
         self.assertEqual(self.error(env=env), 'secret "c" not found')
 
     def test_optional(self):
-        """What is optional may be missing."""
+        """Optional references may be missing."""
         key = {"name": "c", "key": "K", "optional": True}
         env = [{"name": "A", "valueFrom": {"configMapKeyRef": key}}]
         self.assertEqual(self.environment(env=env), {})
         self.assertEqual(self.environment({("ConfigMap", "c"): {}}, env=env), {})
 
     def test_bad_secret(self):
-        """A Secret that is no base64 is told."""
+        """A Secret that is not base64 gives an error."""
         secret = {"metadata": {"name": "s"}, "data": {"K": "?"}}
         env_from = [{"secretRef": {"name": "s"}}]
         self.assertIn("secret s", self.error({("Secret", "s"): secret}, envFrom=env_from))
 
     def test_arguments(self):
-        """Command and arguments are one list, with references replaced."""
+        """Command and arguments are joined, with references replaced."""
         made = container_arguments({"command": ["$(A)", "b"], "args": ["$(A)"]}, {"A": "1"})
         self.assertEqual(made, ["1", "b", "1"])

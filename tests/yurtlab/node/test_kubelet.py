@@ -1,4 +1,4 @@
-"""What the node answers to HTTP requests, over connections in memory."""
+"""The kubelet's HTTP API, over connections in memory."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class KubeletTestCase(TestCase):
             connection.turn()
 
     def ask(self, target, method=b"GET"):
-        """Ask for something that is there at once; give status, fields and body."""
+        """Make a request that is answered at once, and return status, fields and body."""
         connection = self.connect()
         connection.receive(request(target, b"Accept: application/json", method=method))
         self.turn(connection)
@@ -60,7 +60,7 @@ class KubeletTestCase(TestCase):
         return status, fields, body
 
     def refusal(self, target, method=b"GET"):
-        """Ask for what cannot be had; give status and message."""
+        """Make a request that fails, and return status and message."""
         status, _, body = self.ask(target, method)
         found = json.loads(body)
         self.assertEqual((found["kind"], found["code"]), ("Status", status))
@@ -68,18 +68,18 @@ class KubeletTestCase(TestCase):
 
 
 class ReadTests(KubeletTestCase):
-    """What can be read."""
+    """Read-only requests."""
 
     def test_is_a_handler(self):
-        """It is what HTTP connections expect."""
+        """It provides the interface that HTTP connections expect."""
         verifyObject(IRequestHandler, self.kubelet)
 
     def test_health(self):
-        """The node says that it is well."""
+        """The node reports that it is healthy."""
         self.assertEqual(self.ask(b"/healthz")[::2], (200, b"ok"))
 
     def test_configuration(self):
-        """It says of its configuration what is true of a kubelet's."""
+        """The configuration has the parts that apply to this node."""
         status, _, body = self.ask(b"/configz")
         self.assertEqual(status, 200)
         found = json.loads(body)["kubeletconfig"]
@@ -96,7 +96,7 @@ class ReadTests(KubeletTestCase):
         self.assertEqual([one["status"]["phase"] for one in found["items"]], ["Running"])
 
     async def test_metrics(self):
-        """Its metrics are those of real processes."""
+        """The metrics are those of real processes."""
         self.add(container("sleep 1000"))
         await self.world.until_phase("Running")
         labels = rb'\{container="main",namespace="default",pod="web"\}'
@@ -117,7 +117,9 @@ class ReadTests(KubeletTestCase):
         self.assertRegex(body, rb"\nprocess_cpu_seconds_total \d")
 
     async def test_resource_metrics(self):
-        """What metrics-server asks for is there, and nothing of the node's own."""
+        """The resource metrics have what metrics-server requests, and none of the program
+        itself.
+        """
         self.add(container("sleep 1000"))
         await self.world.until_phase("Running")
         _, _, body = self.ask(b"/metrics/resource")
@@ -143,7 +145,7 @@ class ReadTests(KubeletTestCase):
         self.assertEqual(container_bytes, pod_bytes)
 
     async def test_processor_time(self):
-        """Processor time is what a process has used, and never goes back."""
+        """Processor time is what a process has used, and never decreases."""
         # Far more than the hundredth of a second below which the kernel shows none.
         script = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; sleep 1000"
         pod = self.add(container(script))
@@ -176,14 +178,14 @@ class ReadTests(KubeletTestCase):
         self.assertEqual([each["name"] for each in one["containers"]], ["main"])
 
     def test_unknown(self):
-        """What there is not is 404, what can only be read is 405."""
+        """Unknown paths give 404, unsupported methods 405."""
         for target in (b"/", b"/nothing", b"/pods/x", b"/metrics/x", b"/stats", b"/healthz/x"):
             self.assertEqual(self.refusal(target)[0], 404, target)
         self.assertEqual(self.refusal(b"/metrics", b"PUT")[0], 405)
         self.assertEqual(self.metrics.requests["other"], 2)
 
     def test_no_path(self):
-        """A target that looks like an address is a path that is not there."""
+        """A target that looks like an address is an unknown path."""
         self.assertEqual(self.refusal(b"//[x")[0], 404)
 
 
@@ -191,7 +193,7 @@ class LogTests(KubeletTestCase):
     """Logs."""
 
     async def test_log(self):
-        """The log is what the process has written."""
+        """The log is the output of the process."""
         self.add(container("echo one; echo two"), restartPolicy="Never")
         await self.world.until_phase("Succeeded")
         status, fields, body = self.ask(b"/containerLogs/default/web/main?tailLines=1")
@@ -199,7 +201,7 @@ class LogTests(KubeletTestCase):
         self.assertEqual(fields[b"content-type"], b"text/plain")
 
     async def test_follow(self):
-        """A follower gets output as it comes, and the end with that of the process."""
+        """A follower gets output as it is written, and the end with that of the process."""
         pod = self.add(container("read w; echo $w", stdin=True), restartPolicy="Never")
         await self.world.until_phase("Running")
         connection = self.connect()
@@ -213,7 +215,7 @@ class LogTests(KubeletTestCase):
         self.assertEqual((status, body), (200, b"word\n"))
 
     async def test_previous(self):
-        """The log of the run before can be had, once there is one."""
+        """The log of the previous run is available after a restart."""
         self.add(container("test -e seen && exec sleep 1000; touch seen; echo first"))
         target = b"/containerLogs/default/web/main?previous=true"
         await self.world.reactor.until(
@@ -226,7 +228,7 @@ class LogTests(KubeletTestCase):
         self.assertIn('previous terminated container "main" in pod "other" not found', message)
 
     def test_refused(self):
-        """What is not there is told in kubelet's words."""
+        """Missing logs give the kubelet's messages."""
         self.add(container())
         self.world.reactor.advance(0)
         for target, expected in {
@@ -247,10 +249,10 @@ class LogTests(KubeletTestCase):
 
 
 class StreamTests(KubeletTestCase):
-    """What is streamed."""
+    """Streaming requests."""
 
     def open(self, target):
-        """Ask for a WebSocket; give the connection and what is spoken on it."""
+        """Open a WebSocket, and return the connection and its codec."""
         connection, codec = self.connect(), WebSocketCodec()
         head = [*websocket_head("v5.channel.k8s.io", path=target), "Host: node", "", ""]
         connection.receive("\r\n".join(head).encode())
@@ -262,7 +264,7 @@ class StreamTests(KubeletTestCase):
         return answer, connection, codec
 
     async def results(self, connection, codec):
-        """Take what comes until the status; give all streams by their numbers."""
+        """Receive until the status, and return all streams by number."""
         streams = {}
 
         def status_received():
@@ -277,7 +279,7 @@ class StreamTests(KubeletTestCase):
         return streams
 
     async def test_exec(self):
-        """A command runs in the container's surroundings, with its streams and exit code."""
+        """A command runs in the container's environment, with its streams and exit code."""
         self.add(container("sleep 1000", env=[{"name": "WORD", "value": "hello"}]))
         await self.world.until_phase("Running")
         target = (
@@ -297,7 +299,7 @@ class StreamTests(KubeletTestCase):
         self.assertEqual(self.metrics.commands_started, 1)
 
     async def test_exec_by_uid(self):
-        """A pod can be named with its uid, which has to be right."""
+        """A pod can be named with its uid, which must be right."""
         pod = self.add(container("sleep 1000"))
         await self.world.until_phase("Running")
         query = "?command=true&output=1"
@@ -308,7 +310,7 @@ class StreamTests(KubeletTestCase):
         self.assertIn(b"404", answer)
 
     async def test_any_arguments(self):
-        """Arguments arrive as they were sent: empty ones, and bytes that are no text."""
+        """Arguments are passed unchanged, also empty ones and bytes that are not UTF-8."""
         self.add(container("sleep 1000"))
         await self.world.until_phase("Running")
         arguments = "command=printf&command=%25s.%25s.%25s&command=&command=a%FFb&command=%C3%BC"
@@ -317,7 +319,7 @@ class StreamTests(KubeletTestCase):
         self.assertEqual(streams[1], b".a\xffb.\xc3\xbc")
 
     async def test_terminal(self):
-        """A command with a terminal has one, and the terminal's type."""
+        """A command with a terminal has one, and TERM is set."""
         self.add(container("sleep 1000"))
         await self.world.until_phase("Running")
         script = "test+-t+0+%26%26+echo+%24TERM"
@@ -327,7 +329,7 @@ class StreamTests(KubeletTestCase):
         self.assertEqual(streams[1], b"xterm\r\n")
 
     async def test_client_goes(self):
-        """When the client goes there is room for another command."""
+        """When the client disconnects, another command is accepted."""
         self.patch(kubelet_module, "MAX_COMMANDS", 1)
         self.add(container("sleep 1000"))
         await self.world.until_phase("Running")
@@ -341,7 +343,7 @@ class StreamTests(KubeletTestCase):
             one.abort()
 
     async def test_container_ends(self):
-        """A command ends with its container, and its client is told how."""
+        """A command ends with its container, and its client gets the status."""
         pod = self.add(container("sleep 1000"), restartPolicy="Never")
         await self.world.until_phase("Running")
         _, connection, codec = self.open(
@@ -352,7 +354,7 @@ class StreamTests(KubeletTestCase):
         self.assertEqual(json.loads(streams[3])["details"]["causes"][0]["message"], "137")
 
     async def test_attach(self):
-        """A client is attached to the process itself."""
+        """A client is attached to the container's main process."""
         self.add(container("read w; echo heard $w", stdin=True), restartPolicy="Never")
         await self.world.until_phase("Running")
         answer, connection, codec = self.open("/attach/default/web/main?input=1&output=1&error=1")
@@ -363,7 +365,7 @@ class StreamTests(KubeletTestCase):
         self.assertEqual(json.loads(streams[3])["status"], "Success")
 
     async def test_port_forward(self):
-        """A port-forward is answered for a pod in which something runs."""
+        """A port-forward is accepted for a pod with a running container."""
         self.add(container("sleep 1000"))
         await self.world.until_phase("Running")
         head = websocket_head("v4.channel.k8s.io", path="/portForward/default/web?port=8080")
@@ -374,7 +376,7 @@ class StreamTests(KubeletTestCase):
         self.assertEqual(self.world.reactor.connections, [("127.0.0.1", 8080)])
 
     async def test_refused(self):
-        """What cannot be streamed is refused before any upgrade, with the reason."""
+        """An invalid streaming request is rejected before the upgrade, with the reason."""
         self.add(container("exit 3"), restartPolicy="Never")
         await self.world.until_phase("Failed")
         for target, expected in {
@@ -397,7 +399,7 @@ class StreamTests(KubeletTestCase):
             self.assertEqual(self.refusal(target, b"POST"), expected, target)
 
     async def test_waiting(self):
-        """Why a container does not run yet is told to who wants to run a command in it."""
+        """An exec into a waiting container is rejected with the reason why it waits."""
         self.add(container("exit 1"))
         await self.world.until_state("waiting")
         status, message = self.refusal(b"/exec/default/web/main?command=true&output=1", b"POST")
@@ -407,7 +409,7 @@ class StreamTests(KubeletTestCase):
         self.assertEqual(self.refusal(b"/exec/default/web", b"POST")[0], 404)
 
     async def test_no_upgrade(self):
-        """A request that asks for no upgrade is refused and leaves nothing running."""
+        """A request without an upgrade is rejected, and no process stays."""
         self.add(container("sleep 1000", stdin=True))
         await self.world.until_phase("Running")
         for target in (

@@ -1,4 +1,4 @@
-"""Finding what processes leave behind, and the guardian that outlives the node."""
+"""The search for leftover processes, and the guardian that outlives the node."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class LeftoversTests(TestCase):
     """Processes by their mark."""
 
     def setUp(self):
-        """Choose a mark that nothing else has."""
+        """Choose a unique mark."""
         self.run_name = uuid.uuid4().hex
 
     def marked(self, script, mark="pod/main/0"):
@@ -64,12 +64,12 @@ class LeftoversTests(TestCase):
         return ran
 
     async def end(self, ran):
-        """End what is left."""
+        """Kill the remaining processes."""
         kill_all(f"{self.run_name}/")
         await ran.ended()
 
     async def test_found(self):
-        """What a process has started is found, and nothing else."""
+        """Exactly the processes started by the marked one are found."""
         ran = self.marked("setsid sleep 1000 & env -i sleep 1000 & echo ok; wait")
         other = self.marked("echo ok; exec sleep 1000", "pod/other/0")
         await ran.wait_for_output(b"ok")
@@ -82,7 +82,7 @@ class LeftoversTests(TestCase):
         self.assertEqual(marked_processes(running(), f"{self.run_name}/pod/mai/"), [])
 
     async def test_descendants(self):
-        """What has neither mark nor session is found as long as its parents run."""
+        """A descendant without the mark and the session is found while its parents run."""
         ran = self.marked("env -i setsid sh -c 'sleep 1000 & wait' & echo ok; wait")
         await ran.wait_for_output(b"ok")
         own = f"{self.run_name}/pod/main/"
@@ -92,7 +92,7 @@ class LeftoversTests(TestCase):
         await until(lambda: not any(map(is_running, pids)), "they have ended")
 
     def scans(self, *found):
-        """How often processes are looked for when ``found`` is what runs."""
+        """Return how often processes are listed when these are running."""
         scans = []
 
         def running():
@@ -104,12 +104,12 @@ class LeftoversTests(TestCase):
         return len(scans)
 
     def test_unsettled(self):
-        """A process without an environment is looked at again, but once only."""
+        """If a process has no environment yet, processes are listed once more only."""
         self.assertEqual(self.scans(Found(1, 0, 1, "", False)), 1)
         self.assertEqual(self.scans(Found(1, 0, 1, "", True)), 2)
 
     async def test_killed(self):
-        """They are killed, whatever they listen to."""
+        """Processes are killed, also if they ignore signals."""
         ran = self.marked("trap '' TERM HUP; sleep 1000 & setsid sleep 1000 & echo ok; wait")
         await ran.wait_for_output(b"ok")
         kill_all(f"{self.run_name}/pod/")
@@ -117,7 +117,7 @@ class LeftoversTests(TestCase):
         await until(lambda: not marked_processes(running(), self.run_name), "nothing is left")
 
     async def test_session(self):
-        """The processes of a session are killed, and no others."""
+        """Exactly the processes of a session are killed."""
         ran = self.marked("sleep 1000 & echo ok; wait")
         other = self.marked("echo ok; exec sleep 1000")
         await ran.wait_for_output(b"ok")
@@ -135,7 +135,7 @@ class GuardianTests(TestCase):
     """The guardian."""
 
     async def test_stop(self):
-        """When it stops, everything of the run is killed."""
+        """When the guardian stops, all processes of the run are killed."""
         run = uuid.uuid4().hex
         guardian = Guardian(reactor, run)
         guardian.startService()
@@ -145,7 +145,7 @@ class GuardianTests(TestCase):
         self.assertRaises(ChildProcessError, os.waitpid, -1, os.WNOHANG)
 
     async def test_settled(self):
-        """Once it has begun it does not look like a process that is becoming another program."""
+        """A started guardian does not look like a process that executes another program."""
         guardian = Guardian(reactor, uuid.uuid4().hex)
         guardian.startService()
         self.addCleanup(guardian.stopService)
@@ -159,7 +159,7 @@ class GuardianTests(TestCase):
         await until(is_settled, "its environment is seen")
 
     async def test_node_is_killed(self):
-        """When the node is killed, no process of it survives, nor does the guardian."""
+        """When the node is killed, none of its processes survives, nor does the guardian."""
         run = uuid.uuid4().hex
         self.addCleanup(kill_all, run)
         node = subprocess.Popen([PYTHON, "-c", NODE, run], stdout=subprocess.PIPE)
@@ -182,7 +182,7 @@ class GuardianTests(TestCase):
         await until(lambda: not any(map(is_running, [*pids, *guardians])), "all have ended")
 
     async def test_guardian_is_killed(self):
-        """When the guardian ends by itself, the user is told what that means."""
+        """When the guardian ends by itself, the log says what that means."""
         guardian = Guardian(reactor, uuid.uuid4().hex)
         guardian.startService()
         with capturedLogs() as events:

@@ -1,4 +1,4 @@
-"""Log files: their form, their bound, and who is told of what is added."""
+"""Log files: format, maximum size, and notification of readers."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ SECOND = 1_000_000_000
 
 
 class ContainerLogTests(SynchronousTestCase):
-    """What is in the files."""
+    """The content of the files."""
 
     def setUp(self):
-        """Make a log whose time is set by hand."""
+        """Create a log with a simulated clock."""
         self.time = 0
         self.path = Path(self.mktemp()) / "main" / "0.log"
         self.log = self.make(max_bytes=100)
@@ -28,12 +28,12 @@ class ContainerLogTests(SynchronousTestCase):
         return log
 
     def test_stamp(self):
-        """Times always have nine digits behind the second."""
+        """Times always have nine decimals."""
         self.assertEqual(stamp(0), b"1970-01-01T00:00:00.000000000Z")
         self.assertEqual(stamp(1_700_000_000 * SECOND + 5), b"2023-11-14T22:13:20.000000005Z")
 
     def test_lines(self):
-        """Each line has its time, which is that of its end, its stream and its tag."""
+        """Each line has the time of its end, its stream and its tag."""
         log = self.make(max_bytes=1000)
         log.write("stdout", b"one\n\ntwo\nthr")
         self.time = 7
@@ -51,14 +51,14 @@ class ContainerLogTests(SynchronousTestCase):
         )
 
     def test_unfinished_at_the_end(self):
-        """What has no end when the process ends is a piece of a line."""
+        """An incomplete line at the end of the process is tagged as partial."""
         self.log.write("stdout", b"thr")
         self.assertEqual(self.path.read_bytes(), b"")
         self.log.close()
         self.assertEqual(self.path.read_bytes(), b"1970-01-01T00:00:00.000000000Z stdout P thr\n")
 
     def test_long_line(self):
-        """A long line does not wait for its end: it is written in pieces."""
+        """A long line is written in pieces before its end."""
         log = self.make(max_bytes=100_000)
         log.write("stdout", b"x" * (MAX_PIECE_BYTES - 1))
         self.assertEqual(self.path.read_bytes(), b"")
@@ -68,7 +68,7 @@ class ContainerLogTests(SynchronousTestCase):
         self.assertEqual(tags_and_texts, [b"P " + b"x" * (MAX_PIECE_BYTES - 1) + b"yz", b"F end"])
 
     def test_bound(self):
-        """Above the bound a file is put aside, and there are never more than two."""
+        """A file above the maximum size is rotated, and there are never more than two."""
         for number in range(20):
             self.log.write("stdout", b"%02d " % number + b"x" * 50 + b"\n")
         files = sorted(self.path.parent.iterdir())
@@ -80,7 +80,7 @@ class ContainerLogTests(SynchronousTestCase):
         self.assertLess(len(kept), 400)
 
     def test_told(self):
-        """Readers are told of each addition and of the end, until they have enough."""
+        """Readers are notified of each addition and of the end, until they stop."""
         told = []
         stop = self.log.on_change(lambda: told.append("one"))
         self.log.on_change(lambda: told.append("other"))
@@ -93,20 +93,20 @@ class ContainerLogTests(SynchronousTestCase):
         self.assertTrue(self.log.ended)
 
     def test_after_the_end(self):
-        """What comes after the end is dropped."""
+        """Output after the end is dropped."""
         self.log.close()
         self.log.write("stdout", b"late\n")
         self.assertEqual(self.path.read_bytes(), b"")
 
     def test_removed(self):
-        """Removing it leaves no file."""
+        """A removed log leaves no file."""
         for _ in range(5):
             self.log.write("stdout", b"x" * 90 + b"\n")
         self.log.remove()
         self.assertEqual(list(self.path.parent.iterdir()), [])
 
     def test_full_disk(self):
-        """A log that cannot be written says so once and lets the process go on."""
+        """A write error is logged once, and the process continues."""
         with open("/dev/full", "wb", buffering=0) as full:
             self.log._file.close()
             self.log._file = full

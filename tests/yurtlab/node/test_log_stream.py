@@ -14,7 +14,7 @@ SECOND = 1_000_000_000
 
 
 class FakeExchange:
-    """Takes one response."""
+    """Records one response."""
 
     def __init__(self):
         self.status = 0
@@ -25,42 +25,42 @@ class FakeExchange:
         self._ends = []
 
     def send_head(self, status, fields=()):
-        """Keep the status."""
+        """Record the status."""
         self.status = status
 
     def write(self, data):
-        """Keep the data."""
+        """Record the data."""
         assert self.status and not self.finished
         self.body += data
         if self.pause_after is not None and len(self.body) >= self.pause_after:
             self.producer.pauseProducing()
 
     def finish(self):
-        """Note the end."""
+        """Record the end."""
         assert self.producer is None and not self.finished
         self.finished = True
 
     def registerProducer(self, producer, streaming):
-        """Keep it."""
+        """Record the producer."""
         assert streaming
         self.producer = producer
 
     def unregisterProducer(self):
-        """Forget it."""
+        """Remove the producer."""
         self.producer = None
 
     def on_end(self, callback):
-        """Keep it."""
+        """Record the callback."""
         self._ends.append(callback)
 
     def client_leaves(self):
-        """End as when the client has gone."""
+        """Call the callbacks as if the client had disconnected."""
         for callback in self._ends:
             callback(ExchangeFailed("the client has closed the connection"))
 
 
 class LogStreamTests(SynchronousTestCase):
-    """What is sent of a log."""
+    """The content of responses."""
 
     def setUp(self):
         """Make a log with a few lines, a second apart."""
@@ -73,34 +73,34 @@ class LogStreamTests(SynchronousTestCase):
             self.time += SECOND
 
     def ask(self, **options):
-        """Ask for the log."""
+        """Request the log."""
         exchange = FakeExchange()
         exchange.pause_after = options.pop("pause_after", None)
         LogStream(self.log, LogOptions(**options), exchange).start()
         return exchange
 
     def body(self, **options):
-        """What a whole response has."""
+        """Return the complete body."""
         exchange = self.ask(**options)
         self.assertTrue(exchange.finished)
         self.assertEqual(exchange.status, 200)
         return exchange.body
 
     def test_all(self):
-        """Without options it is what the process has written."""
+        """Without options it is the whole output."""
         self.log.write("stderr", b"error\nno end")
         self.log.close()
         self.assertEqual(self.body(), b"one\ntwo\nthree\nerror\nno end")
 
     def test_binary(self):
-        """Any bytes come as they were written."""
+        """All bytes are sent unchanged."""
         data = bytes(range(256)) * 3
         self.log.write("stdout", data)
         self.log.close()
         self.assertEqual(self.body(), b"one\ntwo\nthree\n" + data)
 
     def test_pieces(self):
-        """A line that was written in pieces is one line, with one time."""
+        """A line that was written in pieces is sent as one line, with one time."""
         for piece in (b"a", b"b", b"c\n", b"d\n"):
             self.log.write("stdout", piece)
         self.assertEqual(self.body(tail_lines=2), b"abc\nd\n")
@@ -116,14 +116,14 @@ class LogStreamTests(SynchronousTestCase):
         )
 
     def test_tail(self):
-        """The last lines are those that were asked for, or all."""
+        """The requested number of last lines is sent, or all."""
         expected = {0: b"", 1: b"three\n", 2: b"two\nthree\n", 3: b"one\ntwo\nthree\n"}
         for lines, body in expected.items():
             self.assertEqual(self.body(tail_lines=lines), body)
         self.assertEqual(self.body(tail_lines=100), expected[3])
 
     def test_tail_of_unfinished(self):
-        """A last line without an end counts when nothing comes behind it."""
+        """An incomplete last line counts if nothing follows."""
         self.log.write("stdout", b"unfinished")
         self.assertEqual(self.body(tail_lines=1), b"three\n")
         self.log.close()
@@ -131,27 +131,27 @@ class LogStreamTests(SynchronousTestCase):
         self.assertEqual(self.body(tail_lines=2), b"three\nunfinished")
 
     def test_tail_of_nothing(self):
-        """An empty log has no last lines."""
+        """The tail of an empty log is empty."""
         self.log = ContainerLog(Path(self.mktemp()) / "0.log")
         self.addCleanup(self.log.close)
         self.assertEqual(self.body(tail_lines=5), b"")
 
     def test_since(self):
-        """Lines before a time are left out."""
+        """Lines before the given time are skipped."""
         since = b"1970-01-01T00:00:01.000000000Z"
         self.assertEqual(self.body(since=since), b"two\nthree\n")
         self.assertEqual(self.body(since=since, tail_lines=1), b"three\n")
         self.assertEqual(self.body(since=b"1970-01-02T00:00:00.000000000Z"), b"")
 
     def test_limit(self):
-        """Not more than the limit is sent, wherever that falls."""
+        """The response is cut at the byte limit, wherever that is."""
         self.assertEqual(self.body(limit_bytes=6), b"one\ntw")
         self.assertEqual(self.body(limit_bytes=6, follow=True), b"one\ntw")
         self.assertEqual(self.body(limit_bytes=100), b"one\ntwo\nthree\n")
         self.assertEqual(self.body(limit_bytes=10, timestamps=True), b"1970-01-01")
 
     def test_follow(self):
-        """A follower gets what is added, and the end with the end of the process."""
+        """A follower gets what is added, until the process ends."""
         exchange = self.ask(follow=True, tail_lines=1)
         self.assertEqual(exchange.body, b"three\n")
         self.log.write("stdout", b"fo")
@@ -164,12 +164,12 @@ class LogStreamTests(SynchronousTestCase):
         self.assertTrue(exchange.finished)
 
     def test_follow_the_ended(self):
-        """The log of a process that has ended cannot be waited for."""
+        """Following the log of a terminated process ends at once."""
         self.log.close()
         self.assertEqual(self.body(follow=True), b"one\ntwo\nthree\n")
 
     def test_follow_through_rotation(self):
-        """A follower misses nothing when files change."""
+        """A follower gets all lines across a rotation."""
         exchange = self.ask(follow=True)
         lines = [b"%04d " % number + b"x" * 90 + b"\n" for number in range(1000)]
         for line in lines:
@@ -178,7 +178,7 @@ class LogStreamTests(SynchronousTestCase):
         self.assertEqual(exchange.body, b"one\ntwo\nthree\n" + b"".join(lines))
 
     def test_both_files(self):
-        """What has been put aside is sent too, and counts for the last lines."""
+        """The rotated file is included, and counts for the last lines."""
         lines = [b"%04d " % number + b"x" * 90 + b"\n" for number in range(100)]
         for line in lines:
             self.log.write("stdout", line)
@@ -188,7 +188,7 @@ class LogStreamTests(SynchronousTestCase):
             self.assertEqual(self.body(tail_lines=count), b"".join(lines[-count:]))
 
     def test_slow_client(self):
-        """A client that takes nothing is sent nothing, and loses nothing that is kept."""
+        """A paused client is sent nothing, and loses nothing that still exists."""
         exchange = self.ask(follow=True, pause_after=1)
         first = exchange.body
         self.log.write("stdout", b"more\n")
@@ -201,7 +201,7 @@ class LogStreamTests(SynchronousTestCase):
         self.assertTrue(exchange.finished)
 
     def test_slow_client_of_a_log_that_is_removed(self):
-        """It gets the rest of the file that it is at, and no file that is gone."""
+        """It gets the rest of its current file, and no deleted file."""
         lines = [b"%04d " % number + b"x" * 90 + b"\n" for number in range(100)]
         for line in lines:
             self.log.write("stdout", line)
@@ -213,14 +213,14 @@ class LogStreamTests(SynchronousTestCase):
         self.assertTrue((b"one\ntwo\nthree\n" + b"".join(lines)).startswith(exchange.body))
 
     def test_large_log_to_slow_client(self):
-        """Of a large log no more is read than the client takes."""
+        """A large log is read only as fast as the client reads."""
         for _ in range(100):
             self.log.write("stdout", b"x" * 9000 + b"\n")
         exchange = self.ask(pause_after=1)
         self.assertLess(len(exchange.body), 70_000)
 
     def test_client_leaves(self):
-        """Nothing is sent to a client that has left."""
+        """Nothing is sent to a client that has disconnected."""
         exchange = self.ask(follow=True)
         exchange.client_leaves()
         before = exchange.body
@@ -230,18 +230,18 @@ class LogStreamTests(SynchronousTestCase):
 
 
 class LogOptionsTests(SynchronousTestCase):
-    """The query of the request."""
+    """Query parameters."""
 
     def options(self, now=10.0, **query):
-        """Read a query."""
+        """Parse a query."""
         return LogOptions.from_query({name: [value] for name, value in query.items()}, now)
 
     def test_none(self):
-        """Without parameters everything is wanted, once."""
+        """The default is everything, once."""
         self.assertEqual(self.options(), LogOptions())
 
     def test_all(self):
-        """Every parameter is read."""
+        """All parameters are parsed."""
         self.assertEqual(
             self.options(
                 follow="true",
@@ -255,14 +255,14 @@ class LogOptionsTests(SynchronousTestCase):
         )
 
     def test_true(self):
-        """What is not false is true, as the API has it."""
+        """Every value except false is true, as in the API."""
         for text in ("true", "True", "1", "t"):
             self.assertTrue(self.options(follow=text).follow, text)
         for text in ("false", "False", "0", "f", ""):
             self.assertFalse(self.options(follow=text).follow, text)
 
     def test_times(self):
-        """Times are read as Go writes them, in any zone."""
+        """Times have the format of Go, in any time zone."""
         for text, expected in {
             "2023-11-14T22:13:20Z": b"2023-11-14T22:13:20.000000000Z",
             "2023-11-14T22:13:20.5Z": b"2023-11-14T22:13:20.500000000Z",
@@ -271,7 +271,7 @@ class LogOptionsTests(SynchronousTestCase):
             self.assertEqual(self.options(sinceTime=text).since, expected)
 
     def test_senseless(self):
-        """What makes no sense is refused, with the name of the parameter."""
+        """Invalid values are rejected, with the name of the parameter."""
         for query in (
             {"tailLines": "-1"},
             {"tailLines": "many"},

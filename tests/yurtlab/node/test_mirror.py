@@ -1,4 +1,4 @@
-"""The mirror of an API: what a node sees of it, and what the API is told of the node."""
+"""The mirror of an API: objects that the node gets, and those that it reports."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from yurttunnel.kube.errors import ApiUnreachable
 
 
 def pod(name="web", node="edge-1", **metadata):
-    """A pod as the API has it."""
+    """Return a pod as in the API."""
     return {
         "metadata": {"name": name, "namespace": "default", **metadata},
         "spec": {"nodeName": node, "containers": []},
@@ -24,7 +24,7 @@ def pod(name="web", node="edge-1", **metadata):
 
 
 class MirrorTests(SynchronousTestCase):
-    """A node ``edge-1``, and an API that it is reached by over the network."""
+    """A node ``edge-1``, and the API to which it is connected over the network."""
 
     def setUp(self):
         """Start one."""
@@ -37,14 +37,14 @@ class MirrorTests(SynchronousTestCase):
         self.addCleanup(self.mirror.stopService)
 
     def own(self, kind, name, namespace=None):
-        """What the node has; ``None`` for nothing."""
+        """Return the node's copy of an object, ``None`` if it has none."""
         try:
             return self.store.get(kind, namespace, name)
         except ApiError:
             return None
 
     def test_pods_of_the_node(self):
-        """Its pods come, with the identity that the API has given them; those of others do not."""
+        """The node gets its own pods only, with their identity in the API."""
         created = self.api.put(remote.PODS, pod())
         self.api.put(remote.PODS, pod("other", "edge-2"))
         self.assertEqual(
@@ -53,7 +53,7 @@ class MirrorTests(SynchronousTestCase):
         self.assertIsNone(self.own(local.PODS, "other", "default"))
 
     def test_what_pods_read(self):
-        """Configuration comes, changes and goes."""
+        """The node gets configuration, its changes and its deletion."""
         metadata = {"name": "settings", "namespace": "default"}
         self.api.put(remote.CONFIG_MAPS, {"metadata": metadata, "data": {"a": "1"}})
         self.api.put(remote.SECRETS, {"metadata": metadata, "data": {"b": "Mg=="}})
@@ -64,7 +64,7 @@ class MirrorTests(SynchronousTestCase):
         self.assertIsNone(self.own(local.CONFIG_MAPS, "settings", "default"))
 
     def test_status_of_a_pod(self):
-        """The API is told the status, and what it changes beside does not undo it."""
+        """The API gets the status, and the API's own changes are not reverted."""
         self.api.put(remote.PODS, pod())
         self.store.update_status(local.PODS, "default", "web", {"phase": "Running"})
         self.assertEqual(self.api.look(remote.PODS, "web", "default")["status"]["phase"], "Running")
@@ -77,7 +77,7 @@ class MirrorTests(SynchronousTestCase):
         )
 
     def test_end_of_a_pod(self):
-        """A pod that the node has ended is gone from the API, and the other way round."""
+        """A pod removed by the node is removed from the API, and vice versa."""
         self.api.put(remote.PODS, pod())
         self.store.remove(local.PODS, "default", "web")
         self.assertIsNone(self.api.look(remote.PODS, "web", "default"))
@@ -86,7 +86,7 @@ class MirrorTests(SynchronousTestCase):
         self.assertIsNone(self.own(local.PODS, "next", "default"))
 
     def test_another_pod_of_the_name(self):
-        """Whoever runs a pod sees that it has ended before the next one of its name begins."""
+        """A pod's deletion is delivered before the next pod with its name."""
         first = self.api.put(remote.PODS, pod())["metadata"]["uid"]
         seen = []
         self.store.watch(
@@ -99,7 +99,7 @@ class MirrorTests(SynchronousTestCase):
         self.assertEqual(seen, [("ADDED", first), ("DELETED", first), ("ADDED", second)])
 
     def test_the_node(self):
-        """It is registered once, with its labels, and its status and lease are told."""
+        """The node is registered once, with its labels, and its status and lease are reported."""
         body = {"metadata": {"name": "edge-1", "labels": {"a": "b"}}, "status": {"phase": "x"}}
         self.store.create(local.NODES, None, body)
         lease = {"metadata": {"name": "edge-1"}, "spec": {"renewTime": "1"}}
@@ -115,7 +115,7 @@ class MirrorTests(SynchronousTestCase):
         self.assertEqual(told["spec"], {"renewTime": "2"})
 
     def test_a_node_that_is_known(self):
-        """One that was registered before keeps what the API has of it, but for its status."""
+        """If the node is registered already, only its status is replaced."""
         known = self.api.put(remote.NODES, {"metadata": {"name": "edge-1", "labels": {"c": "d"}}})
         self.store.adopt(local.NODES, {**known, "status": {"phase": "x"}})
         found = self.api.look(remote.NODES, "edge-1")
@@ -125,14 +125,16 @@ class MirrorTests(SynchronousTestCase):
         )
 
     def test_events(self):
-        """Events are told, and how often they have happened."""
+        """Events are reported with their counts."""
         event = {"metadata": {"name": "web.1"}, "count": 1}
         self.store.create(local.EVENTS, "default", event)
         self.store.replace(local.EVENTS, "default", "web.1", {**event, "count": 2})
         self.assertEqual(self.api.look(remote.EVENTS, "web.1", "default")["count"], 2)
 
     def test_without_the_api(self):
-        """The node goes on alone; what it has written is told once the API is back."""
+        """The node continues without the API, and reports all changes when it is reachable
+        again.
+        """
         self.api.put(remote.PODS, pod())
         self.api.fail(ApiUnreachable("away"))
         self.store.update_status(local.PODS, "default", "web", {"phase": "Running"})

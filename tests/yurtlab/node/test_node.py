@@ -1,4 +1,4 @@
-"""The node's service: its object, its pods, and its end."""
+"""The node's service: its object, its pods, and its shutdown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from yurtlab.node.node import HEARTBEAT_SECONDS, Node, NodeSettings
 
 
 class NodeTests(TestCase):
-    """A node with a store of its own."""
+    """A node with its own store."""
 
     def setUp(self):
         """Start it."""
@@ -42,18 +42,18 @@ class NodeTests(TestCase):
         return self.store.create(PODS, "default", body)
 
     def phase(self, name="web"):
-        """The phase of a pod; ``None`` when it is gone."""
+        """Return the phase of a pod, ``None`` after its removal."""
         try:
             return self.store.get(PODS, "default", name).get("status", {}).get("phase")
         except ApiError:
             return None
 
     def left(self):
-        """The processes of the node's pods."""
+        """Return the processes of the node's pods."""
         return marked_processes(running(), f"{self.node._pod_settings.run}/")
 
     def test_registered(self):
-        """The node is there with what it really has, and is ready."""
+        """The node is registered with the machine's resources, and is ready."""
         node = self.store.get(NODES, None, "edge-1")
         self.assertEqual(node["metadata"]["labels"]["kubernetes.io/hostname"], "edge-1")
         status = node["status"]
@@ -75,7 +75,7 @@ class NodeTests(TestCase):
         )
 
     def test_heartbeat(self):
-        """A heartbeat leaves the time of the last change, and keeps what others wrote."""
+        """A heartbeat keeps the transition times, and what others wrote."""
         before = self.store.get(NODES, None, "edge-1")["status"]
         before["images"] = ["theirs"]
         for condition in before["conditions"]:
@@ -89,7 +89,7 @@ class NodeTests(TestCase):
         self.assertNotEqual(ready["lastHeartbeatTime"], "then")
 
     def test_registered_again(self):
-        """A node that somebody has deleted registers itself again at once; others stay deleted."""
+        """A node that was deleted registers again at once; other nodes do not return."""
         self.store.create(NODES, None, {"metadata": {"name": "edge-2"}})
         before = self.store.get(NODES, None, "edge-1")["metadata"]["uid"]
         for name in ("edge-1", "edge-2"):
@@ -100,13 +100,13 @@ class NodeTests(TestCase):
         self.assertEqual(node["status"]["conditions"][-1]["type"], "Ready")
 
     async def test_deleted_after_the_end(self):
-        """A node that has stopped does not come back."""
+        """A stopped node does not register again."""
         await self.stop()
         self.store.remove(NODES, None, "edge-1")
         self.assertEqual(self.store.list(NODES), [])
 
     def test_lease(self):
-        """Every heartbeat renews the node's lease, which outlives some that are missing."""
+        """Every heartbeat renews the node's lease, which is valid for several intervals."""
         node = self.store.get(NODES, None, "edge-1")
         before = self.store.get(LEASES, "kube-node-lease", "edge-1")
         (owner,) = before["metadata"]["ownerReferences"]
@@ -119,7 +119,7 @@ class NodeTests(TestCase):
         self.assertGreater(after["spec"]["renewTime"], before["spec"]["renewTime"])
 
     async def test_pods(self):
-        """It runs the pods that are given to it, and no others."""
+        """It runs the pods that are bound to it, and no others."""
         self.create(container("sleep 1000"))
         self.create(container("sleep 1000"), name="other", node="edge-2")
         await until(lambda: self.phase() == "Running", "the pod runs")
@@ -129,7 +129,7 @@ class NodeTests(TestCase):
         self.assertIsNone(self.node._find_pod("default", "other"))
 
     async def test_bound_later(self):
-        """A pod that is bound to it later runs then."""
+        """A pod that is bound later is run then."""
         self.store.create(
             PODS,
             "default",
@@ -141,7 +141,7 @@ class NodeTests(TestCase):
         await until(lambda: self.phase() == "Running", "the pod runs")
 
     async def test_deleted(self):
-        """A pod that is deleted ends, and is gone from the store and the disk."""
+        """A deleted pod is terminated, and removed from the store and the disk."""
         self.create(container("sleep 1000"))
         await until(lambda: self.phase() == "Running", "the pod runs")
         self.store.mark_deleted(PODS, "default", "web", 30)
@@ -151,7 +151,7 @@ class NodeTests(TestCase):
         self.assertEqual(self.node._pods, {})
 
     async def test_deleted_by_force(self):
-        """A pod that is removed from the store ends at once."""
+        """A pod that is removed from the store is killed at once."""
         self.create(container("trap '' TERM; echo up; while :; do sleep 1; done"))
         await until(lambda: self.phase() == "Running", "the pod runs")
         self.store.remove(PODS, "default", "web")
@@ -159,7 +159,7 @@ class NodeTests(TestCase):
         self.assertEqual(self.left(), [])
 
     async def test_replaced(self):
-        """A pod with the name of one that is ending is another one."""
+        """A new pod with the name of one that terminates is a different pod."""
         self.create(container("trap '' TERM; echo up; while :; do sleep 1; done"))
         await until(lambda: self.phase() == "Running", "the pod runs")
         old = self.node._find_pod("default", "web")
@@ -169,7 +169,7 @@ class NodeTests(TestCase):
         await until(lambda: self.phase() == "Running", "the other runs")
 
     async def test_stop(self):
-        """When it stops, no process and no timer is left."""
+        """After a stop, no process and no timer is left."""
         for name in ("a", "b"):
             self.create(container("setsid sleep 1000 & exec sleep 1000"), name=name)
         await until(lambda: self.phase("a") == self.phase("b") == "Running", "both run")

@@ -1,4 +1,4 @@
-"""Pods: what runs when, what the API is told of it, and the end."""
+"""Pods: the order of containers, their status in the API, and termination."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from yurtlab.node.leftovers import marked_processes, running
 
 
 def conditions(status):
-    """Conditions and whether they hold."""
+    """Return the conditions and their values."""
     return {one["type"]: one["status"] for one in status["conditions"]}
 
 
 def log(pod, name=""):
-    """What a container has printed."""
+    """Return the output of a container."""
     found = pod.find(name).log
     return b"".join(line[40:] + b"\n" for line in found.segments[-1].path.read_bytes().splitlines())
 
@@ -30,11 +30,11 @@ class RunTests(TestCase):
     """Pods that run."""
 
     def setUp(self):
-        """Make a world."""
+        """Create the world."""
         self.world = World(self)
 
     async def test_running(self):
-        """A pod whose process runs is Running and Ready, and says since when and where."""
+        """A pod whose process runs is Running and Ready, with its start time and address."""
         self.world.reactor.advance(1_700_000_000)
         self.world.pod(container("sleep 1000"))
         status = await self.world.until_phase("Running")
@@ -62,7 +62,7 @@ class RunTests(TestCase):
         self.assertTrue(is_running(pid))
 
     async def test_completed(self):
-        """A pod whose process has done its work has succeeded, with all that is to be known."""
+        """A pod whose process exits with 0 is Succeeded, with all details."""
         self.world.pod(container("echo done"), restartPolicy="Never")
         status = await self.world.until_phase("Succeeded")
         end = status["containerStatuses"][0]["state"]["terminated"]
@@ -72,21 +72,21 @@ class RunTests(TestCase):
         self.assertEqual(ready["reason"], "PodCompleted")
 
     async def test_failed(self):
-        """One that ends with an error and may not be restarted has failed."""
+        """A pod whose process fails and must not be restarted is Failed."""
         self.world.pod(container("exit 3"), restartPolicy="Never")
         status = await self.world.until_phase("Failed")
         end = status["containerStatuses"][0]["state"]["terminated"]
         self.assertEqual((end["exitCode"], end["reason"]), (3, "Error"))
 
     async def test_killed(self):
-        """The end by a signal has the signal."""
+        """The status of a killed container has the signal."""
         self.world.pod(container("kill -9 $$$$"), restartPolicy="Never")  # $$ is $ in a command
         status = await self.world.until_phase("Failed")
         end = status["containerStatuses"][0]["state"]["terminated"]
         self.assertEqual((end["exitCode"], end["signal"]), (137, 9))
 
     async def test_several(self):
-        """All containers run, started in their order."""
+        """All containers are started in order."""
         pod = self.world.pod(
             container("sleep 1000", "a"), container("sleep 1000", "b"), container("exit 1", "c"),
             restartPolicy="Never",
@@ -102,7 +102,7 @@ class RunTests(TestCase):
         self.assertIsNone(pod.find("d"))
 
     async def test_environment(self):
-        """A process has the environment that its specification and the pod give it."""
+        """A process has the environment of its specification and of the pod."""
         names = ("NAME", "POD", "NODE", "IP", "APP", "HOSTNAME", "KEPT")
         pod = self.world.pod(
             container(
@@ -144,7 +144,7 @@ class RunTests(TestCase):
         self.assertEqual(lines[9], "web.192.0.2.7")
 
     async def test_configuration(self):
-        """Values come from ConfigMaps and Secrets, one or all."""
+        """Values come from ConfigMaps and Secrets, single ones or all."""
         self.world.store.create(
             CONFIG_MAPS, "default", {"metadata": {"name": "c"}, "data": {"KEY": "value", "B": "b"}}
         )
@@ -176,7 +176,7 @@ class RunTests(TestCase):
         self.assertEqual(log(pod), b"value hidden b .\n")
 
     async def test_configuration_later(self):
-        """A ConfigMap that is missing is waited for, and the user is told which."""
+        """A container waits for a missing ConfigMap, whose name is in the status."""
         self.world.pod(container("sleep 1000", envFrom=[{"configMapRef": {"name": "late"}}]))
         waiting = await self.world.until_state("waiting")
         self.assertEqual(
@@ -192,13 +192,13 @@ class RunTests(TestCase):
         self.assertEqual(status["containerStatuses"][0]["restartCount"], 0)
 
     async def test_no_command(self):
-        """An image without a command cannot run here; the message says what to do."""
+        """An image without a command is rejected; the message says what to do."""
         self.world.pod(container())
         waiting = await self.world.until_state("waiting")
         self.assertEqual(waiting, {"reason": "CreateContainerConfigError", "message": NO_COMMAND})
 
     async def test_volumes(self):
-        """Mounts cannot be had here; the message says so."""
+        """Mounts are not supported; the message says so."""
         self.world.pod(
             container("true", volumeMounts=[{"name": "v", "mountPath": "/data"}]),
             volumes=[{"name": "v", "emptyDir": {}}],
@@ -207,7 +207,7 @@ class RunTests(TestCase):
         self.assertIn("/data", waiting["message"])
 
     async def test_unsupported(self):
-        """What would be ignored is refused; the message says what."""
+        """Unsupported fields are rejected by name."""
         for number, (given, spec) in enumerate(
             (
                 ({"livenessProbe": {"tcpSocket": {"port": 1}}}, {}),
@@ -224,7 +224,7 @@ class RunTests(TestCase):
             self.assertIn(f"remove {next(iter({**given, **spec}))}", waiting["message"])
 
     async def test_user(self):
-        """Nothing runs as another user than was asked for; the message says why it does not run."""
+        """A container for another user is not run; the message says why."""
         other = os.getuid() + 1
         self.world.pod(container("true", securityContext={"runAsUser": other}))
         waiting = await self.world.until_state("waiting")
@@ -238,14 +238,14 @@ class RunTests(TestCase):
         await self.world.until_phase("Succeeded", "own")
 
     async def test_root(self):
-        """Nothing that must not be root runs as root."""
+        """A container that must not run as root is not run as root."""
         self.patch(os, "getuid", lambda: 0)
         self.world.pod(container("true"), securityContext={"runAsNonRoot": True})
         waiting = await self.world.until_state("waiting")
         self.assertIn("runAsNonRoot", waiting["message"])
 
     async def test_no_room(self):
-        """A disk that takes no log keeps a container waiting, and it is tried again."""
+        """If the log cannot be written, the container waits and is retried."""
         self.world.directory.mkdir()
         pod = self.world.pod(container("true"), start=False, restartPolicy="Never")
         place = self.world.directory / pod.uid
@@ -258,13 +258,13 @@ class RunTests(TestCase):
         await self.world.until_phase("Succeeded")
 
     async def test_working_directory(self):
-        """A working directory of the machine is used when it is named."""
+        """An existing working directory of the machine is used."""
         pod = self.world.pod(container("pwd", workingDir="/usr"), restartPolicy="Never")
         await self.world.until_phase("Succeeded")
         self.assertEqual(log(pod), b"/usr\n")
 
     async def test_not_found(self):
-        """A program that there is none of fails the container in the words of a runtime."""
+        """An unknown program fails the container with a runtime's message."""
         made = {"name": "main", "image": "none", "command": ["no-such"]}
         self.world.pod(made, restartPolicy="Never")
         status = await self.world.until_phase("Failed")
@@ -273,7 +273,7 @@ class RunTests(TestCase):
         self.assertIn("executable file not found in $PATH", end["message"])
 
     async def test_what_is_left_behind(self):
-        """A container ends with its own process: what that has left behind is killed."""
+        """A container ends with its main process: remaining processes are killed."""
         script = (
             "setsid sleep 1000 & echo $!; (trap '' TERM HUP; sleep 1000) & echo $!;"
             " env -i sleep 1000 & echo $!"
@@ -285,7 +285,7 @@ class RunTests(TestCase):
         await until(lambda: not any(map(is_running, pids)), "they have ended")
 
     async def test_output_with_what_is_left(self):
-        """What a process wrote is in its log when its end is told."""
+        """All output of a process is in its log when its end is reported."""
         pod = self.world.pod(
             container("head -c 200000 /dev/zero | tr '\\0' x; echo; echo end"),
             restartPolicy="Never",
@@ -303,14 +303,14 @@ class EventTests(TestCase):
         self.world = World(self)
 
     def events(self):
-        """Reasons, messages and counts of all."""
+        """Return the reasons, messages and counts of all events."""
         return [
             (one["type"], one["reason"], one["message"], one["count"])
             for one in self.world.store.list(EVENTS, "default")
         ]
 
     async def test_life(self):
-        """Start and stop are events of the pod's container."""
+        """Start and stop of a container are events."""
         pod = self.world.pod(container("sleep 1000"))
         await self.world.until_phase("Running")
         pod.delete(1)
@@ -336,7 +336,7 @@ class EventTests(TestCase):
         self.assertEqual(event["source"], {"component": "kubelet", "host": "edge-1"})
 
     async def test_what_to_do(self):
-        """What keeps a container from running is an event, counted when it comes again."""
+        """What prevents a container from running is an event, counted when it repeats."""
         self.world.pod(container())
         await self.world.until_state("waiting")
         self.assertEqual(self.events(), [("Warning", "Failed", f"Error: {NO_COMMAND}", 1)])
@@ -350,7 +350,7 @@ class EventTests(TestCase):
         self.assertEqual(self.events(), [("Warning", "Failed", f"Error: {NO_COMMAND}", 1)])
 
     async def test_failures(self):
-        """So are programs that cannot be run, and restarts that wait."""
+        """So are programs that cannot be started, and backoff."""
         made = {"name": "main", "image": "none", "command": ["no-such"]}
         pod = self.world.pod(container("true"), initContainers=[made])
         await self.world.reactor.until(
@@ -379,14 +379,14 @@ class EventTests(TestCase):
 
 
 class RestartTests(TestCase):
-    """Containers that are run again."""
+    """Restarts of containers."""
 
     def setUp(self):
-        """Make a world."""
+        """Create the world."""
         self.world = World(self)
 
     async def test_always(self):
-        """A process that ends is run again at once, then after 10 s, doubling up to 5 minutes."""
+        """A process is restarted at once, then after 10 s, doubling up to 5 minutes."""
         pod = self.world.pod(container("exit 1"))
         delays = []
         for expected in (10, 20, 40, 80, 160, 300, 300):
@@ -407,7 +407,7 @@ class RestartTests(TestCase):
         self.assertEqual(found["lastState"]["terminated"]["exitCode"], 1)
 
     async def test_message(self):
-        """The message says which container of which pod waits for how long."""
+        """The message names the container and the pod, and has the delay."""
         pod = self.world.pod(container("exit 1"))
         waiting = await self.world.until_state("waiting")
         self.assertEqual(
@@ -416,7 +416,7 @@ class RestartTests(TestCase):
         )
 
     async def test_forgiven(self):
-        """After ten minutes of running a process is run again at once."""
+        """After ten minutes the backoff is reset."""
         pod = self.world.pod(container("read word || sleep 1000; exit 1", stdin=True))
         main = pod.find("")
         for restarts in range(1, 4):
@@ -428,7 +428,7 @@ class RestartTests(TestCase):
             )
 
     async def test_on_failure(self):
-        """With OnFailure an error is retried and success is the end."""
+        """With OnFailure an error is retried and success is final."""
         self.world.pod(
             container("test -e seen || { touch seen; exit 1; }"), restartPolicy="OnFailure"
         )
@@ -436,7 +436,7 @@ class RestartTests(TestCase):
         self.assertEqual(status["containerStatuses"][0]["restartCount"], 1)
 
     async def test_previous_log(self):
-        """The log of the run before is kept, that before it is not."""
+        """The log of the previous run is kept, older ones are not."""
         pod = self.world.pod(container("echo words; exit 1"))
         await self.world.until_state("waiting")
         first = pod.find("").previous_log
@@ -452,11 +452,11 @@ class InitTests(TestCase):
     """Init containers."""
 
     def setUp(self):
-        """Make a world."""
+        """Create the world."""
         self.world = World(self)
 
     async def test_sequence(self):
-        """They run one after the other, before the others."""
+        """They run one after the other, before the main containers."""
         share = self.world.directory / "order"
         self.world.directory.mkdir()
         self.world.pod(
@@ -472,7 +472,7 @@ class InitTests(TestCase):
         self.assertEqual([one["ready"] for one in status["initContainerStatuses"]], [True, True])
 
     async def test_pending(self):
-        """As long as they run the pod is pending and not initialized."""
+        """While they run, the pod is pending and not initialized."""
         self.world.pod(container("true"), initContainers=[container("sleep 1000", "first")])
         await self.world.reactor.until(
             lambda: self.world.status()["initContainerStatuses"][0]["state"].get("running"),
@@ -487,7 +487,7 @@ class InitTests(TestCase):
         )
 
     async def test_failure(self):
-        """One that fails is retried, or fails the pod when nothing may be restarted."""
+        """A failed one is retried, or fails the pod if nothing may be restarted."""
         self.world.pod(container("true"), initContainers=[container("exit 1", "first")])
         await self.world.reactor.until(
             lambda: "waiting" in self.world.status()["initContainerStatuses"][0]["state"],
@@ -503,7 +503,7 @@ class InitTests(TestCase):
         await self.world.until_phase("Failed", "never")
 
     async def test_sidecar(self):
-        """Sidecars are not known here, and it is said so."""
+        """Sidecars are not supported; the message says so."""
         self.world.pod(
             container("true"),
             initContainers=[container("sleep 1000", "side", restartPolicy="Always")],
@@ -516,14 +516,14 @@ class InitTests(TestCase):
 
 
 class EndTests(TestCase):
-    """The end of pods."""
+    """Termination of pods."""
 
     def setUp(self):
-        """Make a world."""
+        """Create the world."""
         self.world = World(self)
 
     def gone(self, name="web"):
-        """Whether the store has the pod no longer."""
+        """Whether the pod is removed from the store."""
         try:
             self.world.store.get(PODS, "default", name)
         except ApiError as error:
@@ -531,11 +531,11 @@ class EndTests(TestCase):
         return False
 
     def left(self, pod):
-        """The processes of a pod."""
+        """Return the processes of a pod."""
         return marked_processes(running(), f"{self.world.run}/{pod.uid}/")
 
     async def test_deleted(self):
-        """A pod that is deleted ends by SIGTERM, then it is removed with all its files."""
+        """A deleted pod is terminated by SIGTERM, then removed with all its files."""
         pod = self.world.pod(container("trap 'exit 0' TERM; echo up; sleep 1000 & wait"))
         await self.world.until_phase("Running")
         await self.world.reactor.until(lambda: log(pod), "it is ready")
@@ -546,7 +546,7 @@ class EndTests(TestCase):
         self.assertEqual(self.world.removed, [pod])
 
     async def test_stubborn(self):
-        """One that does not listen is killed after its grace period, and told until then."""
+        """A pod that ignores SIGTERM is killed after its grace period, and exists until then."""
         pod = self.world.pod(container("trap '' TERM; echo up; while :; do sleep 1; done"))
         await self.world.until_phase("Running")
         await self.world.reactor.until(lambda: log(pod), "it is ready")
@@ -559,7 +559,7 @@ class EndTests(TestCase):
         self.assertEqual(self.left(pod), [])
 
     async def test_in_a_hurry(self):
-        """A second request can shorten the grace period."""
+        """A second deletion can shorten the grace period."""
         pod = self.world.pod(container("trap '' TERM; echo up; while :; do sleep 1; done"))
         await self.world.reactor.until(lambda: pod.find("").log and log(pod), "it is ready")
         pod.delete(30)
@@ -568,7 +568,7 @@ class EndTests(TestCase):
         await self.world.reactor.until(self.gone, "it is removed")
 
     async def test_not_restarted(self):
-        """A pod that ends is not started again, whatever its policy."""
+        """A terminating pod is not restarted, whatever its policy."""
         pod = self.world.pod(container("exit 1"))
         await self.world.until_state("waiting")
         pod.delete(30)
@@ -576,7 +576,7 @@ class EndTests(TestCase):
         self.assertEqual(self.world.reactor.getDelayedCalls(), [])
 
     async def test_forgotten(self):
-        """A pod that was removed from the store by force ends at once, and nobody is warned."""
+        """A pod removed from the store by force is killed at once, without a warning."""
         pod = self.world.pod(container("trap '' TERM; echo up; sleep 1000"))
         await self.world.until_phase("Running")
         self.world.store.remove(PODS, "default", "web")
@@ -587,7 +587,7 @@ class EndTests(TestCase):
         self.assertEqual(self.left(pod), [])
 
     async def test_namesake(self):
-        """What a pod is followed by under its name is left alone."""
+        """A new pod with the same name is not affected."""
         pod = self.world.pod(container("sleep 1000"))
         await self.world.until_phase("Running")
         self.world.store.remove(PODS, "default", "web")
@@ -597,7 +597,7 @@ class EndTests(TestCase):
         self.assertEqual(self.world.status(), {"phase": "Pending", "qosClass": "BestEffort"})
 
     async def test_never_begun(self):
-        """A pod that is deleted before it began is removed, too."""
+        """A pod that is deleted before it started is removed, too."""
         pod = self.world.pod(container(PYTHON), start=False)
         pod.delete(30)
         await self.world.reactor.until(self.gone, "it is removed")

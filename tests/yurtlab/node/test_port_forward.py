@@ -1,4 +1,4 @@
-"""Port-forward: connections to what listens on this machine, in memory."""
+"""Port-forward: connections to ports of this machine, in memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from yurtlab.node.port_forward import MAX_CONNECTIONS, PortForwarder
 
 @implementer(IForwardedConnection)
 class Forwarded:
-    """A connection of a client, whose far end is a recorder."""
+    """A client's connection, whose far end records data."""
 
     def __init__(self):
         self.refused = None
@@ -32,7 +32,7 @@ class Forwarded:
         return self.near
 
     def refuse(self, text):
-        """Keep the text."""
+        """Record the text."""
         self.refused = text
 
 
@@ -45,27 +45,27 @@ class PortForwardTests(SynchronousTestCase):
         self.forwarder = PortForwarder(self.reactor, "web_default, uid 1")
 
     def request(self, port=8080):
-        """Ask for a connection."""
+        """Request a connection."""
         connection = Forwarded()
         self.forwarder.connection_requested(port, connection)
         return connection
 
     def connected(self):
-        """Ask for one that is there at once; give the client's side and the socket."""
+        """Request a connection that succeeds at once; return the client's side and the socket."""
         connection = self.request()
         factory = self.reactor.tcpClients[-1][2]
         socket = MemoryConnection(self.reactor).open(factory.buildProtocol(None))
         return connection, socket
 
     def fail(self, reason):
-        """Ask for one that cannot be made; give what the client is told."""
+        """Request a connection that fails; return the client's error."""
         connection = self.request()
         self.assertIsNone(connection.refused)
         self.reactor.tcpClients[-1][2].clientConnectionFailed(None, Failure(reason))
         return connection.refused
 
     def test_is_a_forwarder(self):
-        """It is what the streaming protocols expect."""
+        """It provides the interface that the streaming protocols expect."""
         verifyObject(IPortForwarder, self.forwarder)
 
     def test_where(self):
@@ -76,7 +76,7 @@ class PortForwardTests(SynchronousTestCase):
         self.assertLessEqual(timeout, 30)
 
     def test_both_ways(self):
-        """Bytes go both ways once there is a connection, also those that came before it."""
+        """Bytes pass in both directions once connected, also those sent before."""
         connection = self.request()
         connection.far.write(b"early ")
         self.assertFalse(connection.accepted)
@@ -89,7 +89,7 @@ class PortForwardTests(SynchronousTestCase):
         self.assertEqual(connection.client.received, b"answer")
 
     def test_client_ends(self):
-        """When the client ends its direction the answer still comes."""
+        """After the client's end the answer still arrives."""
         connection, socket = self.connected()
         connection.far.write(b"question")
         connection.far.loseWriteConnection()
@@ -101,7 +101,7 @@ class PortForwardTests(SynchronousTestCase):
         self.assertEqual(connection.client.read_ended, 1)
 
     def test_pod_ends(self):
-        """When the pod ends its direction the client may go on."""
+        """After the pod's end the client may still send."""
         connection, socket = self.connected()
         socket.receive(b"greeting")
         socket.receive_end()
@@ -115,7 +115,7 @@ class PortForwardTests(SynchronousTestCase):
         self.assertIsInstance(socket.closed_with, ConnectionDone)
 
     def test_pod_closes(self):
-        """A connection that is over in the pod is over for the client."""
+        """A connection closed by the pod is closed for the client."""
         connection, socket = self.connected()
         socket.receive(b"bye")
         socket.receive_end()
@@ -125,7 +125,7 @@ class PortForwardTests(SynchronousTestCase):
         self.assertEqual(connection.client.read_ended, 1)
 
     def test_pod_breaks_off(self):
-        """One that breaks in the pod does not look complete to the client."""
+        """A connection reset by the pod does not look complete to the client."""
         connection, socket = self.connected()
         socket.break_off(ConnectionLost())
         self.assertEqual(connection.client.read_ended, 0)
@@ -133,13 +133,13 @@ class PortForwardTests(SynchronousTestCase):
         self.assertNotIsInstance(reason, ConnectionDone)
 
     def test_client_breaks_off(self):
-        """One that the client breaks off is reset in the pod."""
+        """A connection aborted by the client is reset in the pod."""
         connection, socket = self.connected()
         connection.far.abortConnection()
         self.assertTrue(socket.aborted)
 
     def test_slow_pod(self):
-        """A client is paused while the pod does not read."""
+        """The client is paused while the pod does not read."""
         connection, socket = self.connected()
         for _ in range(10):
             connection.far.write(bytes(65536))
@@ -150,7 +150,7 @@ class PortForwardTests(SynchronousTestCase):
         self.assertEqual(len(socket.sent), 655360)
 
     def test_slow_client(self):
-        """The pod is not read while the client takes nothing."""
+        """The pod is not read while the client is paused."""
         connection, socket = self.connected()
         connection.far.pauseProducing()
         socket.receive(bytes(100_000))
@@ -159,7 +159,7 @@ class PortForwardTests(SynchronousTestCase):
         self.assertTrue(socket.reading)
 
     def test_refused(self):
-        """That nobody listens is told as kubelet does."""
+        """A refused connection gives the kubelet's message."""
         self.assertEqual(
             self.fail(ConnectionRefusedError()),
             "error forwarding port 8080 to pod web_default, uid 1: failed to connect to"
@@ -167,17 +167,17 @@ class PortForwardTests(SynchronousTestCase):
         )
 
     def test_timeout(self):
-        """That nobody answers is told."""
+        """A timeout gives an error."""
         self.assertIn("i/o timeout", self.fail(ConnectTimeout()))
 
     def test_no_port(self):
-        """What is no port is refused without trying."""
+        """An invalid port is rejected without an attempt."""
         for port in (0, -1, 65536):
             self.assertIn("no port", self.request(port).refused)
         self.assertEqual(self.reactor.tcpClients, [])
 
     def test_bound(self):
-        """There is a bound for connections, and those that ended make room."""
+        """The number of connections is limited, and ended ones do not count."""
         _, socket = self.connected()
         for _ in range(MAX_CONNECTIONS - 1):
             self.request()

@@ -1,4 +1,4 @@
-"""Processes: pipes, terminals, exits, back-pressure, and that nothing of them stays."""
+"""Processes: pipes, terminals, exits, back-pressure and cleanup."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from yurtlab.node.processes import LINGER_SECONDS, StartFailed
 
 
 class Recorder:
-    """A producer that counts."""
+    """A producer that counts calls."""
 
     def __init__(self):
         self.paused = 0
@@ -48,23 +48,23 @@ class PipesTests(TestCase):
     """A process without a terminal."""
 
     async def test_outputs_are_separate(self):
-        """Standard output and standard error come as what they are."""
+        """Standard output and standard error are separate."""
         ran = Ran(program("sh", "-c", "echo out; echo err >&2"))
         self.assertEqual(await ran.ended(), 0)
         self.assertEqual((ran.stdout, ran.stderr), (b"out\n", b"err\n"))
 
     async def test_exit_code(self):
-        """The exit code is the process's own."""
+        """The exit code is that of the process."""
         self.assertEqual(await Ran(program("sh", "-c", "exit 42")).ended(), 42)
 
     async def test_signal(self):
-        """The end by a signal has the code that a shell gives it, and the signal."""
+        """A killed process has the exit code of a shell, and the signal."""
         ran = Ran(program("sh", "-c", "kill -9 $$"))
         self.assertEqual(await ran.ended(), 137)
         self.assertEqual(ran.exit.signal, signal.SIGKILL)
 
     async def test_input(self):
-        """Input arrives whole, and its end too."""
+        """Input arrives complete, and so does its end."""
         ran = Ran(program("cat", stdin=True))
         data = os.urandom(1_000_000)
         ran.process.write(data)
@@ -73,18 +73,18 @@ class PipesTests(TestCase):
         self.assertEqual(ran.stdout, data)
 
     async def test_no_input(self):
-        """Without ``stdin`` the process finds its input empty."""
+        """Without ``stdin`` the input of the process is empty."""
         self.assertEqual(await Ran(program("cat")).ended(), 0)
 
     async def test_all_output_before_the_end(self):
-        """Output of any length is complete when the end is told."""
+        """All output is delivered before the end is reported."""
         for _ in range(10):
             ran = Ran(program("head", "-c", "300000", "/dev/zero"))
             await ran.ended()
             self.assertEqual(len(ran.stdout), 300000)
 
     async def test_paused_output_waits(self):
-        """While its output is paused a process waits, also after it has ended."""
+        """While its output is paused a process waits, also after it has exited."""
         ran = Ran(program("head", "-c", "1000000", "/dev/zero"))
         ran.process.pauseProducing()
         before = len(ran.stdout)
@@ -97,7 +97,7 @@ class PipesTests(TestCase):
         self.assertEqual(len(ran.stdout), 1000000)
 
     async def test_output_left_while_paused(self):
-        """What a process has written before its end arrives, however late it is taken."""
+        """Output written before the exit is delivered, however late it is read."""
         clock = ClockedReactor()
         ran = Ran(program("sh", "-c", "echo last words; sleep 1000 &"), on=clock)
         ran.process.pauseProducing()
@@ -112,7 +112,7 @@ class PipesTests(TestCase):
         self.assertEqual(ran.exit.code, 0)
 
     async def test_output_left_while_the_reactor_is_busy(self):
-        """What a process has written arrives although there was no turn to read it in time."""
+        """Output is delivered although the reactor had no time to read it before the exit."""
         clock = ClockedReactor()
         ran = Ran(program("sh", "-c", "echo last words; sleep 1000 &"), on=clock)
         ran.process.pauseProducing()
@@ -124,13 +124,13 @@ class PipesTests(TestCase):
         self.assertEqual(ran.exit.code, 0)
 
     async def test_what_holds_the_output(self):
-        """A process that leaves another one with its output has ended all the same."""
+        """A process whose child holds its output open is reported as ended."""
         ran = Ran(program("sh", "-c", "sleep 1000 & echo $!"))
         self.assertEqual(await ran.ended(), 0)
         os.kill(int(ran.stdout), signal.SIGKILL)
 
     async def test_slow_reader_of_input(self):
-        """Who sends input is paused while the process does not read, and resumed after."""
+        """The sender of input is paused while the process does not read, and resumed afterwards."""
         ran = Ran(program("sh", "-c", "read go < /dev/null; kill -STOP $$; cat", stdin=True))
         producer = Recorder()
         ran.process.register_input(producer)
@@ -146,7 +146,7 @@ class PipesTests(TestCase):
         self.assertEqual(ran.stdout, data)
 
     async def test_input_that_nobody_reads(self):
-        """Input for a process that has closed its own is dropped, and its sender not held up."""
+        """Input for a process that has closed its input is dropped, without pausing the sender."""
         ran = Ran(program("sh", "-c", "exec 0<&-; echo closed; sleep 1000", stdin=True))
         producer = Recorder()
         ran.process.register_input(producer)
@@ -157,19 +157,19 @@ class PipesTests(TestCase):
         self.assertEqual(await ran.ended(), 143)
 
     async def test_name_is_kept(self):
-        """A program is told its name as it was given, with PATH left out."""
+        """The name of a program (argv[0]) is kept as given, without its directory in PATH."""
         ran = Ran(program("sh", "-c", "tr '\\0' ' ' < /proc/$$/cmdline; :"))
         await ran.ended()
         self.assertTrue(ran.stdout.startswith(b"sh -c"), ran.stdout)
 
     async def test_surroundings(self):
-        """Directory and environment are those that were asked for, and no others."""
+        """Directory and environment are exactly the given ones."""
         ran = Ran(program("sh", "-c", "pwd; echo $WORD; echo $HOME", directory="/usr", WORD="a b"))
         await ran.ended()
         self.assertEqual(ran.stdout, b"/usr\na b\n\n")
 
     async def test_no_descriptor_of_the_node(self):
-        """A process gets none of the node's own descriptors."""
+        """A process inherits none of the node's descriptors."""
         reading, writing = os.pipe()
         self.addCleanup(os.close, reading)
         self.addCleanup(os.close, writing)
@@ -181,10 +181,10 @@ class PipesTests(TestCase):
 
 
 class SignalTests(TestCase):
-    """What a process does with signals at first."""
+    """The initial signal handling of a process."""
 
     async def test_ignored(self):
-        """What the node ignores a process does not."""
+        """Signals that the node ignores are not ignored by a process."""
         for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
             self.addCleanup(signal.signal, number, signal.getsignal(number))
             signal.signal(number, signal.SIG_IGN)
@@ -198,61 +198,61 @@ class SignalTests(TestCase):
 
 
 class StartTests(TestCase):
-    """Programs that cannot be run."""
+    """Programs that cannot be started."""
 
     def failure(self, *arguments, **given):
-        """What is said of one."""
+        """Return the error message."""
         before = descriptors()
         error = self.assertRaises(StartFailed, Ran, program(*arguments, **given))
         self.assertEqual(descriptors(), before)
         return str(error)
 
     def test_unknown_name(self):
-        """A name that PATH does not have is told as Kubernetes' users know it."""
+        """A name that is not in PATH gives the message that Kubernetes users know."""
         expected = 'exec: "no-such": executable file not found in $PATH'
         for given in ({}, {"stdin": True}, {"terminal": True}):
             self.assertEqual(self.failure("no-such", **given), expected)
 
     def test_unknown_path(self):
-        """A path with nothing there is told."""
+        """A missing path gives an error."""
         self.assertEqual(self.failure("/no/such"), 'exec: "/no/such": no such file or directory')
 
     def test_not_executable(self):
-        """A file that is no program is told."""
+        """A file that is not a program gives an error."""
         self.assertEqual(self.failure("/etc/passwd"), 'exec: "/etc/passwd": permission denied')
 
     def test_no_descriptors(self):
-        """That the node has no descriptors left is told, and nothing is lost."""
+        """If the node has no free descriptors, that is the error, and nothing leaks."""
         self.patch(os, "pipe", self.no_pipe)
         self.assertIn("too many open files", self.failure("true"))
 
     def no_pipe(self):
-        """Fail as the kernel does."""
+        """Fail like the kernel."""
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     def test_directory_in_path(self):
-        """Directories of PATH's directories are not programs."""
+        """Directories within PATH's directories are not programs."""
         self.assertIn("not found in $PATH", self.failure("share", PATH="/usr"))
 
     def test_working_directory(self):
-        """A working directory that is not there is told."""
+        """A missing working directory gives an error."""
         text = self.failure("true", directory="/no/such")
         self.assertEqual(text, 'chdir to cwd ("/no/such") failed: no such file or directory')
 
     def test_zero_byte(self):
-        """An argument that no program can have is told."""
+        """An argument with a zero byte gives an error."""
         self.assertIn('exec: "echo":', self.failure("echo", "a\0b"))
 
     def test_empty_name(self):
-        """An empty name is told."""
+        """An empty name gives an error."""
         self.assertIn("not found", self.failure(""))
 
 
 class StopTests(TestCase):
-    """The end that the node makes."""
+    """Stopping processes."""
 
     async def test_asked(self):
-        """A process is asked by SIGTERM first, with all that it has started."""
+        """SIGTERM is sent first, to all processes of the session."""
         script = "trap 'echo bye; exit 3' TERM; sleep 1000 & echo ready $!; wait"
         ran = Ran(program("sh", "-c", script))
         await ran.wait_for_output(b"\n")
@@ -265,7 +265,7 @@ class StopTests(TestCase):
         await until(lambda: not is_running(child), "its child has ended")
 
     async def test_made(self):
-        """One that does not listen is killed after the grace period, not before."""
+        """A process that ignores it is killed after the grace period, not before."""
         clock = ClockedReactor()
         ran = Ran(program("sh", "-c", "trap '' TERM; echo ready; sleep 1000; echo on"), on=clock)
         await ran.wait_for_output(b"ready")
@@ -278,7 +278,7 @@ class StopTests(TestCase):
         self.assertEqual(clock.getDelayedCalls(), [])
 
     async def test_shorter(self):
-        """The grace period can be shortened afterwards."""
+        """The grace period can be shortened later."""
         clock = ClockedReactor()
         ran = Ran(program("sh", "-c", "trap '' TERM; echo ready; sleep 1000"), on=clock)
         await ran.wait_for_output(b"ready")
@@ -288,7 +288,7 @@ class StopTests(TestCase):
         await clock.until(lambda: ran.exit, "it has ended")
 
     async def test_abandoned(self):
-        """One that nobody wants any longer ends, although it writes all the time."""
+        """An abandoned process ends, although it writes continuously."""
         ran = Ran(program("yes"))
         await ran.wait_for_output(b"y\ny\n")
         ran.process.abandon(1000)
@@ -321,19 +321,19 @@ class TerminalTests(TestCase):
         return ran
 
     async def end(self, ran):
-        """End a shell by what ends one at a keyboard."""
+        """End a shell as with Ctrl-D at a keyboard."""
         ran.process.end_input()
         return await ran.ended()
 
     async def test_is_a_terminal(self):
-        """All three streams are one terminal, and it is that of the session."""
+        """All three streams are one terminal, which controls the session."""
         script = "tty; test -t 0 && test -t 1 && test -t 2 && echo all; : > /dev/tty && echo own"
         ran = Ran(program("sh", "-c", script, stdin=True, terminal=True))
         self.assertEqual(await ran.ended(), 0)
         self.assertRegex(bytes(ran.stdout), rb"/dev/pts/\d+\r\nall\r\nown\r\n")
 
     async def test_size(self):
-        """The process sees the size that was set, and each change at once by SIGWINCH."""
+        """The process has the initial size, and gets each change at once by SIGWINCH."""
         # Not a handler: it could run within a print of the program, which then fails to print.
         script = (
             "import fcntl, signal, struct, termios\n"
@@ -355,7 +355,7 @@ class TerminalTests(TestCase):
         await ran.ended()
 
     async def test_interrupt(self):
-        """Ctrl-C ends what runs in the foreground, and the shell goes on."""
+        """Ctrl-C interrupts the foreground process, and the shell continues."""
         ran = self.shell()
         await ran.wait_for_output(b"> ")
         ran.process.write(b"sleep 1000\n")
@@ -366,13 +366,13 @@ class TerminalTests(TestCase):
         await self.end(ran)
 
     async def test_end_of_input(self):
-        """The end of the input is what Ctrl-D is at a keyboard."""
+        """The end of the input is sent as Ctrl-D."""
         ran = self.shell()
         await ran.wait_for_output(b"> ")
         self.assertEqual(await self.end(ran), 0)
 
     async def test_exit_code(self):
-        """The exit code comes from a terminal too."""
+        """The exit code is also reported with a terminal."""
         ran = self.shell()
         ran.process.write(b"exit 42\n")
         self.assertEqual(await ran.ended(), 42)
@@ -385,7 +385,7 @@ class TerminalTests(TestCase):
         await ran.ended()
 
     async def test_size_after_the_end(self):
-        """A size that comes too late does no harm."""
+        """A size after the end is ignored."""
         ran = Ran(program("true", stdin=True, terminal=True))
         await ran.ended()
         ran.process.resize(80, 24)

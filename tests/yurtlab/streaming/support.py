@@ -1,7 +1,7 @@
-"""A node's streaming in memory: real HTTP connections, sessions that take notes, and clients.
+"""Streaming on a node in memory: real HTTP connections, recording sessions, and clients.
 
-The SPDY client is written after moby/spdystream, and shares nothing with the package but the
-dictionary, which a test of its own checks.
+The SPDY client is modeled on moby/spdystream, and shares only the dictionary with the package,
+which is checked by a separate test.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ KEY = base64.b64encode(b"0123456789abcdef").decode()
 
 
 def options(stdin=True, stdout=True, stderr=True, tty=False):
-    """Return options of a command."""
+    """Return the options of a command."""
     return CommandOptions(stdin, stdout, stderr, tty)
 
 
 @implementer(ICommandSession)
 class Session:
-    """Notes what it is told, in order.
+    """Records its calls in order.
 
     ``on_ready`` is called with the client, ``on_input`` after each piece of input.
     """
@@ -85,13 +85,13 @@ class Session:
 
 @implementer(IPortForwarder)
 class Forwarder:
-    """Keeps the connections that are asked for."""
+    """Records the requested connections."""
 
     def __init__(self):
         self.requests = []
 
     def connection_requested(self, port, connection):
-        """Keep it."""
+        """Record the connection."""
         self.requests.append((port, connection))
 
 
@@ -113,19 +113,21 @@ class Node:
         self._serve(self.clock, exchange)
 
     def request(self, head, early=b""):
-        """Send a request head (lines) with what follows at once, and give the answer's head."""
+        """Send a request head (lines) with the data after it, and return the head of the
+        response.
+        """
         lines = [*head, "Host: node", "", ""]
         self.connection.receive("\r\n".join(lines).encode() + early)
         return self.answer_head()
 
     def answer_head(self):
-        """Return the lines of the answer's head; what follows stays to be received."""
+        """Return the lines of the response's head; later data stays unread."""
         head, _, rest = self.receive().partition(b"\r\n\r\n")
         self.connection.segments.append(rest)
         return head.decode().split("\r\n")
 
     def receive(self):
-        """Return what was sent since the last time."""
+        """Return the data sent since the last call."""
         self.connection.turn()
         data = self.connection.sent
         self.connection.segments.clear()
@@ -144,7 +146,7 @@ def forward_node(forwarder):
 
 
 def spdy_head(*protocols, path="/exec"):
-    """Return the head with which kubectl asks for SPDY."""
+    """Return the head of kubectl's SPDY request."""
     versions = [f"X-Stream-Protocol-Version: {protocol}" for protocol in protocols]
     return [
         f"POST {path} HTTP/1.1",
@@ -156,7 +158,7 @@ def spdy_head(*protocols, path="/exec"):
 
 
 def websocket_head(protocols="", path="/exec"):
-    """Return the head with which a client asks for a WebSocket."""
+    """Return the head of a WebSocket request."""
     asked = [f"Sec-WebSocket-Protocol: {protocols}"] if protocols else []
     return [
         f"GET {path} HTTP/1.1",
@@ -192,7 +194,7 @@ class SPDYCodec:
         return control(1, body, flags)
 
     def frames(self, data):
-        """Return the frames in ``data``, and in what was left over."""
+        """Return the frames in ``data``, after those left over."""
         self._received += data
         frames = []
         while len(self._received) >= 8:
@@ -264,7 +266,7 @@ class WebSocketCodec:
         return self.connection.send(CloseConnection(code=code))
 
     def messages(self, received):
-        """Return the events in ``received``: payloads, and tuples for what is no message."""
+        """Return the events in ``received``: payloads, and tuples for other events."""
         found = []
         if not received:
             return found

@@ -1,4 +1,4 @@
-"""Exec and attach over SPDY/3.1, as kubectl before 1.30 does them."""
+"""Exec and attach over SPDY/3.1, as in kubectl before 1.30."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ ERROR, STDIN, STDOUT, STDERR, RESIZE = 1, 3, 5, 7, 9
 
 
 class SPDYCase(SynchronousTestCase):
-    """A client that has asked for SPDY and opens streams."""
+    """A client that has requested SPDY and opens streams."""
 
     def start(self, streams=ALL_STREAMS, protocols=(V4,), **desired):
-        """Ask for exec and open ``streams``."""
+        """Request exec and open ``streams``."""
         self.session = Session()
         self.node = command_node(self.session, options(**desired))
         self.codec = SPDYCodec()
@@ -53,25 +53,25 @@ class SPDYCase(SynchronousTestCase):
         self.node.connection.receive(b"".join(frames))
 
     def frames(self):
-        """Return the frames that were sent since the last time."""
+        """Return the frames sent since the last call."""
         return self.codec.frames(self.node.receive())
 
     def started(self, **kwargs):
-        """Start, and give the session's client."""
+        """Start, and return the session's client."""
         self.start(**kwargs)
         self.frames()
         return self.session.client
 
     def pass_time(self, seconds):
-        """Let time pass."""
+        """Advance the clock."""
         self.node.clock.advance(seconds)
 
 
 class OpeningTests(SPDYCase):
-    """The streams are opened, and then the session begins."""
+    """The session starts when all streams are open."""
 
     def test_answer(self):
-        """The upgrade is answered with the protocol that was chosen."""
+        """The response to the upgrade names the chosen protocol."""
         self.start()
         self.assertEqual("HTTP/1.1 101 Switching Protocols", self.answer[0])
         fields = {line.lower() for line in self.answer[1:]}
@@ -80,7 +80,9 @@ class OpeningTests(SPDYCase):
         self.assertIn("x-stream-protocol-version: v4.channel.k8s.io", fields)
 
     def test_replies(self):
-        """Each stream is answered at once, as kubectl waits for that before it opens the next."""
+        """Each stream is accepted at once, since kubectl waits for that before it opens the
+        next.
+        """
         self.start(streams=())
         for stream_id, kind in ((1, "error"), (3, "stdin"), (5, "stdout"), (7, "stderr")):
             self.assertEqual([], self.session.told)
@@ -90,30 +92,30 @@ class OpeningTests(SPDYCase):
         self.assertTrue(verifyObject(ICommandClient, self.session.client))
 
     def test_any_order(self):
-        """The order of the streams means nothing."""
+        """The streams may be opened in any order."""
         self.start(streams=reversed(ALL_STREAMS))
         self.assertEqual(["ready"], self.session.told)
 
     def test_only_what_is_asked_for(self):
-        """A session begins with the streams that its options name, and the error stream."""
+        """A session starts with the streams of its options, and the error stream."""
         self.start(("error", "stdout"), stdin=False, stderr=False)
         self.assertEqual(["ready"], self.session.told)
 
     def test_terminal(self):
-        """A terminal has a stream for its size, and none for error output."""
+        """A terminal has a resize stream, and no stderr stream."""
         self.start(("error", "stdin", "stdout"), tty=True)
         self.assertEqual([], self.session.told)
         self.send(self.codec.syn_stream({"streamtype": "resize"}))
         self.assertEqual(["ready"], self.session.told)
 
     def test_terminal_without_size(self):
-        """Before v3 a terminal has no stream for its size."""
+        """Before v3 a terminal has no resize stream."""
         for protocol in ("v2.channel.k8s.io", "channel.k8s.io"):
             self.start(("error", "stdin", "stdout"), (protocol,), tty=True)
             self.assertEqual(["ready"], self.session.told)
 
     def test_unexpected(self):
-        """Streams that nobody expects, or that are there already, are refused."""
+        """Unexpected and duplicate streams are refused."""
         self.start(("error", "error", "resize", "nonsense", "stdin"))
         self.send(self.codec.syn_stream({}))
         refused = [frame for frame in self.frames() if frame[0] == "reset"]
@@ -121,7 +123,7 @@ class OpeningTests(SPDYCase):
         self.assertEqual([], self.session.told)
 
     def test_too_late(self):
-        """A client that does not open its streams in time is given up."""
+        """A client that does not open its streams in time is aborted."""
         self.start(("error", "stdin"))
         self.frames()
         self.pass_time(29.9)
@@ -133,21 +135,23 @@ class OpeningTests(SPDYCase):
         self.assertFalse(self.node.connection.connected)
 
     def test_in_time(self):
-        """A client that has opened its streams has time without end."""
+        """A client that has opened its streams has no timeout."""
         self.start()
         self.pass_time(100_000)
         self.assertEqual(["ready"], self.session.told)
         self.assertTrue(self.node.connection.connected)
 
     def test_leaves_before(self):
-        """The session of a client that leaves before it has begun is told, and no timer is left."""
+        """The session is notified when its client disconnects before the start; no timer is
+        left.
+        """
         self.start(("error",))
         self.node.connection.break_off(ConnectionLost())
         self.assertEqual(["lost"], self.session.told)
         self.pass_time(100)
 
     def test_early_bytes(self):
-        """What comes behind the head of the request, in the same read, is not lost."""
+        """Data after the head of the request, in the same read, is not lost."""
         session, codec = Session(), SPDYCodec()
         node = command_node(session)
         early = b"".join(codec.syn_stream({"streamtype": kind}) for kind in ALL_STREAMS)
@@ -155,7 +159,7 @@ class OpeningTests(SPDYCase):
         self.assertEqual(["ready", b"early", "end"], session.told)
 
     def test_early_input(self):
-        """Input that comes before all streams are there waits for the session."""
+        """Input before all streams are open is kept for the session."""
         self.start(("stdin", "error", "stdout"))
         self.send(data(1, b"early"))
         self.assertEqual([], self.session.told)
@@ -163,7 +167,7 @@ class OpeningTests(SPDYCase):
         self.assertEqual(["ready", b"early"], self.session.told)
 
     def test_early_size(self):
-        """Of the sizes that come before the session is ready it gets the last, before it begins."""
+        """Of the sizes received before the start, the session gets the last one first."""
         self.start(("resize", "error", "stdin"), tty=True)
         self.send(data(1, b'{"Width":1,"Height":2}{"Width":3,"Height":4}'))
         self.send(self.codec.syn_stream({"streamtype": "stdout"}))
@@ -174,14 +178,14 @@ class StreamingTests(SPDYCase):
     """Input, output and sizes."""
 
     def test_input(self):
-        """Input arrives, in order, with its end."""
+        """Input arrives in order, and so does its end."""
         self.start()
         self.send(data(STDIN, b"one "), data(STDIN, b""), data(STDIN, b"two"))
         self.send(data(STDIN, b"", True))
         self.assertEqual(["ready", b"one ", b"two", "end"], self.session.told)
 
     def test_input_reset(self):
-        """A reset of the input is an end of it, too."""
+        """A reset of the input ends it, too."""
         self.start()
         self.send(data(STDIN, b"x"), reset(STDIN))
         self.assertEqual(["ready", b"x", "end"], self.session.told)
@@ -194,7 +198,7 @@ class StreamingTests(SPDYCase):
 
     @given(st.lists(st.integers(0, 200)), st.binary(max_size=150))
     def test_any_cuts(self, cuts, payload):
-        """However the frames are cut, the session is told the same."""
+        """The session gets the same input, however the frames are split."""
         session, codec = Session(), SPDYCodec()
         node = command_node(session, options(tty=True))
         node.request(spdy_head(V4))
@@ -220,33 +224,33 @@ class StreamingTests(SPDYCase):
         self.assertEqual(sent, self.frames())
 
     def test_output_that_nobody_wants(self):
-        """Output that the client did not ask for is dropped."""
+        """Output on streams that the client did not open is dropped."""
         client = self.started(streams=("error", "stdin"), stdout=False, stderr=False)
         client.write("stdout", b"out")
         client.write("stderr", b"err")
         self.assertEqual([], self.frames())
 
     def test_terminal_has_no_error_output(self):
-        """A terminal shows error output as output; there is no stream for it."""
+        """A terminal sends error output as output; it has no stderr stream."""
         client = self.started(streams=("error", "stdin", "stdout", "resize"), tty=True)
         client.write("stderr", b"err")
         self.assertEqual([], self.frames())
 
     def test_sizes(self):
-        """Sizes arrive."""
+        """Sizes are passed to the session."""
         self.start(("error", "stdin", "stdout", "resize"), tty=True)
         self.send(data(7, b'{"Width":80,"Height"'), data(7, b":24}\n"))
         self.assertEqual(["ready", (80, 24)], self.session.told)
 
     def test_ping(self):
-        """The client's pings are sent back; answers to pings of this end's are none."""
+        """The client's pings are echoed; other pings are ignored."""
         self.start()
         self.frames()
         self.send(ping(1), ping(2), ping(3))
         self.assertEqual([("ping", 1), ("ping", 3)], self.frames())
 
     def test_informational_frames(self):
-        """SETTINGS, WINDOW_UPDATE and HEADERS are taken, and change nothing."""
+        """SETTINGS, WINDOW_UPDATE and HEADERS are accepted and ignored."""
         self.start()
         self.frames()
         self.send(control(4, bytes(4)), control(9, bytes((0, 0, 0, STDIN, 0, 0, 1, 0))))
@@ -257,10 +261,10 @@ class StreamingTests(SPDYCase):
 
 
 class BackPressureTests(SPDYCase):
-    """Neither side is sent more than it takes, beyond a bound."""
+    """Each side buffers a limited amount of data for the other."""
 
     def test_paused_input(self):
-        """Input that the session does not want is kept, up to a limit; then it is not read."""
+        """Input for a paused session is buffered up to a limit; then it is not read."""
         client = self.started()
         client.pauseProducing()
         for _ in range(MAX_BUFFERED // 1024):
@@ -277,7 +281,7 @@ class BackPressureTests(SPDYCase):
         self.assertEqual("end", self.session.told[-1])
 
     def test_paused_by_the_session_at_once(self):
-        """A session may pause its input while it begins."""
+        """A session may pause its input while it starts."""
         session, codec = Session(lambda client: client.pauseProducing()), SPDYCodec()
         node = command_node(session)
         early = b"".join(codec.syn_stream({"streamtype": kind}) for kind in ALL_STREAMS)
@@ -287,7 +291,7 @@ class BackPressureTests(SPDYCase):
         self.assertEqual(["ready", b"x", "end"], session.told)
 
     def test_paused_within_a_read(self):
-        """Nothing is delivered after the session has paused, not even of the same read."""
+        """Nothing is delivered after the session has paused, not even from the same read."""
         client = self.started()
         self.session.on_input = client.pauseProducing
         self.send(data(STDIN, b"one") + data(STDIN, b"two"))
@@ -296,7 +300,7 @@ class BackPressureTests(SPDYCase):
         self.assertEqual(["ready", b"one", b"two"], self.session.told)
 
     def test_output_is_paused(self):
-        """All sources of output are paused while the client does not read."""
+        """All producers of output are paused while the client does not read."""
         client = self.started()
         sources = [Producer(), Producer()]
         for source in sources:
@@ -308,7 +312,7 @@ class BackPressureTests(SPDYCase):
         self.assertEqual([["pause", "resume"]] * 2, [source.told for source in sources])
 
     def test_pings_without_end(self):
-        """A client that sends pings and reads no answers is cut off."""
+        """A client that sends pings and reads no replies is aborted."""
         client = self.started()
         client.write("stdout", bytes(100_000))
         for _ in range(shared.MAX_UNREAD_ANSWERS // 12):
@@ -319,7 +323,7 @@ class BackPressureTests(SPDYCase):
         self.assertEqual(["ready", "lost"], self.session.told)
 
     def test_pings_without_end_in_one_read(self):
-        """So is one that sends them all at once, and nothing behind them is looked at."""
+        """So is one that sends them all at once, and later data is not parsed."""
         client = self.started()
         client.write("stdout", bytes(100_000))
         count = shared.MAX_UNREAD_ANSWERS // 12 + 1
@@ -345,7 +349,7 @@ class EndTests(SPDYCase):
         self.assertEqual(ends, sorted(frames[2:]))
 
     def test_before_it_has_begun_to_stream(self):
-        """A session may finish while it begins, and nothing is lost."""
+        """A session may finish while it starts, and nothing is lost."""
 
         def finish(client):
             client.write("stderr", b"no such command")
@@ -363,7 +367,7 @@ class EndTests(SPDYCase):
         self.assertEqual(10, len(frames))
 
     def test_text(self):
-        """Before v4 a failure is told as text, and success by an empty error stream."""
+        """Before v4 a failure is sent as text, and success as an empty error stream."""
         for protocol in ("v3.channel.k8s.io", "v2.channel.k8s.io", "channel.k8s.io"):
             for status, content in ((FAILURE, FAILURE["message"].encode()), (SUCCESS, b"")):
                 client = self.started(protocols=(protocol,))
@@ -372,7 +376,8 @@ class EndTests(SPDYCase):
                 self.assertEqual(content, told)
 
     def test_client_closes(self):
-        """The connection stays until the client closes, which loses nothing; no timer is left."""
+        """The connection stays open until the client closes it; nothing is lost and no timer is
+        left."""
         self.started().finish(SUCCESS)
         self.frames()
         self.assertTrue(self.connection.connected)
@@ -384,7 +389,7 @@ class EndTests(SPDYCase):
         self.assertEqual([], self.node.clock.getDelayedCalls())
 
     def test_silent_client(self):
-        """A client that neither closes nor says anything is cut off."""
+        """A client that neither closes nor sends anything is aborted."""
         self.started().finish(SUCCESS)
         self.frames()
         self.pass_time(shared.LINGER - 1)
@@ -395,7 +400,7 @@ class EndTests(SPDYCase):
         self.assertTrue(self.connection.aborted)
 
     def test_paused_input_at_the_end(self):
-        """Input that nobody wanted does not keep the end from being seen."""
+        """Unread input does not prevent that the client's close is noticed."""
         client = self.started()
         client.pauseProducing()
         self.send(*[data(STDIN, bytes(60_000)) for _ in range(6)])
@@ -406,7 +411,7 @@ class EndTests(SPDYCase):
         self.assertEqual(["ready"], self.session.told)
 
     def test_after_the_end(self):
-        """What a session does after it has finished, or has lost its client, does nothing."""
+        """Calls of a session after its end, or after its client's, have no effect."""
         for end in (lambda client: client.finish(SUCCESS), lambda client: None):
             client = self.started()
             end(client)
@@ -421,7 +426,7 @@ class EndTests(SPDYCase):
             self.assertEqual([], self.node.clock.getDelayedCalls())
 
     def test_client_leaves(self):
-        """A session whose client leaves is told, once."""
+        """A session is notified once when its client disconnects."""
         self.started()
         self.connection.receive_end()
         self.connection.turn()
@@ -430,7 +435,7 @@ class EndTests(SPDYCase):
 
 
 class HostileTests(SPDYCase):
-    """What no client does ends the connection, and the session is told."""
+    """Protocol errors end the connection, and the session is notified."""
 
     def given_up(self, *frames):
         """Send frames that end the connection."""
@@ -444,7 +449,7 @@ class HostileTests(SPDYCase):
         self.assertEqual([], self.node.clock.getDelayedCalls())
 
     def test_bad_frame(self):
-        """A frame that is refused."""
+        """An invalid frame."""
         self.given_up(control(6, bytes(4), version=2))
 
     def test_bad_zlib(self):
@@ -452,7 +457,7 @@ class HostileTests(SPDYCase):
         self.given_up(control(1, bytes((0, 0, 0, 9)) + b"\xff" * 30))
 
     def test_stream_ids(self):
-        """A stream with an even number, a used one, or a lower one."""
+        """An even stream ID, a used one, or a lower one."""
         for stream_id in (2, 7, 1):
             self.given_up(SPDYCodec().syn_stream({}, stream_id=stream_id))
 
@@ -464,31 +469,31 @@ class HostileTests(SPDYCase):
 
     @given(st.binary(max_size=200))
     def test_noise(self, noise):
-        """Whatever comes is taken or ends the connection, and nothing else happens."""
+        """Any input is accepted or ends the connection, without another effect."""
         node = command_node(Session())
         node.request(spdy_head(V4))
         node.connection.receive(SPDYCodec().syn_stream({"streamtype": "stdin"}) + noise)
 
     def test_reply(self):
-        """A reply, as this end opens no streams."""
+        """A SYN_REPLY, because this end opens no streams."""
         self.start()
         body = bytes((0, 0, 0, 2)) + self.codec.block({})
         self.send(control(2, body))
         self.assertEqual(("goaway", 7, 1), self.frames()[-1])
 
     def test_nothing_after_the_end(self):
-        """Nothing of the same read is looked at behind what was refused."""
+        """Data of the same read after an invalid frame is not parsed."""
         self.given_up(data(9, b""), data(STDIN, b"x"))
 
     def test_never_closes(self):
-        """A client that is given up and does not take the answer is cut off in time."""
+        """After an error, a client that does not read the response is aborted in time."""
         self.start()
         self.send(data(9, b""))
         self.pass_time(shared.CLOSE_TIMEOUT)
         self.assertTrue(self.connection.aborted)
 
     def test_data_after_the_end(self):
-        """Data behind FIN resets its stream."""
+        """Data after FIN resets its stream."""
         self.start()
         self.frames()
         self.send(data(STDIN, b"", True), data(STDIN, b"x"))
@@ -498,7 +503,7 @@ class HostileTests(SPDYCase):
         self.assertEqual(["ready", "end"], self.session.told)
 
     def test_closed_streams(self):
-        """Frames for a stream that is no more are dropped: the client may not know yet."""
+        """Frames for a closed stream are dropped: the client may not know yet."""
         self.start()
         self.frames()
         self.send(reset(STDOUT), data(STDOUT, b"x"), reset(STDOUT))
@@ -507,7 +512,7 @@ class HostileTests(SPDYCase):
         self.assertTrue(self.connection.connected)
 
     def test_after_goaway(self):
-        """A client that has said that it opens no more streams gets none."""
+        """After its GOAWAY a client can open no streams."""
         self.start(streams=("error", "stdin", "stdout"))
         self.frames()
         self.send(control(7, bytes(8)), self.codec.syn_stream({"streamtype": "stderr"}))

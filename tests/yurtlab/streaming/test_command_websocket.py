@@ -1,4 +1,4 @@
-"""Exec and attach in a WebSocket, as kubectl since 1.30 and the Python client do them."""
+"""Exec and attach in a WebSocket, as in kubectl since 1.30 and the Python client."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ STARTED = b"\x01"
 
 
 class WebSocketCase(SynchronousTestCase):
-    """A client that has asked for a WebSocket."""
+    """A client that has requested a WebSocket."""
 
     def start(self, protocols=V5, on_ready=None, early=b"", **desired):
-        """Ask for exec."""
+        """Request exec."""
         self.session = Session(on_ready)
         self.node = command_node(self.session, options(**desired))
         self.connection = self.node.connection
@@ -49,21 +49,21 @@ class WebSocketCase(SynchronousTestCase):
         self.connection.receive(b"".join(map(self.codec.message, payloads)))
 
     def messages(self):
-        """Return what was sent since the last time."""
+        """Return the messages sent since the last call."""
         return self.codec.messages(self.node.receive())
 
     def started(self, **kwargs):
-        """Start, and give the session's client."""
+        """Start, and return the session's client."""
         self.start(**kwargs)
         self.messages()
         return self.session.client
 
 
 class OpeningTests(WebSocketCase):
-    """A WebSocket is opened with one version of the protocol, and the session begins."""
+    """A WebSocket is opened with one version of the protocol, and the session starts."""
 
     def test_answer(self):
-        """The upgrade is answered as RFC 6455 section 4.2.2 has it."""
+        """The response to the upgrade is that of RFC 6455 section 4.2.2."""
         self.start()
         self.assertEqual("HTTP/1.1 101 Switching Protocols", self.answer[0])
         fields = set(self.answer[1:])
@@ -71,14 +71,14 @@ class OpeningTests(WebSocketCase):
         self.assertIn("Sec-WebSocket-Accept: BACScCJPNqyz+UBoqMH89VmURoA=", fields)
 
     def test_begins(self):
-        """An empty message tells the client that the session has begun."""
+        """An empty message tells the client that the session has started."""
         self.start()
         self.assertEqual(["ready"], self.session.told)
         self.assertTrue(verifyObject(ICommandClient, self.session.client))
         self.assertEqual([STARTED], self.messages())
 
     def test_head_start(self):
-        """The session begins only when the client has had time to make its streams."""
+        """The session starts after a delay, in which the client creates its streams."""
         self.session = Session()
         node = command_node(self.session, options())
         node.request(websocket_head(V5))
@@ -89,7 +89,7 @@ class OpeningTests(WebSocketCase):
         self.assertEqual(["ready"], self.session.told)
 
     def test_left_before_the_beginning(self):
-        """A client that leaves before has no session that begins."""
+        """If the client disconnects before, the session does not start."""
         self.session = Session()
         node = command_node(self.session, options())
         node.request(websocket_head(V5))
@@ -110,7 +110,7 @@ class OpeningTests(WebSocketCase):
             self.assertEqual([bytes((channel,))], self.messages())
 
     def test_choice(self):
-        """The first protocol of the client's that is known is chosen; it may name none."""
+        """The client's first supported protocol is chosen; it may name none."""
         for asked, chosen in (
             ("v9.channel.k8s.io, v4.channel.k8s.io, v5.channel.k8s.io", V4),
             ("channel.k8s.io", "channel.k8s.io"),
@@ -122,7 +122,7 @@ class OpeningTests(WebSocketCase):
         self.assertNotIn("Sec-WebSocket-Protocol", "".join(self.answer))
 
     def test_early_bytes(self):
-        """What comes behind the head of the request, in the same read, is not lost."""
+        """Data after the head of the request, in the same read, is not lost."""
         self.start(early=WebSocketCodec().message(b"\0early"))
         self.assertEqual(["ready", b"early"], self.session.told)
 
@@ -131,7 +131,7 @@ class StreamingTests(WebSocketCase):
     """Channels in both directions."""
 
     def test_input(self):
-        """Input arrives, in order, with its end, which only v5 knows."""
+        """Input arrives in order, and in v5 also its end."""
         self.start()
         self.send(b"\0one", b"\0", b"", b"\0two", b"\xff\0")
         self.assertEqual(["ready", b"one", b"two", "end"], self.session.told)
@@ -140,13 +140,13 @@ class StreamingTests(WebSocketCase):
         self.assertEqual(["ready", b"one", b"two"], self.session.told)
 
     def test_text(self):
-        """Text is input, too: the Python client sends it so."""
+        """Text messages are input, too: the Python client sends them."""
         self.start()
         self.connection.receive(self.codec.text("\0äöü"))
         self.assertEqual("äöü".encode(), self.session.stdin)
 
     def test_parts(self):
-        """A message in several frames has its channel in the first, be that empty or not."""
+        """A message in several frames has its channel in the first, which may be empty."""
         self.start()
         codec = self.codec
         parts = [codec.message(b"", False), codec.message(b"\0", False)]
@@ -157,7 +157,7 @@ class StreamingTests(WebSocketCase):
 
     @given(st.lists(st.integers(0, 250)), st.binary(max_size=180))
     def test_any_cuts(self, cuts, payload):
-        """However the frames are cut, the session is told the same."""
+        """The session gets the same input, however the frames are split."""
         session, codec = Session(), WebSocketCodec()
         node = command_node(session, options(tty=True))
         node.request(websocket_head(V5))
@@ -187,7 +187,7 @@ class StreamingTests(WebSocketCase):
         self.assertEqual(b"\x82\x04\x01out", self.node.receive())
 
     def test_unwanted(self):
-        """Output that the client did not ask for is dropped, and input likewise."""
+        """Output on channels that the client did not request is dropped, and so is input."""
         client = self.started(stdin=False, stdout=False, stderr=False)
         client.write("stdout", b"out")
         client.write("stderr", b"err")
@@ -196,29 +196,31 @@ class StreamingTests(WebSocketCase):
         self.assertEqual(b"", self.session.stdin)
 
     def test_sizes(self):
-        """Sizes of the terminal arrive."""
+        """Terminal sizes are passed to the session."""
         self.start(tty=True)
         self.send(b'\4{"Width":80,"Height":24}')
         self.assertEqual(["ready", (80, 24)], self.session.told)
 
     def test_other_channels(self):
-        """Channels that are not for the client to send on are ignored."""
+        """Input on output channels is ignored."""
         self.start()
         self.send(b"\1x", b"\2x", b"\3x", b"\5x", b"\xfex", b"\xff\1", b"\0y")
         self.assertEqual(["ready", b"y"], self.session.told)
 
     def test_ping(self):
-        """Pings are answered with what they carry."""
+        """Pings are answered with their payload."""
         self.started()
         self.connection.receive(self.codec.ping(b"are you there"))
         self.assertEqual([("pong", b"are you there")], self.messages())
 
 
 class BackPressureTests(WebSocketCase):
-    """Neither side is sent more than it takes, beyond a bound."""
+    """Each side buffers a limited amount of data for the other."""
 
     def test_paused_input(self):
-        """Input that is not wanted is kept up to a limit, then not read, then all delivered."""
+        """Input for a paused session is buffered up to a limit, then not read, then all
+        delivered.
+        """
         client = self.started()
         client.pauseProducing()
         self.send(b"\0" + bytes(MAX_BUFFERED))
@@ -233,7 +235,7 @@ class BackPressureTests(WebSocketCase):
         self.assertEqual("end", self.session.told[-1])
 
     def test_heartbeat(self):
-        """A client whose pings are not read is sent pongs, so that it does not give up."""
+        """A client whose pings are not read gets pongs, so that it does not time out."""
         client = self.started()
         client.pauseProducing()
         self.send(b"\0" + bytes(MAX_BUFFERED + 1))
@@ -253,7 +255,7 @@ class BackPressureTests(WebSocketCase):
         self.assertEqual([], self.node.clock.getDelayedCalls())
 
     def test_output_is_paused(self):
-        """The source of the output is paused while the client does not read."""
+        """The producer of the output is paused while the client does not read."""
         client, source = self.started(), Producer()
         client.register_output(source)
         client.write("stdout", bytes(100_000))
@@ -263,7 +265,7 @@ class BackPressureTests(WebSocketCase):
         self.assertEqual(["pause", "resume"], source.told)
 
     def test_pings_without_end(self):
-        """A client that sends pings and reads no pongs is cut off."""
+        """A client that sends pings and reads no pongs is aborted."""
         client = self.started()
         client.write("stdout", bytes(100_000))
         for _ in range(shared.MAX_UNREAD_ANSWERS // 102 + 1):
@@ -287,7 +289,7 @@ class EndTests(WebSocketCase):
             self.assertEqual(("close", 1000), close)
 
     def test_text(self):
-        """Before v4 a failure is told as text, and success not at all."""
+        """Before v4 a failure is sent as text, and nothing for success."""
         for protocol in ("channel.k8s.io", ""):
             self.started(protocols=protocol).finish(FAILURE)
             self.assertEqual(b"\3" + FAILURE["message"].encode(), self.messages()[0])
@@ -295,12 +297,12 @@ class EndTests(WebSocketCase):
             self.assertEqual([("close", 1000)], self.messages())
 
     def test_at_once(self):
-        """A session may finish while it begins, and nothing is lost."""
+        """A session may finish while it starts, and nothing is lost."""
         self.start(on_ready=lambda client: client.finish(SUCCESS))
         self.assertEqual([STARTED, b"\3" + json.dumps(SUCCESS).encode()], self.messages()[:2])
 
     def test_client_answers(self):
-        """The connection is closed once the client has answered; no timer is left."""
+        """The connection is closed when the client has answered; no timer is left."""
         self.started().finish(SUCCESS)
         self.messages()
         self.assertTrue(self.connection.connected)
@@ -311,14 +313,14 @@ class EndTests(WebSocketCase):
         self.assertEqual([], self.node.clock.getDelayedCalls())
 
     def test_client_never_answers(self):
-        """A client that does not answer the close is cut off."""
+        """A client that does not answer the close is aborted."""
         self.started().finish(SUCCESS)
         self.messages()
         self.node.clock.advance(shared.LINGER)
         self.assertTrue(self.connection.aborted)
 
     def test_client_closes(self):
-        """A client that closes is answered, and its session told."""
+        """A client's close is answered, and its session is notified."""
         self.started()
         self.connection.receive(self.codec.close())
         self.assertEqual([("close", 1000)], self.messages())
@@ -335,7 +337,7 @@ class EndTests(WebSocketCase):
         self.assertEqual(["ready", "lost"], self.session.told)
 
     def test_client_leaves(self):
-        """A client that just leaves has its session told, once."""
+        """The session is notified once when its client disconnects."""
         self.started()
         self.connection.receive_end()
         self.connection.turn()
@@ -344,7 +346,7 @@ class EndTests(WebSocketCase):
 
 
 class HostileTests(WebSocketCase):
-    """What breaks RFC 6455 ends the connection with the code for it."""
+    """Violations of RFC 6455 close the connection with the specified code."""
 
     def given_up(self, raw, code=1002):
         """Send bytes that are answered with a close."""
@@ -357,43 +359,43 @@ class HostileTests(WebSocketCase):
         self.assertEqual([], self.node.clock.getDelayedCalls())
 
     def test_unmasked(self):
-        """Clients mask."""
+        """Frames must be masked."""
         self.given_up(b"\x82\x02\0x")
 
     def test_reserved(self):
-        """Reserved bits and opcodes are not used."""
+        """Reserved bits and opcodes must not be used."""
         self.given_up(b"\xc2\x80\0\0\0\0")
         self.given_up(b"\x83\x80\0\0\0\0")
 
     def test_control_frames(self):
-        """Control frames are short and whole."""
+        """Control frames must be short and not fragmented."""
         self.given_up(b"\x89\xfe\x00\x7e\0\0\0\0")
         self.given_up(b"\x09\x80\0\0\0\0")
 
     def test_continuation(self):
-        """A continuation continues something."""
+        """A continuation frame must follow an unfinished message."""
         self.given_up(b"\x80\x80\0\0\0\0")
 
     def test_bad_text(self):
-        """Text is UTF-8."""
+        """Text must be UTF-8."""
         self.given_up(b"\x81\x82\0\0\0\0\0\xff", 1007)
 
     def test_nothing_after_the_end(self):
-        """Nothing is looked at behind what was refused, or behind a close."""
+        """Data after an error or a close is not parsed."""
         self.given_up(b"\x82\x02\0x" + WebSocketCodec().message(b"\0x"))
         self.started()
         self.connection.receive(self.codec.close() + b"\x82\x82\0\0\0\0\0x")
         self.assertEqual(["ready"], self.session.told)
 
     def test_goes_on(self):
-        """What a client sends after it was given up is dropped."""
+        """Input after an error is dropped."""
         self.started()
         self.connection.receive(b"\x82\x02\0x")
         self.send(b"\0x")
         self.assertEqual(["ready"], self.session.told)
 
     def test_never_closes(self):
-        """A client that is given up and does not take the answer is cut off in time."""
+        """After an error, a client that does not read the close is aborted in time."""
         self.started()
         self.connection.receive(b"\x82\x02\0x")
         self.node.clock.advance(shared.CLOSE_TIMEOUT)
@@ -401,13 +403,13 @@ class HostileTests(WebSocketCase):
 
     @given(st.binary(max_size=200))
     def test_noise(self, noise):
-        """Whatever comes is taken or ends the connection, and nothing else happens."""
+        """Any input is accepted or ends the connection, without another effect."""
         node = command_node(Session(), options(tty=True))
         node.request(websocket_head(V5))
         node.connection.receive(noise)
 
     def test_endless_message(self):
-        """A message of any length is passed on, not kept."""
+        """A message of any length is delivered in pieces, not buffered."""
         self.start()
         self.connection.receive(b"\x82\xff" + (2**62).to_bytes(8) + bytes(4) + b"\0")
         for _ in range(10):

@@ -11,10 +11,10 @@ from yurtlab.node.streaming.connection import InputBudget, InputGate, ProducerGr
 
 
 class ProducerGroupTests(SynchronousTestCase):
-    """All that write to a transport are paused and resumed with it."""
+    """All producers of a transport are paused and resumed with it."""
 
     def test_interface(self):
-        """The sources are a push producer."""
+        """The group is a push producer."""
         self.assertTrue(verifyObject(IPushProducer, ProducerGroup()))
 
     def test_all(self):
@@ -30,7 +30,7 @@ class ProducerGroupTests(SynchronousTestCase):
             self.assertEqual(["pause", "resume"], producer.told)
 
     def test_added_while_paused(self):
-        """One that is added while the transport is full waits from the beginning."""
+        """A producer added while the transport is full is paused from the start."""
         sources, producer = ProducerGroup(), Producer()
         sources.pauseProducing()
         sources.add(producer)
@@ -39,7 +39,7 @@ class ProducerGroupTests(SynchronousTestCase):
         self.assertEqual(["pause", "resume"], producer.told)
 
     def test_discarded(self):
-        """One that is discarded is told nothing any more."""
+        """A discarded producer is not called any more."""
         sources, producer = ProducerGroup(), Producer()
         sources.add(producer)
         sources.discard(producer)
@@ -48,7 +48,7 @@ class ProducerGroupTests(SynchronousTestCase):
         self.assertEqual([], producer.told)
 
     def test_in_turn(self):
-        """Where each fills the transport as soon as it is resumed, they take turns."""
+        """If each producer fills the transport when resumed, they are resumed in rotation."""
         sources = ProducerGroup()
         resumed = []
 
@@ -66,7 +66,8 @@ class ProducerGroupTests(SynchronousTestCase):
         self.assertEqual(producers * 2, resumed)
 
     def test_stop(self):
-        """When the transport is gone nobody is told to stop: their users are, by its protocol."""
+        """When the transport is lost no producer is stopped: their users are notified by the
+        protocol."""
         sources, producer = ProducerGroup(), Producer()
         sources.add(producer)
         sources.stopProducing()
@@ -75,10 +76,10 @@ class ProducerGroupTests(SynchronousTestCase):
 
 
 class GateTests(SynchronousTestCase):
-    """Input is delivered while it is wanted, and else kept within a budget."""
+    """Input is delivered while the gate is open, and buffered within a budget otherwise."""
 
     def setUp(self):
-        """Note what a gate and its budget do."""
+        """Record the calls of a gate and its budget."""
         self.told = []
         self.budget = InputBudget(
             lambda: self.told.append("paused"), lambda: self.told.append("resumed"), limit=10
@@ -86,11 +87,11 @@ class GateTests(SynchronousTestCase):
         self.gate = InputGate(self.budget)
 
     def begin(self, deliver=None):
-        """Have what comes delivered."""
+        """Record deliveries."""
         self.gate.begin(deliver or self.told.append, lambda: self.told.append("end"))
 
     def test_kept_at_first(self):
-        """What comes first is kept until somebody takes it, with the end."""
+        """Input before ``begin`` is buffered, with the end."""
         self.gate.receive(b"a")
         self.gate.receive(b"b")
         self.gate.finish()
@@ -100,7 +101,7 @@ class GateTests(SynchronousTestCase):
         self.assertEqual([b"a", b"b", "end"], self.told)
 
     def test_shut_before(self):
-        """A gate that was shut before that is so until it is opened."""
+        """A gate that was shut before ``begin`` stays shut until it is opened."""
         self.gate.receive(b"a")
         self.gate.shut()
         self.begin()
@@ -111,7 +112,7 @@ class GateTests(SynchronousTestCase):
         self.assertEqual([b"a", b"b", "end"], self.told)
 
     def test_open(self):
-        """What comes while it is open is delivered at once."""
+        """Input to an open gate is delivered at once."""
         self.begin()
         self.gate.receive(b"a")
         self.gate.receive(b"")
@@ -119,7 +120,7 @@ class GateTests(SynchronousTestCase):
         self.assertEqual([b"a", "end"], self.told)
 
     def test_shut_by_delivery(self):
-        """Nothing is delivered after the gate has been shut, not even from the same read."""
+        """Nothing is delivered after the gate was shut, not even from the same read."""
 
         def deliver(data):
             self.told.append(data)
@@ -136,7 +137,7 @@ class GateTests(SynchronousTestCase):
         self.assertEqual([b"a", b"b", "end"], self.told)
 
     def test_opened_by_delivery(self):
-        """Opening while data is delivered keeps the order."""
+        """Opening the gate during a delivery keeps the order."""
 
         def deliver(data):
             if data == b"a":
@@ -151,7 +152,7 @@ class GateTests(SynchronousTestCase):
         self.assertEqual([b"a", b"b", b"c"], self.told)
 
     def test_budget(self):
-        """Beyond the limit the connection is paused, at half of it resumed."""
+        """Above the limit the connection is paused, at half of it resumed."""
         self.gate.receive(b"12345")
         self.gate.receive(b"12345")
         self.assertEqual([], self.told)
@@ -163,11 +164,11 @@ class GateTests(SynchronousTestCase):
         self.assertEqual(1, self.told.count("resumed"))
 
     def without(self, word):
-        """Return what was told, without ``word``."""
+        """Return the recorded calls, without ``word``."""
         return [item for item in self.told if item != word]
 
     def test_budget_is_shared(self):
-        """All streams of a connection use up one budget."""
+        """All streams of a connection share one budget."""
         other = InputGate(self.budget)
         self.gate.receive(b"1234567")
         other.receive(b"1234567")
@@ -178,7 +179,7 @@ class GateTests(SynchronousTestCase):
         self.assertEqual(["paused", b"1234567", "resumed", b"1234567"], self.told)
 
     def test_discard(self):
-        """What nobody wants is dropped, frees the budget, and has no end."""
+        """Discarded input frees the budget, and has no end."""
         self.gate.receive(b"12345678901")
         self.gate.discard()
         self.assertEqual(["paused", "resumed"], self.told)

@@ -31,7 +31,7 @@ class ForwardCase(SynchronousTestCase):
     """A client that forwards ports over SPDY."""
 
     def setUp(self):
-        """Begin a port-forward."""
+        """Start a port-forward."""
         self.forwarder = Forwarder()
         self.node = forward_node(self.forwarder)
         self.connection = self.node.connection
@@ -39,7 +39,7 @@ class ForwardCase(SynchronousTestCase):
         self.begin()
 
     def begin(self):
-        """Ask for SPDY."""
+        """Request SPDY."""
         self.node.request(spdy_head("portforward.k8s.io"))
 
     def send(self, *frames):
@@ -47,13 +47,13 @@ class ForwardCase(SynchronousTestCase):
         self.connection.receive(b"".join(frames))
 
     def frames(self):
-        """Return the frames that were sent since the last time, after what is due now."""
+        """Return the frames sent since the last call, after pending calls."""
         self.node.clock.advance(0)
         self.node.clock.advance(0)
         return self.codec.frames(self.node.receive())
 
     def open(self, request_id="0", port="80", kinds=("error", "data")):
-        """Open the streams of a connection; give the number of the first."""
+        """Open the streams of a connection, and return the ID of the first."""
         first = self.codec.next_id
         for kind in kinds:
             headers = {"streamtype": kind, "port": port, "requestid": request_id}
@@ -61,7 +61,7 @@ class ForwardCase(SynchronousTestCase):
         return first
 
     def accepted(self, user=None):
-        """Open a connection and accept it; give its user and the numbers of its streams."""
+        """Open a connection and accept it; return its user and the IDs of its streams."""
         error = self.open(str(self.codec.next_id))
         user = user or HalfCloseUser()
         self.forwarder.requests[-1][1].accept().attach(user)
@@ -73,7 +73,7 @@ class PairTests(ForwardCase):
     """Two streams make a connection."""
 
     def test_requested(self):
-        """A connection is asked for once both of its streams are there, in any order."""
+        """A connection is requested once both of its streams are open, in any order."""
         for request_id, kinds in (("0", ("error", "data")), ("1", ("data", "error"))):
             self.open(request_id, "8080", kinds[:1])
             self.assertEqual(int(request_id), len(self.forwarder.requests))
@@ -92,13 +92,13 @@ class PairTests(ForwardCase):
         self.assertEqual([1, 2], [port for port, _ in self.forwarder.requests])
 
     def test_without_request_ids(self):
-        """Old clients number no requests; the data stream follows the error stream."""
+        """Old clients send no request IDs; the data stream follows the error stream."""
         for kind in ("error", "data"):
             self.send(self.codec.syn_stream({"streamtype": kind, "port": "80"}))
         self.assertEqual(1, len(self.forwarder.requests))
 
     def test_refused_streams(self):
-        """Streams without a proper kind, port or number, or that are there, are refused."""
+        """Streams with an invalid type, port or request ID, and duplicates, are refused."""
         for headers in (
             {"streamtype": "data", "requestid": "1"},
             {"streamtype": "data", "requestid": "1", "port": "0"},
@@ -119,7 +119,7 @@ class PairTests(ForwardCase):
         self.assertEqual([], self.forwarder.requests)
 
     def test_too_late(self):
-        """A stream whose other one does not come in time is told so, and ended."""
+        """If the second stream is not opened in time, the first gets an error and is ended."""
         self.open("0", "80", ["error"])
         self.open("1", "80", ["data"])
         self.frames()
@@ -133,7 +133,7 @@ class PairTests(ForwardCase):
         self.assertEqual([], self.node.clock.getDelayedCalls())
 
     def test_numbers_are_free_again(self):
-        """A request's number can be used again after its end."""
+        """A request ID can be used again after the end of its connection."""
         self.open("0")
         self.forwarder.requests[0][1].accept().attach(User())
         self.send(data(3, b"", True))
@@ -143,10 +143,10 @@ class PairTests(ForwardCase):
 
 
 class RefusalTests(ForwardCase):
-    """A connection that the node cannot make."""
+    """Refused connections."""
 
     def test_refuse(self):
-        """The client is told why on the error stream, and both streams end."""
+        """The reason is sent on the error stream, and both streams end."""
         self.open()
         self.frames()
         connection = self.forwarder.requests[0][1]
@@ -160,7 +160,7 @@ class RefusalTests(ForwardCase):
         self.assertEqual(told, self.frames())
 
     def test_what_was_sent_is_dropped(self):
-        """What a client has sent to a connection that is refused keeps nothing paused."""
+        """Data sent to a refused connection does not keep the client paused."""
         self.open()
         self.send(data(3, bytes(MAX_BUFFERED + 1)))
         self.assertFalse(self.connection.reading)
@@ -168,17 +168,17 @@ class RefusalTests(ForwardCase):
         self.assertTrue(self.connection.reading)
 
     def test_client_gone(self):
-        """Refusing a client that has gone does nothing."""
+        """Refusing after the client has disconnected has no effect."""
         self.open()
         self.connection.break_off(ConnectionLost())
         self.forwarder.requests[0][1].refuse("no")
 
 
 class TransportTests(ForwardCase):
-    """A connection is a transport, as a socket is."""
+    """A connection is a transport, like a socket."""
 
     def test_interface(self):
-        """It provides what this project needs of a transport."""
+        """It provides the transport interfaces that this project uses."""
         user, _, _ = self.accepted()
         self.assertTrue(verifyObject(IHalfCloseableTransport, user.transport))
         self.assertFalse(user.transport.disconnecting)
@@ -197,7 +197,7 @@ class TransportTests(ForwardCase):
         self.assertEqual(sent, self.frames())
 
     def test_held_until_attached(self):
-        """What comes before there is a user waits for it, and so does the end."""
+        """Input before ``attach`` is buffered, and so is the end."""
         first = self.open()
         self.send(data(first + 2, b"early", True))
         user = HalfCloseUser()
@@ -206,7 +206,7 @@ class TransportTests(ForwardCase):
         self.assertEqual(["made", "read lost"], user.told)
 
     def test_client_half_closes(self):
-        """The client's end is told, and the other direction goes on until its own."""
+        """The client's end is reported, and the other direction continues until its own end."""
         user, error, stream = self.accepted()
         self.send(data(error, b"", True), data(stream, b"question", True))
         self.assertEqual(["made", "read lost"], user.told)
@@ -220,7 +220,7 @@ class TransportTests(ForwardCase):
         self.assertIsInstance(user.reasons[0].value, ConnectionDone)
 
     def test_node_half_closes(self):
-        """The node's end is the client's, and what the client then sends still arrives."""
+        """The node's end is sent to the client, whose later data still arrives."""
         user, error, stream = self.accepted()
         user.transport.loseWriteConnection()
         user.transport.write(b"too late")
@@ -234,7 +234,7 @@ class TransportTests(ForwardCase):
         self.assertIsInstance(user.reasons[0].value, ConnectionDone)
 
     def test_plain_protocol(self):
-        """A protocol that knows no half-close is closed when the client ends."""
+        """A protocol without half-close support is closed when the client ends."""
         user, error, stream = self.accepted(User())
         self.send(data(stream, b"", True))
         ends = [("data", error, b"", True), ("data", stream, b"", True)]
@@ -243,7 +243,7 @@ class TransportTests(ForwardCase):
         self.assertIsInstance(user.reasons[0].value, ConnectionDone)
 
     def test_lose_connection(self):
-        """Closing sends what was written, then ends, and drops what still comes."""
+        """Closing sends all written data, then ends, and drops later input."""
         user, error, stream = self.accepted()
         user.transport.write(b"last")
         user.transport.loseConnection()
@@ -262,7 +262,9 @@ class TransportTests(ForwardCase):
         self.assertEqual(b"", bytes(user.received))
 
     def test_abort(self):
-        """Aborting resets the data, without an error that would end the whole port-forward."""
+        """Aborting resets the data stream, without an error that would end the whole
+        port-forward.
+        """
         user, error, stream = self.accepted()
         user.transport.abortConnection()
         user.transport.abortConnection()
@@ -271,7 +273,7 @@ class TransportTests(ForwardCase):
         self.assertIsInstance(user.reasons[0].value, ConnectionAborted)
 
     def test_client_resets(self):
-        """A client that gives a connection up looks like a broken one, and all is cleared away."""
+        """A connection reset by the client is lost, and all state is removed."""
         user, error, stream = self.accepted()
         self.send(data(stream, b"x"), reset(stream))
         self.assertEqual([("data", error, b"", True)], self.frames())
@@ -279,7 +281,7 @@ class TransportTests(ForwardCase):
         self.assertIsInstance(user.reasons[0].value, ConnectionLost)
 
     def test_client_resets_before(self):
-        """A connection that was given up before it was accepted ends at once."""
+        """A connection that was reset before it was accepted ends at once."""
         first = self.open()
         self.send(data(first + 2, b"x"), reset(first + 2))
         user = HalfCloseUser()
@@ -290,7 +292,7 @@ class TransportTests(ForwardCase):
         self.assertEqual(b"", bytes(user.received))
 
     def test_client_leaves(self):
-        """When the client leaves, all connections break, and no timer is left."""
+        """When the client disconnects, all connections are lost, and no timer is left."""
         users = [self.accepted()[0], self.accepted()[0]]
         self.open("incomplete", "80", ["error"])
         self.connection.break_off(ConnectionLost())
@@ -301,7 +303,7 @@ class TransportTests(ForwardCase):
         self.assertEqual([], self.node.clock.getDelayedCalls())
 
     def test_client_leaves_after_the_end(self):
-        """What came before a proper end is still delivered when the client has left."""
+        """Data before a proper end is still delivered after the client has disconnected."""
         user, _, stream = self.accepted()
         user.transport.loseWriteConnection()
         user.transport.pauseProducing()
@@ -319,7 +321,7 @@ class BackPressureTests(ForwardCase):
     """Connections share one client, and one connection to it."""
 
     def test_paused(self):
-        """A connection that is paused gets nothing until it is resumed."""
+        """A paused connection delivers nothing until it is resumed."""
         user, _, stream = self.accepted()
         user.transport.pauseProducing()
         self.send(data(stream, b"x", True))
@@ -328,7 +330,7 @@ class BackPressureTests(ForwardCase):
         self.assertEqual(["made", "read lost"], user.told)
 
     def test_paused_before(self):
-        """A connection can be paused by its user as it is connected."""
+        """A connection can be paused by its user while it is connected."""
         first = self.open()
         self.send(data(first + 2, b"x"))
 
@@ -343,7 +345,9 @@ class BackPressureTests(ForwardCase):
         self.assertEqual(b"x", bytes(user.received))
 
     def test_one_stalls(self):
-        """While one stalls the others go on, until the budget is used up; then all wait."""
+        """If one connection stalls the others continue until the budget is used up; then all
+        wait.
+        """
         stalled, _, first = self.accepted()
         other, _, second = self.accepted()
         stalled.transport.pauseProducing()
@@ -356,7 +360,7 @@ class BackPressureTests(ForwardCase):
         self.assertEqual(MAX_BUFFERED + 1, len(stalled.received))
 
     def test_stalled_one_ends(self):
-        """A stalled connection that is closed lets the others go on."""
+        """When a stalled connection is closed, the others continue."""
         stalled, _, first = self.accepted()
         stalled.transport.pauseProducing()
         self.send(data(first, bytes(MAX_BUFFERED + 1)))
@@ -365,7 +369,7 @@ class BackPressureTests(ForwardCase):
         self.assertTrue(self.connection.reading)
 
     def test_producers(self):
-        """All that write are paused while the client does not read, and resumed after."""
+        """All producers are paused while the client does not read, and resumed afterwards."""
         users = [self.accepted()[0], self.accepted()[0]]
         producers = [Producer(), Producer()]
         for user, producer in zip(users, producers, strict=True):
@@ -379,7 +383,7 @@ class BackPressureTests(ForwardCase):
         self.assertEqual(told, [producer.told for producer in producers])
 
     def test_producer_rules(self):
-        """One producer that pushes is registered at a time, and is stopped with the end."""
+        """One push producer can be registered at a time, and is stopped at the end."""
         user, _, stream = self.accepted()
         producer = Producer()
         self.assertRaises(ValueError, user.transport.registerProducer, producer, False)
@@ -399,16 +403,16 @@ class BackPressureTests(ForwardCase):
 
 
 class TunnelMixin:
-    """The same, inside a WebSocket."""
+    """The same tests inside a WebSocket."""
 
     def begin(self):
-        """Ask for a WebSocket with SPDY in it."""
+        """Request a WebSocket with SPDY in it."""
         self.outer = WebSocketCodec()
         answer = self.node.request(websocket_head("SPDY/3.1+portforward.k8s.io"))
         assert "Sec-WebSocket-Protocol: SPDY/3.1+portforward.k8s.io" in answer
 
     def send(self, *frames):
-        """Send frames in messages that do not keep to their borders."""
+        """Send frames in messages with other boundaries."""
         stream = b"".join(frames)
         pieces = [stream[:5], stream[5:11], stream[11:]]
         self.connection.receive(b"".join(map(self.outer.message, pieces)))
@@ -422,7 +426,7 @@ class TunnelMixin:
 
 
 class TunnelPairTests(TunnelMixin, PairTests):
-    """Pairs inside a WebSocket."""
+    """Stream pairs inside a WebSocket."""
 
 
 class TunnelRefusalTests(TunnelMixin, RefusalTests):
@@ -438,10 +442,10 @@ class TunnelBackPressureTests(TunnelMixin, BackPressureTests):
 
 
 class TunnelEndTests(TunnelMixin, ForwardCase):
-    """How a WebSocket with SPDY in it ends."""
+    """The end of a WebSocket with SPDY in it."""
 
     def test_client_closes(self):
-        """When the client closes the WebSocket it is answered, and all connections break."""
+        """The client's close is answered, and all connections are lost."""
         user, _, _ = self.accepted()
         self.connection.receive(self.outer.close())
         self.assertEqual([("close", 1000)], self.outer.messages(self.node.receive()))
@@ -452,7 +456,9 @@ class TunnelEndTests(TunnelMixin, ForwardCase):
         self.assertEqual([], self.node.clock.getDelayedCalls())
 
     def test_given_up(self):
-        """A client that breaks SPDY is told so, then the WebSocket is closed, in time."""
+        """After a SPDY error the client gets GOAWAY, then the WebSocket is closed, with a
+        timeout.
+        """
         user, _, _ = self.accepted()
         self.send(data(99, b"x"))
         *messages, close = self.outer.messages(self.node.receive())
@@ -464,7 +470,7 @@ class TunnelEndTests(TunnelMixin, ForwardCase):
         self.assertEqual(["made", "lost"], user.told)
 
     def test_given_up_and_answers(self):
-        """A client that answers that close is closed at once."""
+        """When the client answers that close, it is closed at once."""
         self.send(data(99, b"x"))
         self.outer.messages(self.node.receive())
         self.connection.receive(self.outer.close())
@@ -474,7 +480,7 @@ class TunnelEndTests(TunnelMixin, ForwardCase):
 
 
 class TunnelTransportMethodsTests(SynchronousTestCase):
-    """What the protocol inside a WebSocket sees is a transport."""
+    """The protocol inside a WebSocket has a transport."""
 
     def setUp(self):
         """Connect a protocol inside a WebSocket."""
@@ -485,12 +491,12 @@ class TunnelTransportMethodsTests(SynchronousTestCase):
         self.codec = WebSocketCodec()
 
     def messages(self):
-        """Return what was sent."""
+        """Return the sent messages."""
         self.connection.turn()
         return self.codec.messages(self.connection.sent)
 
     def test_interface(self):
-        """It provides what this project needs of a transport."""
+        """It provides the transport interfaces that this project uses."""
         self.assertTrue(verifyObject(IHalfCloseableTransport, self.transport))
         self.assertEqual(self.connection.getPeer(), self.transport.getPeer())
         self.assertEqual(self.connection.getHost(), self.transport.getHost())
@@ -502,7 +508,7 @@ class TunnelTransportMethodsTests(SynchronousTestCase):
         self.assertEqual([b"one", b"two"], self.messages())
 
     def test_producer(self):
-        """A producer that pushes is paused with the WebSocket, until it is unregistered."""
+        """A push producer is paused with the WebSocket, until it is unregistered."""
         producer = Producer()
         self.assertRaises(ValueError, self.transport.registerProducer, producer, False)
         self.transport.registerProducer(producer, True)
@@ -514,14 +520,14 @@ class TunnelTransportMethodsTests(SynchronousTestCase):
         self.assertEqual(["pause"], producer.told)
 
     def test_pause(self):
-        """A protocol that pauses is not read for."""
+        """While the protocol is paused, the WebSocket is not read."""
         self.transport.pauseProducing()
         self.assertFalse(self.connection.reading)
         self.transport.resumeProducing()
         self.assertTrue(self.connection.reading)
 
     def test_close(self):
-        """Every way to end it closes the WebSocket, and the client's answer ends it."""
+        """Every method to close it closes the WebSocket, and the client's answer ends it."""
         for end in ("loseConnection", "loseWriteConnection", "stopProducing"):
             self.setUp()
             getattr(self.transport, end)()
@@ -533,7 +539,7 @@ class TunnelTransportMethodsTests(SynchronousTestCase):
             self.assertEqual(["made", "lost"], self.user.told)
 
     def test_abort(self):
-        """An abort aborts."""
+        """An abort aborts the connection."""
         self.transport.abortConnection()
         self.assertTrue(self.connection.aborted)
         self.assertEqual(["made", "lost"], self.user.told)

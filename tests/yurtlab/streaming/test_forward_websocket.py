@@ -1,4 +1,4 @@
-"""Port-forward in a WebSocket, with two channels for each port, as the Python client does it."""
+"""Port-forward in a WebSocket, with two channels for each port, as in the Python client."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from yurtlab.node.streaming import connection as shared
 
 
 class WebSocketForwardTests(SynchronousTestCase):
-    """Each port is one connection, which begins at once."""
+    """Each port is one connection, which is made at once."""
 
     def start(self, query="port=80", protocols="v5.channel.k8s.io,v4.channel.k8s.io"):
-        """Ask for port-forward."""
+        """Request a port-forward."""
         self.forwarder = Forwarder()
         self.node = forward_node(self.forwarder)
         self.connection = self.node.connection
@@ -31,7 +31,7 @@ class WebSocketForwardTests(SynchronousTestCase):
         self.connection.receive(b"".join(map(self.codec.message, payloads)))
 
     def messages(self):
-        """Return what was sent since the last time, after what is due now."""
+        """Return the messages sent since the last call, after pending calls."""
         self.node.clock.advance(0)
         self.node.clock.advance(0)
         return self.codec.messages(self.node.receive())
@@ -56,12 +56,12 @@ class WebSocketForwardTests(SynchronousTestCase):
             self.assertEqual([80, 8080], [port for port, _ in self.forwarder.requests])
 
     def test_no_protocol(self):
-        """A client may name no protocol."""
+        """The client need not name a subprotocol."""
         self.start(protocols="")
         self.assertEqual(2, len(self.messages()))
 
     def test_both_directions(self):
-        """Data goes to the connection of its channel; on error channels clients send nothing."""
+        """Data goes to the connection of its channel; input on error channels is ignored."""
         first, second = self.accepted("port=1,2")
         self.send(b"\0one", b"\2two", b"\1x", b"\3x", b"\4x", b"\xffx")
         self.assertEqual((b"one", b"two"), (bytes(first.received), bytes(second.received)))
@@ -70,7 +70,7 @@ class WebSocketForwardTests(SynchronousTestCase):
         self.assertEqual([b"\0001", b"\0022"], self.messages())
 
     def test_held_until_attached(self):
-        """What comes before a connection is accepted waits."""
+        """Data before a connection is accepted is buffered."""
         self.start()
         self.send(b"\0early")
         user = HalfCloseUser()
@@ -78,7 +78,9 @@ class WebSocketForwardTests(SynchronousTestCase):
         self.assertEqual(b"early", bytes(user.received))
 
     def test_refuse(self):
-        """Why there is no connection is told on the error channel; it is closed with the last."""
+        """The reason of a refusal is sent on the error channel; the last one closes the
+        WebSocket.
+        """
         self.start("port=1,2")
         self.messages()
         (_, first), (_, second) = self.forwarder.requests
@@ -88,7 +90,7 @@ class WebSocketForwardTests(SynchronousTestCase):
         self.assertEqual([b"\3no", ("close", 1000)], self.messages())
 
     def test_node_ends(self):
-        """The WebSocket is closed when no connection has anything to send any more."""
+        """The WebSocket is closed when no connection has anything left to send."""
         first, second = self.accepted("port=1,2")
         first.transport.loseWriteConnection()
         self.assertEqual([], self.messages())
@@ -108,7 +110,7 @@ class WebSocketForwardTests(SynchronousTestCase):
         self.assertEqual([], self.node.clock.getDelayedCalls())
 
     def test_client_never_answers(self):
-        """A client that does not answer the close is cut off."""
+        """A client that does not answer the close is aborted."""
         (user,) = self.accepted()
         user.transport.loseConnection()
         self.messages()
@@ -116,7 +118,7 @@ class WebSocketForwardTests(SynchronousTestCase):
         self.assertTrue(self.connection.aborted)
 
     def test_node_aborts(self):
-        """A connection that breaks has an error, as the end alone would look proper."""
+        """An aborted connection sends an error, because its end alone would look proper."""
         (user,) = self.accepted()
         user.transport.abortConnection()
         expected = [b"\1the connection in the pod broke off", ("close", 1000)]
@@ -124,7 +126,7 @@ class WebSocketForwardTests(SynchronousTestCase):
         self.assertEqual(["made", "lost"], user.told)
 
     def test_client_closes(self):
-        """A client that closes has closed its connections, after all that it has sent."""
+        """A client's normal close ends its connections, after all data that it sent."""
         (user,) = self.accepted()
         user.transport.pauseProducing()
         self.send(b"\0last")
@@ -139,7 +141,7 @@ class WebSocketForwardTests(SynchronousTestCase):
         self.assertIsInstance(user.reasons[0].value, ConnectionDone)
 
     def test_client_closes_in_trouble(self):
-        """A client that closes for another reason has broken its connections off."""
+        """A client's close with an error code aborts its connections."""
         (user,) = self.accepted()
         self.connection.receive(self.codec.close(1011))
         self.messages()
@@ -149,7 +151,7 @@ class WebSocketForwardTests(SynchronousTestCase):
         self.assertIsInstance(user.reasons[0].value, ConnectionLost)
 
     def test_client_leaves(self):
-        """When the client leaves, all connections break."""
+        """When the client disconnects, all connections are lost."""
         users = self.accepted("port=1,2")
         self.connection.break_off(ConnectionLost())
         self.node.clock.advance(0)

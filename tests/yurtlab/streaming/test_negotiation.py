@@ -1,4 +1,4 @@
-"""What is asked for in the head is agreed on, or refused as kubelet does."""
+"""Protocol negotiation in the request head, with the kubelet's errors."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tests.yurtlab.streaming.support import (
 
 
 class RefusalCase(SynchronousTestCase):
-    """A request that is not upgraded."""
+    """A request whose upgrade is rejected."""
 
     def refused(self, node, head, status, text):
-        """Expect a refusal with a ``metav1.Status``; give the answer's fields."""
+        """Expect a rejection with a ``metav1.Status``, and return the response's fields."""
         answer = node.request(head)
         self.assertIn(f" {status} ", answer[0])
         body = json.loads(node.connection.sent)
@@ -38,14 +38,14 @@ class CommandTests(RefusalCase):
     """Exec and attach."""
 
     def command_refused(self, head, status, text):
-        """Expect a refusal, of which the session is told."""
+        """Expect a rejection, of which the session is notified."""
         session = Session()
         answer = self.refused(command_node(session), head, status, text)
         self.assertEqual(["lost"], session.told)
         return answer
 
     def test_no_upgrade(self):
-        """A request without an upgrade, or with one that nobody knows, is refused."""
+        """A request without an upgrade, or with an unknown one, is rejected."""
         text = "unable to upgrade: missing upgrade headers in request"
         self.command_refused(["GET /exec HTTP/1.1"], 400, text)
         self.command_refused(["GET /exec HTTP/1.1", "Upgrade: SPDY/3.1"], 400, text)
@@ -53,18 +53,18 @@ class CommandTests(RefusalCase):
         self.command_refused(unknown, 400, text)
 
     def test_upgrade_in_a_list(self):
-        """The upgrade may be one of several, in any case."""
+        """The upgrade may be in a list, in any case."""
         session = Session()
         head = websocket_head("v5.channel.k8s.io")
         head[1:3] = ["Connection: keep-alive, upgrade", "Upgrade: foo, WebSocket"]
         self.assertIn(" 101 ", command_node(session).request(head)[0])
 
     def test_no_version(self):
-        """SPDY needs the version of the streaming protocol."""
+        """SPDY requires the version of the streaming protocol."""
         self.command_refused(spdy_head(), 400, "X-Stream-Protocol-Version is required")
 
     def test_no_common_version(self):
-        """A client whose versions are unknown is told which are known."""
+        """The rejection of unknown versions lists the supported ones."""
         head = spdy_head("v9.channel.k8s.io", "v8.channel.k8s.io")
         text = "client supports v9.channel.k8s.io, v8.channel.k8s.io, server accepts v4"
         answer = self.command_refused(head, 403, text)
@@ -74,14 +74,14 @@ class CommandTests(RefusalCase):
         self.assertEqual(names, accepted)
 
     def test_client_chooses(self):
-        """Of the versions that are known the client's first is chosen, also from a list."""
+        """The client's first supported version is chosen, also from a list."""
         for versions in (("v9.k8s.io", "v3.channel.k8s.io", "v4.channel.k8s.io"),):
             for head in (spdy_head(*versions), spdy_head(", ".join(versions))):
                 answer = command_node(Session()).request(head)
                 self.assertIn("X-Stream-Protocol-Version: v3.channel.k8s.io", answer)
 
     def test_body(self):
-        """A request with a body that has not come is no upgrade, and no timer is left."""
+        """A request with a pending body is rejected, and no timer is left."""
         session = Session()
         node = command_node(session)
         head = spdy_head("v4.channel.k8s.io")
@@ -91,7 +91,7 @@ class CommandTests(RefusalCase):
         self.assertEqual([], node.clock.getDelayedCalls())
 
     def test_ended_exchange(self):
-        """A session whose client has left before the answer is told, and no timer is left."""
+        """If the client has disconnected before, the session is notified, and no timer is left."""
         session = Session()
         node = command_node(session)
         serve = node._serve
@@ -107,35 +107,35 @@ class WebSocketTests(RefusalCase):
     """The handshake of RFC 6455 section 4.2."""
 
     def changed(self, line, replacement):
-        """Return a head with one line replaced, or left out."""
+        """Return a head with one line replaced or removed."""
         head = websocket_head("v5.channel.k8s.io")
         index = next(index for index, text in enumerate(head) if text.startswith(line))
         head[index : index + 1] = replacement
         return head
 
     def expect(self, head, status, text):
-        """Expect a refusal."""
+        """Expect a rejection."""
         return self.refused(command_node(Session()), head, status, text)
 
     def test_method(self):
-        """A WebSocket is asked for by GET."""
+        """The method must be GET."""
         head = self.changed("GET", ["POST /exec HTTP/1.1", "Content-Length: 0"])
         self.expect(head, 400, "by GET")
 
     def test_version(self):
-        """The version is 13, and others are told so."""
+        """The version must be 13; the rejection of others names it."""
         for replacement in ([], ["Sec-WebSocket-Version: 8"]):
             head = self.changed("Sec-WebSocket-Version", replacement)
             self.assertIn("Sec-WebSocket-Version: 13", self.expect(head, 400, "version 13"))
 
     def test_key(self):
-        """There is one key, of 16 bytes in base64."""
+        """There must be one key, of 16 bytes in base64."""
         for keys in ([], ["short"], ["AAAA"], ["!" * 24], [KEY, KEY]):
             lines = [f"Sec-WebSocket-Key: {key}" for key in keys]
             self.expect(self.changed("Sec-WebSocket-Key", lines), 400, "Sec-WebSocket-Key")
 
     def test_protocol(self):
-        """A client of which no protocol is known is refused, as kubectl then tries SPDY."""
+        """A client without a supported protocol is rejected; kubectl then tries SPDY."""
         text = "requested protocol(s) are not supported: v9.channel.k8s.io; supports v5"
         self.expect(websocket_head("v9.channel.k8s.io"), 403, text)
 
@@ -144,26 +144,26 @@ class ForwardTests(RefusalCase):
     """Port-forward."""
 
     def forward_refused(self, head, status, text):
-        """Expect a refusal, of which the forwarder hears nothing."""
+        """Expect a rejection without a call of the forwarder."""
         forwarder = Forwarder()
         answer = self.refused(forward_node(forwarder), head, status, text)
         self.assertEqual([], forwarder.requests)
         return answer
 
     def test_no_upgrade(self):
-        """A request without an upgrade is refused."""
+        """A request without an upgrade is rejected."""
         text = "unable to upgrade: missing upgrade headers in request"
         self.forward_refused(["POST / HTTP/1.1", "Content-Length: 0"], 400, text)
 
     def test_versions(self):
-        """Over SPDY there is one protocol."""
+        """Over SPDY there is one supported protocol."""
         self.forward_refused(spdy_head("v4.channel.k8s.io"), 403, "portforward.k8s.io")
         self.forward_refused(spdy_head(), 400, "required")
         answer = forward_node(Forwarder()).request(spdy_head("portforward.k8s.io"))
         self.assertIn("X-Stream-Protocol-Version: portforward.k8s.io", answer)
 
     def test_ports(self):
-        """A WebSocket without SPDY needs ports, which must be some."""
+        """A WebSocket without SPDY requires at least one valid port."""
         for query, text in (
             ("", "is required"),
             ("?port=", "is required"),
@@ -179,5 +179,5 @@ class ForwardTests(RefusalCase):
             self.forward_refused(head, 400, text)
 
     def test_protocol(self):
-        """A client of which no protocol is known is refused."""
+        """A client without a supported protocol is rejected."""
         self.forward_refused(websocket_head("v5.channel.k8s.io", "/?port=1"), 403, "supports SPDY")

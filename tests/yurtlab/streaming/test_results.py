@@ -1,4 +1,4 @@
-"""How the end of a command and the size of its terminal are written."""
+"""The encoding of a command's status and of terminal sizes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ READ = [(80, 24), (100, 50), (4, 3)]
 
 
 class ContentTests(SynchronousTestCase):
-    """What is sent on the error stream."""
+    """The content of the error stream."""
 
     def test_status(self):
         """v4 and v5 send the status as JSON, in success and in failure."""
@@ -29,35 +29,35 @@ class ContentTests(SynchronousTestCase):
                 self.assertEqual(status, json.loads(error_stream_content(protocol, status)))
 
     def test_text(self):
-        """Earlier versions send the message of a failure, and nothing in success."""
+        """Earlier versions send the message of a failure, and nothing for success."""
         for protocol in ("v3.channel.k8s.io", "v2.channel.k8s.io", "channel.k8s.io", ""):
             self.assertEqual(b"", error_stream_content(protocol, SUCCESS))
             self.assertEqual(FAILURE["message"].encode(), error_stream_content(protocol, FAILURE))
 
 
 class SizeTests(SynchronousTestCase):
-    """Sizes of a terminal are JSON objects one behind the other."""
+    """Sizes of a terminal are concatenated JSON objects."""
 
     def test_cuts(self):
-        """They are read wherever they are cut."""
+        """They can be split at any byte."""
         for cut in range(len(SIZES) + 1):
             reader = SizeReader()
             self.assertEqual(READ, reader.feed(SIZES[:cut]) + reader.feed(SIZES[cut:]))
 
     def test_broken(self):
-        """Behind what is no size nothing is read any more, and what was before counts."""
+        """After an invalid size nothing more is parsed; earlier sizes are valid."""
         for broken in (b"x}", b"[}", b'{"Width":"80"}', b'{"Width":-1}', b'{"Height":70000}'):
             reader = SizeReader()
             self.assertEqual([(80, 24)], reader.feed(SIZES[:24] + broken + SIZES))
             self.assertEqual([], reader.feed(SIZES))
 
     def test_no_numbers(self):
-        """A truth value and a fraction are no numbers of characters."""
+        """Booleans and fractions are invalid."""
         for broken in (b'{"Width":true}', b'{"Width":1.5}'):
             self.assertEqual([], SizeReader().feed(broken))
 
     def test_bounded(self):
-        """What has no end is not kept."""
+        """An endless object is not buffered."""
         reader = SizeReader()
         reader.feed(b"{" + b" " * MAX_SIZE_TEXT)
         self.assertEqual([], reader.feed(b"}" + SIZES))
@@ -65,7 +65,7 @@ class SizeTests(SynchronousTestCase):
 
     @given(st.binary(max_size=100))
     def test_noise(self, noise):
-        """Whatever comes is read or ignored."""
+        """Any input is parsed or ignored."""
         reader = SizeReader()
         for width, height in reader.feed(noise):
             self.assertTrue(0 <= width <= 65535 and 0 <= height <= 65535)

@@ -1,4 +1,4 @@
-"""Frames of SPDY/3.1 are read and written as moby/spdystream does, and strictly."""
+"""Frames of SPDY/3.1 are encoded and decoded as in moby/spdystream, strictly."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ FRAMES = [frame for _, frame in GOLDEN if frame is not None]
 
 
 def joined(frames):
-    """Join the pieces of DATA frames that were cut, as no order or end depends on the cuts."""
+    """Join split DATA frames: the result does not depend on the splits."""
     whole = []
     for frame in frames:
         last = whole[-1] if whole else None
@@ -66,13 +66,13 @@ def joined(frames):
 
 
 def read(*pieces):
-    """Read pieces with one reader."""
+    """Parse pieces with one reader."""
     reader = FrameReader()
     return [frame for piece in pieces for frame in reader.feed(piece)]
 
 
 class GoldenTests(SynchronousTestCase):
-    """What spdystream writes is understood."""
+    """Frames written by spdystream are decoded."""
 
     def test_dictionary(self):
         """The dictionary is that of the SPDY/3 specification, by its length and checksum."""
@@ -80,9 +80,9 @@ class GoldenTests(SynchronousTestCase):
         self.assertEqual(0xE3C6A7C2, zlib.adler32(spdy.DICTIONARY))
 
     def test_frames(self):
-        """Every frame of spdystream is read, with one compression context for all.
+        """Every frame of spdystream is decoded, with one compression context for all.
 
-        Those that tell of settings and windows mean nothing to the node.
+        SETTINGS and WINDOW_UPDATE are ignored.
         """
         reader = FrameReader()
         for text, frame in GOLDEN:
@@ -90,36 +90,36 @@ class GoldenTests(SynchronousTestCase):
             self.assertEqual(expected, list(reader.feed(bytes.fromhex(text))))
 
     def test_every_cut(self):
-        """The same frames are read wherever the bytes are cut."""
+        """The same frames are decoded wherever the bytes are split."""
         expected = joined(FRAMES)
         for cut in range(len(STREAM) + 1):
             self.assertEqual(expected, joined(read(STREAM[:cut], STREAM[cut:])), cut)
 
     def test_byte_by_byte(self):
-        """The same frames are read from single bytes."""
+        """The same frames are decoded from single bytes."""
         pieces = [STREAM[index : index + 1] for index in range(len(STREAM))]
         self.assertEqual(joined(FRAMES), joined(read(*pieces)))
 
     @given(st.lists(st.integers(0, len(STREAM))))
     def test_any_cuts(self, cuts):
-        """The same frames are read however the bytes are cut."""
+        """The same frames are decoded however the bytes are split."""
         edges = [0, *sorted(cuts), len(STREAM)]
         pieces = [STREAM[a:b] for a, b in itertools.pairwise(edges)]
         self.assertEqual(joined(FRAMES), joined(read(*pieces)))
 
 
 class WriterTests(SynchronousTestCase):
-    """What is written is what spdystream reads."""
+    """Encoded frames can be decoded by spdystream."""
 
     def test_replies(self):
-        """Replies share one compression context, and each can be read at once."""
+        """Replies share one compression context, and each can be decoded at once."""
         writer, codec = FrameWriter(), SPDYCodec()
         for stream_id in (1, 3, 5):
             frames = codec.frames(writer.syn_reply(stream_id, {}))
             self.assertEqual([("reply", stream_id)], frames)
 
     def test_headers(self):
-        """Headers that are written are read again."""
+        """Encoded headers can be decoded."""
         writer = FrameWriter()
         frames = read(writer.syn_reply(1, {b"a": b"b", b"c": b""}))
         self.assertEqual([spdy.StreamHeaders(1, {b"a": b"b", b"c": b""}, False, True)], frames)
@@ -139,7 +139,7 @@ class WriterTests(SynchronousTestCase):
         self.assertEqual(data(1, b"", True), FrameWriter.data(1, b"", True))
 
     def test_long_data(self):
-        """Data that no frame can hold is sent in several, of which the last has FIN."""
+        """Data longer than a frame is sent in several, of which the last has FIN."""
         payload = bytes(spdy.MAX_DATA + 1)
         frames = SPDYCodec().frames(FrameWriter.data(1, payload, True))
         sizes = [(len(frame[2]), frame[3]) for frame in frames]
@@ -147,17 +147,17 @@ class WriterTests(SynchronousTestCase):
 
 
 class DataTests(SynchronousTestCase):
-    """The payload of DATA is passed on as it comes."""
+    """The payload of DATA is delivered as it arrives."""
 
     def test_pieces(self):
-        """Pieces are given at once, and FIN with the last."""
+        """Pieces are delivered at once, and FIN with the last."""
         reader = FrameReader()
         whole = data(1, b"abcdef", True)
         self.assertEqual([spdy.Data(1, b"ab", False)], list(reader.feed(whole[:10])))
         self.assertEqual([spdy.Data(1, b"cdef", True)], list(reader.feed(whole[10:])))
 
     def test_huge(self):
-        """A frame of any length that its head can tell is taken, without being kept."""
+        """A frame of the maximum length is accepted, without being buffered."""
         reader = FrameReader()
         list(reader.feed(struct.pack("!II", 1, spdy.MAX_DATA)))
         for _ in range(3):
@@ -165,46 +165,46 @@ class DataTests(SynchronousTestCase):
 
 
 class HostileTests(SynchronousTestCase):
-    """What no honest client sends is refused."""
+    """Invalid frames are rejected."""
 
     def refused(self, frame, reason):
-        """Expect a reason when ``frame`` is read."""
+        """Expect a reason when ``frame`` is decoded."""
         error = self.assertRaises(SPDYError, read, frame)
         self.assertIn(reason, str(error))
 
     def test_wrong_version(self):
-        """Only version 3 is spoken."""
+        """Versions other than 3 are rejected."""
         self.refused(control(6, b"\0\0\0\1", version=2), "version 2")
 
     def test_unknown_type(self):
-        """There are no other control frames, and no CREDENTIAL."""
+        """Unknown control frames are rejected, also CREDENTIAL."""
         self.refused(control(10, b""), "unknown type 10")
         self.refused(control(5, b""), "unknown type 5")
 
     def test_too_long(self):
-        """A control frame is refused by its head when it is longer than the limit."""
+        """A control frame above the limit is rejected from its head."""
         head = struct.pack("!HHI", 0x8003, 1, spdy.MAX_CONTROL + 1)
         self.refused(head, "too long")
 
     def test_longest(self):
-        """A control frame of the limit is read; this one then has too many headers."""
+        """A control frame of exactly the limit is decoded; this one then has too many headers."""
         self.assertEqual([], read(struct.pack("!HHI", 0x8003, 1, spdy.MAX_CONTROL)))
 
     def test_no_stream(self):
-        """Frames that need the number of a stream have one."""
+        """Frames of a stream must have a stream ID."""
         self.refused(data(0, b""), "no stream")
         self.refused(reset(0), "no number")
         self.refused(SPDYCodec().syn_stream({}, stream_id=0), "no number")
         self.refused(reset(2**31), "no number")
 
     def test_wrong_length(self):
-        """Frames of a fixed length have that length."""
+        """Frames of a fixed length must have that length."""
         for kind, size in ((3, 8), (6, 4), (7, 8), (9, 8)):
             self.refused(control(kind, bytes(size - 1)), f"instead of {size}")
             self.refused(control(kind, bytes(size + 1)), f"instead of {size}")
 
     def test_broken_off(self):
-        """Frames with headers have room for what precedes those."""
+        """Frames with headers must be long enough for the fields before them."""
         for kind, size, what in (
             (1, 10, "a SYN_STREAM frame breaks off"),
             (2, 4, "a frame with headers breaks off"),
@@ -215,15 +215,15 @@ class HostileTests(SynchronousTestCase):
         self.refused(control(4, bytes(3)), "breaks off")
 
     def test_settings_length(self):
-        """Settings are as many as they say."""
+        """SETTINGS must have the announced number of entries."""
         self.refused(control(4, struct.pack("!III", 2, 0, 0)), "length")
 
     def test_reset_without_status(self):
-        """A reset has a status."""
+        """RST_STREAM must have a status."""
         self.refused(reset(1, 0), "no status")
 
     def test_unknown_flags(self):
-        """Flags that mean nothing are refused."""
+        """Unknown flags are rejected."""
         self.refused(struct.pack("!II", 1, 2 << 24), "unknown flags")
         for kind in (1, 2, 4, 8):
             self.refused(control(kind, bytes(10), flags=4), "unknown flags")
@@ -231,23 +231,23 @@ class HostileTests(SynchronousTestCase):
             self.refused(control(kind, bytes(8), flags=1), "unknown flags")
 
     def test_frames_before(self):
-        """The frames before one that is refused are given."""
+        """The frames before an invalid one are returned."""
         frames = FrameReader().feed(ping(1) + control(10, b""))
         self.assertEqual(spdy.Ping(1), next(frames))
         self.assertRaises(SPDYError, next, frames)
 
 
 class HeaderTests(SynchronousTestCase):
-    """Header blocks are read strictly, and within limits."""
+    """Header blocks are decoded strictly, and within limits."""
 
     def refused(self, plain, reason):
-        """Expect a reason when the block ``plain`` is read."""
+        """Expect a reason when the block ``plain`` is decoded."""
         compressed = zlib.compressobj(zdict=spdy.DICTIONARY)
         block = compressed.compress(plain) + compressed.flush(zlib.Z_SYNC_FLUSH)
         self.block_refused(block, reason)
 
     def block_refused(self, block, reason):
-        """Expect a reason when a compressed block is read."""
+        """Expect a reason when a compressed block is decoded."""
         frame = control(1, struct.pack("!IIH", 1, 0, 0) + block)
         error = self.assertRaises(SPDYError, read, frame)
         self.assertIn(reason, str(error))
@@ -257,22 +257,22 @@ class HeaderTests(SynchronousTestCase):
         return struct.pack("!I", len(name)) + name + struct.pack("!I", len(value)) + value
 
     def test_not_compressed(self):
-        """What is no zlib is refused."""
+        """Data that is not zlib is rejected."""
         self.block_refused(b"\xff" * 20, "cannot be decompressed")
 
     def test_other_dictionary(self):
-        """Another dictionary than that of the protocol is refused."""
+        """Another dictionary than that of the protocol is rejected."""
         compressed = zlib.compressobj(zdict=b"another")
         block = compressed.compress(bytes(4)) + compressed.flush(zlib.Z_SYNC_FLUSH)
         self.block_refused(block, "cannot be decompressed")
 
     def test_bomb(self):
-        """A block that becomes too long is refused without being decompressed."""
+        """A block that becomes too long is rejected without being decompressed."""
         plain = struct.pack("!I", 1) + self.pair(b"a", bytes(10_000_000))
         self.refused(plain, "longer than")
 
     def test_longest(self):
-        """A block of the limit is taken, and one byte more is not."""
+        """A block of exactly the limit is accepted, one byte more is not."""
         room = spdy.MAX_BLOCK - 4 - len(self.pair(b"a", b""))
         for extra in (0, 1):
             plain = struct.pack("!I", 1) + self.pair(b"a", bytes(room + extra))
@@ -285,39 +285,39 @@ class HeaderTests(SynchronousTestCase):
                 self.assertEqual(room, len(frames[0].headers[b"a"]))
 
     def test_ended(self):
-        """A compression that is ended is refused: it could not go on."""
+        """A compression stream that ends is rejected: it could not continue."""
         compressed = zlib.compressobj(zdict=spdy.DICTIONARY)
         self.block_refused(compressed.compress(bytes(4)) + compressed.flush(), "ended")
 
     def test_too_many(self):
-        """A block of too many headers is refused by their number; the most are read."""
+        """A block with too many headers is rejected by their number; the maximum is accepted."""
         self.refused(struct.pack("!I", spdy.MAX_HEADERS + 1), "more than")
         headers = {b"%d" % number: b"" for number in range(spdy.MAX_HEADERS)}
         (frame,) = read(FrameWriter().syn_reply(1, headers))
         self.assertEqual(headers, frame.headers)
 
     def test_broken_off(self):
-        """A block that ends within a header is refused."""
+        """A block that ends within a header is rejected."""
         whole = struct.pack("!I", 1) + self.pair(b"ab", b"cd")
         for end in range(len(whole)):
             self.refused(whole[:end], "breaks off")
 
     def test_huge_length(self):
-        """A length that no block has is refused."""
+        """An impossible length is rejected."""
         self.refused(struct.pack("!II", 1, 2**32 - 1), "breaks off")
 
     def test_rest(self):
-        """A block that goes on behind its headers is refused."""
+        """Data after the headers of a block is rejected."""
         self.refused(struct.pack("!I", 0) + b"x", "goes on")
 
     def test_names(self):
-        """Names are in lower case, there, and not repeated."""
+        """Names must be in lower case, not empty, and unique."""
         self.refused(struct.pack("!I", 1) + self.pair(b"Port", b"1"), "lower case")
         self.refused(struct.pack("!I", 1) + self.pair(b"", b"1"), "lower case")
         self.refused(struct.pack("!I", 2) + self.pair(b"a", b"1") * 2, "twice")
 
     @given(st.binary(max_size=200))
     def test_noise(self, noise):
-        """Whatever comes is read or refused, and nothing else happens."""
+        """Any input is decoded or rejected, without another exception."""
         with contextlib.suppress(SPDYError):
             read(STREAM[:60], noise)
