@@ -35,8 +35,8 @@ from yurttunnel.steering.manager import SteeringManager
 from yurttunnel.steering.netlink.address_sets import AddressSets
 from yurttunnel.steering.netlink.flows import Flows
 from yurttunnel.steering.netlink.worker import KernelWorker
-from yurttunnel.steering.probe_schedule import LEAST_PAUSE
-from yurttunnel.steering.programs import Finished, IPrograms, Programs, spent
+from yurttunnel.steering.probe_schedule import MIN_PAUSE
+from yurttunnel.steering.programs import CompletedProgram, IPrograms, Programs, child_cpu_seconds
 
 FIRST_EDGE, FIRST_CLOUD = IPv4Address("10.64.0.1"), IPv4Address("10.32.0.1")
 SECURE_PORT, INSECURE_PORT = 10263, 10264
@@ -44,9 +44,9 @@ SECURE_PORT, INSECURE_PORT = 10263, 10264
 CONFIGURED_PORTS = "9100, 9443, 9445"
 """With the two ports of kubelets, five in total."""
 
-PERIOD = LEAST_PAUSE + 1
+PERIOD = MIN_PAUSE + 1
 """The seconds between syncs. The default of 60 would not make a sync more expensive, only a run
-longer. Within ``LEAST_PAUSE`` of a read the rules are not read again."""
+longer. Within ``MIN_PAUSE`` of a read the rules are not read again."""
 
 LONGEST = 120.0
 """The timeout of a sync in seconds."""
@@ -90,7 +90,7 @@ class CountedPrograms:
 
     def run(
         self, arguments: Sequence[str], given: bytes = b"", seconds: float = LONGEST
-    ) -> Deferred[Finished]:
+    ) -> Deferred[CompletedProgram]:
         """Run a program."""
         self.count += 1
         return self._programs.run(arguments, given, seconds)
@@ -119,7 +119,7 @@ class Steered:
             lambda: Deferred.fromCoroutine(self._find()),
             AddressSets(self._worker.run, reactor),
             Flows(self._worker.run),
-            spent,
+            child_cpu_seconds,
             lambda: None,
         )
 

@@ -67,13 +67,17 @@ HANDED_ON = {
     "yurttunnel/proxy/sources/sources.py": set(),
     "yurttunnel/server/frontends/passthrough/listener.py": {"_alert", "_reset"},
     "yurttunnel/server/handshake_failures.py": set(),
-    "yurttunnel/steering/dns/controller.py": {"_tell"},
+    "yurttunnel/steering/dns/controller.py": {"_report_problem"},
     "yurttunnel/steering/dns/records.py": {"append"},
     "yurttunnel/steering/dns/writer.py": {"_problem"},
     "yurttunnel/steering/families.py": set(),
     "yurttunnel/steering/firewall/detection.py": {"missing"},
     "yurttunnel/steering/record.py": {"without_sets", "_flows_problem"},
-    "yurttunnel/steering/desired_state.py": {"_shared", "_crowded", "_not_heard"},
+    "yurttunnel/steering/desired_state.py": {
+        "_shared",
+        "_with_too_many_addresses",
+        "_without_listener",
+    },
 }
 """What makes the sentences that messages without words of their own pass on: calls, attributes,
 names, and functions by what they return, by file."""

@@ -25,7 +25,7 @@ from tests.deploy.workloads import (
     with_workloads,
 )
 from yurttunnel.ops.reconciler import CANCEL_SECONDS
-from yurttunnel.steering.manager import FINISH_SECONDS, REMOVAL_PATIENCE
+from yurttunnel.steering.manager import FINISH_SECONDS, REMOVAL_TIMEOUT
 
 OVERLAY = DEPLOY / "overlays" / "iptables"
 SIDE_BY_SIDE = DEPLOY / "overlays" / "side-by-side"
@@ -89,7 +89,7 @@ class IptablesTests(KustomizationTestCase):
         """That comes before the streams are drained, and must not be cut short."""
         base = pod_of(server_of(render(BASE)))["terminationGracePeriodSeconds"]
         grace = pod_of(self.server)["terminationGracePeriodSeconds"]
-        self.assertGreaterEqual(grace, base + FINISH_SECONDS + CANCEL_SECONDS + REMOVAL_PATIENCE)
+        self.assertGreaterEqual(grace, base + FINISH_SECONDS + CANCEL_SECONDS + REMOVAL_TIMEOUT)
 
     def test_nobody_from_elsewhere_reaches_the_port_without_tls(self):
         """The rules lead to the loopback address, so that 10264 stays there."""

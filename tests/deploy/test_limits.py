@@ -46,12 +46,12 @@ from yurttunnel.proxy.state import parsing as object_parsing
 from yurttunnel.server.frontends.passthrough import client_hello
 from yurttunnel.server.frontends.passthrough import listener as passthrough
 from yurttunnel.steering import probe_schedule
-from yurttunnel.steering.desired_state import MOST_OF_A_NODE
+from yurttunnel.steering.desired_state import MAX_ADDRESSES_PER_NODE
 from yurttunnel.steering.dns.records import MAX_BYTES
-from yurttunnel.steering.manager import LOOK_SECONDS, SYNC_BURST, SYNC_SPACING
-from yurttunnel.steering.netlink import set_table, sockets, worker
+from yurttunnel.steering.manager import CHECK_SECONDS, SYNC_BURST, SYNC_SPACING
+from yurttunnel.steering.netlink import ipsets, sock_diag, worker
 from yurttunnel.steering.programs import MAX_OUTPUT
-from yurttunnel.steering.programs import SECONDS as PROGRAM_SECONDS
+from yurttunnel.steering.programs import PROGRAM_TIMEOUT as PROGRAM_SECONDS
 
 LIMITS = REPOSITORY / "docs" / "limits.md"
 STEERING = REPOSITORY / "docs" / "steering.md"
@@ -93,23 +93,23 @@ class SteeringTests(Limits, unittest.SynchronousTestCase):
         ("size of a ClientHello", client_hello.LARGEST_HELLO / KIBIBYTE),
         ("time for it", passthrough.HELLO_TIMEOUT),
         ("addresses and other names of a node", nodes.MOST_ADDRESSES, nodes.LONGEST_ADDRESS),
-        ("addresses of a node", MOST_OF_A_NODE),
-        ("addresses in a set", set_table.MAXIMUM),
+        ("addresses of a node", MAX_ADDRESSES_PER_NODE),
+        ("addresses in a set", ipsets.MAX_ADDRESSES),
         ("time for a program", PROGRAM_SECONDS),
         ("time for a program", worker.DEADLINE),
         ("output of a program", MAX_OUTPUT / MEBIBYTE),
         ("syncs of rules and sets", SYNC_BURST, SYNC_SPACING),
-        ("between two looks", LOOK_SECONDS),
-        ("between two readings", probe_schedule.LEAST_PAUSE),
-        ("the same where the kernel", probe_schedule.BLIND_PAUSE),
-        ("time for callers to take", sockets.DELIVERY_SECONDS),
+        ("between two looks", CHECK_SECONDS),
+        ("between two readings", probe_schedule.MIN_PAUSE),
+        ("the same where the kernel", probe_schedule.RECHECK_SECONDS),
+        ("time for callers to take", sock_diag.DELIVERY_SECONDS),
         ("all DNS records", MAX_BYTES / MEBIBYTE),
     )
 
     def test_a_look_that_takes_long_is_made_rarely(self):
         """The share of time that looks may take is in both documents."""
         for text in (LIMITS.read_text(), STEERING.read_text()):
-            self.assertRegex(text, rf"\b{probe_schedule.MOST_SHARE} times\b")
+            self.assertRegex(text, rf"\b{probe_schedule.PAUSE_FACTOR} times\b")
 
 
 class ProxyTests(Limits, unittest.SynchronousTestCase):

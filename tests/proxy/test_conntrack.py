@@ -14,8 +14,8 @@ from yurttunnel.proxy.conntrack import Conntrack
 from yurttunnel.proxy.interfaces import IConntrack, StaleFlows
 from yurttunnel.proxy.state.virtual_services import Endpoint, Protocol
 from yurttunnel.steering.failures import SteeringFailed
-from yurttunnel.steering.netlink.conversation import KernelRefused
-from yurttunnel.steering.netlink.flow_table import FlowTable
+from yurttunnel.steering.netlink.conntrack_table import ConntrackTable
+from yurttunnel.steering.netlink.netlink_socket import NetlinkError
 
 DNS, NODE_PORT = 53, 30053
 OWN = {4: "10.20.0.1", 6: "fd00:20::1"}
@@ -259,9 +259,9 @@ class ConntrackTests(KernelTestCase):
         """The error is reported with the fix."""
 
         def refuse(table, version, protocol, ports):
-            raise KernelRefused(errno.EINVAL)
+            raise NetlinkError(errno.EINVAL)
 
-        self.patch(FlowTable, "to_ports", refuse)
+        self.patch(ConntrackTable, "to_ports", refuse)
         failure = self.failureResultOf(
             self.conntrack.delete_entries(self.version, {to(PORTAL[self.version])}), SteeringFailed
         )

@@ -25,7 +25,7 @@ from yurttunnel.proxy.socket_manager import IKernelMode
 from yurttunnel.proxy.sockets.ports import PortAllocator
 from yurttunnel.proxy.sockets.tcp import TcpProxySockets
 from yurttunnel.proxy.state.virtual_services import HealthCheckNodePort, Portal, PortalKind
-from yurttunnel.steering.netlink.tracking import Tracking
+from yurttunnel.steering.netlink.connection_tracking import ConnectionTracking
 
 
 class CarrierTests(SynchronousTestCase):
@@ -93,7 +93,8 @@ class CarrierTests(SynchronousTestCase):
         self.assertIs(Mode.KERNEL, found.mode)
         verifyObject(IKernelMode, found.kernel)
         self.assertEqual(
-            [Service, Tracking, KernelMode, Forwarding], [type(each) for each in found.services]
+            [Service, ConnectionTracking, KernelMode, Forwarding],
+            [type(each) for each in found.services],
         )
         self.assertIsNone(found.problem())
         self.assertIsNone(found.forwarding_problem())
@@ -112,7 +113,7 @@ class CarrierTests(SynchronousTestCase):
         self.assertIs(Mode.USER, found.mode)
         self.assertIsNone(found.kernel)
         self.assertIsInstance(found.rules, ChosenRules)
-        self.assertEqual([Service, Tracking], [type(each) for each in found.services])
+        self.assertEqual([Service, ConnectionTracking], [type(each) for each in found.services])
 
     def test_a_kernel_that_cannot_by_one_family(self):
         """User mode is used: the kernel would accept the rules of neither."""

@@ -82,7 +82,7 @@ class FakeFirewall:
 
     def made_of(self, desired, set_name):
         """Return the desired rules by port: the match and the target."""
-        if desired.is_nothing:
+        if desired.is_empty:
             return {}
         match = set_name if desired.match is Match.EDGE_SET else desired.cloud
         return {

@@ -41,10 +41,10 @@ def addresses(*texts):
     return frozenset(map(ip_address, texts))
 
 
-def flow(destination, port, answers=None, local=True):
-    """Make a flow; ``answers`` is a target, by default the destination itself."""
+def flow(destination, port, responder=None, local=True):
+    """Make a flow; ``responder`` is a target, by default the destination itself."""
     address = ip_address(destination)
-    return Flow(address, port, answers or Target(address, port), local)
+    return Flow(address, port, responder or Target(address, port), local)
 
 
 class SteeredTestCase(SynchronousTestCase):
@@ -72,7 +72,7 @@ class SteeredTestCase(SynchronousTestCase):
         self.searches = 0
         self.search_failure = None
         self.closed = None
-        self.spent = 0.0
+        self.cpu_seconds = 0.0
         self.informers = FakeInformers()
         self.put("cloud-1", "10.0.0.1", labels=CLOUD)
         self.put("edge-1", "192.168.0.1", labels=EDGE)
@@ -119,7 +119,7 @@ class SteeredTestCase(SynchronousTestCase):
             self.find,
             self.sets,
             self.flows,
-            lambda: self.spent,
+            lambda: self.cpu_seconds,
             lambda: self.not_accepting(),
         )
 

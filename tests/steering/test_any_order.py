@@ -9,8 +9,8 @@ from twisted.internet.defer import Deferred
 from tests.cluster.fakes import CLOUD, EDGE
 from tests.steering.steered import EDGE4, PERIOD, SteeredTestCase
 from yurttunnel.steering.failures import SteeringFailed
-from yurttunnel.steering.manager import LOOK_SECONDS
-from yurttunnel.steering.probe_schedule import BLIND_PAUSE, LEAST_PAUSE
+from yurttunnel.steering.manager import CHECK_SECONDS
+from yurttunnel.steering.probe_schedule import MIN_PAUSE, RECHECK_SECONDS
 
 REFUSED = SteeringFailed("iptables-restore: line 3 failed")
 
@@ -47,7 +47,7 @@ class AnyOrderTests(SteeredTestCase):
         self.do_allow()
         self.do_flush()
         # A pause after a slow check is long, and after failures it grows.
-        pause = PERIOD if hung else 30.0 if failing else LEAST_PAUSE if counts else BLIND_PAUSE
+        pause = PERIOD if hung else 30.0 if failing else MIN_PAUSE if counts else RECHECK_SECONDS
         self.do_passes(pause + TURNS)
         self.assertLessEqual({10250, 10255}, self.firewall.rules.keys())
         self.assertIsNone(self.manager_under_test.problem())
@@ -55,7 +55,7 @@ class AnyOrderTests(SteeredTestCase):
         self.do_passes(PERIOD)
         self.calls.clear()
         self.do_passes(PERIOD)
-        most = PERIOD / BLIND_PAUSE + 1
+        most = PERIOD / RECHECK_SECONDS + 1
         self.assertTrue(1 <= self.calls.count(("put", EDGE4)) <= most, self.calls)
         self.assertLessEqual(self.calls.count(("apply", 4)), 0 if counts else most)
         self.successResultOf(self.manager_under_test.stopService())
@@ -97,7 +97,7 @@ class AnyOrderTests(SteeredTestCase):
 
     def do_passes(self, seconds):
         """Let time pass."""
-        self.clock.pump([LOOK_SECONDS] * round(seconds / LOOK_SECONDS))
+        self.clock.pump([CHECK_SECONDS] * round(seconds / CHECK_SECONDS))
 
     def do_leaps(self, seconds):
         """Have the clock leap, as after a suspend."""
@@ -107,7 +107,7 @@ class AnyOrderTests(SteeredTestCase):
         """Have requests to the kernel take long."""
         self.firewall.hold = hold = Deferred()
         self.firewall.changes += 1
-        self.do_passes(BLIND_PAUSE)
+        self.do_passes(RECHECK_SECONDS)
         self.clock.advance(seconds)
         self.firewall.hold = None
         hold.callback(None)

@@ -10,7 +10,7 @@ from tests.cluster.fakes import EDGE, node
 from tests.steering.steered import INSECURE, INSECURE6, SECURE, SECURE6, addresses
 from yurttunnel.cluster.nodes import node_from
 from yurttunnel.cluster.proxy_ports import Ports
-from yurttunnel.steering.desired_state import Listeners, SteeringSettings, desired, left_out
+from yurttunnel.steering.desired_state import Listeners, SteeringSettings, desired, not_intercepted
 from yurttunnel.steering.interception import Interception, Match, Target
 
 PASSTHROUGH = Target(ip_address("10.0.0.1"), 10261)
@@ -117,15 +117,15 @@ class AddressTests(SynchronousTestCase):
         edge, cloud = self.sides(*nodes)
         self.assertEqual(addresses("192.168.0.1"), edge)
         self.assertEqual(addresses("198.51.100.1"), cloud)
-        [sentence] = left_out(settings(), of(nodes))
+        [sentence] = not_intercepted(settings(), of(nodes))
         self.assertIn("connections to 198.51.100.1 are not intercepted", sentence)
         self.assertIn("the cloud node gateway as well as of the edge node a", sentence)
 
     def test_all_shared(self):
         """It is reported even if nothing is left to intercept."""
         nodes = [node("a", "192.0.2.1", labels=EDGE), node("b", "192.0.2.1")]
-        self.assertTrue(of(nodes).is_nothing)
-        self.assertEqual(1, len(left_out(settings(), of(nodes))))
+        self.assertTrue(of(nodes).is_empty)
+        self.assertEqual(1, len(not_intercepted(settings(), of(nodes))))
 
     def test_many_shared(self):
         """A few are reported one by one, always the same."""
@@ -134,26 +134,28 @@ class AddressTests(SynchronousTestCase):
             for kind, labels in (("edge", EDGE), ("cloud", {}))
             for number in range(30)
         ]
-        found = left_out(settings(), of(nodes))
+        found = not_intercepted(settings(), of(nodes))
         self.assertEqual(11, len(found))
         self.assertEqual("the same applies to 20 more addresses", found[-1])
-        self.assertEqual(found, left_out(settings(), of(reversed(nodes))))
+        self.assertEqual(found, not_intercepted(settings(), of(reversed(nodes))))
 
     def test_many_of_a_node(self):
         """The first 16 are used, and the rest is reported with the name of the node."""
         many = [f"192.0.2.{number}" for number in range(16)]
-        self.assertEqual((), left_out(settings(), of([node("a", *many, *many, labels=EDGE)])))
+        self.assertEqual(
+            (), not_intercepted(settings(), of([node("a", *many, *many, labels=EDGE)]))
+        )
         nodes = [node("a", *many, "198.51.100.1", "2001:db8::1", labels=EDGE)]
         found = of(nodes)
         self.assertEqual(addresses(*many), found.edge)
-        [sentence] = left_out(settings(), found)
+        [sentence] = not_intercepted(settings(), found)
         self.assertIn(
             "some IPv4 addresses of node a are ignored, because it has more than 16", sentence
         )
         kept = map(node_from, nodes)
         other = desired(settings(), Match.EDGE_SET, kept, Ports(), ())[6]
         self.assertEqual(frozenset(), other.edge)
-        [sentence] = left_out(settings(), other)
+        [sentence] = not_intercepted(settings(), other)
         self.assertIn("IPv6 addresses of node a are ignored", sentence)
 
     def test_many_crowded(self):
@@ -161,7 +163,7 @@ class AddressTests(SynchronousTestCase):
         many = [f"192.0.2.{number}" for number in range(17)]
         for count, more in ((10, []), (12, ["the same applies to IPv4 addresses of 2 more nodes"])):
             nodes = [node(f"n-{number:02}", *many, labels=EDGE) for number in range(count)]
-            found = left_out(settings(), of(reversed(nodes)))
+            found = not_intercepted(settings(), of(reversed(nodes)))
             self.assertEqual(
                 [f"n-{number:02}" for number in range(10)],
                 [sentence.split()[5] for sentence in found[:10]],
@@ -222,21 +224,21 @@ class PortTests(SynchronousTestCase):
         """A family in which the server does not listen has no ports, so nothing is intercepted."""
         nodes = [node_from(node("a", "2001:db8::1", labels=EDGE))]
         found = desired(settings(), Match.CLOUD_RETURN, nodes, Ports(), ())[6]
-        self.assertTrue(found.is_nothing)
-        [sentence] = left_out(settings(), found)
+        self.assertTrue(found.is_empty)
+        [sentence] = not_intercepted(settings(), found)
         self.assertIn("does not listen on IPv6: see --bind-address", sentence)
 
     def test_no_listener_needed(self):
         """A family that no edge node has is not reported."""
         found = desired(settings(), Match.CLOUD_RETURN, [], Ports(), ())[6]
-        self.assertEqual((), left_out(settings(), found))
+        self.assertEqual((), not_intercepted(settings(), found))
 
     def test_pods(self):
         """The same applies to pods, except for listeners on loopback, which they do not reach."""
         nodes = [node("a", "192.0.2.1", labels=EDGE)]
         found = of(nodes, Ports(http=frozenset({9100})), pods=True)
         self.assertEqual({10250: SECURE}, found.pod_ports)
-        [sentence] = left_out(settings(pods=True), found)
+        [sentence] = not_intercepted(settings(pods=True), found)
         self.assertIn("pods to port 9100, 10255 are not intercepted", sentence)
         self.assertIn("--insecure-bind-address", sentence)
 
@@ -245,13 +247,13 @@ class PortTests(SynchronousTestCase):
         listeners = Listeners(Target(None, 10263), Target(None, 10264))
         found = of([node("a", "192.0.2.1", labels=EDGE)], listeners=listeners, pods=True)
         self.assertEqual(found.ports, found.pod_ports)
-        self.assertEqual((), left_out(settings(listeners, pods=True), found))
+        self.assertEqual((), not_intercepted(settings(listeners, pods=True), found))
 
     def test_without_pods(self):
         """Without the flag pods are not intercepted, and nothing is reported about them."""
         found = of([node("a", "192.0.2.1", labels=EDGE)])
         self.assertEqual({}, found.pod_ports)
-        self.assertEqual((), left_out(settings(), found))
+        self.assertEqual((), not_intercepted(settings(), found))
 
     def test_families(self):
         """Each family has its own listeners."""

@@ -12,8 +12,13 @@ from tests.steering.steered import EDGE4, INSECURE, PERIOD, SECURE, SteeredTestC
 from yurttunnel.kube.resources import NODES
 from yurttunnel.steering.desired_state import Listeners
 from yurttunnel.steering.interception import Match, Target
-from yurttunnel.steering.manager import LISTENERS_PATIENCE, LOOK_SECONDS
-from yurttunnel.steering.probe_schedule import BLIND_PAUSE, LEAST_PAUSE, MOST_SHARE, OVERDUE_SECONDS
+from yurttunnel.steering.manager import CHECK_SECONDS, LISTENERS_TIMEOUT
+from yurttunnel.steering.probe_schedule import (
+    MIN_PAUSE,
+    OVERDUE_SECONDS,
+    PAUSE_FACTOR,
+    RECHECK_SECONDS,
+)
 
 
 class KnownDefectTests(SteeredTestCase):
@@ -66,7 +71,7 @@ class KnownDefectTests(SteeredTestCase):
         self.assertEqual([], self.calls)
         self.assertEqual(left, self.firewall.rules)
         self.informers.complete()
-        self.clock.advance(LOOK_SECONDS)
+        self.clock.advance(CHECK_SECONDS)
         self.clock.advance(0)
         self.assertNotIn(("remove", 4), self.calls)
         self.assertNotIn(("remove", EDGE4), self.calls)
@@ -77,7 +82,7 @@ class KnownDefectTests(SteeredTestCase):
         self.firewall.rules = left = {10250: (EDGE4, SECURE, None)}
         self.closed = "port 10263 is not bound"
         self.start()
-        self.clock.advance(LISTENERS_PATIENCE - 1)
+        self.clock.advance(LISTENERS_TIMEOUT - 1)
         self.assertEqual(left, self.firewall.rules)
         self.clock.advance(1)
         self.clock.advance(0)
@@ -94,7 +99,7 @@ class KnownDefectTests(SteeredTestCase):
         self.assertEqual({}, self.firewall.rules)
         self.assertIn("the serving certificate is not there yet", manager.problem())
         self.closed = None
-        self.clock.advance(LOOK_SECONDS)
+        self.clock.advance(CHECK_SECONDS)
         self.clock.advance(0)
         self.assertEqual({10250, 10255}, self.firewall.rules.keys())
 
@@ -130,7 +135,7 @@ class KnownDefectTests(SteeredTestCase):
         """F7: a flush is detected long before the period is over."""
         self.start()
         self.flush()
-        self.clock.pump([LOOK_SECONDS] * round((LEAST_PAUSE + 1) / LOOK_SECONDS))
+        self.clock.pump([CHECK_SECONDS] * round((MIN_PAUSE + 1) / CHECK_SECONDS))
         self.assertEqual({10250, 10255}, self.firewall.rules.keys())
 
     def test_f7_after_a_change_of_nodes(self):
@@ -143,7 +148,7 @@ class KnownDefectTests(SteeredTestCase):
                 self.settle()
                 self.clock.advance(2.0)
                 self.flush()
-                self.clock.pump([LOOK_SECONDS] * round((LEAST_PAUSE + 1) / LOOK_SECONDS))
+                self.clock.pump([CHECK_SECONDS] * round((MIN_PAUSE + 1) / CHECK_SECONDS))
                 self.assertIn(10250, self.firewall.rules, (seconds, change))
                 self.assertIsNone(manager.problem())
                 self.successResultOf(manager.stopService())
@@ -161,20 +166,22 @@ class KnownDefectTests(SteeredTestCase):
         manager = self.start()
         self.flush()
         self.firewall.hold = hold = Deferred()
-        self.clock.pump([LOOK_SECONDS] * round((BLIND_PAUSE + OVERDUE_SECONDS) / LOOK_SECONDS))
+        self.clock.pump(
+            [CHECK_SECONDS] * round((RECHECK_SECONDS + OVERDUE_SECONDS) / CHECK_SECONDS)
+        )
         self.assertIn("takes too long to read", manager.problem())
         self.firewall.hold = None
         hold.callback(None)
         self.assertEqual({10250, 10255}, self.firewall.rules.keys())
         self.assertIsNone(manager.problem())
 
-    def held_look(self, seconds, spent):
+    def held_look(self, seconds, cpu_seconds):
         """Have a check, caused by a change, take this long, and this much processor time."""
         self.flush()
         self.firewall.hold = hold = Deferred()
-        self.clock.pump([LOOK_SECONDS] * round(LEAST_PAUSE / LOOK_SECONDS))
+        self.clock.pump([CHECK_SECONDS] * round(MIN_PAUSE / CHECK_SECONDS))
         self.clock.advance(seconds)
-        self.spent += spent
+        self.cpu_seconds += cpu_seconds
         self.firewall.hold = None
         hold.callback(None)
         self.assertIn(10250, self.firewall.rules)
@@ -182,19 +189,19 @@ class KnownDefectTests(SteeredTestCase):
     def test_f7_busy_machine(self):
         """F7: a check that has waited long for a processor, or a lock, does not delay the next."""
         self.start()
-        self.held_look(30.0, spent=0.1)
+        self.held_look(30.0, cpu_seconds=0.1)
         self.flush()
-        self.clock.pump([LOOK_SECONDS] * round((LEAST_PAUSE + 1) / LOOK_SECONDS))
+        self.clock.pump([CHECK_SECONDS] * round((MIN_PAUSE + 1) / CHECK_SECONDS))
         self.assertIn(10250, self.firewall.rules)
 
     def test_f7_many_rules(self):
         """F7: a check that used much processor time, because others have many rules, does."""
         self.start()
-        self.held_look(0.0, spent=1.0)
+        self.held_look(0.0, cpu_seconds=1.0)
         self.flush()
-        self.clock.pump([LOOK_SECONDS] * round((MOST_SHARE - 1) / LOOK_SECONDS))
+        self.clock.pump([CHECK_SECONDS] * round((PAUSE_FACTOR - 1) / CHECK_SECONDS))
         self.assertNotIn(10250, self.firewall.rules)
-        self.clock.pump([LOOK_SECONDS] * round(2 / LOOK_SECONDS))
+        self.clock.pump([CHECK_SECONDS] * round(2 / CHECK_SECONDS))
         self.assertIn(10250, self.firewall.rules)
 
     def test_f7_changes_of_others(self):
@@ -203,8 +210,8 @@ class KnownDefectTests(SteeredTestCase):
         self.calls.clear()
         for _ in range(40):
             self.firewall.changes += 1
-            self.clock.advance(LOOK_SECONDS)
-        self.assertEqual(round(40 * LOOK_SECONDS / LEAST_PAUSE), self.calls.count(("apply", 4)))
+            self.clock.advance(CHECK_SECONDS)
+        self.assertEqual(round(40 * CHECK_SECONDS / MIN_PAUSE), self.calls.count(("apply", 4)))
 
     def test_f7_nothing_happens(self):
         """F7: without changes there is one check each period; so it is with our own changes."""
@@ -212,7 +219,7 @@ class KnownDefectTests(SteeredTestCase):
         self.informers.delete(NODES, "cloud-1")
         self.settle()
         self.calls.clear()
-        self.clock.pump([LOOK_SECONDS] * round(PERIOD / LOOK_SECONDS))
+        self.clock.pump([CHECK_SECONDS] * round(PERIOD / CHECK_SECONDS))
         self.assertEqual(1, self.calls.count(("apply", 4)))
 
     def test_f7_legacy(self):
@@ -220,7 +227,7 @@ class KnownDefectTests(SteeredTestCase):
         self.firewall.counts_changes = False
         self.start()
         self.flush()
-        self.clock.pump([LOOK_SECONDS] * round((BLIND_PAUSE + 1) / LOOK_SECONDS))
+        self.clock.pump([CHECK_SECONDS] * round((RECHECK_SECONDS + 1) / CHECK_SECONDS))
         self.assertEqual({10250, 10255}, self.firewall.rules.keys())
 
     def test_f7_set(self):

@@ -23,7 +23,7 @@ from yurttunnel.kube.errors import ApiUnreachable
 from yurttunnel.kube.resources import CONFIG_MAPS, NODES, SERVICES
 from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.interception import Match
-from yurttunnel.steering.manager import LOOK_SECONDS, SYNC_BURST
+from yurttunnel.steering.manager import CHECK_SECONDS, SYNC_BURST
 
 
 class BeginningTests(SteeredTestCase):
@@ -55,7 +55,7 @@ class BeginningTests(SteeredTestCase):
         self.assertEqual([], self.calls)
         self.assertIn("API has not told all nodes", manager.problem())
         self.informers.complete()
-        self.clock.advance(LOOK_SECONDS)
+        self.clock.advance(CHECK_SECONDS)
         self.clock.advance(0)
         self.assertEqual(RULES, self.firewall.rules)
 

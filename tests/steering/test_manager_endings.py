@@ -17,20 +17,20 @@ from tests.steering.steered import (
 )
 from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.manager import (
+    CHECK_SECONDS,
     FINISH_SECONDS,
-    LISTENERS_PATIENCE,
-    LOOK_SECONDS,
-    REMOVAL_PATIENCE,
+    LISTENERS_TIMEOUT,
     REMOVAL_PAUSE,
+    REMOVAL_TIMEOUT,
 )
 
 
 class ListenerTests(SteeredTestCase):
     """Rules exist as long as their listeners accept."""
 
-    def look(self, seconds=LOOK_SECONDS):
+    def look(self, seconds=CHECK_SECONDS):
         """Let the manager check repeatedly for some time."""
-        self.clock.pump([LOOK_SECONDS] * round(seconds / LOOK_SECONDS))
+        self.clock.pump([CHECK_SECONDS] * round(seconds / CHECK_SECONDS))
         self.clock.advance(0)
 
     def test_short_pause(self):
@@ -38,9 +38,9 @@ class ListenerTests(SteeredTestCase):
         self.start()
         self.calls.clear()
         self.closed = "port 10263 is not bound"
-        self.look(LISTENERS_PATIENCE - 1)
+        self.look(LISTENERS_TIMEOUT - 1)
         self.closed = None
-        self.look(LISTENERS_PATIENCE)
+        self.look(LISTENERS_TIMEOUT)
         self.assertNotIn(("remove", 4), self.calls)
         self.assertEqual(RULES, self.firewall.rules)
 
@@ -49,7 +49,7 @@ class ListenerTests(SteeredTestCase):
         manager = self.start()
         self.flows.flows = [flow("192.168.0.1", 10250, SECURE)]
         self.closed = "port 10263 is not bound"
-        self.look(LISTENERS_PATIENCE + 1)
+        self.look(LISTENERS_TIMEOUT + 1)
         self.assertEqual(({}, {}), (self.firewall.rules, self.sets.sets))
         self.assertEqual(1, len(self.flows.flows))
         self.assertIn("port 10263 is not bound", manager.problem())
@@ -68,10 +68,10 @@ class ListenerTests(SteeredTestCase):
         """An exception in the check of the listeners is logged, and the next check is in time."""
         manager = self.start()
         self.not_accepting = lambda: 1 // 0
-        self.clock.advance(LOOK_SECONDS)
+        self.clock.advance(CHECK_SECONDS)
         self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
         self.not_accepting = lambda: "port 10263 is not bound"
-        self.look(LISTENERS_PATIENCE + 1)
+        self.look(LISTENERS_TIMEOUT + 1)
         self.assertEqual({}, self.firewall.rules)
         self.successResultOf(manager.stopService())
         self.assertEqual({}, self.firewall.rules)
@@ -81,7 +81,7 @@ class ListenerTests(SteeredTestCase):
         manager = self.start()
         self.firewall.failure = REFUSED
         self.closed = "port 10263 is not bound"
-        self.look(LISTENERS_PATIENCE + 1)
+        self.look(LISTENERS_TIMEOUT + 1)
         self.assertIn(str(REFUSED), manager.problem())
         self.assertLess(self.calls.count(("remove", 4)), 3)
         self.firewall.failure = None
@@ -150,7 +150,7 @@ class EndTests(SteeredTestCase):
         self.firewall.hold = Deferred()
         stopped = manager.stopService()
         self.assertNoResult(stopped)
-        self.clock.advance(REMOVAL_PATIENCE)
+        self.clock.advance(REMOVAL_TIMEOUT)
         self.successResultOf(stopped)
         self.assertEqual(1, len(self.logged("left behind", "--cleanup-iptables")))
         self.assertEqual([], self.clock.getDelayedCalls())
@@ -162,7 +162,7 @@ class EndTests(SteeredTestCase):
         self.firewall.failure = REFUSED
         stopped = manager.stopService()
         self.assertEqual({}, self.firewall6.rules)
-        self.clock.pump([REMOVAL_PAUSE] * round(REMOVAL_PATIENCE / REMOVAL_PAUSE))
+        self.clock.pump([REMOVAL_PAUSE] * round(REMOVAL_TIMEOUT / REMOVAL_PAUSE))
         self.successResultOf(stopped)
         self.assertEqual(1, len(self.logged("left behind", str(REFUSED), "--cleanup-iptables")))
         self.assertEqual([], self.clock.getDelayedCalls())

@@ -19,7 +19,7 @@ from tests.steering.steered import (
 from yurttunnel.kube.resources import NODES
 from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.interception import Match, Target
-from yurttunnel.steering.manager import LOOK_SECONDS, SETTLE_SECONDS, SYNC_SECONDS
+from yurttunnel.steering.manager import CHECK_SECONDS, SETTLE_SECONDS, SYNC_SECONDS
 
 
 class FailureTests(SteeredTestCase):
@@ -70,7 +70,7 @@ class FailureTests(SteeredTestCase):
             self.assertEqual(RULES.keys(), self.firewall.rules.keys())
             self.firewall.late_failure = None
             self.put("edge-1", "192.168.0.1", labels=CLOUD)
-            self.clock.pump([LOOK_SECONDS] * 600)
+            self.clock.pump([CHECK_SECONDS] * 600)
             self.assertEqual({}, self.firewall.rules)
             self.assertIsNone(manager.problem())
 
@@ -79,12 +79,12 @@ class FailureTests(SteeredTestCase):
         self.start()
         self.flows.failure = REFUSED
         self.put("edge-2", "192.168.0.2", labels=EDGE)
-        self.clock.pump([LOOK_SECONDS] * 30)
+        self.clock.pump([CHECK_SECONDS] * 30)
         self.flows.flows = [flow("192.168.0.2", 10250, SECURE)]
         self.informers.put(NODES, node("edge-2", "192.168.0.3", labels=EDGE))
-        self.clock.pump([LOOK_SECONDS] * 30)
+        self.clock.pump([CHECK_SECONDS] * 30)
         self.flows.failure = None
-        self.clock.pump([LOOK_SECONDS] * 600)
+        self.clock.pump([CHECK_SECONDS] * 600)
         self.assertEqual([], self.flows.flows)
 
     def test_takes_too_long(self):

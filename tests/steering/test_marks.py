@@ -9,7 +9,7 @@ import socket
 from twisted.logger import globalLogPublisher
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from yurttunnel.steering.marks import MARK, MASK, OwnMark
+from yurttunnel.steering.marks import MARK, MASK, SocketMarker
 
 
 class Refusing:
@@ -23,7 +23,7 @@ class Refusing:
         raise self._error
 
 
-class OwnMarkTests(SynchronousTestCase):
+class SocketMarkerTests(SynchronousTestCase):
     """Marking sockets."""
 
     def test_a_socket_is_marked(self):
@@ -31,7 +31,7 @@ class OwnMarkTests(SynchronousTestCase):
         if os.geteuid() != 0:
             raise SkipTest("only root can mark sockets")
         with socket.socket() as sock:
-            OwnMark()(sock)
+            SocketMarker()(sock)
             self.assertEqual(MARK, sock.getsockopt(socket.SOL_SOCKET, socket.SO_MARK))
         self.assertEqual(MARK, MARK & MASK)
 
@@ -48,7 +48,7 @@ class OwnMarkTests(SynchronousTestCase):
         events = []
         globalLogPublisher.addObserver(events.append)
         self.addCleanup(globalLogPublisher.removeObserver, events.append)
-        mark = OwnMark()
+        mark = SocketMarker()
         for _ in range(3):
             mark(Refusing(error))
         (told,) = events

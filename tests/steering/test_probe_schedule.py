@@ -8,10 +8,10 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.steering.probe_schedule import (
-    BLIND_PAUSE,
-    LEAST_PAUSE,
-    MOST_SHARE,
+    MIN_PAUSE,
     OVERDUE_SECONDS,
+    PAUSE_FACTOR,
+    RECHECK_SECONDS,
     ProbeSchedule,
 )
 
@@ -31,8 +31,8 @@ class LooksTests(SynchronousTestCase):
     def look(self, found, after=None, cost=0.0):
         """Check, and make changes if the generation ``after`` it differs."""
         end = found if after is None else after
-        self.looks.saw_sets()
-        self.looks.ended(cost, {4: found}, {4: end}, after is not None)
+        self.looks.sets_checked()
+        self.looks.succeeded(cost, {4: found}, {4: end}, after is not None)
 
     def asked(self, generation):
         """Return whether rules have to be read, and whether a sync is needed for that."""
@@ -50,7 +50,7 @@ class LooksTests(SynchronousTestCase):
         """They are checked, but only after some time since the last check."""
         self.look(1)
         self.assertEqual((False, False), self.asked(2))
-        self.clock.advance(LEAST_PAUSE)
+        self.clock.advance(MIN_PAUSE)
         self.assertEqual((False, False), self.asked(1))
         self.assertEqual((True, True), self.asked(2))
 
@@ -58,49 +58,49 @@ class LooksTests(SynchronousTestCase):
         """Unchanged rules are not read; sets are checked, and not more often."""
         self.look(1)
         for _ in range(3):
-            self.clock.advance(BLIND_PAUSE - 1)
+            self.clock.advance(RECHECK_SECONDS - 1)
             self.assertEqual((False, False), self.asked(1))
             self.clock.advance(1)
             self.assertEqual((False, True), self.asked(1))
-            self.looks.saw_sets()
+            self.looks.sets_checked()
             self.assertEqual((False, False), self.asked(1))
 
     def test_sets_where_changes_are_not_counted(self):
         """A check of the sets only does not delay the check of the rules."""
         self.look(None)
         for _ in range(2):
-            self.clock.advance(BLIND_PAUSE / 2)
-            self.looks.saw_sets()
+            self.clock.advance(RECHECK_SECONDS / 2)
+            self.looks.sets_checked()
         self.assertEqual((True, True), self.asked(None))
 
     def test_own_changes(self):
         """After a change there is one more check, and then none."""
         self.look(1, after=2)
-        self.clock.advance(LEAST_PAUSE)
+        self.clock.advance(MIN_PAUSE)
         self.assertEqual((True, True), self.asked(2))
         self.look(2)
-        self.clock.advance(LEAST_PAUSE)
+        self.clock.advance(MIN_PAUSE)
         self.assertEqual((False, False), self.asked(2))
 
     def test_changes_between_reading_and_the_end(self):
         """Changes of others are detected if nothing was changed here."""
-        self.looks.ended(0.0, {4: 1}, {4: 2}, changed=False)
-        self.clock.advance(LEAST_PAUSE)
+        self.looks.succeeded(0.0, {4: 1}, {4: 2}, changed=False)
+        self.clock.advance(MIN_PAUSE)
         self.assertEqual((True, True), self.asked(2))
 
     def test_blind(self):
         """If changes are not counted, rules are checked periodically."""
         self.look(None)
-        self.clock.advance(LEAST_PAUSE)
+        self.clock.advance(MIN_PAUSE)
         self.assertEqual((True, False), self.asked(None))
-        self.clock.advance(BLIND_PAUSE - LEAST_PAUSE)
+        self.clock.advance(RECHECK_SECONDS - MIN_PAUSE)
         self.assertEqual((True, True), self.asked(None))
 
     def test_looks_that_cost_much(self):
         """Checks use a small share of a processor, whatever others do."""
         for generation in (1, None):
             self.look(generation, cost=2.0)
-            self.clock.advance(MOST_SHARE * 2.0 - 1)
+            self.clock.advance(PAUSE_FACTOR * 2.0 - 1)
             self.assertEqual((False, False), self.asked(generation and 5))
             self.clock.advance(1)
             self.assertEqual((True, True), self.asked(generation and 5))
@@ -112,9 +112,9 @@ class LooksTests(SynchronousTestCase):
         self.assertEqual((False, False), self.asked(2))
         self.clock.advance(1)
         self.assertEqual((True, True), self.asked(2))
-        self.looks = ProbeSchedule(self.clock, LEAST_PAUSE - 1)
+        self.looks = ProbeSchedule(self.clock, MIN_PAUSE - 1)
         self.look(1, cost=3600.0)
-        self.clock.advance(LEAST_PAUSE - 0.5)
+        self.clock.advance(MIN_PAUSE - 0.5)
         self.assertEqual((False, False), self.asked(2))
         self.clock.advance(0.5)
         self.assertEqual((True, True), self.asked(2))
@@ -131,7 +131,7 @@ class LooksTests(SynchronousTestCase):
             self.looks.failed()
             self.assertFalse(self.looks.is_overdue({4: now}))
             self.look(found)
-            self.clock.advance(BLIND_PAUSE + OVERDUE_SECONDS - 1)
+            self.clock.advance(RECHECK_SECONDS + OVERDUE_SECONDS - 1)
             self.assertFalse(self.looks.is_overdue({4: now}))
             self.clock.advance(1)
             self.assertTrue(self.looks.is_overdue({4: now}))
@@ -170,7 +170,7 @@ class AnyOrderTests(SynchronousTestCase):
                 before = {4: generation if counts else None}
                 generation += changed
                 after = {4: generation if counts else None}
-                looks.ended(cost, before, after, changed)
+                looks.succeeded(cost, before, after, changed)
             elif step == "failed":
                 looks.failed()
             else:

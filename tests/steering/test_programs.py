@@ -15,11 +15,11 @@ from tests.steering.firewall.fakes import FakePrograms
 from yurttunnel.steering import programs as programs_module
 from yurttunnel.steering.programs import (
     MAX_ERRORS,
-    Finished,
+    CompletedProgram,
     ProgramFailed,
     ProgramMissing,
     Programs,
-    spent,
+    child_cpu_seconds,
 )
 
 
@@ -28,13 +28,13 @@ class ProgramsContract:
 
     async def test_output(self):
         """A program gets its input, and its output is returned."""
-        given = bytes(range(256)) * 4000
-        self.assertEqual(Finished(0, given, ""), await self.programs.run(["cat"], given))
+        stdin = bytes(range(256)) * 4000
+        self.assertEqual(CompletedProgram(0, stdin, ""), await self.programs.run(["cat"], stdin))
 
     async def test_status(self):
         """Any exit status is a result, with the error messages."""
         finished = await self.programs.run(["sh", "-c", "echo a; echo b >&2; exit 3"])
-        self.assertEqual(Finished(3, b"a\n", "b\n"), finished)
+        self.assertEqual(CompletedProgram(3, b"a\n", "b\n"), finished)
 
     async def test_missing(self):
         """A missing program is reported as such."""
@@ -55,13 +55,16 @@ class FakeProgramsTests(ProgramsContract, TestCase):
     def setUp(self):
         """Simulate the programs of the contract."""
         self.programs = FakePrograms()
-        self.programs.programs = {"cat": lambda _, given: Finished(0, given, ""), "sh": self.shell}
+        self.programs.programs = {
+            "cat": lambda _, stdin: CompletedProgram(0, stdin, ""),
+            "sh": self.shell,
+        }
 
-    def shell(self, arguments, given):
+    def shell(self, arguments, stdin):
         """Do what the contract's scripts do."""
         if "kill" in arguments[1]:
             raise ProgramFailed("sh died of signal 9")
-        return Finished(3, b"a\n", "b\n")
+        return CompletedProgram(3, b"a\n", "b\n")
 
 
 class ProgramsTests(ProgramsContract, TestCase):
@@ -79,9 +82,9 @@ class ProgramsTests(ProgramsContract, TestCase):
         """The processor time of programs is known when they have ended."""
         taken = []
         for program in ("sleep 0.5", "i=0; while [ $i -lt 1000000 ]; do i=$((i+1)); done"):
-            before = spent()
+            before = child_cpu_seconds()
             await self.programs.run(["sh", "-c", program])
-            taken.append(spent() - before)
+            taken.append(child_cpu_seconds() - before)
         self.assertLess(taken[0], 0.25)
         self.assertGreater(taken[1], 0.1)
 
@@ -175,7 +178,7 @@ class ProgramsInMemoryTests(SynchronousTestCase):
         process = self.reactor.process
         self.assertEqual((b"x", True), (process.written, process.is_closed))
         process.end(ProcessDone(0))
-        self.assertEqual(Finished(0, b"", ""), self.successResultOf(self.running))
+        self.assertEqual(CompletedProgram(0, b"", ""), self.successResultOf(self.running))
 
     def test_deadline(self):
         """At its deadline it is killed, and reported when it has ended."""

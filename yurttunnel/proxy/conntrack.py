@@ -17,10 +17,14 @@ from zope.interface import implementer
 
 from yurttunnel.proxy.interfaces import IConntrack, StaleFlows
 from yurttunnel.proxy.state.virtual_services import Endpoint, Protocol
-from yurttunnel.steering.netlink.conversation import Conversation
-from yurttunnel.steering.netlink.flow_table import Entry, FlowTable, own_addresses
-from yurttunnel.steering.netlink.flows import MEANINGS
-from yurttunnel.steering.netlink.refusals import as_steering_failed
+from yurttunnel.steering.netlink.conntrack_table import (
+    ConntrackEntry,
+    ConntrackTable,
+    own_addresses,
+)
+from yurttunnel.steering.netlink.errors import as_steering_failed
+from yurttunnel.steering.netlink.flows import ERROR_TEXTS
+from yurttunnel.steering.netlink.netlink_socket import NetlinkSocket
 from yurttunnel.steering.netlink.worker import Run
 
 _LOOPBACK_4 = 127
@@ -49,19 +53,19 @@ class Conntrack:
 
 def _delete_entries(version: int, stale: Collection[StaleFlows]) -> int:
     with (
-        as_steering_failed("cannot have flows of before the change forgotten", MEANINGS),
-        Conversation(NETLINK_ROUTE) as routes,
-        Conversation(NETLINK_NETFILTER) as firewall,
+        as_steering_failed("cannot have flows of before the change forgotten", ERROR_TEXTS),
+        NetlinkSocket(NETLINK_ROUTE) as routes,
+        NetlinkSocket(NETLINK_NETFILTER) as firewall,
     ):
         own = own_addresses(routes, version)
-        table = FlowTable(firewall)
+        table = ConntrackTable(firewall)
         deleted = 0
         for protocol in {each.protocol for each in stale}:
             flows = [each for each in stale if each.protocol is protocol]
             is_stale = _stale_predicate(flows, own)
             ports = {each.port for each in flows}
             entries = (
-                table.begun(version, ports)
+                table.syn_sent(version, ports)
                 if protocol is Protocol.TCP
                 else table.to_ports(version, protocol.number, ports)
             )
@@ -73,7 +77,7 @@ def _delete_entries(version: int, stale: Collection[StaleFlows]) -> int:
 
 def _stale_predicate(
     stale: Collection[StaleFlows], own: Collection[bytes]
-) -> Callable[[Entry], bool]:
+) -> Callable[[ConntrackEntry], bool]:
     """Return a predicate for entries that belong to one of the ``stale`` flows."""
     # By portal. The endpoint is ``None`` for all endpoints. ``excluded`` has the endpoints whose
     # flows continue.
@@ -86,8 +90,8 @@ def _stale_predicate(
         else:
             stale_endpoints[portal].add(None if each.endpoint is None else _packed(each.endpoint))
 
-    def matches(address: bytes | None, entry: Entry) -> bool:
-        portal, endpoint = (address, entry.port), (entry.answering, entry.answering_port)
+    def matches(address: bytes | None, entry: ConntrackEntry) -> bool:
+        portal, endpoint = (address, entry.port), (entry.reply_source, entry.reply_port)
         stale_ends = stale_endpoints.get(portal, ())
         return (
             None in stale_ends
@@ -95,8 +99,8 @@ def _stale_predicate(
             or any(endpoint not in remaining for remaining in excluded.get(portal, ()))
         )
 
-    def is_stale(entry: Entry) -> bool:
-        if entry.is_begun and entry.is_translated:
+    def is_stale(entry: ConntrackEntry) -> bool:
+        if entry.is_syn_sent and entry.is_translated:
             # An endpoint is about to answer this attempt.
             return False
         if matches(entry.destination, entry):

@@ -45,7 +45,7 @@ from yurttunnel.proxy.state.virtual_services import (
 )
 from yurttunnel.proxy.unnumbered_links import address_for_all
 from yurttunnel.steering.firewall.detection import has_family
-from yurttunnel.steering.netlink.tracking import Tracking
+from yurttunnel.steering.netlink.connection_tracking import ConnectionTracking
 from yurttunnel.steering.netlink.worker import Run
 from yurttunnel.steering.programs import IPrograms, Programs
 from yurttunnel.tunnel.direct.descriptors import DescriptorSet
@@ -97,7 +97,7 @@ async def select_data_path(
     )
     networks = Networks(settings.node_port_networks, settings.masquerade.pods)
     versions = [version for version in (4, 6) if has_family(version)]
-    tracking = Tracking(run, "--proxy-backend", lambda: ports.opened)
+    tracking = ConnectionTracking(run, "--proxy-backend", lambda: ports.opened)
 
     def own_addresses() -> frozenset[Address]:
         return node.facts.addresses

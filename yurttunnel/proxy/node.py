@@ -19,9 +19,9 @@ from yurttunnel.proxy.unnumbered_links import unnumbered_versions
 from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.firewall.detection import has_family
 from yurttunnel.steering.interfaces import VERSIONS
-from yurttunnel.steering.netlink.conversation import Conversation
-from yurttunnel.steering.netlink.flow_table import own_addresses
-from yurttunnel.steering.netlink.refusals import as_steering_failed
+from yurttunnel.steering.netlink.conntrack_table import own_addresses
+from yurttunnel.steering.netlink.errors import as_steering_failed
+from yurttunnel.steering.netlink.netlink_socket import NetlinkSocket
 from yurttunnel.steering.netlink.worker import Run
 
 ZONE = "topology.kubernetes.io/zone"
@@ -138,10 +138,10 @@ def machine_addresses() -> frozenset[Address]:
     """
     with (
         as_steering_failed("cannot ask for the addresses of this machine", {}),
-        Conversation(NETLINK_ROUTE) as routes,
+        NetlinkSocket(NETLINK_ROUTE) as routes,
     ):
         return frozenset(
             ip_address(packed)
             for version in (4, 6)
-            for packed in own_addresses(routes, version, certain=True)
+            for packed in own_addresses(routes, version, exclude_tentative=True)
         )

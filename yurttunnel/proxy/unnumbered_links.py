@@ -18,9 +18,9 @@ from yurttunnel.proxy.host_address import HostAddress
 from yurttunnel.proxy.state.virtual_services import Address, NodeFacts
 from yurttunnel.steering.firewall.detection import PROC_NET
 from yurttunnel.steering.interfaces import VERSIONS
-from yurttunnel.steering.netlink.conversation import Conversation
-from yurttunnel.steering.netlink.flow_table import numbered_links
-from yurttunnel.steering.netlink.refusals import as_steering_failed
+from yurttunnel.steering.netlink.conntrack_table import links_with_addresses
+from yurttunnel.steering.netlink.errors import as_steering_failed
+from yurttunnel.steering.netlink.netlink_socket import NetlinkSocket
 
 _IGNORED_LINKS = ("lo", "*")
 """The links of routes that lead to this machine, and nowhere."""
@@ -36,10 +36,11 @@ def unnumbered_versions() -> frozenset[int]:
     """
     with (
         as_steering_failed("cannot ask for the addresses of this machine", {}),
-        Conversation(NETLINK_ROUTE) as routes,
+        NetlinkSocket(NETLINK_ROUTE) as routes,
     ):
         numbered = {
-            version: frozenset(_names(numbered_links(routes, version))) for version in VERSIONS
+            version: frozenset(_names(links_with_addresses(routes, version)))
+            for version in VERSIONS
         }
     return frozenset(
         version

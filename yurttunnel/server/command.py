@@ -14,7 +14,7 @@ from yurttunnel.pki.revocation import RevocationFailed, revoke_node
 from yurttunnel.server import standalone
 from yurttunnel.server.frontends.kubelet.middleware import BadMiddleware
 from yurttunnel.server.options import ClusterSettings, Options, Settings, StandaloneSettings
-from yurttunnel.steering.marks import OwnMark
+from yurttunnel.steering.marks import SocketMarker
 from yurttunnel.tunnel.direct.reactor import with_transports
 from yurttunnel.tunnel.reactor import IReactor
 
@@ -62,10 +62,10 @@ def _cleanup(reactor: IReactor) -> IService:
     )
 
 
-def _prepare(mode: StandaloneSettings | ClusterSettings) -> OwnMark | None:
+def _prepare(mode: StandaloneSettings | ClusterSettings) -> SocketMarker | None:
     """Return the marker that exempts outgoing connections from our redirection."""
     if isinstance(mode, ClusterSettings) and mode.steering.iptables:
-        return OwnMark()
+        return SocketMarker()
     return None
 
 
@@ -73,7 +73,7 @@ def subject(settings: Settings) -> Subject:
     """Return the server's port, files and firewall rules, for ``--diagnose``."""
     # Imported late, because only this needs them, and they take time and memory.
     from yurttunnel.steering.firewall.rules import TUNNEL
-    from yurttunnel.steering.netlink.tracking import TABLE
+    from yurttunnel.steering.netlink.connection_tracking import TABLE
 
     mode = settings.mode
     if isinstance(mode, StandaloneSettings):

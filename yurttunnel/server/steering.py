@@ -109,13 +109,13 @@ class ClusterSteering:
         """Return the service that keeps connections redirected after their rules are gone."""
         if not self._flags.iptables:
             return None
-        from yurttunnel.steering.netlink.tracking import Tracking
+        from yurttunnel.steering.netlink.connection_tracking import ConnectionTracking
         from yurttunnel.steering.netlink.worker import KernelWorker
 
         worker = KernelWorker(self._reactor)
         ports = redirect_ports(self._settings, self._flags)
         parts = StoppedInReverse()
-        tracking = Tracking(worker.run, "--enable-iptables", lambda: ports)
+        tracking = ConnectionTracking(worker.run, "--enable-iptables", lambda: ports)
         for part in (worker, tracking):
             part.setServiceParent(parts)
         return parts
@@ -130,7 +130,7 @@ class ClusterSteering:
         from yurttunnel.steering.netlink.address_sets import AddressSets
         from yurttunnel.steering.netlink.flows import Flows
         from yurttunnel.steering.netlink.worker import KernelWorker
-        from yurttunnel.steering.programs import Programs, spent
+        from yurttunnel.steering.programs import Programs, child_cpu_seconds
 
         programs = Programs(self._reactor)
         # The firewall backend that has our rules, by IP version.
@@ -166,7 +166,7 @@ class ClusterSteering:
             lambda: Deferred.fromCoroutine(find()),
             AddressSets(worker.run, self._reactor),
             Flows(worker.run),
-            spent,
+            child_cpu_seconds,
             not_accepting,
         )
         self._rules = manager.report

@@ -14,10 +14,10 @@ from yurttunnel.steering.interception import Address, Interception, Match, Targe
 from yurttunnel.steering.interfaces import VERSIONS
 from yurttunnel.tunnel.kubelet_ports import KUBELET_PORT, KUBELET_READ_ONLY_PORT
 
-MOST_OF_A_NODE = 16
+MAX_ADDRESSES_PER_NODE = 16
 """The maximum number of addresses used of a node, whose own kubelet writes any number of them."""
 
-MOST_TOLD = 10
+MAX_REPORTED = 10
 """The maximum number of items of a kind that are reported one by one."""
 
 _ADDRESS_TYPES = frozenset({"InternalIP", "ExternalIP"})
@@ -64,7 +64,7 @@ class _Sides:
 
     edge: dict[Address, str] = field(default_factory=dict)
     cloud: dict[Address, str] = field(default_factory=dict)
-    crowded: list[str] = field(default_factory=list)
+    with_too_many: list[str] = field(default_factory=list)
 
 
 def desired(
@@ -85,25 +85,28 @@ def desired(
     for version in VERSIONS:
         edge, cloud = frozenset(sides[version].edge), frozenset(sides[version].cloud)
         listeners = settings.listeners.get(version)
-        leading = {} if listeners is None else _leading(listeners, settings, ports)
+        targets = {} if listeners is None else _port_targets(listeners, settings, ports)
         found[version] = Interception(
             version=version,
             match=match,
             edge=edge - cloud,
             cloud=cloud,
-            ports=leading,
-            pod_ports=_for_pods(leading) if settings.pods else {},
-            notes=(*_shared(edge & cloud, sides[version]), *_crowded(version, sides[version])),
+            ports=targets,
+            pod_ports=_reachable_by_pods(targets) if settings.pods else {},
+            notes=(
+                *_shared(edge & cloud, sides[version]),
+                *_with_too_many_addresses(version, sides[version]),
+            ),
         )
     return found
 
 
-def left_out(settings: SteeringSettings, interception: Interception) -> tuple[str, ...]:
+def not_intercepted(settings: SteeringSettings, interception: Interception) -> tuple[str, ...]:
     """Return sentences about what should be intercepted but cannot be, and how to fix it."""
-    return (*interception.notes, *_not_heard(settings, interception))
+    return (*interception.notes, *_without_listener(settings, interception))
 
 
-def _not_heard(settings: SteeringSettings, interception: Interception) -> tuple[str, ...]:
+def _without_listener(settings: SteeringSettings, interception: Interception) -> tuple[str, ...]:
     """Return what cannot be intercepted because of where the server listens."""
     if not interception.edge:
         return ()
@@ -128,14 +131,14 @@ def _sides(nodes: Iterable[Node], services: Collection[Address]) -> dict[int, _S
     sides = {version: _Sides() for version in VERSIONS}
     for node in nodes:
         addresses = _addresses(node)
-        for address in addresses[:MOST_OF_A_NODE]:
+        for address in addresses[:MAX_ADDRESSES_PER_NODE]:
             family = sides[address.version]
             side = family.edge if node.edge else family.cloud
             # Report the same node regardless of the order.
             if side.setdefault(address, node.name) > node.name:
                 side[address] = node.name
-        for version in {address.version for address in addresses[MOST_OF_A_NODE:]}:
-            sides[version].crowded.append(node.name)
+        for version in {address.version for address in addresses[MAX_ADDRESSES_PER_NODE:]}:
+            sides[version].with_too_many.append(node.name)
     for address in services:
         sides[address.version].edge.pop(address, None)
         sides[address.version].cloud.pop(address, None)
@@ -145,28 +148,29 @@ def _sides(nodes: Iterable[Node], services: Collection[Address]) -> dict[int, _S
 def _shared(addresses: Collection[Address], sides: _Sides) -> Iterator[str]:
     """Report addresses that are not intercepted because a cloud node has them, too."""
     shared = sorted(addresses, key=int)
-    for address in shared[:MOST_TOLD]:
+    for address in shared[:MAX_REPORTED]:
         yield (
             f"connections to {address} are not intercepted, since it is an address of the cloud"
             f" node {sides.cloud[address]} as well as of the edge node {sides.edge[address]}: one"
             " of them reports a wrong address, or lacks its label (kubectl get nodes -o wide)"
         )
-    if len(shared) > MOST_TOLD:
-        yield f"the same applies to {len(shared) - MOST_TOLD} more addresses"
+    if len(shared) > MAX_REPORTED:
+        yield f"the same applies to {len(shared) - MAX_REPORTED} more addresses"
 
 
-def _crowded(version: int, sides: _Sides) -> Iterator[str]:
+def _with_too_many_addresses(version: int, sides: _Sides) -> Iterator[str]:
     """Report nodes with more addresses than are used."""
-    crowded = sorted(sides.crowded)
-    for name in crowded[:MOST_TOLD]:
+    with_too_many = sorted(sides.with_too_many)
+    for name in with_too_many[:MAX_REPORTED]:
         yield (
             f"some IPv{version} addresses of node {name} are ignored, because it has more than"
-            f" {MOST_OF_A_NODE} addresses: see what its kubelet lists (kubectl get node {name} -o"
-            f" jsonpath='{{.status.addresses}}')"
+            f" {MAX_ADDRESSES_PER_NODE} addresses: see what its kubelet lists (kubectl get node"
+            f" {name} -o jsonpath='{{.status.addresses}}')"
         )
-    if len(crowded) > MOST_TOLD:
+    if len(with_too_many) > MAX_REPORTED:
         yield (
-            f"the same applies to IPv{version} addresses of {len(crowded) - MOST_TOLD} more nodes"
+            f"the same applies to IPv{version} addresses of {len(with_too_many) - MAX_REPORTED}"
+            " more nodes"
         )
 
 
@@ -175,14 +179,14 @@ def _addresses(node: Node) -> list[Address]:
     found = [
         address
         for kind, text in node.addresses
-        if kind in _ADDRESS_TYPES and (address := _useful(text)) is not None
+        if kind in _ADDRESS_TYPES and (address := _unicast_address(text)) is not None
     ]
     return found if len(found) < 2 else list(dict.fromkeys(found))
 
 
 # Nodes change one at a time, and parsing the addresses of all is most of the work.
 @lru_cache(maxsize=1 << 16)
-def _useful(text: str) -> Address | None:
+def _unicast_address(text: str) -> Address | None:
     """Return the address, unless it has a special meaning: any machine, many machines, or none.
 
     Some clouds use addresses of 240.0.0.0/4, which is still reserved, for their machines.
@@ -200,23 +204,25 @@ def _useful(text: str) -> Address | None:
     return address
 
 
-def _leading(listeners: Listeners, settings: SteeringSettings, ports: Ports) -> dict[int, Target]:
+def _port_targets(
+    listeners: Listeners, settings: SteeringSettings, ports: Ports
+) -> dict[int, Target]:
     """Return the target of each port."""
-    leading = {
+    targets = {
         **dict.fromkeys(ports.http, listeners.insecure),
         **dict.fromkeys(ports.https, listeners.secure),
         KUBELET_READ_ONLY_PORT: listeners.insecure,
         KUBELET_PORT: listeners.secure,
     }
     if listeners.passthrough is not None:
-        leading.update(dict.fromkeys(settings.passthrough_ports, listeners.passthrough))
-    return dict(sorted(leading.items()))
+        targets.update(dict.fromkeys(settings.passthrough_ports, listeners.passthrough))
+    return dict(sorted(targets.items()))
 
 
-def _for_pods(leading: Mapping[int, Target]) -> dict[int, Target]:
+def _reachable_by_pods(targets: Mapping[int, Target]) -> dict[int, Target]:
     """Omit listeners that can only be reached from this machine."""
     return {
         port: target
-        for port, target in leading.items()
+        for port, target in targets.items()
         if target.address is None or not target.address.is_loopback
     }

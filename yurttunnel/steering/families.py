@@ -27,8 +27,8 @@ class Families:
     """Detects the machine's firewalls when they are first needed, and manages each family.
 
     ``firewalls`` may fail with :class:`SteeringFailed`, and is called again then. A firewall that
-    is needed and missing is searched again every period. ``spent`` returns the processor time in
-    seconds that programs have used so far.
+    is needed and missing is searched again every period. ``cpu_seconds`` returns the processor time
+    in seconds that programs have used so far.
     """
 
     _log = Logger()
@@ -40,27 +40,27 @@ class Families:
         firewalls: Callable[[], Deferred[Firewalls]],
         sets: IAddressSets,
         flows: IFlows,
-        spent: Callable[[], float],
+        cpu_seconds: Callable[[], float],
     ) -> None:
         self._clock = clock
         self._settings = settings
         self._firewalls = firewalls
         self._sets = sets
         self._flows = flows
-        self._spent = spent
+        self._cpu_seconds = cpu_seconds
         self._limited = RateLimitedLog(clock, self._log)
         self._families: dict[int, Family] = {}
         self._missing: Mapping[int, str] = {}
         self._needed: frozenset[int] = frozenset()
         self._searched_at: float | None = None
-        self._looks = ProbeSchedule(clock, settings.period)
+        self._probe_schedule = ProbeSchedule(clock, settings.period)
 
-    def may_be_disturbed(self) -> bool:
+    def may_have_changed(self) -> bool:
         """Return whether a sync is needed because another program may have changed something.
 
         This call is cheap.
         """
-        return self._looks.wants_sync(self._generations())
+        return self._probe_schedule.wants_sync(self._generations())
 
     async def sync(self, desired: Mapping[int, Interception]) -> bool:
         """Apply the desired state; return whether it was applied wherever there is a firewall.
@@ -68,25 +68,28 @@ class Families:
         Raises :class:`SteeringFailed` if the firewalls cannot be detected.
         """
         self._needed = frozenset(
-            version for version, interception in desired.items() if not interception.is_nothing
+            version for version, interception in desired.items() if not interception.is_empty
         )
         await self._find()
-        for why in self._needed_and_missing():
+        for why in self._missing_firewalls():
             self._limited.warn("{why}", why=why)
         before = self._generations()
-        look = self._looks.is_due(before)
-        spent = self._spent()
+        read_rules = self._probe_schedule.is_due(before)
+        cpu_seconds = self._cpu_seconds()
         changes = self._changes()
         results = [
-            await family.sync(desired[version], look) for version, family in self._families.items()
+            await family.sync(desired[version], read_rules)
+            for version, family in self._families.items()
         ]
         if not all(results):
-            self._looks.failed()
+            self._probe_schedule.failed()
             return False
-        self._looks.saw_sets()
-        if look:
+        self._probe_schedule.sets_checked()
+        if read_rules:
             changed = changes != self._changes()
-            self._looks.ended(self._spent() - spent, before, self._generations(), changed)
+            self._probe_schedule.succeeded(
+                self._cpu_seconds() - cpu_seconds, before, self._generations(), changed
+            )
         return True
 
     async def remove(self) -> list[str]:
@@ -95,9 +98,9 @@ class Families:
             await self._find()
         except SteeringFailed as error:
             return [str(error)]
-        self._looks.failed()
+        self._probe_schedule.failed()
         removing = [
-            Deferred.fromCoroutine(self._removed(version, family))
+            Deferred.fromCoroutine(self._remove_family(version, family))
             for version, family in self._families.items()
         ]
         try:
@@ -112,7 +115,7 @@ class Families:
         """Whether there are rules that this process has created."""
         return any(family.has_rules for family in self._families.values())
 
-    async def _removed(self, version: int, family: Family) -> str | None:
+    async def _remove_family(self, version: int, family: Family) -> str | None:
         try:
             await family.remove()
         except SteeringFailed as error:
@@ -122,8 +125,8 @@ class Families:
     def problem(self) -> str | None:
         """Return errors, needed firewalls that are missing, and overdue checks."""
         problems = [family.problem for family in self._families.values()]
-        overdue = _OVERDUE if self._looks.is_overdue(self._generations()) else None
-        return "; ".join(filter(None, [*problems, overdue, *self._needed_and_missing()])) or None
+        overdue = _OVERDUE if self._probe_schedule.is_overdue(self._generations()) else None
+        return "; ".join(filter(None, [*problems, overdue, *self._missing_firewalls()])) or None
 
     def report(self) -> tuple[FamilyReport, ...]:
         """Report each family, including those without a firewall."""
@@ -140,7 +143,7 @@ class Families:
     def _changes(self) -> int:
         return sum(family.changes for family in self._families.values())
 
-    def _needed_and_missing(self) -> list[str]:
+    def _missing_firewalls(self) -> list[str]:
         return [why for version, why in self._missing.items() if version in self._needed]
 
     async def _find(self) -> None:
@@ -148,7 +151,7 @@ class Families:
         if self._searched_at is None:
             await self._search()
             self._searched_at = now
-        elif self._needed_and_missing() and now - self._searched_at >= self._settings.period:
+        elif self._missing_firewalls() and now - self._searched_at >= self._settings.period:
             self._searched_at = now
             try:
                 await self._search()
@@ -181,14 +184,14 @@ class Families:
 
     async def _has_sets(self) -> bool:
         """Return whether the kernel has sets; raise an error if these are requested and missing."""
-        asked = self._settings.match
+        requested = self._settings.match
         try:
             has_sets = await self._sets.supported()
         except SteeringFailed:
-            if asked is not Match.CLOUD_RETURN:
+            if requested is not Match.CLOUD_RETURN:
                 raise
             has_sets = False
-        if asked is Match.EDGE_SET and not has_sets:
+        if requested is Match.EDGE_SET and not has_sets:
             raise SteeringFailed(
                 "--intercept-match edge-set: this kernel has no ipset support; load the modules"
                 " ip_set_hash_ip and xt_set, or give --intercept-match cloud-return"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from twisted.internet.defer import CancelledError
 from twisted.internet.interfaces import IReactorTime
 
-from yurttunnel.steering.desired_state import SteeringSettings, left_out
+from yurttunnel.steering.desired_state import SteeringSettings, not_intercepted
 from yurttunnel.steering.failures import SetsRefused, SteeringFailed
 from yurttunnel.steering.interception import SET_NAMES, Address, Interception, Match, Target
 from yurttunnel.steering.interfaces import (
@@ -17,10 +17,10 @@ from yurttunnel.steering.interfaces import (
     IFirewall,
     IFlows,
 )
-from yurttunnel.steering.record import Record
+from yurttunnel.steering.record import SyncRecord
 from yurttunnel.steering.report import FamilyReport
 
-MOST_FORMER = 16384
+MAX_FORMER_NODES = 16384
 """The maximum number of addresses of former nodes that are kept for later, while the conntrack
 table cannot be read."""
 
@@ -48,19 +48,19 @@ class Family:
         self._flows = flows
         self._match = match
         self._version: int = firewall.version
-        self._record = Record(clock, self._version)
+        self._record = SyncRecord(clock, self._version)
         self._set_name = SET_NAMES[self._version]
         self._may_fall_back = settings.match is None and match is Match.EDGE_SET
         self._in_force: Interception | None = None
         # Whether a change has started whose result is not known: it may have been applied.
-        self._unsure = False
+        self._state_unknown = False
         # A previous process may have left a set, and flows that its rules redirected.
         self._set_may_exist = True
         self._flows_due = True
         self._former_ports: frozenset[int] = frozenset()
         self._former_nodes: frozenset[Address] = frozenset()
         # What was in force when flows were last checked.
-        self._judged: Interception | None = None
+        self._checked: Interception | None = None
 
     @property
     def problem(self) -> str | None:
@@ -80,17 +80,17 @@ class Family:
     @property
     def has_rules(self) -> bool:
         """Whether there are rules that this object has created."""
-        return self._in_force is not None and not self._in_force.is_nothing
+        return self._in_force is not None and not self._in_force.is_empty
 
-    async def sync(self, desired: Interception, look: bool) -> bool:
+    async def sync(self, desired: Interception, read_rules: bool) -> bool:
         """Update set and rules to the desired state, then cut flows that no longer match it.
 
-        If ``look`` is false, unchanged rules are not read, because that may take long. Return
+        If ``read_rules`` is false, unchanged rules are not read, because that may take long. Return
         whether the rules are now as desired; errors are logged.
         """
-        self._record.began()
+        self._record.started()
         try:
-            await self._make(replace(desired, match=self._match), look)
+            await self._apply(replace(desired, match=self._match), read_rules)
             await self._cut_flows()
             await self._remove_unused_set()
         except CancelledError:
@@ -99,14 +99,14 @@ class Family:
             # A defect here must not block the other family any more than an error does.
             self._record.failed(error)
             return False
-        self._record.succeeded(left_out(self._settings, desired))
+        self._record.succeeded(not_intercepted(self._settings, desired))
         return True
 
     async def remove(self) -> None:
         """Remove rules and set, without cutting flows; raises :class:`SteeringFailed`."""
         await self._firewall.remove()
         self._in_force = None
-        self._unsure = False
+        self._state_unknown = False
         self._flows_due = True
         if self._sets is not None:
             await self._sets.remove(self._set_name)
@@ -115,29 +115,29 @@ class Family:
         """Return what is in force, and what has happened."""
         return self._record.report(self._firewall.backend, self._match, self._in_force)
 
-    async def _make(self, desired: Interception, look: bool) -> None:
+    async def _apply(self, desired: Interception, read_rules: bool) -> None:
         """Update set and rules; fall back to rules without a set if that is allowed and needed."""
         try:
-            differed = await self._make_by_match(desired, look)
+            differed = await self._apply_with_match(desired, read_rules)
         except SetsRefused as error:
             if not self._may_fall_back:
                 raise
             desired = replace(desired, match=Match.CLOUD_RETURN)
-            differed = await self._make_by_match(desired, look)
+            differed = await self._apply_with_match(desired, read_rules)
             self._match = desired.match
             self._record.fell_back(error)
-        if not desired.is_nothing:
+        if not desired.is_empty:
             self._may_fall_back = False
-        self._record.made(self._in_force, desired, differed)
+        self._record.applied(self._in_force, desired, differed)
         self._in_force = desired
 
-    async def _make_by_match(self, desired: Interception, look: bool) -> list[str]:
+    async def _apply_with_match(self, desired: Interception, read_rules: bool) -> list[str]:
         """Update the set, then the rules; return what differed."""
-        former = None if self._unsure else self._in_force
-        if desired.is_nothing and former is not None and former.is_nothing:
+        former = None if self._state_unknown else self._in_force
+        if desired.is_empty and former is not None and former.is_empty:
             # It is known that there are no rules, and no other program creates ours.
             return []
-        self._unsure = True
+        self._state_unknown = True
         differed: list[str] = []
         set_name = None
         if self._sets is not None and _uses_set(desired):
@@ -145,11 +145,11 @@ class Family:
             self._set_may_exist = True
             if await self._sets.put(set_name, self._version, desired.edge):
                 differed.append(f"the set {set_name} had other addresses")
-        if look or _rules(desired) != _rules(former):
+        if read_rules or _rules(desired) != _rules(former):
             applied = await self._firewall.apply(desired, set_name)
             differed += applied.differences
             self._former_ports |= applied.former_ports
-        self._unsure = False
+        self._state_unknown = False
         # A change that was started before may have been applied, so that nothing differs any more.
         if differed or former is None:
             self._flows_due = True
@@ -160,8 +160,8 @@ class Family:
         desired = self._in_force
         if not self._flows_due or desired is None:
             return
-        ports = self._former_ports.union(_ports(desired), _ports(self._judged))
-        nodes = self._former_nodes.union(_nodes(desired), _nodes(self._judged))
+        ports = self._former_ports.union(_ports(desired), _ports(self._checked))
+        nodes = self._former_nodes.union(_nodes(desired), _nodes(self._checked))
         listeners = self._settings.listeners.get(self._version)
         is_wrong = wrong_flows(
             desired,
@@ -171,16 +171,16 @@ class Family:
         try:
             cut = await self._flows.cut(self._version, ports, is_wrong) if ports else 0
         except SteeringFailed as error:
-            self._record.flows_not_judged(error)
+            self._record.flow_check_failed(error)
             self._former_ports = ports
-            if len(nodes) <= MOST_FORMER:
+            if len(nodes) <= MAX_FORMER_NODES:
                 self._former_nodes = nodes
             return
-        self._record.flows_judged(cut)
+        self._record.flows_checked(cut)
         self._flows_due = False
         self._former_ports = frozenset()
         self._former_nodes = frozenset()
-        self._judged = desired
+        self._checked = desired
 
     async def _remove_unused_set(self) -> None:
         """Remove the set when no rule refers to it any more."""
@@ -191,7 +191,7 @@ class Family:
 
 
 def _uses_set(interception: Interception) -> bool:
-    return interception.match is Match.EDGE_SET and not interception.is_nothing
+    return interception.match is Match.EDGE_SET and not interception.is_empty
 
 
 def _rules(interception: Interception | None) -> tuple[bool, Interception | None]:
@@ -202,7 +202,7 @@ def _rules(interception: Interception | None) -> tuple[bool, Interception | None
 
 
 def _ports(interception: Interception | None) -> frozenset[int]:
-    if interception is None or interception.is_nothing:
+    if interception is None or interception.is_empty:
         return frozenset()
     return frozenset(interception.all_ports())
 
@@ -239,6 +239,6 @@ def wrong_flows(
 
 def _is_answered_by(flow: Flow, target: Target) -> bool:
     """Return whether the flow has been redirected to ``target``, at any own address of it."""
-    if flow.answers == Target(flow.destination, flow.port):
+    if flow.responder == Target(flow.destination, flow.port):
         return False
-    return flow.answers.port == target.port and target.address in (None, flow.answers.address)
+    return flow.responder.port == target.port and target.address in (None, flow.responder.address)

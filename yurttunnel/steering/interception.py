@@ -55,7 +55,7 @@ class Interception:
     notes: tuple[str, ...] = field(default=(), compare=False)
 
     @property
-    def is_nothing(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether there is nothing to intercept: no node is behind the tunnel, or no port is."""
         return not (self.edge and (self.ports or self.pod_ports))
 
@@ -65,7 +65,7 @@ class Interception:
 
     def intercepts(self, address: Address) -> bool:
         """Return whether connections to ``address`` on these ports are redirected to the server."""
-        if self.is_nothing or address.is_loopback:
+        if self.is_empty or address.is_loopback:
             return False
         if self.match is Match.EDGE_SET:
             return address in self.edge

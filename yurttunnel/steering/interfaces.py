@@ -95,7 +95,7 @@ class IAddressSets(Interface):
 class Flow:
     """A TCP connection that the kernel tracks.
 
-    Its original destination is ``destination`` and ``port``. ``answers`` is the end that answers;
+    Its original destination is ``destination`` and ``port``. ``responder`` is the end that answers;
     it differs if the connection has been redirected. ``local`` means that this machine opened it
     (its source is an address of this machine), and ``to_self`` that its original destination was an
     address of this machine.
@@ -103,7 +103,7 @@ class Flow:
 
     destination: Address
     port: int
-    answers: Target
+    responder: Target
     local: bool
     to_self: bool = False
 

@@ -25,11 +25,11 @@ from yurttunnel.steering.interception import Interception, Match
 from yurttunnel.steering.interfaces import Firewalls, IAddressSets, IFlows
 from yurttunnel.steering.report import RulesReport
 
-LOOK_SECONDS = 0.5
+CHECK_SECONDS = 0.5
 """The interval of checks for conditions without notifications: whether all nodes are known,
 listeners accept, and other programs have changed rules."""
 
-LISTENERS_PATIENCE = 10.0
+LISTENERS_TIMEOUT = 10.0
 """Seconds until the rules are removed when their listeners do not accept.
 
 A server that was killed and is restarted accepts sooner, so that existing rules lead to it again.
@@ -51,7 +51,7 @@ SYNC_SECONDS = 180.0
 FINISH_SECONDS = 5.0
 """How long a sync in progress may continue when the server stops, in seconds."""
 
-REMOVAL_PATIENCE = 20.0
+REMOVAL_TIMEOUT = 20.0
 """The timeout for the removal of rules when the server stops, in seconds."""
 
 REMOVAL_PAUSE = 0.5
@@ -75,9 +75,9 @@ class SteeringManager(Service):
     """Updates the rules at the start, every period, and at once when nodes or ports change.
 
     ``firewalls`` detects those of the machine; if it fails with :class:`SteeringFailed`, it is
-    called again later. ``spent`` returns the processor time in seconds that programs have used so
-    far. ``not_accepting`` returns why the listeners do not accept connections, ``None`` if they do.
-    There is one sync at a time. Stopping removes rules and sets; flows continue.
+    called again later. ``cpu_seconds`` returns the processor time in seconds that programs have
+    used so far. ``not_accepting`` returns why the listeners do not accept connections, ``None`` if
+    they do. There is one sync at a time. Stopping removes rules and sets; flows continue.
     """
 
     _log = Logger()
@@ -92,7 +92,7 @@ class SteeringManager(Service):
         firewalls: Callable[[], Deferred[Firewalls]],
         sets: IAddressSets,
         flows: IFlows,
-        spent: Callable[[], float],
+        cpu_seconds: Callable[[], float],
         not_accepting: Callable[[], str | None],
     ) -> None:
         self._clock = clock
@@ -100,7 +100,7 @@ class SteeringManager(Service):
         self._nodes = nodes
         self._ports = ports
         self._services = services
-        self._families = Families(clock, settings, firewalls, sets, flows, spent)
+        self._families = Families(clock, settings, firewalls, sets, flows, cpu_seconds)
         self._not_accepting = not_accepting
         self._limited = RateLimitedLog(clock, self._log)
         self._state = State.STOPPED
@@ -122,39 +122,39 @@ class SteeringManager(Service):
             deadline=SYNC_SECONDS,
             finish=FINISH_SECONDS,
         )
-        self._looking = Reconciler(
-            clock, LOOK_SECONDS, "looking at the rules of the firewall", self._look
+        self._checker = Reconciler(
+            clock, CHECK_SECONDS, "looking at the rules of the firewall", self._check
         )
-        self._forget_nodes: Callable[[], None] | None = None
+        self._remove_node_handler: Callable[[], None] | None = None
 
     def startService(self) -> None:
         """Start; the first sync runs as soon as what it needs is known."""
         super().startService()
         self._state = State.WAITING
         self._desired = None
-        self._forget_nodes = self._nodes.add_handler(self._node_changed)
+        self._remove_node_handler = self._nodes.add_handler(self._node_changed)
         self._ports.on_changed.append(self._changed)
         self._services.on_changed.append(self._changed)
         self._reconciler.startService()
-        self._looking.startService()
+        self._checker.startService()
 
     def stopService(self) -> Deferred[None]:
         """Wait for a sync in progress, then remove rules and sets."""
         super().stopService()
         self._state = State.STOPPING
-        _ = self._looking.stopService()
-        if self._forget_nodes is not None:
-            self._forget_nodes()
+        _ = self._checker.stopService()
+        if self._remove_node_handler is not None:
+            self._remove_node_handler()
             self._ports.on_changed.remove(self._changed)
             self._services.on_changed.remove(self._changed)
-        return Deferred.fromCoroutine(self._end())
+        return Deferred.fromCoroutine(self._shut_down())
 
     def problem(self) -> str | None:
         """Return, for ``/readyz``, why connections may not be redirected to this server."""
         if self._state in (State.STOPPED, State.STOPPING):
             return f"the rules of the firewall are no longer kept: {self._state.value}"
         if self._state is State.WAITING:
-            why = self._waits_for() or "they are about to be made"
+            why = self._waiting_reason() or "they are about to be made"
             return f"the rules of the firewall are not kept at the moment: {why}"
         return "; ".join(filter(None, (self._failure, self._families.problem()))) or None
 
@@ -164,7 +164,7 @@ class SteeringManager(Service):
             state=self._state.value, problem=self.problem(), families=self._families.report()
         )
 
-    async def _look(self) -> None:
+    async def _check(self) -> None:
         """Check conditions that have no notifications."""
         if self._not_accepting() is None:
             self._closed_since = None
@@ -175,13 +175,13 @@ class SteeringManager(Service):
 
     def _is_due(self) -> bool:
         """Return whether there is something to do before the period is over."""
-        if self._state is State.WAITING and self._waits_for() is None:
+        if self._state is State.WAITING and self._waiting_reason() is None:
             return True
-        disturbed = self._state is State.STEERING and self._families.may_be_disturbed()
-        return disturbed or self._must_remove()
+        changed = self._state is State.STEERING and self._families.may_have_changed()
+        return changed or self._must_remove()
 
     def _node_changed(self, old: Node | None, new: Node | None) -> None:
-        if _place(old) != _place(new):
+        if _rule_inputs(old) != _rule_inputs(new):
             self._changed()
 
     def _changed(self) -> None:
@@ -191,7 +191,7 @@ class SteeringManager(Service):
     async def _sync(self) -> bool:
         """Run a sync if possible; return whether it succeeded."""
         try:
-            state = await self._make()
+            state = await self._apply()
             self._failure = None
         except SteeringFailed as error:
             state = State.FAILING
@@ -210,7 +210,7 @@ class SteeringManager(Service):
             self._state = state
         return state is not State.FAILING
 
-    async def _make(self) -> State:
+    async def _apply(self) -> State:
         if self._must_remove():
             why = self._not_accepting()
             if failed := await self._families.remove():
@@ -218,13 +218,13 @@ class SteeringManager(Service):
             self._rules_may_exist = False
             self._log.warn("No firewall rules redirect to this server for now: {why}", why=why)
             return State.WAITING
-        if self._waits_for() is not None:
+        if self._waiting_reason() is not None:
             return State.WAITING
         self._rules_may_exist = True
-        all_well = await self._families.sync(self._what_is_wanted())
+        all_well = await self._families.sync(self._desired_state())
         return State.STEERING if all_well else State.FAILING
 
-    def _waits_for(self) -> str | None:
+    def _waiting_reason(self) -> str | None:
         """Return what rules need that is not known yet."""
         if not self._nodes.synced:
             return "the API has not told all nodes yet"
@@ -240,10 +240,10 @@ class SteeringManager(Service):
         return (
             self._rules_may_exist
             and closed is not None
-            and self._clock.seconds() - closed >= LISTENERS_PATIENCE
+            and self._clock.seconds() - closed >= LISTENERS_TIMEOUT
         )
 
-    def _what_is_wanted(self) -> dict[int, Interception]:
+    def _desired_state(self) -> dict[int, Interception]:
         if self._desired is None:
             self._desired = desired(
                 self._settings,
@@ -254,20 +254,20 @@ class SteeringManager(Service):
             )
         return self._desired
 
-    async def _end(self) -> None:
+    async def _shut_down(self) -> None:
         await self._reconciler.stopService()
         removing = Deferred.fromCoroutine(self._remove())
-        if not await fired_within(self._clock, REMOVAL_PATIENCE, removing):
+        if not await fired_within(self._clock, REMOVAL_TIMEOUT, removing):
             removing.cancel()
             self._log.error(
                 "Firewall rules are left behind, since removing them took more than {seconds} s;"
                 " run yurttunnel server --cleanup-iptables",
-                seconds=REMOVAL_PATIENCE,
+                seconds=REMOVAL_TIMEOUT,
             )
         self._state = State.STOPPED
 
     async def _remove(self) -> None:
-        last = self._clock.seconds() + REMOVAL_PATIENCE - 2 * REMOVAL_PAUSE
+        last = self._clock.seconds() + REMOVAL_TIMEOUT - 2 * REMOVAL_PAUSE
         try:
             failed = await self._families.remove()
             while failed and self._families.has_rules and self._clock.seconds() < last:
@@ -290,6 +290,6 @@ class SteeringManager(Service):
         self._log.info("The rules of the firewall are no longer kept")
 
 
-def _place(node: Node | None) -> tuple[bool, tuple[tuple[str, str], ...]] | None:
+def _rule_inputs(node: Node | None) -> tuple[bool, tuple[tuple[str, str], ...]] | None:
     """Return what the rules depend on of a node."""
     return None if node is None else (node.edge, node.addresses)

@@ -20,7 +20,7 @@ our own."""
 _SO_MARK = getattr(socket, "SO_MARK", 36)
 
 
-class OwnMark:
+class SocketMarker:
     """Marks sockets as the server's own; logs once if that fails.
 
     It requires the capability CAP_NET_ADMIN, and a kernel that supports marks.

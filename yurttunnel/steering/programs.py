@@ -18,7 +18,7 @@ from zope.interface import Interface, implementer
 
 from yurttunnel.tunnel.reactor import IReactor
 
-SECONDS = 20.0
+PROGRAM_TIMEOUT = 20.0
 """The default timeout of a program in seconds."""
 
 MAX_OUTPUT = 128 * 1024 * 1024
@@ -27,10 +27,10 @@ MAX_OUTPUT = 128 * 1024 * 1024
 MAX_ERRORS = 16 * 1024
 """The maximum number of bytes kept of a program's error messages; the rest is dropped."""
 
-_MAX_SAID = 300
+_MAX_SHOWN = 300
 """The maximum number of characters of them that are shown."""
 
-_DEATH_SECONDS = 5.0
+_KILL_SECONDS = 5.0
 """How long to wait for a killed program to exit, which only the kernel can delay."""
 
 _SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin"
@@ -46,7 +46,7 @@ class ProgramMissing(ProgramFailed):
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class CompletedProgram:
     """The result of a program: its exit status and both outputs."""
 
     status: int
@@ -58,9 +58,9 @@ class IPrograms(Interface):
     """Runs programs of this machine."""
 
     def run(
-        arguments: Sequence[str], given: bytes = b"", seconds: float = SECONDS
-    ) -> Deferred[Finished]:
-        """Run the program ``arguments[0]``, and write ``given`` to its standard input.
+        arguments: Sequence[str], stdin: bytes = b"", seconds: float = PROGRAM_TIMEOUT
+    ) -> Deferred[CompletedProgram]:
+        """Run the program ``arguments[0]``, and write ``stdin`` to its standard input.
 
         It is killed if it has not exited after ``seconds``, if it writes too much, or if the
         Deferred is cancelled. Any exit status is a result. Fails with :class:`ProgramMissing` or
@@ -76,18 +76,18 @@ class Programs:
         self._reactor = reactor
 
     def run(
-        self, arguments: Sequence[str], given: bytes = b"", seconds: float = SECONDS
-    ) -> Deferred[Finished]:
+        self, arguments: Sequence[str], stdin: bytes = b"", seconds: float = PROGRAM_TIMEOUT
+    ) -> Deferred[CompletedProgram]:
         """Run a program; its output does not depend on the locale of this process."""
-        return _Run(self._reactor, arguments, given, seconds).finished
+        return _Run(self._reactor, arguments, stdin, seconds).finished
 
 
-def one_line(said: str) -> str:
+def one_line(text: str) -> str:
     """Return the output of a program on one line, for a message."""
-    return " ".join(said.split())[:_MAX_SAID]
+    return " ".join(text.split())[:_MAX_SHOWN]
 
 
-def spent() -> float:
+def child_cpu_seconds() -> float:
     """Return the processor time in seconds that finished programs have used.
 
     It includes their children, and all other children of this process.
@@ -102,18 +102,18 @@ class _Run(ProcessProtocol):
     transport: Any
 
     def __init__(
-        self, reactor: IReactor, arguments: Sequence[str], given: bytes, seconds: float
+        self, reactor: IReactor, arguments: Sequence[str], stdin: bytes, seconds: float
     ) -> None:
         self._reactor = reactor
         self._name = arguments[0]
-        self._given = given
+        self._stdin = stdin
         self._output: list[bytes] = []
         self._size = 0
         self._errors = b""
         self._problem: ProgramFailed | None = None
-        self.finished: Deferred[Finished] = Deferred(self._cancelled)
+        self.finished: Deferred[CompletedProgram] = Deferred(self._cancelled)
         self._deadline = reactor.callLater(
-            seconds, self._give_up, f"it took longer than {seconds:g} s"
+            seconds, self._abort, f"it took longer than {seconds:g} s"
         )
         path = f"{os.environ.get('PATH', os.defpath)}:{_SYSTEM_PATH}"
         program = shutil.which(self._name, path=path)
@@ -127,7 +127,7 @@ class _Run(ProcessProtocol):
             self._fail(ProgramFailed(f"{self._name} cannot be started: {error.strerror}"))
 
     def connectionMade(self) -> None:
-        self.transport.write(self._given)
+        self.transport.write(self._stdin)
         self.transport.closeStdin()
 
     def outReceived(self, data: bytes) -> None:
@@ -136,7 +136,7 @@ class _Run(ProcessProtocol):
         self._output.append(data)
         self._size += len(data)
         if self._size > MAX_OUTPUT:
-            self._give_up(f"it wrote more than {MAX_OUTPUT} bytes")
+            self._abort(f"it wrote more than {MAX_OUTPUT} bytes")
 
     def errReceived(self, data: bytes) -> None:
         """Keep the beginning of the error messages."""
@@ -153,17 +153,17 @@ class _Run(ProcessProtocol):
         elif not self.finished.called:
             self._deadline.cancel()
             errors = self._errors.decode("utf-8", "replace")
-            self.finished.callback(Finished(status, b"".join(self._output), errors))
+            self.finished.callback(CompletedProgram(status, b"".join(self._output), errors))
 
-    def _give_up(self, why: str) -> None:
+    def _abort(self, why: str) -> None:
         # Report it when the program has exited, so that no two run at the same time.
         self._problem = ProgramFailed(f"{self._name} was ended: {why}")
         if self._deadline.active():
             self._deadline.cancel()
-        self._deadline = self._reactor.callLater(_DEATH_SECONDS, self._fail, self._problem)
+        self._deadline = self._reactor.callLater(_KILL_SECONDS, self._fail, self._problem)
         self._kill()
 
-    def _cancelled(self, _: Deferred[Finished]) -> None:
+    def _cancelled(self, _: Deferred[CompletedProgram]) -> None:
         # The Deferred itself then fails with CancelledError.
         self._deadline.cancel()
         self._kill()

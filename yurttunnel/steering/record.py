@@ -15,7 +15,7 @@ from yurttunnel.steering.interception import Address, Interception, Match, Targe
 from yurttunnel.steering.report import (
     CHANGED,
     FAILED,
-    MOST_ADDRESSES,
+    MAX_ADDRESSES,
     REPAIRED,
     RESULTS,
     UNCHANGED,
@@ -25,7 +25,7 @@ from yurttunnel.steering.report import (
 )
 
 
-class Record:
+class SyncRecord:
     """Records the syncs of the rules for IP of ``version``.
 
     ``problem`` is why they may not be as desired, ``None`` if they are.
@@ -54,11 +54,13 @@ class Record:
         """How often rules or set had to be changed."""
         return self._syncs[CHANGED] + self._syncs[REPAIRED]
 
-    def began(self) -> None:
+    def started(self) -> None:
         """Record that a sync starts."""
         self._last_sync = time_of_day(self._clock)
 
-    def made(self, former: Interception | None, desired: Interception, differed: list[str]) -> None:
+    def applied(
+        self, former: Interception | None, desired: Interception, differed: list[str]
+    ) -> None:
         """Record that the rules are ``desired`` now, after ``former``, with what ``differed``."""
         if not differed:
             self._syncs[UNCHANGED] += 1
@@ -79,8 +81,8 @@ class Record:
             "IPv{version}: connections to {addresses} addresses of edge nodes on {ports} ports are"
             " led to this server ({match}). Changed: {differed}",
             version=self._version,
-            addresses=0 if desired.is_nothing else len(desired.edge),
-            ports=0 if desired.is_nothing else len(desired.all_ports()),
+            addresses=0 if desired.is_empty else len(desired.edge),
+            ports=0 if desired.is_empty else len(desired.all_ports()),
             match=desired.match.value,
             differed="; ".join(differed),
         )
@@ -118,7 +120,7 @@ class Record:
         )
         self._log.warn("{text}", text=self.without_sets)
 
-    def flows_judged(self, cut: int) -> None:
+    def flows_checked(self, cut: int) -> None:
         """Record that the flows match the rules, after ``cut`` of them were cut."""
         self._flows_problem = None
         self._flows_cut += cut
@@ -129,7 +131,7 @@ class Record:
                 count=cut,
             )
 
-    def flows_not_judged(self, error: SteeringFailed) -> None:
+    def flow_check_failed(self, error: SteeringFailed) -> None:
         """Record that the flows could not be checked, which is logged once."""
         known = self._flows_problem is not None
         self._flows_problem = f"connections from before the last change are not closed: {error}"
@@ -159,7 +161,7 @@ class Record:
 
 
 def _ports(in_force: Interception | None) -> Iterator[PortReport]:
-    if in_force is None or in_force.is_nothing:
+    if in_force is None or in_force.is_empty:
         return
     for pods, ports in ((False, in_force.ports), (True, in_force.pod_ports)):
         for port, target in sorted(ports.items()):
@@ -175,5 +177,5 @@ def _described(target: Target) -> str:
 
 
 def _addresses(addresses: Collection[Address]) -> AddressReport:
-    first = heapq.nsmallest(MOST_ADDRESSES, addresses, key=int)
+    first = heapq.nsmallest(MAX_ADDRESSES, addresses, key=int)
     return AddressReport(len(addresses), tuple(map(str, first)))

@@ -14,7 +14,7 @@ UNCHANGED, CHANGED, REPAIRED, FAILED = RESULTS = ("unchanged", "changed", "repai
 """The results of a sync of the rules. ``repaired`` means that the rules differed though the desired
 state had not changed, so that another program must have changed them."""
 
-MOST_ADDRESSES = 100
+MAX_ADDRESSES = 100
 """The maximum number of addresses of a kind in a report."""
 
 _PREFIX = "yurttunnel_server_steering_"
@@ -22,7 +22,7 @@ _PREFIX = "yurttunnel_server_steering_"
 
 @dataclass(frozen=True, slots=True)
 class AddressReport:
-    """The number of addresses, and the first :data:`MOST_ADDRESSES` of them in order."""
+    """The number of addresses, and the first :data:`MAX_ADDRESSES` of them in order."""
 
     total: int = 0
     first: tuple[str, ...] = ()

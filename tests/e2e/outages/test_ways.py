@@ -47,7 +47,7 @@ from tests.e2e.programs import Program
 from tests.e2e.steering.support import EDGE_4, EDGE_6, FAMILIES, SteeringTestCase
 from tests.e2e.stopwatch import DeadlineExceeded
 from tests.e2e.support import which
-from yurttunnel.steering.probe_schedule import LEAST_PAUSE
+from yurttunnel.steering.probe_schedule import MIN_PAUSE
 
 Fault = Callable[[], Awaitable[None]]
 
@@ -113,7 +113,7 @@ GARBAGE = 4096
 BEGINNING = bytes([22, 3, 1])
 """What a ClientHello begins with."""
 
-REPAIR = LEAST_PAUSE + SLACK
+REPAIR = MIN_PAUSE + SLACK
 """Seconds after which rules of nft that somebody has removed are there again."""
 
 READY = 60.0

@@ -22,7 +22,7 @@ from tests.e2e.steering.support import (
 )
 from tests.e2e.support import which
 from yurttunnel.kube.resources import CERTIFICATE_SIGNING_REQUESTS
-from yurttunnel.steering.probe_schedule import BLIND_PAUSE, LEAST_PAUSE
+from yurttunnel.steering.probe_schedule import MIN_PAUSE, RECHECK_SECONDS
 
 _BUSY_SECONDS = 8.0
 """What noticing and repairing may take beside the pause, on a machine that does other work."""
@@ -104,7 +104,7 @@ class LifeCycleTests(SteeringTestCase):
         made = self.all_rules()
         self.network.run("cloud", "iptables", "-t", "nat", "-F")
         self.network.run("cloud", "ipset", "flush", "YURTTUNNEL-EDGE6")
-        limit = BLIND_PAUSE + _BUSY_SECONDS
+        limit = RECHECK_SECONDS + _BUSY_SECONDS
         with contextlib.suppress(self.failureException):
             await self.eventually(lambda: self.all_rules() == made, "", limit, 0.2)
         self.assertEqual(self.all_rules(), made)
@@ -120,11 +120,11 @@ class LifeCycleTests(SteeringTestCase):
 
     async def test_flushed_after_a_change_of_nodes_with_nft(self) -> None:
         """A flush soon after a node has changed side is repaired as fast as any other (F7)."""
-        await self.flushed_after_a_change_of_nodes("nft", LEAST_PAUSE)
+        await self.flushed_after_a_change_of_nodes("nft", MIN_PAUSE)
 
     async def test_flushed_after_a_change_of_nodes_with_legacy(self) -> None:
         """The same where the kernel does not count changes."""
-        await self.flushed_after_a_change_of_nodes("legacy", BLIND_PAUSE)
+        await self.flushed_after_a_change_of_nodes("legacy", RECHECK_SECONDS)
 
     async def flushed_after_a_change_of_nodes(self, backend: str, pause: float) -> None:
         """Change a node, then flush; flush again while rules cannot be made, which is told."""

@@ -19,7 +19,7 @@ from yurttunnel.hub.network.interface import ALIAS, INTERVAL, NodeInterface, ens
 from yurttunnel.hub.network.links import Link, Links
 from yurttunnel.hub.settings import InterfaceSettings
 from yurttunnel.steering.failures import SteeringFailed
-from yurttunnel.steering.netlink.conversation import KernelRefused
+from yurttunnel.steering.netlink.netlink_socket import NetlinkError
 from yurttunnel.steering.netlink.worker import KernelWorker
 
 SETTINGS = InterfaceSettings("yurthub-dummy0", ip_address("169.254.2.1"))
@@ -144,7 +144,7 @@ class FakeLinks:
     def add_dummy(self, name):
         """Create a dummy interface, or fail."""
         if self.dummy:
-            raise KernelRefused(self.dummy)
+            raise NetlinkError(self.dummy)
         self.calls.append("dummy")
         self.link = Link(7, "dummy", "", False)
 

@@ -15,7 +15,7 @@ from tests.proxy.services import key, service
 from tests.steering.firewall.fakes import FakePrograms
 from yurttunnel.proxy.kernel import forwarding, sysctl
 from yurttunnel.proxy.kernel.forwarding import PERIOD, Forwarding, dropping_versions, forwards
-from yurttunnel.steering.programs import Finished, Programs
+from yurttunnel.steering.programs import CompletedProgram, Programs
 
 WEB4, WEB6 = service([1], key=key("web")), service([], key=key("web", version=6))
 
@@ -55,7 +55,7 @@ class ForwardingTests(SynchronousTestCase):
     def nft(self, arguments, given):
         """Show the chains."""
         self.asked += 1
-        return Finished(0, self.chains.encode(), "")
+        return CompletedProgram(0, self.chains.encode(), "")
 
     def drop(self, family="ip", policy="drop"):
         """Add a chain with a policy."""

@@ -9,7 +9,7 @@ from tests.proxy.kernel.support import KernelTestCase
 from tests.steering.firewall.fakes import FakePrograms
 from yurttunnel.proxy.kernel.availability import kernel_mode_available
 from yurttunnel.proxy.kernel.marks import SUPERVISED
-from yurttunnel.steering.netlink import own_table
+from yurttunnel.steering.netlink import owned_table
 from yurttunnel.steering.programs import Programs
 
 
@@ -33,7 +33,7 @@ class OtherKernelTests(KernelTestCase):
     async def test_a_kernel_without_tables_of_processes(self):
         """It is logged, and refusals are dropped all the same."""
         await self.mode.stopService()
-        self.patch(own_table, "_OWNER", 1 << 30)
+        self.patch(owned_table, "_OWNER", 1 << 30)
         self.mode = self.new()
         with capturedLogs() as logged:
             self.mode.startService()

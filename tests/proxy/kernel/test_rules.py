@@ -24,7 +24,7 @@ from yurttunnel.proxy.rules.nftables.rules import Nftables
 from yurttunnel.proxy.rules.nftables.tables import Networks, Tables
 from yurttunnel.proxy.state.virtual_services import Portal, PortalKind, Protocol, Scope
 from yurttunnel.steering.failures import SteeringFailed
-from yurttunnel.steering.programs import Finished
+from yurttunnel.steering.programs import CompletedProgram
 
 ONE, TWO, THREE = (Target(Protocol.TCP, endpoint(number)) for number in (1, 2, 3))
 PORTAL = Portal(PortalKind.CLUSTER_IP, ip_address("10.96.0.1"), 80)
@@ -57,9 +57,9 @@ class KernelRulesTests(SynchronousTestCase):
     def nft(self, arguments, given):
         """Report no existing table, and accept everything."""
         if arguments[0] == "list":
-            return Finished(1, b"", "No such file or directory")
+            return CompletedProgram(1, b"", "No such file or directory")
         self.transactions.append(given.decode())
-        return Finished(0, b"", "")
+        return CompletedProgram(0, b"", "")
 
     def delete_entries(self, targets, mark):
         """Record which attempts are deleted, and the number of transactions by then; and for

@@ -20,7 +20,7 @@ from yurttunnel.proxy.settings import BackEnd
 from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.firewall import detection
 from yurttunnel.steering.interfaces import VERSIONS, Applied
-from yurttunnel.steering.programs import Finished
+from yurttunnel.steering.programs import CompletedProgram
 
 
 @implementer(IRules)
@@ -234,7 +234,7 @@ class CleanupTests(SynchronousTestCase):
         up to ``generation``, or not at all.
         """
         programs = FakePrograms()
-        programs.programs["nft"] = lambda arguments, given: Finished(1, b"", said)
+        programs.programs["nft"] = lambda arguments, given: CompletedProgram(1, b"", said)
         rules = Nftables(programs, lambda proxied: [])
         self.patch(rules, "generation", lambda: generation)
         return self.removed(rules)

@@ -23,7 +23,7 @@ from yurttunnel.proxy.state.virtual_services import (
     VirtualService,
 )
 from yurttunnel.steering.firewall.own_chains import Rules
-from yurttunnel.steering.firewall.saved import normalised, read
+from yurttunnel.steering.firewall.saved import normalized, parse
 from yurttunnel.steering.firewall.transaction import transaction
 
 HOST = ip_address("172.16.1.9")
@@ -68,7 +68,7 @@ def rules_of(table, proxied):
 
 def changed(table, desired):
     """Change a table to the desired state; return the input."""
-    saved = read(PROXY.lines(table.save().encode()), PROXY)
+    saved = parse(PROXY.lines(table.save().encode()), PROXY)
     text = transaction(table.name, saved, desired).text
     if text:
         table.restore(text)
@@ -92,7 +92,7 @@ def others(table):
 def jumps(table):
     """Return the jumps to our chains, in order, as options."""
     found = {
-        chain: [normalised(rule) for rule in rules if leads(rule)]
+        chain: [normalized(rule) for rule in rules if leads(rule)]
         for chain, rules in table.chains.items()
         if not PROXY.owns(chain)
     }
@@ -104,7 +104,7 @@ def wanted_jumps(rules):
     chains = rules.jumps.keys() | rules.last_jumps.keys()
     return {
         chain: [
-            normalised(rule)
+            normalized(rule)
             for rule in (*rules.jumps.get(chain, ()), *rules.last_jumps.get(chain, ()))
         ]
         for chain in chains

@@ -27,7 +27,7 @@ from yurttunnel.proxy.state.virtual_services import (
     Scope,
 )
 from yurttunnel.steering.failures import SteeringFailed
-from yurttunnel.steering.programs import Finished, Programs
+from yurttunnel.steering.programs import CompletedProgram, Programs
 
 HOSTS = {4: ip_address("10.0.0.1"), 6: ip_address("fd00::1")}
 CLUSTER = {4: "10.96.0.1", 6: "fd96::1"}
@@ -336,7 +336,7 @@ class RefusalTests(SynchronousTestCase):
     def refusal(self, said):
         """Apply rules while the program fails; return the message."""
         programs = FakePrograms()
-        programs.programs["nft"] = lambda arguments, given: Finished(1, b"", said)
+        programs.programs["nft"] = lambda arguments, given: CompletedProgram(1, b"", said)
         applied = Nftables(programs, tables()).apply([])
         return str(self.failureResultOf(applied, SteeringFailed).value)
 
@@ -361,9 +361,11 @@ class RefusalTests(SynchronousTestCase):
     def test_next_time_everything_is_read(self):
         """A failed transaction may have been based on outdated rules."""
         programs = FakePrograms()
-        answers = [Finished(1, b"", "Error: No such file or directory")]
+        answers = [CompletedProgram(1, b"", "Error: No such file or directory")]
         programs.programs["nft"] = lambda arguments, given: (
-            answers[0] if arguments[0] == "list" else Finished(1, b"", "Error: No such file")
+            answers[0]
+            if arguments[0] == "list"
+            else CompletedProgram(1, b"", "Error: No such file")
         )
         rules = Nftables(programs, tables(versions=(4,)))
         for _ in range(2):
@@ -374,9 +376,9 @@ class RefusalTests(SynchronousTestCase):
         """Start without a table, let changes end with these results; return rules and program."""
         programs, left = FakePrograms(), iter(statuses)
         programs.programs["nft"] = lambda arguments, given: (
-            Finished(1, b"", "Error: No such file or directory")
+            CompletedProgram(1, b"", "Error: No such file or directory")
             if arguments[0] == "list"
-            else Finished(next(left), b"", "")
+            else CompletedProgram(next(left), b"", "")
         )
         return Nftables(programs, tables(versions=(4,))), programs
 

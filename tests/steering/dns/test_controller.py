@@ -16,7 +16,7 @@ from tests.steering.dns.support import (
 )
 from yurttunnel.kube.errors import ApiUnreachable
 from yurttunnel.kube.resources import CONFIG_MAPS, NODES, SERVICES
-from yurttunnel.steering.dns.controller import MOST_TOLD
+from yurttunnel.steering.dns.controller import MAX_REPORTED
 
 
 class RecordTests(ControllerTestCase):
@@ -104,15 +104,15 @@ class RecordTests(ControllerTestCase):
 
     def test_nodes_that_are_left_out_are_told_once(self):
         """The log names some of those without address, and the number of the others."""
-        for number in range(MOST_TOLD + 5):
+        for number in range(MAX_REPORTED + 5):
             self.client.put(NODES, node(f"cloud-x{number:02d}", labels=CLOUD))
         self.start()
         self.assertIn("node cloud-x00 has no InternalIP", self.controller.problem())
         self.assertIn("and 5 more nodes", self.controller.problem())
         self.settle(PERIOD + 10)
         told = [line for line in self.lines if "DNS record" in line]
-        self.assertEqual(MOST_TOLD + 1, len(told))
-        for number in range(MOST_TOLD + 5):
+        self.assertEqual(MAX_REPORTED + 1, len(told))
+        for number in range(MAX_REPORTED + 5):
             self.client.remove(NODES, f"cloud-x{number:02d}")
         self.settle()
         self.assertIsNone(self.controller.problem())

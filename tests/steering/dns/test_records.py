@@ -11,8 +11,8 @@ from yurttunnel.cluster.nodes import node_from
 from yurttunnel.steering.dns.records import (
     MAX_BYTES,
     TooManyRecords,
+    limit_sentences,
     make_records,
-    shortened,
     with_records,
 )
 
@@ -85,9 +85,9 @@ class RecordTests(SynchronousTestCase):
 
     def test_only_some_sentences_are_shown(self):
         """Of many problems the first are shown, and the number of the others."""
-        self.assertEqual(["a", "b"], shortened(["a", "b"], 2))
+        self.assertEqual(["a", "b"], limit_sentences(["a", "b"], 2))
         self.assertEqual(
-            ["a", "b", "and 1 more nodes have no DNS record"], shortened(["a", "b", "c"], 2)
+            ["a", "b", "and 1 more nodes have no DNS record"], limit_sentences(["a", "b", "c"], 2)
         )
 
 

@@ -7,7 +7,12 @@ import re
 from twisted.internet.defer import fail, succeed
 from zope.interface import implementer
 
-from yurttunnel.steering.programs import SECONDS, Finished, IPrograms, ProgramMissing
+from yurttunnel.steering.programs import (
+    PROGRAM_TIMEOUT,
+    CompletedProgram,
+    IPrograms,
+    ProgramMissing,
+)
 
 BUILT_IN = ("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING")
 
@@ -25,14 +30,14 @@ class FakePrograms:
         self.programs = {}
         self.calls = []
 
-    def run(self, arguments, given=b"", seconds=SECONDS):
+    def run(self, arguments, stdin=b"", seconds=PROGRAM_TIMEOUT):
         """See :class:`IPrograms`."""
         self.calls.append(list(arguments))
         name, *rest = arguments
         if name not in self.programs:
             return fail(ProgramMissing(f"{name} is not installed"))
         try:
-            return succeed(self.programs[name](rest, given))
+            return succeed(self.programs[name](rest, stdin))
         except Exception:
             return fail()
 
@@ -111,25 +116,25 @@ def _leads(rule, chain):
 def play_iptables(programs, prefix, table, says):
     """Have the programs of iptables with ``prefix`` work on ``table``."""
 
-    def plain(arguments, given):
+    def plain(arguments, stdin):
         if arguments == ["-t", "nat", "-S", "OUTPUT"]:
-            return Finished(0, b"-P OUTPUT ACCEPT\n", "")
+            return CompletedProgram(0, b"-P OUTPUT ACCEPT\n", "")
         if arguments[:-1] == ["-t", "mangle", "-S"]:
-            return Finished(1, b"", f"{prefix}: No chain/target/match by that name.\n")
+            return CompletedProgram(1, b"", f"{prefix}: No chain/target/match by that name.\n")
         assert arguments == ["--version"], arguments
-        return Finished(0, f"iptables v1.8.9 {says}\n".encode(), "")
+        return CompletedProgram(0, f"iptables v1.8.9 {says}\n".encode(), "")
 
-    def save(arguments, given):
+    def save(arguments, stdin):
         if arguments in ([], ["-t", "nat"]):
-            return Finished(0, table.save().encode(), "")
-        return Finished(0, b"*mangle\nCOMMIT\n", "")
+            return CompletedProgram(0, table.save().encode(), "")
+        return CompletedProgram(0, b"*mangle\nCOMMIT\n", "")
 
-    def restore(arguments, given):
+    def restore(arguments, stdin):
         assert arguments in (["-w", "5", "--noflush"], ["-w", "10", "--noflush"]), arguments
         try:
-            table.restore(given.decode())
+            table.restore(stdin.decode())
         except TableError as error:
-            return Finished(1, b"", f"{prefix}-restore: {error}\n")
-        return Finished(0, b"", "")
+            return CompletedProgram(1, b"", f"{prefix}-restore: {error}\n")
+        return CompletedProgram(0, b"", "")
 
     programs.programs |= {prefix: plain, f"{prefix}-save": save, f"{prefix}-restore": restore}

@@ -95,11 +95,11 @@ def use_own_lock(test):
     return path
 
 
-def execute(command, given=""):
+def execute(command, stdin=""):
     """Run a program that must succeed; return its output."""
     done = subprocess.run(
         shlex.split(command),
-        input=given,
+        input=stdin,
         capture_output=True,
         text=True,
         check=False,

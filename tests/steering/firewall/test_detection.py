@@ -22,7 +22,7 @@ from yurttunnel.steering.firewall.tunnel import (
     remove_leftovers_elsewhere,
 )
 from yurttunnel.steering.interception import Interception, Match, Target
-from yurttunnel.steering.programs import Finished, Programs
+from yurttunnel.steering.programs import CompletedProgram, Programs
 
 LEFTOVER = "*nat\n:TUNNEL-PORT - [0:0]\n-I OUTPUT 1 -p tcp -j TUNNEL-PORT\nCOMMIT\n"
 
@@ -52,13 +52,15 @@ class Machine(SynchronousTestCase):
 
     def answer(self, program, *finished):
         """Have a program always return this result."""
-        self.programs.programs[program] = lambda *_: Finished(*finished)
+        self.programs.programs[program] = lambda *_: CompletedProgram(*finished)
 
     def say_version(self, program, text):
         """Have a generic program report another version, and otherwise work as before."""
         otherwise = self.programs.programs[program]
-        self.programs.programs[program] = lambda arguments, given: (
-            Finished(0, text, "") if arguments == ["--version"] else otherwise(arguments, given)
+        self.programs.programs[program] = lambda arguments, stdin: (
+            CompletedProgram(0, text, "")
+            if arguments == ["--version"]
+            else otherwise(arguments, stdin)
         )
 
     def result(self, coroutine):
@@ -112,10 +114,10 @@ class DetectionTests(Machine):
         """Have a program print this for these arguments."""
         otherwise = self.programs.programs[program]
 
-        def answer(arguments, given):
+        def answer(arguments, stdin):
             if arguments == asking:
-                return Finished(0, shown.encode(), "")
-            return otherwise(arguments, given)
+                return CompletedProgram(0, shown.encode(), "")
+            return otherwise(arguments, stdin)
 
         self.programs.programs[program] = answer
 
@@ -178,8 +180,10 @@ class DetectionTests(Machine):
         denied = "Permission denied (you must be root)\n"
         self.answer("iptables-nft-save", 4, b"", denied)
         otherwise = self.programs.programs["iptables-nft"]
-        self.programs.programs["iptables-nft"] = lambda arguments, given: (
-            otherwise(arguments, given) if arguments == ["--version"] else Finished(4, b"", denied)
+        self.programs.programs["iptables-nft"] = lambda arguments, stdin: (
+            otherwise(arguments, stdin)
+            if arguments == ["--version"]
+            else CompletedProgram(4, b"", denied)
         )
         found = self.find()
         self.assertEqual([6], list(found.found))

@@ -21,7 +21,7 @@ from yurttunnel.steering.firewall.rules import TUNNEL
 from yurttunnel.steering.firewall.tables import BackEnd, Tables
 from yurttunnel.steering.interception import Interception, Match, Target
 from yurttunnel.steering.interfaces import Applied
-from yurttunnel.steering.programs import Finished, ProgramFailed
+from yurttunnel.steering.programs import CompletedProgram, ProgramFailed
 
 ADDRESSES = {
     4: ("172.16.1.199", "172.16.1.20", "172.16.1.21", "192.168.7.1"),
@@ -114,7 +114,7 @@ class FirewallContract:
         pods = replace(self.desired, pod_ports={10250: self.secure, 9100: self.insecure})
         await self.apply(pods)
         await self.apply(replace(pods, match=Match.EDGE_SET), "YURTTUNNEL-EDGES")
-        self.patch(rules_module, "MOST_RETURNS_BY_PORT", 3)
+        self.patch(rules_module, "MAX_RETURNS_BY_PORT", 3)
         await self.apply(pods)
         self.assert_foreign_untouched()
         applied = await self.apply(self.desired)
@@ -418,7 +418,7 @@ class FailureTests(SynchronousTestCase):
 
     def play(self, *finished):
         """Have the program that reads return this."""
-        self.programs.programs["iptables-nft"] = lambda *_: Finished(*finished)
+        self.programs.programs["iptables-nft"] = lambda *_: CompletedProgram(*finished)
 
     def failure(self):
         """Return the one line of an error."""
@@ -458,7 +458,7 @@ class FailureTests(SynchronousTestCase):
 
     def test_not_shown_later(self):
         """The same when rules are created and removed: it is not treated as an empty table."""
-        shown = Finished(0, b"# Table `nat' is incompatible, use 'nft' tool.\n", "")
+        shown = CompletedProgram(0, b"# Table `nat' is incompatible, use 'nft' tool.\n", "")
         self.programs.programs["iptables-nft-save"] = lambda *_: shown
         desired = Interception(4, Match.CLOUD_RETURN)
         for call in (partial(self.firewall.apply, desired, None), self.firewall.remove):
@@ -478,12 +478,14 @@ class RefusalTests(SynchronousTestCase):
     def setUp(self):
         """Make a firewall with an empty table."""
         self.programs = FakePrograms()
-        self.programs.programs["iptables-nft-save"] = lambda *_: Finished(0, b"*nat\nCOMMIT\n", "")
+        self.programs.programs["iptables-nft-save"] = lambda *_: CompletedProgram(
+            0, b"*nat\nCOMMIT\n", ""
+        )
         self.firewall = Iptables(self.programs, BackEnd(4, "nft", "iptables-nft"))
 
     def refused(self, said, set_name="S"):
         """Have a change fail; return the error."""
-        self.programs.programs["iptables-nft-restore"] = lambda *_: Finished(2, b"", said)
+        self.programs.programs["iptables-nft-restore"] = lambda *_: CompletedProgram(2, b"", said)
         match = Match.CLOUD_RETURN if set_name is None else Match.EDGE_SET
         ports = {10250: Target(None, 10263)}
         desired = Interception(4, match, frozenset({ip_address("192.168.7.1")}), ports=ports)
@@ -510,20 +512,20 @@ class RefusalTests(SynchronousTestCase):
         ):
             self.assertNotIsInstance(self.refused(said), SetsRefused)
         said = "Couldn't load match `set'"
-        self.programs.programs["iptables-nft-save"] = lambda *_: Finished(1, b"", said)
+        self.programs.programs["iptables-nft-save"] = lambda *_: CompletedProgram(1, b"", said)
         self.assertNotIsInstance(self.refused(said), SetsRefused)
 
     def test_lock_at_removal(self):
         """A lock during a removal is reported at once; the next time all is removed."""
-        self.programs.programs["iptables-nft-restore"] = lambda *_: Finished(0, b"", "")
+        self.programs.programs["iptables-nft-restore"] = lambda *_: CompletedProgram(0, b"", "")
         ports = {10250: Target(None, 10263)}
         edge = frozenset({ip_address("192.168.7.1")})
         desired = Interception(4, Match.CLOUD_RETURN, edge, ports=ports)
         self.successResultOf(self.firewall.apply(desired, None))
         del self.programs.calls[:]
         said = "Another app is currently holding the xtables lock"
-        self.programs.programs["iptables-nft-restore"] = lambda *_: Finished(4, b"", said)
+        self.programs.programs["iptables-nft-restore"] = lambda *_: CompletedProgram(4, b"", said)
         self.failureResultOf(self.firewall.remove(), SteeringFailed)
-        self.programs.programs["iptables-nft-restore"] = lambda *_: Finished(0, b"", "")
+        self.programs.programs["iptables-nft-restore"] = lambda *_: CompletedProgram(0, b"", "")
         self.assertTrue(self.successResultOf(self.firewall.remove()))
         self.assertEqual(["iptables-nft-restore"] * 2, [call[0] for call in self.programs.calls])

@@ -104,7 +104,7 @@ class PacketsContract(Networks):
 
     async def test_many_cloud_nodes(self):
         """The structure for many nodes redirects the same connections."""
-        self.patch(rules_module, "MOST_RETURNS_BY_PORT", 0)
+        self.patch(rules_module, "MAX_RETURNS_BY_PORT", 0)
         await self.check(self.desired, "tunnel")
 
     async def test_every_address(self):
@@ -129,7 +129,7 @@ class PacketsContract(Networks):
             (Match.CLOUD_RETURN, 5000, "tunnel"),
             (Match.CLOUD_RETURN, 0, "tunnel"),
         ):
-            self.patch(rules_module, "MOST_RETURNS_BY_PORT", most)
+            self.patch(rules_module, "MAX_RETURNS_BY_PORT", most)
             desired = replace(self.desired, match=match)
             await self.firewall.apply(desired, SET)
             self.assertEqual("direct", self.way(addresses[EDGE], client=pod.pop()))

@@ -115,7 +115,7 @@ class RulesTests(SynchronousTestCase):
 
     def test_many_cloud_nodes(self):
         """Many nodes are listed once before all ports; a chain that is entered by goto returns."""
-        self.patch(rules, "MOST_RETURNS_BY_PORT", 5)
+        self.patch(rules, "MAX_RETURNS_BY_PORT", 5)
         desired = Interception(4, Match.CLOUD_RETURN, EDGE, CLOUD, PORTS)
         chains = rules_of(desired, None).chains
         to = tuple(

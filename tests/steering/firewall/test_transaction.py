@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from ipaddress import IPv4Address
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, settings, stdin
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.steering.firewall.fakes import FakeTable
 from yurttunnel.steering.firewall import transaction as transaction_module
 from yurttunnel.steering.firewall.own_chains import Rules
-from yurttunnel.steering.firewall.rules import MOST_RETURNS_BY_PORT, TUNNEL, rules_of
-from yurttunnel.steering.firewall.saved import read
-from yurttunnel.steering.firewall.transaction import MOST_DIFFERENCES, MOST_EDITS, transaction
+from yurttunnel.steering.firewall.rules import MAX_RETURNS_BY_PORT, TUNNEL, rules_of
+from yurttunnel.steering.firewall.saved import parse
+from yurttunnel.steering.firewall.transaction import MAX_DIFFERENCES, MAX_EDITS, transaction
 from yurttunnel.steering.interception import Interception, Match, Target
 
 EDGE = frozenset({IPv4Address("192.168.7.1")})
@@ -55,7 +55,7 @@ OUR_RULES = st.sampled_from(
 
 def changed(table, desired):
     """Change a table to the desired state; return the input."""
-    change = transaction("nat", read(TUNNEL.lines(table.save().encode()), TUNNEL), desired)
+    change = transaction("nat", parse(TUNNEL.lines(table.save().encode()), TUNNEL), desired)
     if change.text:
         table.restore(change.text)
     return change.text
@@ -108,10 +108,10 @@ class AnyStateTests(SynchronousTestCase):
     """From any state to any other."""
 
     @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-    @given(tables(), WANTED, st.sampled_from([0, 2, MOST_EDITS]))
+    @stdin(tables(), WANTED, st.sampled_from([0, 2, MAX_EDITS]))
     def test_any(self, table, interception, most_edits):
         """The desired rules are in place, exactly, and what is not ours is unchanged."""
-        self.patch(transaction_module, "MOST_EDITS", most_edits)
+        self.patch(transaction_module, "MAX_EDITS", most_edits)
         desired = rules_of(interception, "S")
         others = foreign(table)
         changed(table, desired)
@@ -123,7 +123,7 @@ class AnyStateTests(SynchronousTestCase):
         self.assertEqual("", changed(table, desired))
 
     @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-    @given(tables())
+    @stdin(tables())
     def test_nothing(self, table):
         """If nothing is desired, nothing of ours remains."""
         others = foreign(table)
@@ -178,9 +178,9 @@ class TransactionTests(SynchronousTestCase):
 
     def test_many(self):
         """If much differs in a chain, it is refilled."""
-        lines = self.lines(cloud(101 + MOST_EDITS))
+        lines = self.lines(cloud(101 + MAX_EDITS))
         self.assertEqual(":TUNNEL-PORT-10250 - [0:0]", lines[0])
-        self.assertEqual(103 + MOST_EDITS, len(lines) - 1)
+        self.assertEqual(103 + MAX_EDITS, len(lines) - 1)
 
     def test_port_leaves(self):
         """A removed port removes its chain, in the same transaction."""
@@ -204,7 +204,7 @@ class TransactionTests(SynchronousTestCase):
 
     def test_differences(self):
         """The differences are reported, in a limited number of sentences."""
-        table = read([b":TUNNEL-PORT-7 - [0:0]", b"-A INPUT -j TUNNEL-PORT-7"], TUNNEL)
+        table = parse([b":TUNNEL-PORT-7 - [0:0]", b"-A INPUT -j TUNNEL-PORT-7"], TUNNEL)
         found = transaction("nat", table, cloud(1)).differences
         expected = (
             "the chain TUNNEL-PORT is missing",
@@ -214,13 +214,13 @@ class TransactionTests(SynchronousTestCase):
             "the jump from OUTPUT is missing",
         )
         self.assertEqual(expected, found)
-        many = transaction("nat", read([], TUNNEL), cloud(1, range(1, 50))).differences
-        self.assertEqual(MOST_DIFFERENCES + 1, len(many))
+        many = transaction("nat", parse([], TUNNEL), cloud(1, range(1, 50))).differences
+        self.assertEqual(MAX_DIFFERENCES + 1, len(many))
         self.assertEqual("and 31 more", many[-1])
 
     def test_shape_changes(self):
         """With too many nodes for the structure of 1.2, the other one replaces it."""
-        ports = range(1, MOST_RETURNS_BY_PORT // 101 + 1)
+        ports = range(1, MAX_RETURNS_BY_PORT // 101 + 1)
         changed(self.table, cloud(100, ports))
         self.assertNotIn("TUNNEL-PORT-CLOUD", self.table.chains)
         changed(self.table, cloud(102, ports))

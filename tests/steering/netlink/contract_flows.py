@@ -13,12 +13,12 @@ EDGE, CLOUD, OWN = (ip_address(text) for text in ("10.20.0.1", "10.20.0.2", "10.
 EDGE_6, OWN_6 = (ip_address(text) for text in ("fd00:20::1", "fd00:20::9"))
 
 
-def flow(destination, port=KUBELET, answers=None, local=True, to_self=True):
+def flow(destination, port=KUBELET, responder=None, local=True, to_self=True):
     """Make a flow; by default its original destination answers.
 
     All addresses in these tests are those of one machine, unless specified.
     """
-    return Flow(destination, port, answers or Target(destination, port), local, to_self)
+    return Flow(destination, port, responder or Target(destination, port), local, to_self)
 
 
 class FlowsContract:
@@ -50,19 +50,19 @@ class FlowsContract:
 
     def test_what_is_seen(self):
         """The original destination of a connection and its answering end are known."""
-        direct, led = flow(CLOUD), flow(EDGE, answers=Target(OWN, SERVER))
+        direct, led = flow(CLOUD), flow(EDGE, responder=Target(OWN, SERVER))
         for each in (direct, led, flow(EDGE, OTHER)):
             self.connect(each)
         self.assertEqual({direct, led}, self.seen())
 
     def test_only_what_is_wrong_is_cut(self):
         """The rest stays, and cut flows are not found again."""
-        direct, led = flow(CLOUD), flow(EDGE, answers=Target(OWN, SERVER))
+        direct, led = flow(CLOUD), flow(EDGE, responder=Target(OWN, SERVER))
         for each in (direct, led):
             self.connect(each)
-        self.assertEqual(1, self.cut(lambda each: each.answers.port == SERVER))
+        self.assertEqual(1, self.cut(lambda each: each.responder.port == SERVER))
         self.assertEqual({direct}, self.seen())
-        self.assertEqual(0, self.cut(lambda each: each.answers.port == SERVER))
+        self.assertEqual(0, self.cut(lambda each: each.responder.port == SERVER))
 
     def test_several_connections(self):
         """All identical ones are cut, and counted."""
@@ -80,7 +80,7 @@ class FlowsContract:
 
     def test_both_families(self):
         """Only the given family is considered."""
-        direct, led = flow(OWN_6), flow(EDGE_6, answers=Target(OWN_6, SERVER))
+        direct, led = flow(OWN_6), flow(EDGE_6, responder=Target(OWN_6, SERVER))
         for each in (flow(EDGE), direct, led):
             self.connect(each)
         self.assertEqual({direct, led}, self.seen(version=6))

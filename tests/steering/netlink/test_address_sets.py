@@ -24,8 +24,8 @@ from tests.steering.netlink.support import KernelTestCase, command, run_at_once
 from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.interfaces import IAddressSets
 from yurttunnel.steering.netlink.address_sets import AddressSets
-from yurttunnel.steering.netlink.conversation import Conversation, KernelRefused
-from yurttunnel.steering.netlink.set_table import MAXIMUM, SetTable
+from yurttunnel.steering.netlink.ipsets import MAX_ADDRESSES, Ipsets
+from yurttunnel.steering.netlink.netlink_socket import NetlinkError, NetlinkSocket
 
 _CAPABILITY_VERSION = 0x20080522
 """``_LINUX_CAPABILITY_VERSION_3``."""
@@ -137,7 +137,7 @@ class KernelAddressSetsTests(AddressSetsContract, KernelTestCase):
 
     def test_a_set_that_cannot_hold_all(self):
         """A set with other parameters is replaced while rules refer to it."""
-        large = ("maxelem", str(MAXIMUM))
+        large = ("maxelem", str(MAX_ADDRESSES))
         for parameters in (
             ("maxelem", "10"),
             (*large, "timeout", "600"),
@@ -188,10 +188,10 @@ class KernelAddressSetsTests(AddressSetsContract, KernelTestCase):
         """It stays if the kernel rejects the change for a reason other than its type."""
 
         def refuse(table, name, other):
-            raise KernelRefused(errno.ENOMEM)
+            raise NetlinkError(errno.ENOMEM)
 
         command("ipset", "create", NAME, "hash:net")
-        self.patch(SetTable, "swap", refuse)
+        self.patch(Ipsets, "swap", refuse)
         failure = self.failureResultOf(self.sets.put(NAME, 4, some("10.0.0.1")), SteeringFailed)
         self.assertIn("ENOMEM", str(failure.value))
         self.assertIn("hash:net", command("ipset", "list", NAME))
@@ -252,11 +252,11 @@ class OtherKernelTests(KernelTestCase):
         self.sets = AddressSets(run_at_once, Clock())
         self.code = errno.EINVAL
 
-        def refuse(conversation, request):
-            raise KernelRefused(self.code)
+        def refuse(netlink, request):
+            raise NetlinkError(self.code)
 
         for method in ("get", "dump", "change"):
-            self.patch(Conversation, method, refuse)
+            self.patch(NetlinkSocket, method, refuse)
 
     def test_a_kernel_without_sets(self):
         """The error says so, and what to do."""
@@ -280,25 +280,25 @@ class OtherKernelTests(KernelTestCase):
     def test_a_set_that_cannot_be_read(self):
         """It is not treated as missing, whatever else is possible with it."""
 
-        def refuse(conversation, request):
-            raise KernelRefused(errno.ENOMEM)
+        def refuse(netlink, request):
+            raise NetlinkError(errno.ENOMEM)
 
-        self.patch(Conversation, "get", lambda conversation, request: b"")
-        self.patch(Conversation, "change", lambda conversation, request: None)
-        self.patch(Conversation, "change_all", lambda conversation, requests: None)
-        self.patch(Conversation, "dump", refuse)
+        self.patch(NetlinkSocket, "get", lambda netlink, request: b"")
+        self.patch(NetlinkSocket, "change", lambda netlink, request: None)
+        self.patch(NetlinkSocket, "change_all", lambda netlink, requests: None)
+        self.patch(NetlinkSocket, "dump", refuse)
         failure = self.failureResultOf(self.sets.put(NAME, 4, ()), SteeringFailed)
         self.assertIn("ENOMEM", str(failure.value))
 
     def test_a_kernel_without_the_match(self):
         """There may be sets to which no rule can refer."""
 
-        def get(conversation, request):
+        def get(netlink, request):
             if b"set\0" in request:
-                raise KernelRefused(self.code)
+                raise NetlinkError(self.code)
             return b""
 
-        self.patch(Conversation, "get", get)
+        self.patch(NetlinkSocket, "get", get)
         self.code = errno.ENOENT
         self.assertFalse(self.successResultOf(self.sets.supported()))
         self.code = errno.EINVAL  # it has no nftables to query

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.steering.netlink.support import KernelTestCase, command, run_at_once
 from yurttunnel.steering.netlink import expressions as nft
-from yurttunnel.steering.netlink.own_table import INPUT, OwnChain, OwnTable
+from yurttunnel.steering.netlink.owned_table import INPUT, BaseChain, OwnedTable
 
 
 class ExpressionTests(KernelTestCase):
@@ -18,8 +18,8 @@ class ExpressionTests(KernelTestCase):
             "ct mark & 0x00000010 != 0x00000000": nft.ct_has(nft.CT_MARK, 16),
             "ct mark set ct mark | 0x00001000": nft.add_to_ct(nft.CT_MARK, 0x1000),
         }
-        chain = OwnChain("read-back", "filter", INPUT, 0, tuple(expected.values()))
-        table = OwnTable(run_at_once, "test-", [chain], "cannot", self.fail)
+        chain = BaseChain("read-back", "filter", INPUT, 0, tuple(expected.values()))
+        table = OwnedTable(run_at_once, "test-", [chain], "cannot", self.fail)
         table.startService()
         self.addCleanup(table.stopService)
         _, shown = command("nft", "list", "ruleset").split("policy accept;")

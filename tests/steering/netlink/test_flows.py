@@ -31,11 +31,11 @@ from tests.steering.netlink.support import KernelTestCase, command, run_at_once
 from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.interception import Target
 from yurttunnel.steering.interfaces import IFlows
-from yurttunnel.steering.marks import OwnMark
+from yurttunnel.steering.marks import SocketMarker
 from yurttunnel.steering.netlink.address_sets import AddressSets
-from yurttunnel.steering.netlink.conversation import KernelRefused
-from yurttunnel.steering.netlink.flow_table import FlowTable
+from yurttunnel.steering.netlink.conntrack_table import ConntrackTable
 from yurttunnel.steering.netlink.flows import Flows
+from yurttunnel.steering.netlink.netlink_socket import NetlinkError
 
 ELSEWHERE = ip_address("10.30.0.1")
 """An address in another network namespace, which is not one of this machine."""
@@ -88,7 +88,7 @@ class KernelFlowsTests(FlowsContract, KernelTestCase):
 
     def connect(self, flow):
         """Connect; a temporary rule redirects the connection to the answering end."""
-        target, desired = flow.answers, Target(flow.destination, flow.port)
+        target, desired = flow.responder, Target(flow.destination, flow.port)
         self.listen(target)
         if target != desired:
             self.lead("-A", desired, target)
@@ -141,7 +141,7 @@ class KernelFlowsTests(FlowsContract, KernelTestCase):
         self.listen(Target(OWN, SERVER))
         self.lead("-A", Target(EDGE, KUBELET), Target(OWN, SERVER))
         self.says(client, server)
-        self.assertEqual(1, self.cut(lambda each: each.answers.address == EDGE))
+        self.assertEqual(1, self.cut(lambda each: each.responder.address == EDGE))
         self.assertRaises(ConnectionAbortedError, client.recv, 10)
         again, answering = self.connect_led(EDGE)
         self.says(again, answering)
@@ -150,10 +150,10 @@ class KernelFlowsTests(FlowsContract, KernelTestCase):
         """A connection whose socket must not be destroyed is reset with its next packet."""
         client, _ = self.connect(flow(EDGE))
         # As with the server's own; a forwarded connection has no socket here either.
-        OwnMark()(client)
+        SocketMarker()(client)
         self.listen(Target(OWN, SERVER))
         self.lead("-A", Target(EDGE, KUBELET), Target(OWN, SERVER))
-        self.assertEqual(1, self.cut(lambda each: each.answers.address == EDGE))
+        self.assertEqual(1, self.cut(lambda each: each.responder.address == EDGE))
         client.send(b"?")
         self.assertRaises(ConnectionResetError, client.recv, 10)
 
@@ -166,10 +166,10 @@ class KernelFlowsTests(FlowsContract, KernelTestCase):
 
     def test_a_node_leaves_the_tunnel(self):
         """A connection that was redirected is ended, and a new one goes to the node."""
-        client, server = self.connect(flow(EDGE, answers=Target(OWN, SERVER)))
+        client, server = self.connect(flow(EDGE, responder=Target(OWN, SERVER)))
         self.listen(Target(EDGE, KUBELET))
         self.says(client, server)
-        self.assertEqual(1, self.cut(lambda each: each.answers.address == OWN))
+        self.assertEqual(1, self.cut(lambda each: each.responder.address == OWN))
         self.assertRaises(ConnectionAbortedError, client.recv, 10)
         self.says(*self.connect(flow(EDGE)))
 
@@ -192,7 +192,7 @@ class KernelFlowsTests(FlowsContract, KernelTestCase):
         command("iptables", "-w", "-t", "nat", "-A", "OUTPUT", *rule)
         client = self.make(socket.socket())
         client.connect((str(EDGE), KUBELET))
-        self.assertEqual({flow(EDGE, answers=loopback)}, self.seen())
+        self.assertEqual({flow(EDGE, responder=loopback)}, self.seen())
 
     def test_loopback_is_local(self):
         """So are addresses that no interface has."""
@@ -320,9 +320,9 @@ class OtherKernelTests(KernelTestCase):
         """Cut while the kernel refuses to return its table; return the error."""
 
         def refuse(table, version, protocol, ports):
-            raise KernelRefused(code)
+            raise NetlinkError(code)
 
-        self.patch(FlowTable, "to_ports", refuse)
+        self.patch(ConntrackTable, "to_ports", refuse)
         cut = Flows(run_at_once).cut(4, {KUBELET}, bool)
         return str(self.failureResultOf(cut, SteeringFailed).value)
 

@@ -8,7 +8,7 @@ import subprocess
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.e2e.cluster.network import ClusterNetwork
-from yurttunnel.steering.netlink.named_counters import counted_packets
+from yurttunnel.steering.netlink.named_counters import packet_counts
 
 _RULES = """
 table {family} {table} {{
@@ -48,18 +48,18 @@ class NamedCountersTests(SynchronousTestCase):
             self.load(family, table)
         self.send(socket.AF_INET, "127.0.0.1", 3)
         self.send(socket.AF_INET6, "::1", 5)
-        self.assertEqual({"here-ns/a.b/port": 3, "nowhere": 0}, counted_packets(4, "ours"))
-        self.assertEqual({"here-ns/a.b/port": 5, "nowhere": 0}, counted_packets(6, "ours"))
+        self.assertEqual({"here-ns/a.b/port": 3, "nowhere": 0}, packet_counts(4, "ours"))
+        self.assertEqual({"here-ns/a.b/port": 5, "nowhere": 0}, packet_counts(6, "ours"))
 
     def test_many(self):
         """As many as need several replies of the kernel."""
         counters = "".join(f"add counter ip many c{each}\n" for each in range(2000))
         given = f"add table ip many\n{counters}"
         subprocess.run(["nft", "-f", "-"], input=given.encode(), check=True)
-        self.assertEqual({f"c{each}": 0 for each in range(2000)}, counted_packets(4, "many"))
+        self.assertEqual({f"c{each}": 0 for each in range(2000)}, packet_counts(4, "many"))
 
     def test_no_table(self):
         """The result is empty, and that is no failure."""
-        self.assertEqual({}, counted_packets(4, "ours"))
+        self.assertEqual({}, packet_counts(4, "ours"))
         self.load("ip", "others")
-        self.assertEqual({}, counted_packets(4, "ours"))
+        self.assertEqual({}, packet_counts(4, "ours"))

@@ -21,7 +21,7 @@ from yurttunnel.hub.settings import InterfaceSettings
 from yurttunnel.ops.reconciler import Reconciler
 from yurttunnel.ops.timeouts import fired_within
 from yurttunnel.steering.failures import SteeringFailed
-from yurttunnel.steering.netlink.conversation import KernelRefused
+from yurttunnel.steering.netlink.netlink_socket import NetlinkError
 from yurttunnel.steering.netlink.worker import Run
 
 INTERVAL = 15.0
@@ -106,7 +106,7 @@ def ensure(settings: InterfaceSettings) -> list[str]:
     try:
         with Links.opened() as links:
             return _ensured(links, settings)
-    except (KernelRefused, OSError) as error:
+    except (NetlinkError, OSError) as error:
         raise _failed(settings, error) from None
 
 
@@ -117,7 +117,7 @@ def remove(settings: InterfaceSettings) -> None:
             link = links.find(settings.name)
             if link is not None and link.alias == ALIAS:
                 links.remove(link)
-    except (KernelRefused, OSError) as error:
+    except (NetlinkError, OSError) as error:
         raise SteeringFailed(
             f"the interface {settings.name} cannot be removed ({_reason(error)}): ip link delete"
             f" {settings.name}"
@@ -148,7 +148,7 @@ def _create(links: Links, name: str) -> str:
     try:
         links.add_dummy(name)
         return "dummy"
-    except KernelRefused as error:
+    except NetlinkError as error:
         if error.code != errno.EOPNOTSUPP:
             raise
     add_tap(name)
@@ -178,7 +178,7 @@ def _address(links: Links, link: Link, settings: InterfaceSettings) -> list[str]
     return done
 
 
-def _failed(settings: InterfaceSettings, error: KernelRefused | OSError) -> SteeringFailed:
+def _failed(settings: InterfaceSettings, error: NetlinkError | OSError) -> SteeringFailed:
     advice = _advice(settings, error)
     return SteeringFailed(
         f"the interface {settings.name} with {settings.address} cannot be had"
@@ -186,16 +186,16 @@ def _failed(settings: InterfaceSettings, error: KernelRefused | OSError) -> Stee
     )
 
 
-def _advice(settings: InterfaceSettings, error: KernelRefused | OSError) -> str:
-    if isinstance(error, KernelRefused) and error.code == errno.EACCES:
+def _advice(settings: InterfaceSettings, error: NetlinkError | OSError) -> str:
+    if isinstance(error, NetlinkError) and error.code == errno.EACCES:
         # Netlink returns EACCES only for addresses, and EPERM if a capability is missing.
         return f"IPv6 is off there: sysctl net.ipv6.conf.{settings.name}.disable_ipv6=0"
     return _ADVICE.get(_number(error), "")
 
 
-def _number(error: KernelRefused | OSError) -> int:
-    return error.code if isinstance(error, KernelRefused) else error.errno or 0
+def _number(error: NetlinkError | OSError) -> int:
+    return error.code if isinstance(error, NetlinkError) else error.errno or 0
 
 
-def _reason(error: KernelRefused | OSError) -> str:
+def _reason(error: NetlinkError | OSError) -> str:
     return os.strerror(_number(error)).lower()

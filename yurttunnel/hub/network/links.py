@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, ip_address
 
 from yurttunnel.http.authority import Address
-from yurttunnel.steering.netlink.conversation import (
+from yurttunnel.steering.netlink.messages import NESTED, attribute, attributes, raw_request
+from yurttunnel.steering.netlink.netlink_socket import (
     CHANGE,
     DUMP,
     GET,
-    Conversation,
-    KernelRefused,
+    NetlinkError,
+    NetlinkSocket,
 )
-from yurttunnel.steering.netlink.messages import NESTED, attribute, attributes, raw_request
 
 # linux/netlink.h, linux/rtnetlink.h
 _NETLINK_ROUTE = 0
@@ -61,24 +61,24 @@ class Link:
 
 
 class Links:
-    """Requests to rtnetlink; all methods raise ``KernelRefused`` or ``OSError``."""
+    """Requests to rtnetlink; all methods raise ``NetlinkError`` or ``OSError``."""
 
-    def __init__(self, conversation: Conversation) -> None:
-        self._conversation = conversation
+    def __init__(self, netlink: NetlinkSocket) -> None:
+        self._netlink = netlink
 
     @classmethod
     @contextmanager
     def opened(cls) -> Iterator[Links]:
         """Open a netlink socket for the duration of a block."""
-        with Conversation(_NETLINK_ROUTE) as conversation:
-            yield cls(conversation)
+        with NetlinkSocket(_NETLINK_ROUTE) as netlink:
+            yield cls(netlink)
 
     def find(self, name: str) -> Link | None:
         """Return the interface with a name."""
         asked = _LINK.pack(0, 0, 0, 0, 0) + _text(_NAME, name)
         try:
-            body = self._conversation.get(raw_request(asked, _GET_LINK, GET))
-        except KernelRefused as error:
+            body = self._netlink.get(raw_request(asked, _GET_LINK, GET))
+        except NetlinkError as error:
             if error.code == errno.ENODEV:
                 return None
             raise
@@ -97,28 +97,28 @@ class Links:
         info = attribute(_LINK_INFO | NESTED, _text(_INFO_KIND, "dummy"))
         body = _LINK.pack(0, 0, 0, 0, 0) + _text(_NAME, name) + info
         flags = CHANGE | _CREATE | _EXCLUSIVE
-        self._conversation.change(raw_request(body, _NEW_LINK, flags))
+        self._netlink.change(raw_request(body, _NEW_LINK, flags))
 
     def mark(self, link: Link, alias: str) -> None:
         """Set the alias, which ``ip link`` shows."""
         body = _LINK.pack(0, 0, link.index, 0, 0) + _text(_ALIAS, alias)
-        self._conversation.change(raw_request(body, _NEW_LINK, CHANGE))
+        self._netlink.change(raw_request(body, _NEW_LINK, CHANGE))
 
     def set_up(self, link: Link) -> None:
         """Set the interface up."""
         body = _LINK.pack(0, 0, link.index, _UP, _UP)
-        self._conversation.change(raw_request(body, _NEW_LINK, CHANGE))
+        self._netlink.change(raw_request(body, _NEW_LINK, CHANGE))
 
     def remove(self, link: Link) -> None:
         """Remove the interface."""
         body = _LINK.pack(0, 0, link.index, 0, 0)
-        self._conversation.change(raw_request(body, _DELETE_LINK, CHANGE))
+        self._netlink.change(raw_request(body, _DELETE_LINK, CHANGE))
 
     def addresses(self, link: Link, version: int) -> set[tuple[Address, int]]:
         """Return the addresses of one family, with their prefix lengths."""
         asked = raw_request(_OF_LINK.pack(_family(version), 0, 0, 0, 0), _GET_ADDRESS, DUMP)
         found = set()
-        for body in self._conversation.dump(asked):
+        for body in self._netlink.dump(asked):
             family, length, _, _, index = _OF_LINK.unpack_from(body)
             if index == link.index and family == _family(version):
                 told = dict(attributes(body, _OF_LINK.size))
@@ -130,14 +130,14 @@ class Links:
         """Add an address."""
         body = _address(link, address, length)
         flags = CHANGE | _CREATE | _EXCLUSIVE
-        self._conversation.change(raw_request(body, _NEW_ADDRESS, flags))
+        self._netlink.change(raw_request(body, _NEW_ADDRESS, flags))
 
     def remove_address(self, link: Link, address: Address, length: int) -> None:
         """Remove an address if it exists: removing the first of a network removes its others."""
         body = _address(link, address, length)
         try:
-            self._conversation.change(raw_request(body, _DELETE_ADDRESS, CHANGE))
-        except KernelRefused as error:
+            self._netlink.change(raw_request(body, _DELETE_ADDRESS, CHANGE))
+        except NetlinkError as error:
             if error.code != errno.EADDRNOTAVAIL:
                 raise
 

@@ -28,11 +28,11 @@ from yurttunnel.proxy.kernel.parts import counted_protocol, counter_name
 from yurttunnel.proxy.rules.nftables.table import NAME
 from yurttunnel.proxy.state.virtual_services import Protocol, VirtualService
 from yurttunnel.steering.failures import SteeringFailed
-from yurttunnel.steering.netlink.conversation import Conversation
-from yurttunnel.steering.netlink.flow_table import FlowTable, own_addresses
+from yurttunnel.steering.netlink.conntrack_table import ConntrackTable, own_addresses
+from yurttunnel.steering.netlink.errors import as_steering_failed
 from yurttunnel.steering.netlink.generation import nft_generation
-from yurttunnel.steering.netlink.named_counters import counted_packets
-from yurttunnel.steering.netlink.refusals import as_steering_failed
+from yurttunnel.steering.netlink.named_counters import packet_counts
+from yurttunnel.steering.netlink.netlink_socket import NetlinkSocket
 from yurttunnel.steering.netlink.worker import Run
 
 PERIOD_SECONDS = 10.0
@@ -204,17 +204,17 @@ def active_connections(versions: Collection[int]) -> ActiveConnections | None:
     own: set[bytes] = set()
     with (
         as_steering_failed("cannot read this machine's addresses", {}),
-        Conversation(NETLINK_ROUTE) as routes,
+        NetlinkSocket(NETLINK_ROUTE) as routes,
     ):
         for version in versions:
             own |= own_addresses(routes, version)
     with (
         as_steering_failed("cannot read the table of connections", MEANINGS),
-        Conversation(NETLINK_NETFILTER) as kernel,
+        NetlinkSocket(NETLINK_NETFILTER) as kernel,
     ):
         for version in versions:
-            for entry in FlowTable(kernel).translated(version):
-                if entry.is_translated and not entry.is_over:
+            for entry in ConntrackTable(kernel).translated(version):
+                if entry.is_translated and not entry.is_closed:
                     by_destination[entry.protocol, entry.destination, entry.port] += 1
                 if time.monotonic() > until:
                     return None
@@ -229,8 +229,6 @@ def _counted(versions: Collection[int]) -> Mapping[str, int] | None:
     """
     generation = nft_generation()
     counted = {
-        name: count
-        for version in versions
-        for name, count in counted_packets(version, NAME).items()
+        name: count for version in versions for name, count in packet_counts(version, NAME).items()
     }
     return counted if nft_generation() == generation else None

@@ -16,9 +16,13 @@ from twisted.internet.defer import Deferred
 from yurttunnel.proxy.kernel.marks import RETRIED
 from yurttunnel.proxy.kernel.targets import Attempt, Target
 from yurttunnel.proxy.state.virtual_services import Address
-from yurttunnel.steering.netlink.conversation import Conversation
-from yurttunnel.steering.netlink.flow_table import Direction, Entry, FlowTable
-from yurttunnel.steering.netlink.refusals import as_steering_failed
+from yurttunnel.steering.netlink.conntrack_table import (
+    ConntrackEntry,
+    ConntrackTable,
+    ConntrackTuple,
+)
+from yurttunnel.steering.netlink.errors import as_steering_failed
+from yurttunnel.steering.netlink.netlink_socket import NetlinkSocket
 from yurttunnel.steering.netlink.worker import Run
 
 _LOOKUP_FAILED = "cannot ask which connections are answered"
@@ -47,12 +51,12 @@ class Connections:
     def __init__(self, run: Run, portals: Portals) -> None:
         self._run = run
         self._portals = portals
-        self._kernel: Conversation | None = None
+        self._kernel: NetlinkSocket | None = None
 
     def start(self) -> None:
         """Open a netlink socket. Raises :class:`SteeringFailed`."""
         with as_steering_failed(_LOOKUP_FAILED, MEANINGS):
-            self._kernel = Conversation(NETLINK_NETFILTER)
+            self._kernel = NetlinkSocket(NETLINK_NETFILTER)
 
     def stop(self) -> None:
         """Close the socket."""
@@ -82,24 +86,26 @@ class Connections:
             found = self._find(self._kernel, attempt)
             if found is not None:
                 version = attempt.target.endpoint.address.version
-                FlowTable(self._kernel).delete(version, [found])
+                ConntrackTable(self._kernel).delete(version, [found])
 
-    def _find(self, kernel: Conversation, attempt: Attempt) -> Entry | None:
+    def _find(self, kernel: NetlinkSocket, attempt: Attempt) -> ConntrackEntry | None:
         """Return the entry of an attempt. Search it by the reply direction, or, if replies go to
         another address than the client's, by the original direction.
         """
         (protocol, endpoint), source, port = attempt
-        table, version = FlowTable(kernel), endpoint.address.version
+        table, version = ConntrackTable(kernel), endpoint.address.version
         of_endpoint = endpoint.address.packed, endpoint.port
         of_client = source.packed, port
-        found = table.answering(version, Direction(protocol.number, *of_endpoint, *of_client))
+        found = table.find_by_reply(
+            version, ConntrackTuple(protocol.number, *of_endpoint, *of_client)
+        )
         # The client may also connect to the endpoint directly, from the same port.
         if found is not None and found.is_translated:
             return found
         for address, number in islice(self._portals(attempt.target), MAX_PORTALS):
-            to = Direction(protocol.number, *of_client, address.packed, number)
-            found = table.requesting(version, to)
-            if found is not None and (found.answering, found.answering_port) == of_endpoint:
+            to = ConntrackTuple(protocol.number, *of_client, address.packed, number)
+            found = table.find_by_original(version, to)
+            if found is not None and (found.reply_source, found.reply_port) == of_endpoint:
                 return found
         return None
 
@@ -114,17 +120,17 @@ class Connections:
 
 def check() -> None:
     """Raise :class:`SteeringFailed` if the kernel does not provide the table."""
-    with as_steering_failed(_LOOKUP_FAILED, MEANINGS), Conversation(NETLINK_NETFILTER) as kernel:
-        for _ in FlowTable(kernel).unanswered(4, RETRIED):
+    with as_steering_failed(_LOOKUP_FAILED, MEANINGS), NetlinkSocket(NETLINK_NETFILTER) as kernel:
+        for _ in ConntrackTable(kernel).unanswered(4, RETRIED):
             break
 
 
 def _delete_unanswered(targets: Collection[Target], mark: int) -> int:
     with (
         as_steering_failed(_DELETION_FAILED, MEANINGS),
-        Conversation(NETLINK_NETFILTER) as kernel,
+        NetlinkSocket(NETLINK_NETFILTER) as kernel,
     ):
-        table = FlowTable(kernel)
+        table = ConntrackTable(kernel)
         wanted = {
             (protocol.number, endpoint.address.packed, endpoint.port)
             for protocol, endpoint in targets
@@ -135,7 +141,7 @@ def _delete_unanswered(targets: Collection[Target], mark: int) -> int:
             found = [
                 entry
                 for entry in table.unanswered(version, mark)
-                if (entry.protocol, entry.answering, entry.answering_port) in wanted
+                if (entry.protocol, entry.reply_source, entry.reply_port) in wanted
             ]
             deleted += table.delete(version, found)
         return deleted

@@ -12,9 +12,9 @@ from twisted.internet.interfaces import IReactorFDSet, IReadDescriptor
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from yurttunnel.steering.netlink.conversation import CHANGE, Conversation
+from yurttunnel.steering.netlink.errors import as_steering_failed
 from yurttunnel.steering.netlink.messages import attribute, attributes, raw_request
-from yurttunnel.steering.netlink.refusals import as_steering_failed
+from yurttunnel.steering.netlink.netlink_socket import CHANGE, NetlinkSocket
 
 # From linux/netfilter/nfnetlink.h and nfnetlink_log.h.
 _SUBSYSTEM = 4
@@ -58,7 +58,7 @@ class PacketLog:
         self._group = group
         self._snaplen = snaplen
         self._on_packet = on_packet
-        self._kernel: Conversation | None = None
+        self._kernel: NetlinkSocket | None = None
 
     def start(self) -> None:
         """Start reading. Raises :class:`SteeringFailed` if the kernel has no such log."""
@@ -86,7 +86,7 @@ class PacketLog:
             if self._kernel is None:
                 return
             try:
-                messages = list(self._kernel.unasked())
+                messages = list(self._kernel.notifications())
             except OSError as problem:
                 if problem.errno != errno.ENOBUFS:
                     raise
@@ -102,13 +102,13 @@ class PacketLog:
         self.stop()
 
 
-def open_log(group: int, snaplen: int) -> Conversation:
+def open_log(group: int, snaplen: int) -> NetlinkSocket:
     """Return a conversation that receives a group, with ``snaplen`` bytes of each packet.
 
     Raises :class:`SteeringFailed` if the kernel has no such log.
     """
     with as_steering_failed("cannot watch whether endpoints answer", _MEANINGS):
-        kernel = Conversation(NETLINK_NETFILTER)
+        kernel = NetlinkSocket(NETLINK_NETFILTER)
         try:
             kernel.change(_configuration(group, _COMMAND, bytes([_BIND])))
             mode = struct.pack("!IBB", snaplen, _COPY_PACKET, 0)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from yurttunnel.proxy.kernel.marks import RETRIED, SUPERVISED
 from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.netlink import expressions as nft
-from yurttunnel.steering.netlink.own_table import INPUT, POSTROUTING, OwnChain, OwnTable
+from yurttunnel.steering.netlink.owned_table import INPUT, POSTROUTING, BaseChain, OwnedTable
 from yurttunnel.steering.netlink.worker import Run
 
 TABLE = "yurtproxy-"
@@ -26,11 +26,11 @@ _DST_NAT = 1 << 5
 """``IPS_DST_NAT`` of linux/netfilter/nf_conntrack_common.h."""
 
 
-def supervised_connections(run: Run, refused: Callable[[SteeringFailed], object]) -> OwnTable:
-    """Return the table that marks connections while it runs; see :class:`OwnTable`."""
+def supervised_connections(run: Run, refused: Callable[[SteeringFailed], object]) -> OwnedTable:
+    """Return the table that marks connections while it runs; see :class:`OwnedTable`."""
     hooks = (("postrouting", POSTROUTING), ("input", INPUT))
-    chains = [OwnChain(name, "nat", hook, _PRIORITY, (_mark_rule(),)) for name, hook in hooks]
-    return OwnTable(run, TABLE, chains, "cannot keep refusals from clients", refused)
+    chains = [BaseChain(name, "nat", hook, _PRIORITY, (_mark_rule(),)) for name, hook in hooks]
+    return OwnedTable(run, TABLE, chains, "cannot keep refusals from clients", refused)
 
 
 def _mark_rule() -> bytes:

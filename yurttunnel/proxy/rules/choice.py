@@ -12,7 +12,7 @@ from yurttunnel.proxy.rules.iptables.rules import IptablesRules
 from yurttunnel.proxy.rules.none import NoRules
 from yurttunnel.proxy.settings import BackEnd
 from yurttunnel.steering.failures import SteeringFailed
-from yurttunnel.steering.firewall.cleanup import told
+from yurttunnel.steering.firewall.cleanup import raise_if_failed
 from yurttunnel.steering.interfaces import VERSIONS, Applied
 from yurttunnel.steering.programs import ProgramMissing
 
@@ -127,4 +127,4 @@ async def remove_everything(
             # If the program is missing, it cannot have created rules, either.
             if not isinstance(error.__cause__, ProgramMissing):
                 failed.append(str(error))
-    return told(removed, failed)
+    return raise_if_failed(removed, failed)

@@ -30,8 +30,8 @@ from yurttunnel.steering.dns.records import (
     CONFIG_MAP,
     Records,
     TooManyRecords,
+    limit_sentences,
     make_records,
-    shortened,
     with_records,
 )
 from yurttunnel.steering.dns.service_ports import ServerPorts, service_ports, with_ports
@@ -47,10 +47,10 @@ SPACING_SECONDS = 1.0
 SETTLE_SECONDS = 0.1
 """How long to wait for further changes after the first: the API sends many at once."""
 
-LONGEST_PAUSE = 30.0
+MAX_BACKOFF = 30.0
 """The maximum pause in seconds after repeated failures."""
 
-MOST_TOLD = 10
+MAX_REPORTED = 10
 """The maximum number of nodes without a record that are reported one by one."""
 
 NO_SERVICE, NO_CLUSTER_IP, TOO_MANY_RECORDS = "NoService", "NoClusterIP", "TooManyRecords"
@@ -85,8 +85,8 @@ class DnsController(Service):
         self._nodes = informers.informer(NODES_SPEC)
         self._service = informers.informer(_one(SERVICES, namespace, INTERNAL_SERVICE))
         self._config_map = informers.informer(_one(CONFIG_MAPS, namespace, CONFIG_MAP))
-        self._followed = (self._nodes, self._service, self._config_map)
-        self._caches = (*self._followed, informers.informer(proxy_ports_spec(namespace)))
+        self._watched = (self._nodes, self._service, self._config_map)
+        self._caches = (*self._watched, informers.informer(proxy_ports_spec(namespace)))
         self._reconciler = Reconciler(
             clock,
             period,
@@ -94,9 +94,9 @@ class DnsController(Service):
             self._reconcile,
             settle=SETTLE_SECONDS,
             spacing=SPACING_SECONDS,
-            backoff=Backoff(SPACING_SECONDS, LONGEST_PAUSE),
+            backoff=Backoff(SPACING_SECONDS, MAX_BACKOFF),
         )
-        self._forget: list[Callable[[], object]] = []
+        self._remove_handlers: list[Callable[[], object]] = []
         self._writer = Writer(clock, client, namespace)
         # Problems that an operator must solve, by the reason of the event: one at a time.
         self._problems: dict[str, str] = {}
@@ -107,15 +107,17 @@ class DnsController(Service):
     def startService(self) -> None:
         super().startService()
         self._ports.on_changed.append(self._reconciler.trigger)
-        self._forget = [informer.add_handler(self._changed) for informer in self._followed]
-        self._forget.append(lambda: self._ports.on_changed.remove(self._reconciler.trigger))
+        self._remove_handlers = [informer.add_handler(self._changed) for informer in self._watched]
+        self._remove_handlers.append(
+            lambda: self._ports.on_changed.remove(self._reconciler.trigger)
+        )
         self._reconciler.startService()
 
     def stopService(self) -> Deferred[Any]:
         """Stop; fires when no reconciliation is in progress. The published records stay."""
         super().stopService()
-        forget, self._forget = self._forget, []
-        for each in forget:
+        remove_handlers, self._remove_handlers = self._remove_handlers, []
+        for each in remove_handlers:
             each()
         self._problems.clear()
         self._writer.problems.clear()
@@ -149,7 +151,7 @@ class DnsController(Service):
         return [
             *self._problems.values(),
             *self._writer.problems.values(),
-            *shortened(self._left_out, MOST_TOLD),
+            *limit_sentences(self._left_out, MAX_REPORTED),
         ]
 
     def _changed(self, _old: object, _new: object) -> None:
@@ -163,7 +165,7 @@ class DnsController(Service):
         service: Object | None = self._service.get(INTERNAL_SERVICE, self._namespace)
         if service is None:
             self._writer.problems.clear()
-            self._tell(
+            self._report_problem(
                 _reference(SERVICES, self._namespace, INTERNAL_SERVICE, service),
                 NO_SERVICE,
                 f"there is no Service {self._namespace}/{INTERNAL_SERVICE}, to which the names of"
@@ -178,7 +180,7 @@ class DnsController(Service):
     async def _reconcile_records(self, service: Object) -> bool:
         addresses = service_addresses(service).cluster_addresses
         if not addresses:
-            self._tell(
+            self._report_problem(
                 _reference(SERVICES, self._namespace, INTERNAL_SERVICE, service),
                 NO_CLUSTER_IP,
                 f"Service {self._namespace}/{INTERNAL_SERVICE} has no ClusterIP, to which the"
@@ -188,13 +190,13 @@ class DnsController(Service):
             )
             return True
         records = make_records(self._nodes.values(), addresses[0])
-        self._tell_left_out(records)
+        self._report_left_out(records)
         self._records = records.count
         config_map: Object | None = self._config_map.get(CONFIG_MAP, self._namespace)
         try:
             new = with_records(config_map, self._namespace, records.text)
         except TooManyRecords as error:
-            self._tell(
+            self._report_problem(
                 _reference(CONFIG_MAPS, self._namespace, CONFIG_MAP, config_map),
                 TOO_MANY_RECORDS,
                 str(error),
@@ -207,7 +209,7 @@ class DnsController(Service):
         new = with_ports(service, service_ports(self._ports.ports, self._server))
         return await self._writer.write(SERVICES, INTERNAL_SERVICE, service, new)
 
-    def _tell(self, involved: Object, reason: str, problem: str) -> None:
+    def _report_problem(self, involved: Object, reason: str, problem: str) -> None:
         """Report a problem to operators, once until it is solved."""
         is_new = reason not in self._problems
         self._problems = {reason: problem}
@@ -215,10 +217,10 @@ class DnsController(Service):
             self._log.warn("{text}", text=problem)
             self._events.record(involved, "Warning", reason, problem)
 
-    def _tell_left_out(self, records: Records) -> None:
-        told, self._left_out = set(self._left_out), records.problems
-        news = [each for each in records.problems if each not in told]
-        for sentence in shortened(news, MOST_TOLD):
+    def _report_left_out(self, records: Records) -> None:
+        reported, self._left_out = set(self._left_out), records.problems
+        unreported = [each for each in records.problems if each not in reported]
+        for sentence in limit_sentences(unreported, MAX_REPORTED):
             self._log.warn("{text}", text=sentence)
 
 

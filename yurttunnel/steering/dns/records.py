@@ -94,8 +94,8 @@ def _check_size(records: str, others: int) -> None:
         )
 
 
-def shortened(problems: Collection[str], most: int) -> list[str]:
-    """Return the first ``most`` sentences, and one with the number of the others."""
-    shown = list(problems)[:most]
+def limit_sentences(problems: Collection[str], max_count: int) -> list[str]:
+    """Return the first ``max_count`` sentences, and one with the number of the others."""
+    shown = list(problems)[:max_count]
     more = len(problems) - len(shown)
     return [*shown, f"and {more} more nodes have no DNS record"] if more else shown

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 
 from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.firewall.detection import BackEnds, installed, legacy_tables
-from yurttunnel.steering.firewall.own_chains import Owner
-from yurttunnel.steering.firewall.tables import BackEnd, Refused, Tables
+from yurttunnel.steering.firewall.own_chains import ChainOwner
+from yurttunnel.steering.firewall.tables import BackEnd, CommandFailed, Tables
 from yurttunnel.steering.programs import IPrograms
 
 _NOT_IN_KERNEL = (
@@ -21,7 +21,7 @@ _NOT_IN_KERNEL = (
 
 
 async def remove_chains_elsewhere(
-    programs: IPrograms, owner: Owner, used: Mapping[int, str]
+    programs: IPrograms, owner: ChainOwner, used: Mapping[int, str]
 ) -> list[str]:
     """Remove our chains from the back end that is not used, where they still redirect connections.
 
@@ -35,11 +35,11 @@ async def remove_chains_elsewhere(
         if back_end.version in used and back_end.name != used[back_end.version]
     }
     removed, failed = await remove_chains(programs, others, owner)
-    return told(removed, failed)
+    return raise_if_failed(removed, failed)
 
 
 async def remove_chains(
-    programs: IPrograms, back_ends: BackEnds, owner: Owner
+    programs: IPrograms, back_ends: BackEnds, owner: ChainOwner
 ) -> tuple[list[str], list[str]]:
     """Remove our chains; return sentences about what was removed, and what could not be."""
     removed: list[str] = []
@@ -51,16 +51,16 @@ async def remove_chains(
         try:
             if await Tables(programs, back_end, owner, tables).remove():
                 removed.append(f"removed the chains {owner.names[0]} of {back_end.describe()}")
-        except Refused as error:
+        except CommandFailed as error:
             # What has been read exists, whatever the error of the change is.
-            if error.changing or not any(text in error.said for text in _NOT_IN_KERNEL):
+            if error.while_changing or not any(text in error.stderr for text in _NOT_IN_KERNEL):
                 failed.append(str(error))
         except SteeringFailed as error:
             failed.append(str(error))
     return removed, failed
 
 
-def told(removed: Collection[str], failed: Collection[str]) -> list[str]:
+def raise_if_failed(removed: Collection[str], failed: Collection[str]) -> list[str]:
     """Return what was removed; raise :class:`SteeringFailed` if something could not be."""
     if failed:
         done = "; ".join(removed)
@@ -68,7 +68,7 @@ def told(removed: Collection[str], failed: Collection[str]) -> list[str]:
     return list(removed)
 
 
-def _tables(back_end: BackEnd, owner: Owner) -> list[str]:
+def _tables(back_end: BackEnd, owner: ChainOwner) -> list[str]:
     """Return the tables that may contain our chains."""
     if back_end.name == "nft":
         return list(owner.tables)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from yurttunnel.steering.failures import SteeringFailed
-from yurttunnel.steering.firewall.own_chains import Owner
+from yurttunnel.steering.firewall.own_chains import ChainOwner
 from yurttunnel.steering.firewall.tables import BackEnd, Tables
 from yurttunnel.steering.programs import IPrograms, ProgramFailed
 
@@ -44,7 +44,7 @@ class FoundBackEnds:
 
 
 async def find_back_ends(
-    programs: IPrograms, owner: Owner, keep: Mapping[int, str] | None = None
+    programs: IPrograms, owner: ChainOwner, keep: Mapping[int, str] | None = None
 ) -> FoundBackEnds:
     """Find the back end of each family for the chains of ``owner``.
 
@@ -66,7 +66,7 @@ async def find_back_ends(
         elif back_end is None:
             missing[version] = (
                 f"{base}-save for {name} is not installed: install the package iptables (1.6.2 or"
-                f" newer), or {owner.not_installed}"
+                f" newer), or {owner.install_advice}"
             )
         else:
             try:
@@ -105,7 +105,7 @@ def legacy_tables(version: int) -> frozenset[str]:
         return frozenset()
 
 
-async def _used(programs: IPrograms, back_ends: BackEnds, owner: Owner) -> str:
+async def _used(programs: IPrograms, back_ends: BackEnds, owner: ChainOwner) -> str:
     names = [name for name in NAMES if any(name == other for _, other in back_ends)]
     for name in names:
         if await _has_hint(programs, back_ends, name):
@@ -168,7 +168,7 @@ async def _texts(programs: IPrograms, back_ends: BackEnds, name: str) -> list[by
     return texts
 
 
-def _foreign_rules(text: bytes, owner: Owner) -> int:
+def _foreign_rules(text: bytes, owner: ChainOwner) -> int:
     """Count the rules that are not ours: our leftovers are not significant."""
     rules = sum(line.startswith(b"-A ") for line in text.split(b"\n"))
     return rules - sum(line.startswith(b"-A ") for line in owner.lines(text))

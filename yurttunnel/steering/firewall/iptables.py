@@ -9,7 +9,7 @@ from zope.interface import implementer
 from yurttunnel.steering.failures import SetsRefused
 from yurttunnel.steering.firewall.own_chains import Rules
 from yurttunnel.steering.firewall.rules import TUNNEL, port_of, rules_of
-from yurttunnel.steering.firewall.tables import BackEnd, Refused, Tables
+from yurttunnel.steering.firewall.tables import BackEnd, CommandFailed, Tables
 from yurttunnel.steering.interception import Interception
 from yurttunnel.steering.interfaces import Applied, IFirewall
 from yurttunnel.steering.netlink.generation import nft_generation
@@ -45,9 +45,9 @@ class Iptables:
         """Read the rules, and change them in one transaction if they differ."""
         try:
             outcome = await self._tables.apply(_in_nat, desired, set_name)
-        except Refused as error:
-            has_sets = not any(words in error.said for words in _NO_SETS)
-            if set_name is not None and error.changing and not has_sets:
+        except CommandFailed as error:
+            has_sets = not any(words in error.stderr for words in _NO_SETS)
+            if set_name is not None and error.while_changing and not has_sets:
                 raise SetsRefused(str(error)) from error
             raise
         if outcome.found is None:

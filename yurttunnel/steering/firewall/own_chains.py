@@ -21,7 +21,7 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class ChainOwner:
     """Which chains are ours, and how to fix errors.
 
     They have the ``names``, or begin with one of these and ``-``, in any of ``tables``, which are
@@ -31,9 +31,9 @@ class Owner:
 
     names: tuple[str, ...]
     tables: tuple[str, ...]
-    not_installed: str
-    not_shown: str
-    not_allowed: str
+    install_advice: str
+    unreadable_advice: str
+    permission_advice: str
 
     def owns(self, chain: str) -> bool:
         """Return whether this program, or an earlier version, may have created a chain."""

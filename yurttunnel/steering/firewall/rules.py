@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from ipaddress import ip_network
 
-from yurttunnel.steering.firewall.own_chains import Owner, Rules
-from yurttunnel.steering.firewall.spelling import address, comment, lead
+from yurttunnel.steering.firewall.own_chains import ChainOwner, Rules
+from yurttunnel.steering.firewall.rule_format import address, comment, redirect_target
 from yurttunnel.steering.interception import Interception, Match, Target
 from yurttunnel.steering.marks import MARK, MASK
 
@@ -25,7 +25,7 @@ POD_CHAINS = "TUNNEL-PODS"
 HOOKS: Mapping[str, str] = {OWN_CHAINS: "OUTPUT", POD_CHAINS: "PREROUTING"}
 """The kernel's own chains that jump to ours."""
 
-MOST_RETURNS_BY_PORT = 5000
+MAX_RETURNS_BY_PORT = 5000
 """The maximum number of rules with which each port's chain has a ``RETURN`` for each cloud node, as
 in yurttunnel 1.2.
 
@@ -42,12 +42,12 @@ _HOOK_COMMENTS = {
 _LOOPBACK = {4: ip_network("127.0.0.0/8"), 6: ip_network("::1/128")}
 
 
-TUNNEL = Owner(
+TUNNEL = ChainOwner(
     names=tuple(HOOKS),
     tables=("nat",),
-    not_installed="use --enable-iptables=false",
-    not_shown="use --enable-iptables=false and DNS, or move that program",
-    not_allowed="the server needs the capability NET_ADMIN (deploy/overlays/iptables)",
+    install_advice="use --enable-iptables=false",
+    unreadable_advice="use --enable-iptables=false and DNS, or move that program",
+    permission_advice="the server needs the capability NET_ADMIN (deploy/overlays/iptables)",
 )
 """The server's chains, and those of yurttunnel 1.2."""
 
@@ -60,7 +60,7 @@ def port_of(chain: str) -> int | None:
 
 def rules_of(desired: Interception, set_name: str | None) -> Rules:
     """Return the rules for what is ``desired``; ``set_name`` is required for ``Match.EDGE_SET``."""
-    if desired.is_nothing:
+    if desired.is_empty:
         return Rules()
     chains: dict[str, tuple[str, ...]] = {}
     jumps: dict[str, tuple[str, ...]] = {}
@@ -76,19 +76,19 @@ def _chains(
 ) -> dict[str, tuple[str, ...]]:
     """Return the chain that the hook jumps to, and those below it."""
     returns: tuple[str, ...] = ()
-    among = ""
+    set_match = ""
     if desired.match is Match.CLOUD_RETURN:
         returns = _direct(desired)
     elif set_name is None:
         raise ValueError("a set of addresses is needed for edge-set")
     else:
-        among = f" -m set --match-set {set_name} dst"
+        set_match = f" -m set --match-set {set_name} dst"
     begin = (_OWN_CONNECTIONS, _OWN_ADDRESSES) if first == OWN_CHAINS else (_OWN_ADDRESSES,)
     to_ports = tuple(
         f"{_to_port(port)} {comment(f'jump to port {port}')} -j {first}-{port}"
         for port in sorted(ports)
     )
-    by_port = len(returns) * len(ports) <= MOST_RETURNS_BY_PORT
+    by_port = len(returns) * len(ports) <= MAX_RETURNS_BY_PORT
     chains: dict[str, tuple[str, ...]] = {}
     if by_port:
         chains[first] = begin + to_ports
@@ -102,10 +102,12 @@ def _chains(
         chains[first] = (*begin, *to_cloud)
         chains[cloud] = (*(_return(each, "") for each in returns), *to_ports)
     for port, target in sorted(ports.items()):
-        asked = f" -m tcp --dport {port}"
-        before = (_return(each, asked) for each in returns if by_port)
-        leads = f"-p tcp {_DNAT}{asked}{among} {lead(target.address, target.port)}"
-        chains[f"{first}-{port}"] = (*before, leads)
+        port_match = f" -m tcp --dport {port}"
+        before = (_return(each, port_match) for each in returns if by_port)
+        redirect = (
+            f"-p tcp {_DNAT}{port_match}{set_match} {redirect_target(target.address, target.port)}"
+        )
+        chains[f"{first}-{port}"] = (*before, redirect)
     return chains
 
 
@@ -120,8 +122,8 @@ def _direct(desired: Interception) -> tuple[str, ...]:
     return (str(loopback), *(address(each) + whole for each in cloud))
 
 
-def _return(destination: str, asked: str) -> str:
-    return f"-d {destination} -p tcp {_RETURN}{asked} -j RETURN"
+def _return(destination: str, port_match: str) -> str:
+    return f"-d {destination} -p tcp {_RETURN}{port_match} -j RETURN"
 
 
 def _to_port(port: int) -> str:

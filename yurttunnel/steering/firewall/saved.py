@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from yurttunnel.steering.firewall.own_chains import Owner
+from yurttunnel.steering.firewall.own_chains import ChainOwner
 
 _WORD = re.compile(r'"((?:\\.|[^"\\])*)"|(\S+)')
 
@@ -41,18 +41,18 @@ class Saved:
     jumps: list[tuple[str, str]] = field(default_factory=list)
 
     @property
-    def is_nothing(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether nothing of ours was found."""
         return not (self.chains or self.jumps)
 
 
-def table_of(text: bytes, table: str) -> bytes | None:
+def table_section(text: bytes, table: str) -> bytes | None:
     """Return the part of one table; ``None`` if the output does not have it."""
     _, found, behind = (b"\n" + text).partition(f"\n*{table}\n".encode())
     return behind.partition(b"\nCOMMIT\n")[0] + b"\n" if found else None
 
 
-def read(lines: Iterable[bytes], owner: Owner) -> Saved:
+def parse(lines: Iterable[bytes], owner: ChainOwner) -> Saved:
     """Parse the lines of one table, which may include others than ours."""
     saved = Saved()
     for line in lines:
@@ -68,18 +68,20 @@ def read(lines: Iterable[bytes], owner: Owner) -> Saved:
     return saved
 
 
-def same(found: str, desired: str) -> bool:
+def is_same_rule(found: str, desired: str) -> bool:
     """Return whether two rules are the same, whatever the order and spelling of their options."""
-    return found == desired or normalised(found) == normalised(desired)
+    return found == desired or normalized(found) == normalized(desired)
 
 
-def normalised(rule: str) -> tuple[Option, ...]:
+def normalized(rule: str) -> tuple[Option, ...]:
     """Return the options of a rule, each with its values, in a defined order.
 
     Back ends and versions differ in that order, in naming the match ``tcp`` that ``--dport``
     implies, and in spelling single addresses.
     """
-    return tuple(sorted(_spelled(option) for option in _options(rule) if option != ("-m", "tcp")))
+    return tuple(
+        sorted(_normalized_option(option) for option in _options(rule) if option != ("-m", "tcp"))
+    )
 
 
 def _targets(rule: str) -> list[str]:
@@ -101,7 +103,7 @@ def _options(rule: str) -> list[Option]:
     return [tuple(option) for option in options]
 
 
-def _spelled(option: Sequence[str]) -> Option:
+def _normalized_option(option: Sequence[str]) -> Option:
     if option[0].endswith(("-d", "-s")) and len(option) == 2 and "/" not in option[1]:
         return (option[0], f"{option[1]}/{128 if ':' in option[1] else 32}")
     return tuple(option)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from yurttunnel.steering.failures import SteeringFailed
-from yurttunnel.steering.firewall.own_chains import Owner, Rules
-from yurttunnel.steering.firewall.saved import Saved, read, table_of
+from yurttunnel.steering.firewall.own_chains import ChainOwner, Rules
+from yurttunnel.steering.firewall.saved import Saved, parse, table_section
 from yurttunnel.steering.firewall.transaction import transaction
-from yurttunnel.steering.programs import Finished, IPrograms, ProgramFailed, one_line
+from yurttunnel.steering.programs import CompletedProgram, IPrograms, ProgramFailed, one_line
 
 LOCK_SECONDS = 5
 """How long the legacy back end waits for other programs' lock, in seconds; nft needs no lock."""
@@ -23,16 +23,16 @@ _BUILT_IN = "OUTPUT"
 """A chain that exists in each of our tables."""
 
 
-class Refused(SteeringFailed):
-    """A program has exited with a status other than 0; ``said`` is its error message.
+class CommandFailed(SteeringFailed):
+    """A program has exited with a status other than 0; ``stderr`` is its error message.
 
-    ``changing`` is whether it was to change rules, and not to read them.
+    ``while_changing`` is whether it was to change rules, and not to read them.
     """
 
-    def __init__(self, text: str, said: str, changing: bool) -> None:
+    def __init__(self, text: str, stderr: str, while_changing: bool) -> None:
         super().__init__(text)
-        self.said = said
-        self.changing = changing
+        self.stderr = stderr
+        self.while_changing = while_changing
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Outcome:
 
 _Lines = dict[str, list[bytes]]
 
-Make = Callable[..., Mapping[str, Rules]]
+BuildRules = Callable[..., Mapping[str, Rules]]
 """Returns the desired rules by table."""
 
 
@@ -78,7 +78,7 @@ class Tables:
         self,
         programs: IPrograms,
         back_end: BackEnd,
-        owner: Owner,
+        owner: ChainOwner,
         tables: Sequence[str] | None = None,
     ) -> None:
         self._programs = programs
@@ -86,9 +86,9 @@ class Tables:
         self._owner = owner
         self._tables = owner.tables if tables is None else tuple(tables)
         # The last desired rules, and the function and arguments that they were made with.
-        self._made: tuple[Make, tuple[object, ...], Mapping[str, Rules]] | None = None
+        self._built: tuple[BuildRules, tuple[object, ...], Mapping[str, Rules]] | None = None
         # The last desired state that was in force, and the lines that were found then.
-        self._right: tuple[Mapping[str, Rules], _Lines] | None = None
+        self._in_force: tuple[Mapping[str, Rules], _Lines] | None = None
         # The result of the last change; unknown if it failed.
         self._known: dict[str, Saved] = {}
 
@@ -102,28 +102,28 @@ class Tables:
                     self._back_end.prefix,
                     *("-t", table, "-S", _BUILT_IN),
                 )
-                self._insist(table, f"-P {_BUILT_IN}", shown.output)
+                self._require_output(table, f"-P {_BUILT_IN}", shown.output)
             else:
                 await self._own_lines(table)
 
-    async def apply(self, make: Make, *of: object) -> Outcome:
-        """Read the rules, and change those that differ from ``make(*of)``, in one run.
+    async def apply(self, build: BuildRules, *of: object) -> Outcome:
+        """Read the rules, and change those that differ from ``build(*of)``, in one run.
 
         For the same arguments the desired rules are reused, because there may be many. Raises
         :class:`SteeringFailed`.
         """
-        if self._made is None or self._made[:2] != (make, of):
-            self._made = make, of, make(*of)
-        desired = self._made[2]
+        if self._built is None or self._built[:2] != (build, of):
+            self._built = build, of, build(*of)
+        desired = self._built[2]
         lines = await self._all_own_lines()
-        if self._right == (desired, lines):
+        if self._in_force == (desired, lines):
             return Outcome((), None, 0)
-        self._right = None
-        found = {table: read(some, self._owner) for table, some in lines.items()}
+        self._in_force = None
+        found = {table: parse(some, self._owner) for table, some in lines.items()}
         self._known = {}
         outcome = await self._change(found, desired, LOCK_SECONDS)
         if not outcome.differences:
-            self._right = desired, lines
+            self._in_force = desired, lines
         self._known = {table: _saved_of(rules) for table, rules in desired.items()}
         return outcome
 
@@ -133,18 +133,18 @@ class Tables:
         Chains that are known to exist are removed without reading, unless that fails. Raises
         :class:`SteeringFailed`.
         """
-        self._right = None
+        self._in_force = None
         known, self._known = self._known, {}
-        if any(not saved.is_nothing for saved in known.values()):
+        if any(not saved.is_empty for saved in known.values()):
             try:
                 return bool((await self._change(known, {}, REMOVAL_LOCK_SECONDS)).differences)
-            except Refused as error:
-                if _LOCKED in error.said:
+            except CommandFailed as error:
+                if _LOCKED in error.stderr:
                     self._known = known
                     raise
                 # Other programs have changed what was known.
         lines = await self._all_own_lines()
-        found = {table: read(some, self._owner) for table, some in lines.items()}
+        found = {table: parse(some, self._owner) for table, some in lines.items()}
         return bool((await self._change(found, {}, REMOVAL_LOCK_SECONDS)).differences)
 
     async def _all_own_lines(self) -> _Lines:
@@ -159,23 +159,23 @@ class Tables:
             shown = (await self._run(what, f"{self._back_end.prefix}-save")).output
         lines: _Lines = {}
         for table in self._tables:
-            its = table_of(shown, table)
+            its = table_section(shown, table)
             lines[table] = await self._own_lines(table) if its is None else self._owner.lines(its)
         return lines
 
     async def _own_lines(self, table: str) -> list[bytes]:
         what = f"reading {_named([table])}"
         finished = await self._run(what, f"{self._back_end.prefix}-save", "-t", table)
-        self._insist(table, f"*{table}", finished.output)
+        self._require_output(table, f"*{table}", finished.output)
         return self._owner.lines(finished.output)
 
-    def _insist(self, table: str, desired: str, shown: bytes) -> None:
+    def _require_output(self, table: str, desired: str, shown: bytes) -> None:
         """Raise :class:`SteeringFailed` if the output for the table lacks ``desired``."""
         if desired.encode() not in shown:
-            said = one_line(shown.decode("utf-8", "replace"))
+            stderr = one_line(shown.decode("utf-8", "replace"))
             raise SteeringFailed(
                 f"reading {_named([table])} of {self._back_end.describe()}: iptables cannot read"
-                f" it: {said}; another program manages it: {self._owner.not_shown}"
+                f" it: {stderr}; another program manages it: {self._owner.unreadable_advice}"
             )
 
     async def _change(
@@ -192,32 +192,36 @@ class Tables:
                 f"changing {_named(changed)}",
                 f"{self._back_end.prefix}-restore",
                 *("-w", str(lock_seconds), "--noflush"),
-                given=text.encode("utf-8", "surrogateescape"),
+                stdin=text.encode("utf-8", "surrogateescape"),
             )
         differences = [text for change in changes.values() for text in change.differences]
         return Outcome(tuple(differences), found, len(changed))
 
-    async def _run(self, doing: str, name: str, *options: str, given: bytes = b"") -> Finished:
-        what = f"{doing} of {self._back_end.describe()}"
+    async def _run(
+        self, action: str, name: str, *options: str, stdin: bytes = b""
+    ) -> CompletedProgram:
+        what = f"{action} of {self._back_end.describe()}"
         try:
-            finished = await self._programs.run([name, *options], given)
+            finished = await self._programs.run([name, *options], stdin)
         except ProgramFailed as error:
             raise SteeringFailed(f"{what}: {error}") from error
         if finished.status != 0:
-            said = one_line(finished.errors)
-            raise Refused(f"{what}: {name}: {self._explained(finished, said)}", said, bool(given))
+            stderr = one_line(finished.errors)
+            raise CommandFailed(
+                f"{what}: {name}: {self._describe_error(finished, stderr)}", stderr, bool(stdin)
+            )
         return finished
 
-    def _explained(self, finished: Finished, said: str) -> str:
+    def _describe_error(self, finished: CompletedProgram, stderr: str) -> str:
         """Return the error message of a program, and how to fix it."""
-        if _LOCKED in said:
+        if _LOCKED in stderr:
             return (
                 "the lock /run/xtables.lock was held by another program for too long"
                 " (fuser -v /run/xtables.lock says by which)"
             )
-        if "Permission denied" in said or "Operation not permitted" in said:
-            return f"{said}; {self._owner.not_allowed}"
-        return f"exit status {finished.status}: {said or 'it says nothing'}"
+        if "Permission denied" in stderr or "Operation not permitted" in stderr:
+            return f"{stderr}; {self._owner.permission_advice}"
+        return f"exit status {finished.status}: {stderr or 'it says nothing'}"
 
 
 def _saved_of(rules: Rules) -> Saved:

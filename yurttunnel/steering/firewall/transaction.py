@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from yurttunnel.steering.firewall.own_chains import Rules
-from yurttunnel.steering.firewall.saved import Saved, normalised, same
+from yurttunnel.steering.firewall.saved import Saved, is_same_rule, normalized
 
-MOST_EDITS = 50
+MAX_EDITS = 50
 """The maximum number of rules of a chain that are changed one by one.
 
 This leaves the rest of a large chain unchanged. For each rule the program searches the chain, so
 that for some hundreds it is cheaper to refill the chain.
 """
 
-MOST_DIFFERENCES = 20
+MAX_DIFFERENCES = 20
 """The maximum number of reported differences; a last sentence has the number of others."""
 
 
@@ -53,7 +53,7 @@ def transaction(table: str, saved: Saved, desired: Rules) -> Transaction:
         _chain(edits, chain, saved.chains.get(chain), rules)
     for chain in sorted(saved.chains.keys() - desired.chains.keys()):
         edits.differences.append(f"the chain {chain} is not wanted")
-        edits.chains.append(_emptied(chain))
+        edits.chains.append(_flush_line(chain))
         edits.deletions.append(f"-X {chain}")
     jumps, why = _change_jumps(saved.jumps, desired)
     edits.jumps += jumps
@@ -61,14 +61,14 @@ def transaction(table: str, saved: Saved, desired: Rules) -> Transaction:
     if not edits.differences:
         return Transaction("", ())
     lines = [f"*{table}", *edits.chains, *edits.rules, *edits.jumps, *edits.deletions, "COMMIT", ""]
-    return Transaction("\n".join(lines), bounded(edits.differences))
+    return Transaction("\n".join(lines), limit_differences(edits.differences))
 
 
 def _chain(edits: _Edits, chain: str, found: Sequence[str] | None, rules: Sequence[str]) -> None:
     if found is None:
         edits.differences.append(f"the chain {chain} is missing")
     else:
-        if len(found) == len(rules) and all(map(same, found, rules)):
+        if len(found) == len(rules) and all(map(is_same_rule, found, rules)):
             return
         changes = _changes(found, rules)
         if changes is not None:
@@ -82,7 +82,7 @@ def _chain(edits: _Edits, chain: str, found: Sequence[str] | None, rules: Sequen
         edits.differences.append(
             f"the chain {chain} has {len(found)} rules that are not the {len(rules)} wanted"
         )
-    edits.chains.append(_emptied(chain))
+    edits.chains.append(_flush_line(chain))
     edits.rules += [f"-A {chain} {rule}" for rule in rules]
 
 
@@ -94,8 +94,8 @@ def _changes(
     Return ``None`` if there would be many, or if the kept rules have another order.
     """
     exact = set(found).intersection(desired)
-    keys = [rule if rule in exact else normalised(rule) for rule in found]
-    wanted_keys = [rule if rule in exact else normalised(rule) for rule in desired]
+    keys = [rule if rule in exact else normalized(rule) for rule in found]
+    wanted_keys = [rule if rule in exact else normalized(rule) for rule in desired]
     kept = set(keys) & set(wanted_keys)
     wrong = [rule for rule, key in zip(found, keys, strict=True) if key not in kept]
     missing = [
@@ -104,7 +104,7 @@ def _changes(
         if key not in kept
     ]
     in_order = [key for key in keys if key in kept] == [key for key in wanted_keys if key in kept]
-    return (wrong, missing) if in_order and len(wrong) + len(missing) <= MOST_EDITS else None
+    return (wrong, missing) if in_order and len(wrong) + len(missing) <= MAX_EDITS else None
 
 
 def _change_jumps(found: Sequence[tuple[str, str]], desired: Rules) -> tuple[list[str], list[str]]:
@@ -118,8 +118,8 @@ def _change_jumps(found: Sequence[tuple[str, str]], desired: Rules) -> tuple[lis
     """
     lines: list[str] = []
     differences: list[str] = []
-    led_from = [chain for chain, _ in found]
-    for chain in dict.fromkeys([*led_from, *desired.jumps, *desired.last_jumps]):
+    jumping_chains = [chain for chain, _ in found]
+    for chain in dict.fromkeys([*jumping_chains, *desired.jumps, *desired.last_jumps]):
         rules = [rule for each, rule in found if each == chain]
         _change_jumps_from(chain, rules, desired, lines, differences)
     return lines, differences
@@ -130,9 +130,9 @@ def _change_jumps_from(
 ) -> None:
     first = desired.jumps.get(chain, ())
     last = desired.last_jumps.get(chain, ())
-    wanted = [normalised(rule) for rule in (*first, *last)]
+    wanted = [normalized(rule) for rule in (*first, *last)]
     missing = Counter(wanted)
-    kept = [(normalised(rule), rule) for rule in found]
+    kept = [(normalized(rule), rule) for rule in found]
     for key, rule in list(kept):
         if missing[key]:
             missing[key] -= 1
@@ -152,14 +152,14 @@ def _change_jumps_from(
     lines += [f"-A {chain} {rule}" for rule in last]
 
 
-def _emptied(chain: str) -> str:
+def _flush_line(chain: str) -> str:
     """Return the line that creates a chain, or empties an existing one."""
     return f":{chain} - [0:0]"
 
 
-def bounded(differences: list[str]) -> tuple[str, ...]:
-    """Return at most :data:`MOST_DIFFERENCES`, and a sentence with the number of others."""
-    more = len(differences) - MOST_DIFFERENCES
+def limit_differences(differences: list[str]) -> tuple[str, ...]:
+    """Return at most :data:`MAX_DIFFERENCES`, and a sentence with the number of others."""
+    more = len(differences) - MAX_DIFFERENCES
     if more <= 0:
         return tuple(differences)
-    return (*differences[:MOST_DIFFERENCES], f"and {more} more")
+    return (*differences[:MAX_DIFFERENCES], f"and {more} more")

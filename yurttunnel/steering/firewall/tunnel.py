@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from yurttunnel.steering.failures import SteeringFailed
-from yurttunnel.steering.firewall.cleanup import remove_chains, remove_chains_elsewhere, told
+from yurttunnel.steering.firewall.cleanup import (
+    raise_if_failed,
+    remove_chains,
+    remove_chains_elsewhere,
+)
 from yurttunnel.steering.firewall.detection import find_back_ends, installed
 from yurttunnel.steering.firewall.iptables import Iptables
 from yurttunnel.steering.firewall.rules import TUNNEL
@@ -60,4 +64,4 @@ async def remove_everything(programs: IPrograms, sets: IAddressSets) -> list[str
                 removed.append(f"removed the set {name}")
         except SteeringFailed as error:
             failed.append(str(error))
-    return told(removed, failed)
+    return raise_if_failed(removed, failed)

@@ -14,9 +14,9 @@ from zope.interface import implementer
 _GROUPS = 0x10 | 0x40 | 0x100 | 0x400
 """``RTMGRP_IPV4_IFADDR``, ``RTMGRP_IPV4_ROUTE``, and those of IPv6, from linux/rtnetlink.h."""
 
-_LARGEST = 65536
+_BUFFER_SIZE = 65536
 
-_AT_ONCE = 16
+_MAX_DATAGRAMS = 16
 """The maximum number of datagrams read in one reactor turn; the rest is read in the next one."""
 
 
@@ -59,9 +59,9 @@ class AddressEvents(Service):
         return "address events"
 
     def doRead(self) -> None:
-        for _ in range(_AT_ONCE):
+        for _ in range(_MAX_DATAGRAMS):
             try:
-                if self._socket is None or not self._socket.recv(_LARGEST):
+                if self._socket is None or not self._socket.recv(_BUFFER_SIZE):
                     break
             except BlockingIOError:
                 break

@@ -23,12 +23,12 @@ from zope.interface import implementer
 from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.interception import Address
 from yurttunnel.steering.interfaces import IAddressSets
-from yurttunnel.steering.netlink.conversation import Conversation, KernelRefused
-from yurttunnel.steering.netlink.refusals import as_steering_failed
-from yurttunnel.steering.netlink.set_table import MAXIMUM, SetTable
+from yurttunnel.steering.netlink.errors import as_steering_failed
+from yurttunnel.steering.netlink.ipsets import MAX_ADDRESSES, Ipsets
+from yurttunnel.steering.netlink.netlink_socket import NetlinkError, NetlinkSocket
 from yurttunnel.steering.netlink.worker import Run
 
-NEW = "-new"
+NEW_SUFFIX = "-new"
 """The suffix of a set that is created to replace another."""
 
 _TRIES = 10
@@ -38,18 +38,18 @@ _PAUSE = 0.1
 The kernel releases nftables rules a moment after it has reported their removal.
 """
 
-_LACKING = (
+_NO_IPSET = (
     "this kernel has no sets of addresses (modules ip_set, ip_set_hash_ip); load them, or use "
     "--intercept-match cloud-return"
 )
-_REFERRED = "rules still refer to it; remove those rules (iptables-save shows them)"
-_MEANINGS = {
-    errno.EINVAL: _LACKING,
-    IPSET_ERR_FIND_TYPE: _LACKING,
-    IPSET_ERR_BUSY: _REFERRED,
-    IPSET_ERR_REFERENCED: _REFERRED,
+_STILL_REFERENCED = "rules still refer to it; remove those rules (iptables-save shows them)"
+_ERROR_TEXTS = {
+    errno.EINVAL: _NO_IPSET,
+    IPSET_ERR_FIND_TYPE: _NO_IPSET,
+    IPSET_ERR_BUSY: _STILL_REFERENCED,
+    IPSET_ERR_REFERENCED: _STILL_REFERENCED,
     IPSET_ERR_TYPE_MISMATCH: "there is a set of that name and of another kind",
-    IPSET_ERR_TYPE_SPECIFIC: f"it is full: it takes {MAXIMUM} addresses",
+    IPSET_ERR_TYPE_SPECIFIC: f"it is full: it takes {MAX_ADDRESSES} addresses",
     IPSET_ERR_TYPE_SPECIFIC + 1: "one of the addresses is none that a set takes, such as 0.0.0.0",
 }
 
@@ -95,17 +95,17 @@ class AddressSets:
         return await self._run(job)
 
 
-def _with_table(what: str, job: Callable[[SetTable], _Result]) -> _Result:
-    with as_steering_failed(what, _MEANINGS), Conversation(NETLINK_NETFILTER) as conversation:
-        return job(SetTable(conversation))
+def _with_table(what: str, job: Callable[[Ipsets], _Result]) -> _Result:
+    with as_steering_failed(what, _ERROR_TEXTS), NetlinkSocket(NETLINK_NETFILTER) as netlink:
+        return job(Ipsets(netlink))
 
 
-def _supported(table: SetTable) -> bool:
+def _supported(table: Ipsets) -> bool:
     return table.has_type() and table.has_match()
 
 
-def _put(table: SetTable, name: str, version: int, desired: frozenset[bytes]) -> bool:
-    left_over = table.destroy(name + NEW)
+def _put(table: Ipsets, name: str, version: int, desired: frozenset[bytes]) -> bool:
+    left_over = table.destroy(name + NEW_SUFFIX)
     content = table.read(name, version)
     if content is None:
         table.create(name, version)
@@ -120,27 +120,27 @@ def _put(table: SetTable, name: str, version: int, desired: frozenset[bytes]) ->
     return left_over or desired != content.addresses
 
 
-def _replace(table: SetTable, name: str, version: int, desired: frozenset[bytes]) -> None:
+def _replace(table: Ipsets, name: str, version: int, desired: frozenset[bytes]) -> None:
     """Replace a set that another program created with other parameters."""
-    table.create(name + NEW, version)
-    table.add(name + NEW, version, desired)
+    table.create(name + NEW_SUFFIX, version)
+    table.add(name + NEW_SUFFIX, version, desired)
     try:
-        table.swap(name + NEW, name)
-    except KernelRefused as refusal:
-        if refusal.code != IPSET_ERR_TYPE_MISMATCH:
+        table.swap(name + NEW_SUFFIX, name)
+    except NetlinkError as error:
+        if error.code != IPSET_ERR_TYPE_MISMATCH:
             raise
         # No rule of ours can refer to a set of another type or family.
         table.destroy(name)
         table.create(name, version)
         table.add(name, version, desired)
-    table.destroy(name + NEW)
+    table.destroy(name + NEW_SUFFIX)
 
 
-def _remove(table: SetTable, name: str) -> bool:
-    table.destroy(name + NEW)
+def _remove(table: Ipsets, name: str) -> bool:
+    table.destroy(name + NEW_SUFFIX)
     try:
         return table.destroy(name)
-    except KernelRefused as refusal:
-        if refusal.code not in (IPSET_ERR_BUSY, IPSET_ERR_REFERENCED):
+    except NetlinkError as error:
+        if error.code not in (IPSET_ERR_BUSY, IPSET_ERR_REFERENCED):
             raise
-        raise _InUse(f"cannot remove the set {name}: {_REFERRED}") from refusal
+        raise _InUse(f"cannot remove the set {name}: {_STILL_REFERENCED}") from error

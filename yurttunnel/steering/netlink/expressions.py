@@ -19,7 +19,7 @@ _REGISTER = 8
 _NOT_EQUAL = 1
 """``NFT_CMP_NEQ``."""
 
-_ALL = 0xFFFFFFFF
+_ALL_BITS = 0xFFFFFFFF
 
 CT_STATE, CT_STATUS, CT_MARK = 0, 2, 3
 """What :func:`ct` loads (``NFT_CT_*``), all of them numbers."""
@@ -27,7 +27,7 @@ CT_STATE, CT_STATUS, CT_MARK = 0, 2, 3
 
 def ct(key: int) -> bytes:
     """Return the expression that loads a number of the packet's connection."""
-    return _of_connection(_LOAD_REGISTER, key)
+    return _ct_expression(_LOAD_REGISTER, key)
 
 
 def ct_has(key: int, bits: int) -> bytes:
@@ -35,12 +35,12 @@ def ct_has(key: int, bits: int) -> bytes:
     none = attribute(_CMP_DATA | NESTED, attribute(_VALUE, _number(0)))
     how = attribute(_CMP_HOW, number(_NOT_EQUAL))
     compared = _expression("cmp", attribute(_CMP_REGISTER, number(_REGISTER)), how, none)
-    return ct(key) + _changed(bits, 0) + compared
+    return ct(key) + _bitwise(bits, 0) + compared
 
 
 def add_to_ct(key: int, bits: int) -> bytes:
     """Return expressions that set bits in a number of the connection."""
-    return ct(key) + _changed(_ALL ^ bits, bits) + _of_connection(_STORE_REGISTER, key)
+    return ct(key) + _bitwise(_ALL_BITS ^ bits, bits) + _ct_expression(_STORE_REGISTER, key)
 
 
 def number(of: int) -> bytes:
@@ -48,21 +48,21 @@ def number(of: int) -> bytes:
     return struct.pack("!I", of)
 
 
-def _of_connection(register: int, key: int) -> bytes:
+def _ct_expression(register: int, key: int) -> bytes:
     return _expression(
         "ct", attribute(register, number(_REGISTER)), attribute(_LOAD_KEY, number(key))
     )
 
 
-def _changed(kept: int, flipped: int) -> bytes:
+def _bitwise(mask: int, xor: int) -> bytes:
     """Return the expression that keeps some bits of the register, and then flips some."""
     return _expression(
         "bitwise",
         attribute(_BITWISE_FROM, number(_REGISTER)),
         attribute(_BITWISE_TO, number(_REGISTER)),
-        attribute(_BITWISE_LENGTH, number(len(_number(kept)))),
-        attribute(_BITWISE_MASK | NESTED, attribute(_VALUE, _number(kept))),
-        attribute(_BITWISE_XOR | NESTED, attribute(_VALUE, _number(flipped))),
+        attribute(_BITWISE_LENGTH, number(len(_number(mask)))),
+        attribute(_BITWISE_MASK | NESTED, attribute(_VALUE, _number(mask))),
+        attribute(_BITWISE_XOR | NESTED, attribute(_VALUE, _number(xor))),
     )
 
 

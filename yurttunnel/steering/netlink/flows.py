@@ -20,17 +20,21 @@ from zope.interface import implementer
 
 from yurttunnel.steering.interception import Address, Target
 from yurttunnel.steering.interfaces import Flow, IFlows
-from yurttunnel.steering.netlink.conversation import Conversation
-from yurttunnel.steering.netlink.flow_table import Entry, FlowTable, own_addresses
-from yurttunnel.steering.netlink.refusals import as_steering_failed
-from yurttunnel.steering.netlink.sockets import NETLINK_SOCK_DIAG, Ends, destroy
+from yurttunnel.steering.netlink.conntrack_table import (
+    ConntrackEntry,
+    ConntrackTable,
+    own_addresses,
+)
+from yurttunnel.steering.netlink.errors import as_steering_failed
+from yurttunnel.steering.netlink.netlink_socket import NetlinkSocket
+from yurttunnel.steering.netlink.sock_diag import NETLINK_SOCK_DIAG, FourTuple, destroy
 from yurttunnel.steering.netlink.worker import Run
 
-_LACKING = (
+_NO_CONNTRACK = (
     "this kernel does not give its table of connections (module nf_conntrack_netlink); load it, "
     "else connections from before a change go on as they were"
 )
-MEANINGS = {errno.EINVAL: _LACKING}
+ERROR_TEXTS = {errno.EINVAL: _NO_CONNTRACK}
 """The meanings of the kernel's errors when the table is read."""
 
 
@@ -54,25 +58,25 @@ class Flows:
 
 def _cut(version: int, ports: Collection[int], is_wrong: Callable[[Flow], bool]) -> int:
     with (
-        as_steering_failed("cannot cut connections from before the change", MEANINGS),
-        Conversation(NETLINK_ROUTE) as routes,
-        Conversation(NETLINK_NETFILTER) as firewall,
-        Conversation(NETLINK_SOCK_DIAG) as sockets,
+        as_steering_failed("cannot cut connections from before the change", ERROR_TEXTS),
+        NetlinkSocket(NETLINK_ROUTE) as routes,
+        NetlinkSocket(NETLINK_NETFILTER) as firewall,
+        NetlinkSocket(NETLINK_SOCK_DIAG) as sockets,
     ):
         own = own_addresses(routes, version)
-        table = FlowTable(firewall)
+        table = ConntrackTable(firewall)
         # Read the list to its end first: a netlink conversation handles one request at a time.
         wrong = list(_wrong(table.to_ports(version, socket.IPPROTO_TCP, ports), own, is_wrong))
         # Before the entries with the other ends are deleted.
         for entry in wrong:
-            ends = Ends(entry.source, entry.source_port, entry.destination, entry.port)
+            ends = FourTuple(entry.source, entry.source_port, entry.destination, entry.port)
             destroy(sockets, version, ends)
         return table.delete(version, wrong)
 
 
 def _wrong(
-    entries: Iterator[Entry], own: frozenset[bytes], is_wrong: Callable[[Flow], bool]
-) -> Iterator[Entry]:
+    entries: Iterator[ConntrackEntry], own: frozenset[bytes], is_wrong: Callable[[Flow], bool]
+) -> Iterator[ConntrackEntry]:
     addresses: dict[bytes, Address] = {}
 
     def is_own(packed: bytes) -> bool:
@@ -89,7 +93,7 @@ def _wrong(
         flow = Flow(
             destination=address(entry.destination),
             port=entry.port,
-            answers=Target(address(entry.answering), entry.answering_port),
+            responder=Target(address(entry.reply_source), entry.reply_port),
             local=is_own(entry.source),
             to_self=is_own(entry.destination),
         )

@@ -7,8 +7,8 @@ import struct
 from pyroute2.netlink import NETLINK_NETFILTER
 from pyroute2.netlink.nfnetlink.nftsocket import NFT_MSG_GETGEN
 
-from yurttunnel.steering.netlink.conversation import GET, Conversation, KernelRefused
 from yurttunnel.steering.netlink.messages import attributes, raw_request
+from yurttunnel.steering.netlink.netlink_socket import GET, NetlinkError, NetlinkSocket
 
 NFNL_SUBSYS_NFTABLES = 10
 _NFTA_GEN_ID = 1
@@ -28,9 +28,9 @@ def nft_generation() -> int | None:
     """
     request = raw_request(_ANY_FAMILY, NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_GETGEN, GET)
     try:
-        with Conversation(NETLINK_NETFILTER) as kernel:
+        with NetlinkSocket(NETLINK_NETFILTER) as kernel:
             answer = kernel.get(request)
-    except (OSError, KernelRefused):
+    except (OSError, NetlinkError):
         return None
     found = dict(attributes(answer, len(_ANY_FAMILY)))
     count = found.get(_NFTA_GEN_ID, b"")

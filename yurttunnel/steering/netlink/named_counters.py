@@ -8,11 +8,11 @@ import struct
 from pyroute2.netlink import NETLINK_NETFILTER
 from pyroute2.netlink.nfnetlink.nftsocket import NFT_MSG_GETOBJ
 
-from yurttunnel.steering.netlink.conversation import DUMP, Conversation
+from yurttunnel.steering.netlink.errors import as_steering_failed
 from yurttunnel.steering.netlink.expressions import number
 from yurttunnel.steering.netlink.generation import NFNL_SUBSYS_NFTABLES
 from yurttunnel.steering.netlink.messages import attribute, attributes, raw_request
-from yurttunnel.steering.netlink.refusals import as_steering_failed
+from yurttunnel.steering.netlink.netlink_socket import DUMP, NetlinkSocket
 
 _FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
 
@@ -27,7 +27,7 @@ _GENERIC_HEADER = struct.Struct("!BBH")
 _COUNT = struct.Struct("!Q")
 
 
-def counted_packets(version: int, table: str) -> dict[str, int]:
+def packet_counts(version: int, table: str) -> dict[str, int]:
     """Return the packet count of each counter of a table of one family, by name.
 
     It is empty if there is no such table. Raises :class:`SteeringFailed`.
@@ -41,7 +41,7 @@ def counted_packets(version: int, table: str) -> dict[str, int]:
     )
     with (
         as_steering_failed(f"cannot read the counters of the table {table}", {}),
-        Conversation(NETLINK_NETFILTER) as kernel,
+        NetlinkSocket(NETLINK_NETFILTER) as kernel,
     ):
         return dict(_counter(body) for body in kernel.dump(request))
 

@@ -16,7 +16,7 @@ from yurttunnel.tunnel.reactor import IReactor
 
 DEADLINE = 20.0
 """The timeout of a job in seconds, including its wait for previous jobs: several times that of one
-reply (:data:`yurttunnel.steering.netlink.conversation.SECONDS`)."""
+reply (:data:`yurttunnel.steering.netlink.netlink_socket.SECONDS`)."""
 
 _Result = TypeVar("_Result")
 
@@ -38,7 +38,7 @@ class KernelWorker(Service):
 
     def __init__(self, reactor: IReactor) -> None:
         self._reactor = reactor
-        self._turn = DeferredLock()
+        self._lock = DeferredLock()
 
     def run(self, job: Callable[[], _Result]) -> Deferred[_Result]:
         """Run ``job`` in a thread; return its result or error.
@@ -46,21 +46,23 @@ class KernelWorker(Service):
         Fails with :class:`SteeringFailed` after :data:`DEADLINE`. The thread then continues,
         because nothing can stop it, and the next jobs wait for its end.
         """
-        return Deferred.fromCoroutine(self._run(job)).addTimeout(DEADLINE, self._reactor, _too_late)
+        return Deferred.fromCoroutine(self._run(job)).addTimeout(
+            DEADLINE, self._reactor, _timed_out
+        )
 
     async def _run(self, job: Callable[[], _Result]) -> _Result:
-        await self._turn.acquire()
+        await self._lock.acquire()
         ended: Deferred[_Result] = Deferred()
 
         def end(result: _Result | Failure) -> None:
-            self._turn.release()
+            self._lock.release()
             ended.callback(result)
 
         thread = JobThread(self._reactor, "yurttunnel netlink")
         try:
             _ = thread.run(job).addBoth(end)
         except RuntimeError as problem:
-            self._turn.release()
+            self._lock.release()
             raise SteeringFailed(
                 f"cannot start a thread to query the kernel: {problem}"
             ) from problem
@@ -70,11 +72,11 @@ class KernelWorker(Service):
     def stopService(self) -> Deferred[bool]:
         """Wait for the jobs in progress, but no longer than :data:`DEADLINE`."""
         super().stopService()
-        idle = self._turn.run(lambda: None)
+        idle = self._lock.run(lambda: None)
         return fired_within(self._reactor, DEADLINE, idle)
 
 
-def _too_late(result: _Result | Failure, seconds: float) -> _Result | Failure:
+def _timed_out(result: _Result | Failure, seconds: float) -> _Result | Failure:
     if isinstance(result, Failure) and result.check(CancelledError):
         raise SteeringFailed(
             f"the kernel did not reply by netlink within {seconds:.0f} s; is the machine"

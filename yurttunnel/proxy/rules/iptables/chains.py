@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from yurttunnel.proxy.state.virtual_services import Network
-from yurttunnel.steering.firewall.own_chains import Owner, Rules
-from yurttunnel.steering.firewall.spelling import comment, network
+from yurttunnel.steering.firewall.own_chains import ChainOwner, Rules
+from yurttunnel.steering.firewall.rule_format import comment, network
 
 PORTALS_CONTAINER = "KUBE-PORTALS-CONTAINER"
 PORTALS_HOST = "KUBE-PORTALS-HOST"
@@ -34,13 +34,13 @@ NAT = (PORTALS_CONTAINER, PORTALS_HOST, NODEPORT_CONTAINER, NODEPORT_HOST)
 FILTERING = (SOURCES, REFUSED_CONTAINER, REFUSED_HOST, NODEPORT_NON_LOCAL)
 """All chains, by table."""
 
-PROXY = Owner(
+PROXY = ChainOwner(
     names=(*NAT, *FILTERING),
     # The restrictions come before the redirection.
     tables=("filter", "nat"),
-    not_installed="use --proxy-backend nftables",
-    not_shown="use --proxy-backend nftables, or move that program",
-    not_allowed="yurtproxy needs the capability NET_ADMIN, as root in the host's network",
+    install_advice="use --proxy-backend nftables",
+    unreadable_advice="use --proxy-backend nftables, or move that program",
+    permission_advice="yurtproxy needs the capability NET_ADMIN, as root in the host's network",
 )
 
 LOCAL = "-m addrtype --dst-type LOCAL"

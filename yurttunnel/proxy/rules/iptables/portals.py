@@ -23,7 +23,7 @@ from yurttunnel.proxy.state.virtual_services import (
     ServicePortName,
 )
 from yurttunnel.steering.firewall.own_chains import Rules
-from yurttunnel.steering.firewall.spelling import address, comment, lead, network
+from yurttunnel.steering.firewall.rule_format import address, comment, network, redirect_target
 
 MAX_COMMENT_CHARACTERS = 255
 """The maximum number of characters (``XT_MAX_COMMENT_LEN`` of ``linux/netfilter/xt_comment.h``,
@@ -154,9 +154,11 @@ class _ServiceRules:
                 chain = chains.NODEPORT_CONTAINER if is_node_port else chains.PORTALS_CONTAINER
                 if portal.is_external and self._host_for_all is not None:
                     # A node may have routes that depend on the source address of a reply.
-                    self.rules[chain].append(f"{source}{match}{_TO_LINK} {lead(None, to)}")
+                    self.rules[chain].append(
+                        f"{source}{match}{_TO_LINK} {redirect_target(None, to)}"
+                    )
                 self.rules[chain] += [
-                    f"{source}{match}{condition} {lead(self._host_for_all, to)}"
+                    f"{source}{match}{condition} {redirect_target(self._host_for_all, to)}"
                     for condition in self._incoming_matches(portal)
                 ]
                 if is_node_port:
@@ -167,7 +169,7 @@ class _ServiceRules:
         if own_port is not None:
             chain = chains.NODEPORT_HOST if is_node_port else chains.PORTALS_HOST
             self.rules[chain].append(
-                f"{match}{_outgoing_match(portal)} {lead(self._host, own_port)}"
+                f"{match}{_outgoing_match(portal)} {redirect_target(self._host, own_port)}"
             )
 
     def _restrict(self, portal: Portal) -> None:

@@ -14,9 +14,13 @@ from yurttunnel.proxy.rules.iptables.chains import PROXY
 from yurttunnel.proxy.rules.iptables.portals import PortalRules
 from yurttunnel.proxy.state.virtual_services import Address, Network
 from yurttunnel.steering.failures import SteeringFailed
-from yurttunnel.steering.firewall.cleanup import remove_chains, remove_chains_elsewhere, told
+from yurttunnel.steering.firewall.cleanup import (
+    raise_if_failed,
+    remove_chains,
+    remove_chains_elsewhere,
+)
 from yurttunnel.steering.firewall.detection import find_back_ends, has_family, installed
-from yurttunnel.steering.firewall.tables import BackEnd, Outcome, Refused, Tables
+from yurttunnel.steering.firewall.tables import BackEnd, CommandFailed, Outcome, Tables
 from yurttunnel.steering.interfaces import VERSIONS, Applied
 from yurttunnel.steering.netlink.generation import nft_generation
 from yurttunnel.steering.programs import IPrograms
@@ -150,7 +154,7 @@ class IptablesRules:
             except SteeringFailed as error:
                 failed.append(str(error))
         sentences, more = await remove_chains(self._programs, left, PROXY)
-        return bool(told(sentences, [*failed, *more])) or removed
+        return bool(raise_if_failed(sentences, [*failed, *more])) or removed
 
     def generation(self) -> int | None:
         """Return the nftables generation; the kernel does not count changes of legacy tables."""
@@ -207,8 +211,8 @@ class IptablesRules:
         """Change the rules, without matching bridges if the kernel does not support that."""
         try:
             return await family.tables.apply(family.portals.rules, proxied, *hosts)
-        except Refused as error:
-            if _PHYSDEV not in error.said or not family.portals.bridges:
+        except CommandFailed as error:
+            if _PHYSDEV not in error.stderr or not family.portals.bridges:
                 raise
             self._log.info(
                 "Pods are led to external IPs of Services here, wherever those are: this kernel"

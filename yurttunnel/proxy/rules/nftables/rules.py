@@ -13,7 +13,7 @@ from yurttunnel.proxy.rules.nftables.transaction import transaction
 from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.interfaces import VERSIONS, Applied
 from yurttunnel.steering.netlink.generation import nft_generation
-from yurttunnel.steering.programs import Finished, IPrograms, ProgramFailed, one_line
+from yurttunnel.steering.programs import CompletedProgram, IPrograms, ProgramFailed, one_line
 
 PROGRAM = "nft"
 
@@ -103,26 +103,26 @@ class Nftables:
                 raise _refused("reading", finished)
         return found
 
-    def _says_there_is_none(self, said: str) -> bool:
-        if _NOT_THERE in said:
+    def _says_there_is_none(self, stderr: str) -> bool:
+        if _NOT_THERE in stderr:
             return True
         # If the kernel has nftables, these messages may mean anything.
-        return self.generation() is None and any(text in said for text in _NOT_IN_KERNEL)
+        return self.generation() is None and any(text in stderr for text in _NOT_IN_KERNEL)
 
     async def _run(self, doing: str, *options: str, given: bytes) -> None:
         finished = await self._finished(doing, *options, given=given)
         if finished.status != 0:
             raise _refused(doing, finished)
 
-    async def _finished(self, doing: str, *options: str, given: bytes = b"") -> Finished:
+    async def _finished(self, doing: str, *options: str, given: bytes = b"") -> CompletedProgram:
         try:
             return await self._programs.run([PROGRAM, *options], given)
         except ProgramFailed as error:
             raise SteeringFailed(f"{doing} the tables {NAME} of nftables: {error}") from error
 
 
-def _refused(doing: str, finished: Finished) -> SteeringFailed:
-    said = one_line(finished.errors) or "it says nothing"
-    meanings = [text for words, text in _MEANINGS.items() if words in said]
-    what = "; ".join([f"exit status {finished.status}: {said}", *meanings])
+def _refused(doing: str, finished: CompletedProgram) -> SteeringFailed:
+    stderr = one_line(finished.errors) or "it says nothing"
+    meanings = [text for words, text in _MEANINGS.items() if words in stderr]
+    what = "; ".join([f"exit status {finished.status}: {stderr}", *meanings])
     return SteeringFailed(f"{doing} the tables {NAME} of nftables: {PROGRAM}: {what}")

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
 from yurttunnel.proxy.rules.nftables.table import FORMAT, Chain, Table
-from yurttunnel.steering.firewall.transaction import Transaction, bounded
+from yurttunnel.steering.firewall.transaction import Transaction, limit_differences
 
 _AT_ONCE = 500
 """The maximum number of elements in one line."""
@@ -29,7 +29,7 @@ def transaction(found: Mapping[int, Table], desired: Iterable[Table]) -> Transac
         else:
             differences += _change(before, table, lines)
     text = "\n".join([*lines, ""]) if lines else ""
-    return Transaction(text, bounded(differences))
+    return Transaction(text, limit_differences(differences))
 
 
 def _change(before: Table, after: Table, lines: list[str]) -> list[str]:

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from yurttunnel.steering.failures import SteeringFailed
-from yurttunnel.steering.netlink.conversation import KernelRefused
+from yurttunnel.steering.netlink.netlink_socket import NetlinkError
 
-_EVERYWHERE = {
+_COMMON_TEXTS = {
     errno.EPERM: "not permitted; give the server the capability NET_ADMIN, as root in the "
     "host's network",
     errno.EPROTONOSUPPORT: "this kernel has no netlink for its firewall; load the module nfnetlink",
@@ -20,24 +20,24 @@ _EVERYWHERE = {
 
 
 @contextmanager
-def as_steering_failed(what: str, meanings: Mapping[int, str]) -> Iterator[None]:
+def as_steering_failed(what: str, texts: Mapping[int, str]) -> Iterator[None]:
     """Raise :class:`SteeringFailed` for errors of the kernel in the block.
 
-    ``what`` says what failed (``cannot read the set X``), and ``meanings`` has texts for codes.
+    ``what`` says what failed (``cannot read the set X``), and ``texts`` has texts for codes.
     """
     try:
         yield
-    except KernelRefused as refusal:
-        code = refusal.code
-        cause: Exception = refusal
+    except NetlinkError as error:
+        code = error.code
+        cause: Exception = error
     except TimeoutError as problem:
         code, cause = errno.ETIMEDOUT, problem
     except OSError as problem:
         code, cause = problem.errno or 0, problem
     else:
         return
-    meaning = meanings.get(code) or _EVERYWHERE.get(code)
-    raise SteeringFailed(f"{what}: {meaning or _unexplained(code)}") from cause
+    text = texts.get(code) or _COMMON_TEXTS.get(code)
+    raise SteeringFailed(f"{what}: {text or _unexplained(code)}") from cause
 
 
 def _unexplained(code: int) -> str:

@@ -23,16 +23,16 @@ from pyroute2.netlink.nfnetlink.ipset import (
     ipset_msg,
 )
 
-from yurttunnel.steering.netlink.conversation import (
+from yurttunnel.steering.netlink.messages import NESTED, attribute, attributes, raw_request, request
+from yurttunnel.steering.netlink.netlink_socket import (
     CHANGE,
     DUMP,
     GET,
-    Conversation,
-    KernelRefused,
+    NetlinkError,
+    NetlinkSocket,
 )
-from yurttunnel.steering.netlink.messages import NESTED, attribute, attributes, raw_request, request
 
-MAXIMUM = 1 << 20
+MAX_ADDRESSES = 1 << 20
 """The maximum number of addresses in a set; the default, 65,536, is too few for large clusters."""
 
 _TYPE = "hash:ip"
@@ -45,7 +45,7 @@ _PROTOCOL = 6
 _REVISION = 0
 """The revision of the set type: the first is sufficient, and every kernel supports it."""
 
-_AT_ONCE = 1000
+_BATCH_SIZE = 1000
 """The number of addresses in one message. An attribute has at most 64 KiB, and the set is locked
 while the kernel processes it."""
 
@@ -69,30 +69,30 @@ _COMPAT_NAME, _COMPAT_REVISION, _COMPAT_KIND = 1, 2, 3
 class Content:
     """The content of a set in the kernel, with packed addresses.
 
-    ``fits`` is whether it has the type and size that :meth:`SetTable.create` sets.
+    ``fits`` is whether it has the type and size that :meth:`Ipsets.create` sets.
     """
 
     fits: bool
     addresses: frozenset[bytes]
 
 
-class SetTable:
-    """The sets of the network namespace; each method raises :class:`KernelRefused`.
+class Ipsets:
+    """The sets of the network namespace; each method raises :class:`NetlinkError`.
 
-    ``conversation`` has the protocol ``NETLINK_NETFILTER``.
+    ``netlink`` has the protocol ``NETLINK_NETFILTER``.
     """
 
-    def __init__(self, conversation: Conversation) -> None:
-        self._conversation = conversation
+    def __init__(self, netlink: NetlinkSocket) -> None:
+        self._netlink = netlink
 
     def has_type(self) -> bool:
         """Return whether the kernel has sets of addresses, of both families."""
         try:
             for family in _FAMILIES.values():
                 message = _message(family=family, typename=_TYPE)
-                self._conversation.get(request(message, _kind(IPSET_CMD_TYPE), GET))
-        except KernelRefused as refusal:
-            if refusal.code not in (errno.EINVAL, IPSET_ERR_FIND_TYPE):
+                self._netlink.get(request(message, _kind(IPSET_CMD_TYPE), GET))
+        except NetlinkError as error:
+            if error.code not in (errno.EINVAL, IPSET_ERR_FIND_TYPE):
                 raise
             return False
         return True
@@ -111,23 +111,23 @@ class SetTable:
             )
         )
         try:
-            self._conversation.get(raw_request(body, _NFT_COMPAT << 8, GET))
-        except KernelRefused as refusal:
-            return refusal.code != errno.ENOENT
+            self._netlink.get(raw_request(body, _NFT_COMPAT << 8, GET))
+        except NetlinkError as error:
+            return error.code != errno.ENOENT
         return True
 
     def read(self, name: str, version: int) -> Content | None:
         """Return the content of a set, ``None`` if it does not exist; ``version`` is expected."""
-        asked = request(_message(name=name), _kind(IPSET_CMD_LIST), DUMP)
+        query = request(_message(name=name), _kind(IPSET_CMD_LIST), DUMP)
         found: set[bytes] = set()
         seen = False
         fits = True
         try:
-            for body in self._conversation.dump(asked):
+            for body in self._netlink.dump(query):
                 seen = True
                 fits = _read_part(body, version, found) and fits
-        except KernelRefused as refusal:
-            if refusal.code != errno.ENOENT:
+        except NetlinkError as error:
+            if error.code != errno.ENOENT:
                 raise
         return Content(fits, frozenset(found)) if seen else None
 
@@ -136,10 +136,10 @@ class SetTable:
         message = _message(name=name, typename=_TYPE, family=_FAMILIES[version])
         message["attrs"] += [
             ["IPSET_ATTR_REVISION", _REVISION],
-            ["IPSET_ATTR_DATA", {"attrs": [["IPSET_ATTR_MAXELEM", MAXIMUM]]}],
+            ["IPSET_ATTR_DATA", {"attrs": [["IPSET_ATTR_MAXELEM", MAX_ADDRESSES]]}],
         ]
         flags = CHANGE | NLM_F_EXCL
-        self._conversation.change(request(message, _kind(IPSET_CMD_CREATE), flags))
+        self._netlink.change(request(message, _kind(IPSET_CMD_CREATE), flags))
 
     def add(self, name: str, version: int, addresses: Collection[bytes]) -> None:
         """Add addresses to a set; existing ones are ignored."""
@@ -153,16 +153,16 @@ class SetTable:
         """Exchange the names of two sets, also in the rules that refer to them."""
         message = _message(name=name)
         message["attrs"].append(["IPSET_ATTR_TYPENAME", other])  # its number means "other name"
-        self._conversation.change(request(message, _kind(IPSET_CMD_SWAP), CHANGE))
+        self._netlink.change(request(message, _kind(IPSET_CMD_SWAP), CHANGE))
 
     def destroy(self, name: str) -> bool:
         """Remove a set; return whether it existed."""
         # Without this flag the kernel reports success even if the set does not exist.
-        asked = request(_message(name=name), _kind(IPSET_CMD_DESTROY), CHANGE | NLM_F_EXCL)
+        query = request(_message(name=name), _kind(IPSET_CMD_DESTROY), CHANGE | NLM_F_EXCL)
         try:
-            self._conversation.change(asked)
-        except KernelRefused as refusal:
-            if refusal.code != errno.ENOENT:
+            self._netlink.change(query)
+        except NetlinkError as error:
+            if error.code != errno.ENOENT:
                 raise
             return False
         return True
@@ -170,12 +170,12 @@ class SetTable:
     def _change(self, command: int, name: str, version: int, addresses: Collection[bytes]) -> None:
         before = _before_address(version, _NETWORK_ORDER)
         remaining = iter(addresses)
-        while some := list(itertools.islice(remaining, _AT_ONCE)):
+        while some := list(itertools.islice(remaining, _BATCH_SIZE)):
             # Each address is an attribute, and ``before`` precedes its bytes.
             content = before + before.join(some)
             more = attribute(_LINENO, bytes(4)) + attribute(_ADT | NESTED, content)
-            asked = request(_message(name=name), _kind(command), CHANGE, more)
-            self._conversation.change(asked)
+            query = request(_message(name=name), _kind(command), CHANGE, more)
+            self._netlink.change(query)
 
 
 def _message(
@@ -227,7 +227,7 @@ def _has_parameters(parameters: dict[int, bytes]) -> bool:
     (largest,) = struct.unpack(">I", parameters.get(_MAXELEM, bytes(4)))
     # With a mask the set contains networks, whatever is added.
     plain = parameters.keys().isdisjoint((_TIMEOUT, _CADT_FLAGS, _BITMASK, _NETMASK))
-    return plain and largest >= MAXIMUM
+    return plain and largest >= MAX_ADDRESSES
 
 
 def _read_addresses(content: bytes, version: int, found: set[bytes]) -> bool:

@@ -19,14 +19,14 @@ from pyroute2.netlink.nfnetlink.nfctsocket import (
 from pyroute2.netlink.rtnl import RTM_GETADDR
 from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
 
-from yurttunnel.steering.netlink.conversation import (
+from yurttunnel.steering.netlink.messages import NESTED, attribute, attributes, raw_request, request
+from yurttunnel.steering.netlink.netlink_socket import (
     CHANGE,
     DUMP,
     GET,
-    Conversation,
-    KernelRefused,
+    NetlinkError,
+    NetlinkSocket,
 )
-from yurttunnel.steering.netlink.messages import NESTED, attribute, attributes, raw_request, request
 
 _FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
 
@@ -39,7 +39,7 @@ _PROTO_NUM, _PROTO_SRC_PORT, _PROTO_DST_PORT = 1, 2, 3
 
 _TCP = socket.IPPROTO_TCP
 _TCP_STATES, _TCP_STATE = 1, 1
-_BEGUN, _OVER = (1,), (7, 8)
+_SYN_SENT, _CLOSED = (1,), (7, 8)
 """``TCP_CONNTRACK_SYN_SENT``; ``_TIME_WAIT`` and ``_CLOSE`` from
 linux/netfilter/nf_conntrack_tcp.h."""
 
@@ -54,26 +54,26 @@ _ADDRESS = struct.Struct("=2xBBI")
 """Flags, scope and link of ``struct ifaddrmsg``."""
 _TENTATIVE, _OPTIMISTIC = 0x40, 0x04
 _ADDRESS_HEADER_SIZE = _ADDRESS.size
-_EVERYWHERE = 0
+_SCOPE_UNIVERSE = 0
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
 
 _PORT = struct.Struct("!H")
 _NUMBER = struct.Struct("!I")
 
-_FEW = 8
+_MAX_FILTERED_PORTS = 8
 """The maximum number of ports for each of which the kernel searches its table: this takes less time
 than parsing the whole table here."""
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ConntrackEntry:
     """A TCP or UDP connection in the table; addresses are packed.
 
     Its client sends from ``source`` and ``source_port`` to ``destination`` and ``port``; replies,
-    if any, come from ``answering`` and ``answering_port``. ``is_translated`` means that it is
-    redirected to another destination, ``is_begun`` that only the first packet of TCP has been seen,
-    and ``is_over`` that the entry exists only for late packets. ``identity`` has the attributes
-    that identify it in the kernel: its tuple, and its zone.
+    if any, come from ``reply_source`` and ``reply_port``. ``is_translated`` means that it is
+    redirected to another destination, ``is_syn_sent`` that only the first packet of TCP has been
+    seen, and ``is_closed`` that the entry exists only for late packets. ``identity`` has the
+    attributes that identify it in the kernel: its tuple, and its zone.
     """
 
     protocol: int
@@ -81,16 +81,16 @@ class Entry:
     source_port: int
     destination: bytes
     port: int
-    answering: bytes
-    answering_port: int
+    reply_source: bytes
+    reply_port: int
     is_answered: bool
     is_translated: bool
-    is_begun: bool
-    is_over: bool
+    is_syn_sent: bool
+    is_closed: bool
     identity: bytes
 
 
-class Direction(NamedTuple):
+class ConntrackTuple(NamedTuple):
     """One direction of a connection; either of both identifies it in the kernel.
 
     ``protocol`` is ``IPPROTO_TCP`` or ``IPPROTO_UDP``; addresses are packed.
@@ -111,24 +111,26 @@ def _all(protocol: int, port: int) -> bool:
     return True
 
 
-class FlowTable:
+class ConntrackTable:
     """The tracked connections of the network namespace.
 
-    ``conversation`` has the protocol ``NETLINK_NETFILTER``. Methods raise
-    :class:`yurttunnel.steering.netlink.conversation.KernelRefused`.
+    ``netlink`` has the protocol ``NETLINK_NETFILTER``. Methods raise
+    :class:`yurttunnel.steering.netlink.netlink_socket.NetlinkError`.
     """
 
-    def __init__(self, conversation: Conversation) -> None:
-        self._conversation = conversation
+    def __init__(self, netlink: NetlinkSocket) -> None:
+        self._netlink = netlink
 
-    def to_ports(self, version: int, protocol: int, ports: Collection[int]) -> Iterator[Entry]:
+    def to_ports(
+        self, version: int, protocol: int, ports: Collection[int]
+    ) -> Iterator[ConntrackEntry]:
         """Yield the connections whose original destination port is in ``ports``, whatever answers
         them.
 
         ``protocol`` is ``IPPROTO_TCP`` or ``IPPROTO_UDP``. For a few ports the kernel filters them,
         since Linux 5.8; otherwise it returns all of the protocol, and they are filtered here.
         """
-        if len(ports) > _FEW:
+        if len(ports) > _MAX_FILTERED_PORTS:
             yield from self._to_ports(version, protocol, ports)
         else:
             for port in sorted(ports):
@@ -136,7 +138,7 @@ class FlowTable:
 
     def _to_ports(
         self, version: int, protocol: int, ports: Collection[int], **more: int
-    ) -> Iterator[Entry]:
+    ) -> Iterator[ConntrackEntry]:
         family = _FAMILIES[version]
         desired = NFCTAttrTuple(family=family, proto=protocol, **more)
         desired.attrs()  # This computes the flags.
@@ -145,10 +147,10 @@ class FlowTable:
             cta_filter={"attrs": [["CTA_FILTER_ORIG_FLAGS", desired.flags]]},
         )
         message["nfgen_family"] = family
-        asked = request(message, _kind(IPCTNL_MSG_CT_GET), DUMP)
-        return self._dumped(asked, version, lambda its, port: its == protocol and port in ports)
+        query = request(message, _kind(IPCTNL_MSG_CT_GET), DUMP)
+        return self._dumped(query, version, lambda its, port: its == protocol and port in ports)
 
-    def begun(self, version: int, ports: Collection[int]) -> Iterator[Entry]:
+    def syn_sent(self, version: int, ports: Collection[int]) -> Iterator[ConntrackEntry]:
         """Yield the TCP connections to one of ``ports`` of which only the first packet has been
         seen.
 
@@ -157,10 +159,10 @@ class FlowTable:
         for entry in self._with_status(
             version, 0, _SEEN_REPLY, wanted=lambda its, port: its == _TCP and port in ports
         ):
-            if entry.is_begun:
+            if entry.is_syn_sent:
                 yield entry
 
-    def unanswered(self, version: int, mark: int) -> Iterator[Entry]:
+    def unanswered(self, version: int, mark: int) -> Iterator[ConntrackEntry]:
         """Yield the unanswered connections whose mark has all bits of ``mark``.
 
         The kernel filters them; an old kernel ignores the second condition, so they are filtered
@@ -173,77 +175,79 @@ class FlowTable:
             if not entry.is_answered:
                 yield entry
 
-    def translated(self, version: int) -> Iterator[Entry]:
+    def translated(self, version: int) -> Iterator[ConntrackEntry]:
         """Yield the connections that are redirected to another destination.
 
-        An old kernel yields all: see :attr:`Entry.is_translated`.
+        An old kernel yields all: see :attr:`ConntrackEntry.is_translated`.
         """
         return self._with_status(version, _TRANSLATED, _TRANSLATED)
 
     def _with_status(
         self, version: int, status: int, mask: int, more: bytes = b"", wanted: _Wanted = _all
-    ) -> Iterator[Entry]:
+    ) -> Iterator[ConntrackEntry]:
         content = attribute(_STATUS, _NUMBER.pack(status))
         content += attribute(_STATUS_MASK, _NUMBER.pack(mask))
-        asked = _message(version, IPCTNL_MSG_CT_GET, DUMP, more + content)
-        return self._dumped(asked, version, wanted)
+        query = _message(version, IPCTNL_MSG_CT_GET, DUMP, more + content)
+        return self._dumped(query, version, wanted)
 
-    def requesting(self, version: int, direction: Direction) -> Entry | None:
+    def find_by_original(self, version: int, direction: ConntrackTuple) -> ConntrackEntry | None:
         """Return the connection with this original direction, or ``None``.
 
         The kernel answers from memory: this may be called in the reactor's thread.
         """
-        return self._known_by(version, _TUPLE_ORIG, direction)
+        return self._find(version, _TUPLE_ORIG, direction)
 
-    def answering(self, version: int, direction: Direction) -> Entry | None:
-        """Return the connection with this reply direction; see :meth:`requesting`."""
-        return self._known_by(version, _TUPLE_REPLY, direction)
+    def find_by_reply(self, version: int, direction: ConntrackTuple) -> ConntrackEntry | None:
+        """Return the connection with this reply direction; see :meth:`find_by_original`."""
+        return self._find(version, _TUPLE_REPLY, direction)
 
-    def _known_by(self, version: int, way: int, direction: Direction) -> Entry | None:
+    def _find(
+        self, version: int, tuple_attribute: int, direction: ConntrackTuple
+    ) -> ConntrackEntry | None:
         addresses = attribute(_SOURCES[version], direction.source)
         addresses += attribute(_DESTINATIONS[version], direction.destination)
         ports = attribute(_PROTO_NUM, bytes([direction.protocol]))
         ports += attribute(_PROTO_SRC_PORT, _PORT.pack(direction.source_port))
         ports += attribute(_PROTO_DST_PORT, _PORT.pack(direction.port))
         parts = attribute(_TUPLE_IP | NESTED, addresses) + attribute(_TUPLE_PROTO | NESTED, ports)
-        content = attribute(way | NESTED, parts)
+        content = attribute(tuple_attribute | NESTED, parts)
         try:
-            body = self._conversation.get(_message(version, IPCTNL_MSG_CT_GET, GET, content))
-        except KernelRefused as refusal:
-            if refusal.code == errno.ENOENT:
+            body = self._netlink.get(_message(version, IPCTNL_MSG_CT_GET, GET, content))
+        except NetlinkError as error:
+            if error.code == errno.ENOENT:
                 return None
             raise
         return _entry(body, version, _all)
 
-    def _dumped(self, asked: bytes, version: int, wanted: _Wanted) -> Iterator[Entry]:
-        for body in self._conversation.dump(asked):
+    def _dumped(self, query: bytes, version: int, wanted: _Wanted) -> Iterator[ConntrackEntry]:
+        for body in self._netlink.dump(query):
             entry = _entry(body, version, wanted)
             if entry is not None:
                 yield entry
 
-    def delete(self, version: int, entries: Collection[Entry]) -> int:
+    def delete(self, version: int, entries: Collection[ConntrackEntry]) -> int:
         """Delete entries; return how many of them still existed."""
-        codes = self._conversation.change_all(
+        codes = self._netlink.change_all(
             _message(version, IPCTNL_MSG_CT_DELETE, CHANGE, entry.identity) for entry in entries
         )
         for code in codes:
             if code not in (0, errno.ENOENT):
-                raise KernelRefused(code)
+                raise NetlinkError(code)
         return codes.count(0)
 
 
 def own_addresses(
-    conversation: Conversation, version: int, certain: bool = False
+    netlink: NetlinkSocket, version: int, exclude_tentative: bool = False
 ) -> frozenset[bytes]:
     """Return this machine's addresses, packed; the conversation has the protocol ``NETLINK_ROUTE``.
 
-    With ``certain``, tentative IPv6 addresses are excluded, which another machine may still have,
-    for example each time after the link was down: sockets cannot listen on them.
+    With ``exclude_tentative``, tentative IPv6 addresses are excluded, which another machine may
+    still have, for example each time after the link was down: sockets cannot listen on them.
     """
     found = set()
-    for body in _addresses(conversation, version):
+    for body in _addresses(netlink, version):
         flags, _, _ = _ADDRESS.unpack_from(body)
-        if certain and flags & (_TENTATIVE | _OPTIMISTIC) == _TENTATIVE:
+        if exclude_tentative and flags & (_TENTATIVE | _OPTIMISTIC) == _TENTATIVE:
             continue
         known = dict(attributes(body, _ADDRESS_HEADER_SIZE))
         # On a point-to-point link the other attribute is the address of the other end.
@@ -253,18 +257,18 @@ def own_addresses(
     return frozenset(found)
 
 
-def numbered_links(conversation: Conversation, version: int) -> frozenset[int]:
+def links_with_addresses(netlink: NetlinkSocket, version: int) -> frozenset[int]:
     """Return the indexes of the links that have an address of global scope; see
     :func:`own_addresses`.
     """
-    found = (_ADDRESS.unpack_from(body) for body in _addresses(conversation, version))
-    return frozenset(link for _, scope, link in found if scope == _EVERYWHERE)
+    found = (_ADDRESS.unpack_from(body) for body in _addresses(netlink, version))
+    return frozenset(link for _, scope, link in found if scope == _SCOPE_UNIVERSE)
 
 
-def _addresses(conversation: Conversation, version: int) -> Iterator[bytes]:
+def _addresses(netlink: NetlinkSocket, version: int) -> Iterator[bytes]:
     message = ifaddrmsg()
     message["family"] = _FAMILIES[version]
-    for body in conversation.dump(request(message, RTM_GETADDR, DUMP)):
+    for body in netlink.dump(request(message, RTM_GETADDR, DUMP)):
         if body[0] == _FAMILIES[version]:
             yield body
 
@@ -278,7 +282,7 @@ def _message(version: int, command: int, flags: int, content: bytes) -> bytes:
     return raw_request(before + content, _kind(command), flags)
 
 
-def _entry(body: bytes, version: int, wanted: _Wanted) -> Entry | None:
+def _entry(body: bytes, version: int, wanted: _Wanted) -> ConntrackEntry | None:
     if body[0] != _FAMILIES[version]:
         return None
     known = dict(attributes(body, _GENERIC_HEADER_SIZE))
@@ -292,25 +296,25 @@ def _entry(body: bytes, version: int, wanted: _Wanted) -> Entry | None:
     (port,) = _PORT.unpack(ports[_PROTO_DST_PORT])
     if not wanted(protocol, port):
         return None
-    answering_ends, answering_ports = _tuple(reply)
+    reply_ends, reply_ports = _tuple(reply)
     (source_port,) = _PORT.unpack(ports[_PROTO_SRC_PORT])
-    (answering_port,) = _PORT.unpack(answering_ports[_PROTO_SRC_PORT])
+    (reply_port,) = _PORT.unpack(reply_ports[_PROTO_SRC_PORT])
     identity = attribute(_TUPLE_ORIG | NESTED, original)
     if _ZONE in known:
         identity += attribute(_ZONE, known[_ZONE])
     (status,) = _NUMBER.unpack(known[_STATUS])
-    return Entry(
+    return ConntrackEntry(
         protocol=protocol,
         source=ends[_SOURCES[version]],
         source_port=source_port,
         destination=ends[_DESTINATIONS[version]],
         port=port,
-        answering=answering_ends[_SOURCES[version]],
-        answering_port=answering_port,
+        reply_source=reply_ends[_SOURCES[version]],
+        reply_port=reply_port,
         is_answered=bool(status & _SEEN_REPLY),
         is_translated=bool(status & _TRANSLATED),
-        is_begun=_STATES in known and _is_in(known[_STATES], _BEGUN),
-        is_over=_STATES in known and _is_in(known[_STATES], _OVER),
+        is_syn_sent=_STATES in known and _is_in(known[_STATES], _SYN_SENT),
+        is_closed=_STATES in known and _is_in(known[_STATES], _CLOSED),
         identity=identity,
     )
 

@@ -25,11 +25,11 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.python.failure import Failure
 
 from yurttunnel.steering.failures import SteeringFailed
-from yurttunnel.steering.netlink.conversation import CHANGE, GET, Conversation
+from yurttunnel.steering.netlink.errors import as_steering_failed
 from yurttunnel.steering.netlink.expressions import number
 from yurttunnel.steering.netlink.generation import NFNL_SUBSYS_NFTABLES
 from yurttunnel.steering.netlink.messages import NESTED, attribute, raw_request
-from yurttunnel.steering.netlink.refusals import as_steering_failed
+from yurttunnel.steering.netlink.netlink_socket import CHANGE, GET, NetlinkSocket
 from yurttunnel.steering.netlink.worker import Run
 
 _BATCH_BEGIN, _BATCH_END = 0x10, 0x11
@@ -52,13 +52,13 @@ INPUT, OUTPUT, POSTROUTING = 1, 3, 4
 """``NF_INET_LOCAL_IN``, ``_LOCAL_OUT`` and ``_POST_ROUTING`` from linux/netfilter.h."""
 
 _TOO_OLD = "that takes nf_tables of Linux 5.12 or later"
-_MEANINGS = dict.fromkeys(
+_ERROR_TEXTS = dict.fromkeys(
     (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOENT, errno.EPROTONOSUPPORT), _TOO_OLD
 )
 
 
 @dataclass(frozen=True, slots=True)
-class OwnChain:
+class BaseChain:
     """A base chain with ``rules``, each made of :mod:`~yurttunnel.steering.netlink.expressions`.
 
     ``kind`` is ``filter`` or ``nat``, ``hook`` one of the numbers above.
@@ -71,11 +71,11 @@ class OwnChain:
     rules: tuple[bytes, ...]
 
 
-class OwnTable(Service):
+class OwnedTable(Service):
     """Has a table of both families from its start to its stop.
 
     Its name is ``prefix`` and a random suffix, since two processes may run while one replaces the
-    other. ``run`` runs blocking calls to the kernel. Errors are passed to ``refused``, with a text
+    other. ``run`` runs blocking calls to the kernel. Errors are passed to ``on_error``, with a text
     that begins with ``what``.
     """
 
@@ -83,22 +83,22 @@ class OwnTable(Service):
         self,
         run: Run,
         prefix: str,
-        chains: Sequence[OwnChain],
+        chains: Sequence[BaseChain],
         what: str,
-        refused: Callable[[SteeringFailed], object],
+        on_error: Callable[[SteeringFailed], object],
     ) -> None:
         self._run = run
         self._prefix = prefix
         self._chains = tuple(chains)
         self._what = what
-        self._refused = refused
-        self._table: Conversation | None = None
-        self._making: Deferred[None] = succeed(None)
+        self._on_error = on_error
+        self._table: NetlinkSocket | None = None
+        self._creation: Deferred[None] = succeed(None)
 
     def startService(self) -> None:
         super().startService()
-        making = self._run(partial(_make, self._prefix, self._chains, self._what))
-        self._making = making.addCallback(self._made).addErrback(self._failed)
+        creation = self._run(partial(_create, self._prefix, self._chains, self._what))
+        self._creation = creation.addCallback(self._created).addErrback(self._failed)
 
     def stopService(self) -> Deferred[None]:
         """Close the table; fires once a creation in progress has ended, too."""
@@ -106,9 +106,9 @@ class OwnTable(Service):
         if self._table is not None:
             self._table.close()
             self._table = None
-        return self._making
+        return self._creation
 
-    def _made(self, table: Conversation) -> None:
+    def _created(self, table: NetlinkSocket) -> None:
         if self.running:
             self._table = table
         else:
@@ -116,13 +116,13 @@ class OwnTable(Service):
 
     def _failed(self, failure: Failure) -> None:
         failure.trap(SteeringFailed)
-        self._refused(failure.value)  # type: ignore[arg-type]
+        self._on_error(failure.value)  # type: ignore[arg-type]
 
 
-def _make(prefix: str, chains: Sequence[OwnChain], what: str) -> Conversation:
+def _create(prefix: str, chains: Sequence[BaseChain], what: str) -> NetlinkSocket:
     """Create the table; it exists until the conversation is closed."""
-    with as_steering_failed(what, _MEANINGS):
-        kernel = Conversation(NETLINK_NETFILTER)
+    with as_steering_failed(what, _ERROR_TEXTS):
+        kernel = NetlinkSocket(NETLINK_NETFILTER)
         try:
             kernel.change(_batch(_text(f"{prefix}{secrets.token_hex(4)}"), chains))
         except BaseException:
@@ -131,7 +131,7 @@ def _make(prefix: str, chains: Sequence[OwnChain], what: str) -> Conversation:
         return kernel
 
 
-def _batch(table: bytes, chains: Sequence[OwnChain]) -> bytes:
+def _batch(table: bytes, chains: Sequence[BaseChain]) -> bytes:
     """Encode the messages; only that of the last rule is acknowledged."""
     messages = [
         _message(_BATCH_BEGIN, GET, socket.AF_UNSPEC, NFNL_SUBSYS_NFTABLES),

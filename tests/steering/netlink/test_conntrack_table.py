@@ -7,8 +7,8 @@ import socket
 from pyroute2.netlink import NETLINK_NETFILTER
 
 from tests.steering.netlink.support import KernelTestCase, command
-from yurttunnel.steering.netlink.conversation import Conversation
-from yurttunnel.steering.netlink.flow_table import FlowTable
+from yurttunnel.steering.netlink.conntrack_table import ConntrackTable
+from yurttunnel.steering.netlink.netlink_socket import NetlinkSocket
 
 OWN = "10.20.0.9"
 BOTH, ONE = 0x30, 0x10
@@ -42,6 +42,6 @@ class UnansweredTests(KernelTestCase):
             client.sendto(b"?", (OWN, port))
         server.sendto(*server.recvfrom(10))
         client.recv(10)
-        with Conversation(NETLINK_NETFILTER) as kernel:
-            found = {each.port for each in FlowTable(kernel).unanswered(4, BOTH)}
+        with NetlinkSocket(NETLINK_NETFILTER) as kernel:
+            found = {each.port for each in ConntrackTable(kernel).unanswered(4, BOTH)}
         self.assertEqual({7001, 7002}, found)

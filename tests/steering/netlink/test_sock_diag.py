@@ -10,12 +10,12 @@ from ipaddress import ip_address
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.e2e.cluster.network import ClusterNetwork
-from yurttunnel.steering.marks import OwnMark
-from yurttunnel.steering.netlink import sockets
-from yurttunnel.steering.netlink.conversation import Conversation
-from yurttunnel.steering.netlink.sockets import (
+from yurttunnel.steering.marks import SocketMarker
+from yurttunnel.steering.netlink import sock_diag
+from yurttunnel.steering.netlink.netlink_socket import NetlinkSocket
+from yurttunnel.steering.netlink.sock_diag import (
     NETLINK_SOCK_DIAG,
-    Ends,
+    FourTuple,
     destroy,
     wait_until_delivered,
 )
@@ -54,8 +54,8 @@ class DestroyTests(KernelTestCase):
         """Destroy the connection of a socket."""
         (address, source_port, *_), (_, port, *_) = began.getsockname(), began.getpeername()
         packed = ip_address(address).packed
-        with Conversation(NETLINK_SOCK_DIAG) as conversation:
-            destroy(conversation, version, Ends(packed, source_port, packed, port))
+        with NetlinkSocket(NETLINK_SOCK_DIAG) as netlink:
+            destroy(netlink, version, FourTuple(packed, source_port, packed, port))
 
     def test_both_ends_are_told(self):
         """A reader at either end is woken with an error."""
@@ -67,7 +67,7 @@ class DestroyTests(KernelTestCase):
 
     def test_own(self):
         """A connection of the server itself continues."""
-        began, accepted = self.connection(4, OwnMark())
+        began, accepted = self.connection(4, SocketMarker())
         self.destroy(4, began)
         accepted.sendall(b"x")
         self.assertEqual(b"x", began.recv(1))
@@ -76,8 +76,8 @@ class DestroyTests(KernelTestCase):
         """A connection without a socket here is no error."""
         began, _ = self.connection(4)
         self.destroy(4, began)
-        with Conversation(NETLINK_SOCK_DIAG) as conversation:
-            destroy(conversation, 4, Ends(bytes(4), 1, bytes(4), 2))
+        with NetlinkSocket(NETLINK_SOCK_DIAG) as netlink:
+            destroy(netlink, 4, FourTuple(bytes(4), 1, bytes(4), 2))
 
 
 class DeliveryTests(KernelTestCase):
@@ -136,6 +136,6 @@ class DeliveryTests(KernelTestCase):
         """There is no wait if the kernel has no such netlink, or rejects the request."""
         port, _ = self.closed(4)
         for name, bad in (("NETLINK_SOCK_DIAG", 31), ("_BY_FAMILY", 99)):
-            patched = self.patch(sockets, name, bad)
+            patched = self.patch(sock_diag, name, bad)
             self.assertLess(self.waited({port}, 60), 30)
             patched.restore()

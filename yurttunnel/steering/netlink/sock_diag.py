@@ -11,14 +11,14 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from yurttunnel.steering.marks import MARK, MASK
-from yurttunnel.steering.netlink.conversation import (
+from yurttunnel.steering.netlink.messages import attributes, raw_request
+from yurttunnel.steering.netlink.netlink_socket import (
     CHANGE,
     DUMP,
     GET,
-    Conversation,
-    KernelRefused,
+    NetlinkError,
+    NetlinkSocket,
 )
-from yurttunnel.steering.netlink.messages import attributes, raw_request
 
 NETLINK_SOCK_DIAG = 4
 """From ``linux/netlink.h``."""
@@ -27,7 +27,7 @@ DELIVERY_SECONDS = 5.0
 """How long to wait until the last data of closed connections is delivered: a peer that accepts none
 for this long is unlikely to do so later."""
 
-_LOOK_SECONDS = 0.02
+_POLL_SECONDS = 0.02
 
 _BY_FAMILY, _DESTROY = 20, 21
 """From ``linux/sock_diag.h``."""
@@ -45,7 +45,7 @@ _ANSWER_SIZE = 72
 _PORTS_OFFSET = 4
 """The offset of the ports in it."""
 
-_EVERY_STATE = 0xFFFFFFFF
+_ALL_STATES = 0xFFFFFFFF
 
 _UNDELIVERED = 1 << 4 | 1 << 9 | 1 << 11
 """``TCP_FIN_WAIT1``, ``TCP_LAST_ACK`` and ``TCP_CLOSING`` from ``net/tcp_states.h``: the peer has
@@ -55,7 +55,7 @@ _FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
+class FourTuple:
     """The two ends of a connection, the client's first; addresses are packed."""
 
     source: bytes
@@ -64,7 +64,7 @@ class Ends:
     port: int
 
 
-def destroy(conversation: Conversation, version: int, ends: Ends) -> None:
+def destroy(netlink: NetlinkSocket, version: int, ends: FourTuple) -> None:
     """Destroy the client socket of a connection, unless it has the server's own mark.
 
     A connection that is only forwarded has no socket here, but the kernel then returns a listening
@@ -72,16 +72,16 @@ def destroy(conversation: Conversation, version: int, ends: Ends) -> None:
     it (CONFIG_INET_DIAG_DESTROY) destroys none: then deleting the entry has to suffice.
     """
     addresses = ends.source.ljust(16, b"\0") + ends.destination.ljust(16, b"\0")
-    desired = _desired(version, _EVERY_STATE, ends.source_port, ends.port, addresses)
+    desired = _desired(version, _ALL_STATES, ends.source_port, ends.port, addresses)
     try:
-        found = conversation.get(raw_request(desired, _BY_FAMILY, GET))
-    except KernelRefused:
+        found = netlink.get(raw_request(desired, _BY_FAMILY, GET))
+    except NetlinkError:
         return
     # A listening socket has no other end.
     is_its = _PORTS.unpack_from(found, _PORTS_OFFSET) == (ends.source_port, ends.port)
     mark = dict(attributes(found, _ANSWER_SIZE)).get(_MARK, b"")
     if is_its and int.from_bytes(mark, sys.byteorder) & MASK != MARK:
-        conversation.change_all([raw_request(desired, _DESTROY, CHANGE)])
+        netlink.change_all([raw_request(desired, _DESTROY, CHANGE)])
 
 
 def wait_until_delivered(ports: Collection[int], seconds: float = DELIVERY_SECONDS) -> None:
@@ -92,22 +92,20 @@ def wait_until_delivered(ports: Collection[int], seconds: float = DELIVERY_SECON
     """
     end = time.monotonic() + seconds
     with (
-        contextlib.suppress(KernelRefused, OSError),
-        Conversation(NETLINK_SOCK_DIAG) as conversation,
+        contextlib.suppress(NetlinkError, OSError),
+        NetlinkSocket(NETLINK_SOCK_DIAG) as netlink,
     ):
-        while _is_undelivered(conversation, ports) and time.monotonic() < end:
+        while _is_undelivered(netlink, ports) and time.monotonic() < end:
             # This runs in its own thread, which may block: the kernel has no notification for it.
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
 
-def _is_undelivered(conversation: Conversation, ports: Collection[int]) -> bool:
+def _is_undelivered(netlink: NetlinkSocket, ports: Collection[int]) -> bool:
     # Read both dumps to their ends: a netlink conversation handles one request at a time.
     found = [
         _PORTS.unpack_from(answer, _PORTS_OFFSET)[0] in ports
         for version in _FAMILIES
-        for answer in conversation.dump(
-            raw_request(_desired(version, _UNDELIVERED), _BY_FAMILY, DUMP)
-        )
+        for answer in netlink.dump(raw_request(_desired(version, _UNDELIVERED), _BY_FAMILY, DUMP))
     ]
     return any(found)
 

@@ -20,18 +20,18 @@ from twisted.python.failure import Failure
 
 from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.netlink import expressions
-from yurttunnel.steering.netlink.own_table import OUTPUT, OwnChain, OwnTable
-from yurttunnel.steering.netlink.sockets import wait_until_delivered
+from yurttunnel.steering.netlink.owned_table import OUTPUT, BaseChain, OwnedTable
+from yurttunnel.steering.netlink.sock_diag import wait_until_delivered
 from yurttunnel.steering.netlink.worker import Run
 
 TABLE = "yurttunnel-"
 """The prefix of the table's name."""
 
-_LAST = 100
+_PRIORITY = 100
 """A priority after the rules of iptables (``NF_IP_PRI_NAT_DST``)."""
 
 
-class Tracking(OwnTable):
+class ConnectionTracking(OwnedTable):
     """Has the kernel track and translate connections, from its start to its stop.
 
     ``ports`` returns the local ports to which connections have been redirected. An error is logged
@@ -45,24 +45,26 @@ class Tracking(OwnTable):
         self._ports = ports
         # It reads the state, and does nothing with it.
         rule = expressions.ct(expressions.CT_STATE)
-        keep = OwnChain("keep", "nat", OUTPUT, _LAST, (rule,))
-        super().__init__(run, TABLE, [keep], "cannot keep connections tracked", self._tell)
+        keep = BaseChain("keep", "nat", OUTPUT, _PRIORITY, (rule,))
+        super().__init__(run, TABLE, [keep], "cannot keep connections tracked", self._log_failure)
 
     def stopService(self) -> Deferred[None]:
         """Remove the table once clients have received all data, or after a timeout."""
         if self._table is None:
             return super().stopService()
         delivered = self._run(partial(wait_until_delivered, frozenset(self._ports())))
-        return delivered.addErrback(self._unknown).addCallback(lambda _: self._let_go())
+        return delivered.addErrback(self._ignore_failure).addCallback(
+            lambda _: self._remove_table()
+        )
 
-    def _let_go(self) -> Deferred[None]:
+    def _remove_table(self) -> Deferred[None]:
         return super().stopService()
 
-    def _unknown(self, failure: Failure) -> None:
+    def _ignore_failure(self, failure: Failure) -> None:
         """Stop waiting if the kernel is too busy to answer."""
         failure.trap(SteeringFailed)
 
-    def _tell(self, error: SteeringFailed) -> None:
+    def _log_failure(self, error: SteeringFailed) -> None:
         self._log.warn(
             "{flag}: {error}. Unless other rules use connection tracking, as those of kube-proxy"
             " do, connections end when the rules of this program are removed",

@@ -21,7 +21,7 @@ def comment(text: str) -> str:
     return f'-m comment --comment "{text}"'
 
 
-def lead(to: IPv4Address | IPv6Address | None, port: int) -> str:
+def redirect_target(to: IPv4Address | IPv6Address | None, port: int) -> str:
     """Format the target that redirects to ``port``, at ``to`` or at the incoming interface."""
     if to is None:
         return f"-j REDIRECT --to-ports {port}"

@@ -8,8 +8,8 @@ import os
 from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.steering.failures import SteeringFailed
-from yurttunnel.steering.netlink.conversation import KernelRefused
-from yurttunnel.steering.netlink.refusals import as_steering_failed
+from yurttunnel.steering.netlink.errors import as_steering_failed
+from yurttunnel.steering.netlink.netlink_socket import NetlinkError
 
 
 class RefusalsTests(SynchronousTestCase):
@@ -35,12 +35,12 @@ class RefusalsTests(SynchronousTestCase):
 
     def test_from_the_kernel_or_from_the_socket(self):
         """The same words report what is missing, for errors of both."""
-        for error in (KernelRefused(errno.EPERM), OSError(errno.EPERM, "not permitted")):
+        for error in (NetlinkError(errno.EPERM), OSError(errno.EPERM, "not permitted")):
             self.assertIn("NET_ADMIN", self.told(error))
 
     def test_what_a_code_means_here(self):
         """The meanings of the caller take precedence."""
-        self.assertEqual("it is no", self.told(KernelRefused(errno.EPERM), EPERM="it is no"))
+        self.assertEqual("it is no", self.told(NetlinkError(errno.EPERM), EPERM="it is no"))
 
     def test_no_answer(self):
         """A socket's timeout has no code of its own."""
@@ -53,7 +53,7 @@ class RefusalsTests(SynchronousTestCase):
     def test_other_codes(self):
         """They are passed on."""
         self.assertIn(os.strerror(errno.ENOBUFS), self.told(OSError(errno.ENOBUFS, "?")))
-        self.assertIn("error 4999", self.told(KernelRefused(4999)))
+        self.assertIn("error 4999", self.told(NetlinkError(4999)))
 
     def test_defects(self):
         """Other exceptions are not changed."""

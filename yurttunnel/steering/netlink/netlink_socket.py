@@ -10,17 +10,17 @@ from types import TracebackType
 
 from yurttunnel.steering.netlink.messages import HEADER
 
-SECONDS = 5.0
+REPLY_TIMEOUT = 5.0
 """The timeout of one reply. The kernel replies at once, unless other programs keep it busy."""
 
 _SOL_NETLINK = 270
 _NETLINK_CAP_ACK = 10
 """From ``linux/netlink.h``: replies do not repeat the request."""
 
-_LARGEST = 65536
+_BUFFER_SIZE = 65536
 """The kernel sends at most 32 KiB at once to a reader with a buffer of this size."""
 
-_AT_ONCE = 64
+_BATCH_SIZE = 64
 """The number of requests in one system call: the replies fit into the socket's receive buffer."""
 
 _CODE = struct.Struct("=i")
@@ -34,7 +34,7 @@ CHANGE = _REQUEST | _ACK
 DUMP = _REQUEST | _DUMP
 
 
-class KernelRefused(Exception):
+class NetlinkError(Exception):
     """The kernel has replied with an error: ``code`` is from ``errno.h``, or the subsystem's."""
 
     def __init__(self, code: int) -> None:
@@ -42,7 +42,7 @@ class KernelRefused(Exception):
         self.code = code
 
 
-class Conversation:
+class NetlinkSocket:
     """A netlink socket for one job, in the network namespace of its thread.
 
     It handles one request at a time, so that its messages need no sequence numbers. It is a context
@@ -51,10 +51,10 @@ class Conversation:
 
     def __init__(self, protocol: int) -> None:
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol)
-        self._socket.settimeout(SECONDS)
+        self._socket.settimeout(REPLY_TIMEOUT)
         self._socket.setsockopt(_SOL_NETLINK, _NETLINK_CAP_ACK, 1)
 
-    def __enter__(self) -> Conversation:
+    def __enter__(self) -> NetlinkSocket:
         return self
 
     def __exit__(
@@ -73,7 +73,7 @@ class Conversation:
         """Return the descriptor, for a reactor that waits for notifications."""
         return self._socket.fileno()
 
-    def unasked(self) -> Iterator[tuple[int, bytes]]:
+    def notifications(self) -> Iterator[tuple[int, bytes]]:
         """Yield the kind and body of each notification that has arrived, without waiting.
 
         There are none if nothing has arrived. Raises ``OSError`` with ``ENOBUFS`` if some were lost
@@ -82,22 +82,22 @@ class Conversation:
         try:
             # The socket's own method would wait, though the descriptor of a socket with a timeout
             # is non-blocking.
-            received = os.read(self._socket.fileno(), _LARGEST)
+            received = os.read(self._socket.fileno(), _BUFFER_SIZE)
         except BlockingIOError:
             return
         yield from _messages(received)
 
     def get(self, request: bytes) -> bytes:
-        """Send a request with one reply, and return its body. Raises :class:`KernelRefused`."""
+        """Send a request with one reply, and return its body. Raises :class:`NetlinkError`."""
         self._send([request])
         kind, body = next(self._received())
         if kind == _NLMSG_ERROR:
-            raise KernelRefused(_code(body))
+            raise NetlinkError(_code(body))
         return body
 
     def dump(self, request: bytes) -> Iterator[bytes]:
         """Send a request with many replies, and yield the body of each. Raises
-        :class:`KernelRefused`.
+        :class:`NetlinkError`.
         """
         self._send([request])
         while True:
@@ -105,22 +105,22 @@ class Conversation:
                 if kind in (_NLMSG_DONE, _NLMSG_ERROR):
                     code = _code(body) if len(body) >= _CODE.size else 0
                     if code:
-                        raise KernelRefused(code)
+                        raise NetlinkError(code)
                     return
                 yield body
 
     def change(self, request: bytes) -> None:
-        """Send one request for a change. Raises :class:`KernelRefused`."""
+        """Send one request for a change. Raises :class:`NetlinkError`."""
         (code,) = self.change_all([request])
         if code:
-            raise KernelRefused(code)
+            raise NetlinkError(code)
 
     def change_all(self, requests: Iterable[bytes]) -> list[int]:
         """Send many requests for changes, regardless of errors; return codes, 0 for success."""
         waiting = list(requests)
         codes: list[int] = []
-        for start in range(0, len(waiting), _AT_ONCE):
-            some = waiting[start : start + _AT_ONCE]
+        for start in range(0, len(waiting), _BATCH_SIZE):
+            some = waiting[start : start + _BATCH_SIZE]
             self._send(some)
             desired = len(codes) + len(some)
             while len(codes) < desired:
@@ -131,7 +131,7 @@ class Conversation:
         self._socket.send(b"".join(request + b"\0" * (-len(request) % 4) for request in requests))
 
     def _received(self) -> Iterator[tuple[int, bytes]]:
-        return _messages(self._socket.recv(_LARGEST))
+        return _messages(self._socket.recv(_BUFFER_SIZE))
 
 
 def _messages(received: bytes) -> Iterator[tuple[int, bytes]]:

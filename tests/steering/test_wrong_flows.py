@@ -44,8 +44,8 @@ class JudgementTests(SynchronousTestCase):
 
     def test_other_listener(self):
         """A flow that another listener answers than its port now leads to is cut."""
-        for answers in (INSECURE, Target(ip_address("10.0.0.9"), 10263)):
-            self.assertTrue(self.is_wrong(flow(EDGE, 10250, answers)))
+        for responder in (INSECURE, Target(ip_address("10.0.0.9"), 10263)):
+            self.assertTrue(self.is_wrong(flow(EDGE, 10250, responder)))
 
     def test_cloud(self):
         """A direct flow to a cloud node continues; one that we answer is cut."""
@@ -71,8 +71,8 @@ class JudgementTests(SynchronousTestCase):
 
     def test_any_own_address(self):
         """If a listener is on all addresses, any of them is right."""
-        for answers in ("127.0.0.1", "10.0.0.1"):
-            redirected = flow(EDGE, 10250, Target(ip_address(answers), 10263))
+        for responder in ("127.0.0.1", "10.0.0.1"):
+            redirected = flow(EDGE, 10250, Target(ip_address(responder), 10263))
             self.assertFalse(self.is_wrong(redirected, secure=ANYWHERE))
         direct = flow(EDGE, 10250, Target(ip_address(EDGE), 10250))
         self.assertTrue(self.is_wrong(direct, secure=ANYWHERE))

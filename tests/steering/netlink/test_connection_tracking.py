@@ -14,8 +14,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.e2e.network.namespaces import wait_for_ipv6
 from tests.steering.netlink.support import KernelTestCase, command, run_at_once
 from yurttunnel.steering.failures import SteeringFailed
-from yurttunnel.steering.netlink import expressions, own_table
-from yurttunnel.steering.netlink.tracking import TABLE, Tracking
+from yurttunnel.steering.netlink import expressions, owned_table
+from yurttunnel.steering.netlink.connection_tracking import TABLE, ConnectionTracking
 
 FLAG = "--enable-iptables"
 EDGE, OWN = "10.20.0.1", "10.20.0.9"
@@ -50,7 +50,7 @@ class KernelTests(KernelTestCase):
         command("ip", "address", "add", f"{OWN_6}/128", "dev", "lo", "nodad")
         wait_for_ipv6()
         command("ip", "-6", "route", "add", "default", "dev", "site", "src", OWN_6)
-        self.tracking = Tracking(run_at_once, FLAG, lambda: [SERVER])
+        self.tracking = ConnectionTracking(run_at_once, FLAG, lambda: [SERVER])
 
     def connected(self, program):
         """Connect to the node through a rule; return both ends."""
@@ -132,7 +132,7 @@ class KernelTests(KernelTestCase):
 
     def test_of_the_process(self):
         """Each server has its own table as long as it runs, which no other program can remove."""
-        other = Tracking(run_at_once, FLAG, lambda: [SERVER])
+        other = ConnectionTracking(run_at_once, FLAG, lambda: [SERVER])
         self.tracking.startService()
         other.startService()
         self.assertEqual(2, command("nft", "list", "tables").count(f"table inet {TABLE}"))
@@ -144,9 +144,9 @@ class KernelTests(KernelTestCase):
 
     def test_kernels_without_it(self):
         """An error of the kernel is logged with the requirement; nothing remains."""
-        for module, name, bad in ((own_table, "_OWNER", 1 << 30), (expressions, "CT_STATE", 99)):
+        for module, name, bad in ((owned_table, "_OWNER", 1 << 30), (expressions, "CT_STATE", 99)):
             self.patch(module, name, bad)
-            refused = Tracking(run_at_once, FLAG, lambda: [SERVER])
+            refused = ConnectionTracking(run_at_once, FLAG, lambda: [SERVER])
             with capturedLogs() as logged:
                 refused.startService()
             [event] = logged
@@ -161,7 +161,7 @@ class StoppedTests(SynchronousTestCase):
     def test_table_comes_late(self):
         """It is closed when it arrives."""
         answer = Deferred()
-        service = Tracking(lambda job: answer, FLAG, list)
+        service = ConnectionTracking(lambda job: answer, FLAG, list)
         service.startService()
         stopped = service.stopService()
         self.assertNoResult(stopped)
@@ -173,7 +173,7 @@ class StoppedTests(SynchronousTestCase):
     def test_a_kernel_that_does_not_tell(self):
         """There is no wait for delivery if the kernel is too busy to reply."""
         answers = [succeed(Table()), fail(SteeringFailed("it is busy"))]
-        service = Tracking(lambda job: answers.pop(0), FLAG, list)
+        service = ConnectionTracking(lambda job: answers.pop(0), FLAG, list)
         service.startService()
         self.successResultOf(service.stopService())
         self.assertEqual([], answers)
@@ -181,7 +181,7 @@ class StoppedTests(SynchronousTestCase):
     def test_refusal(self):
         """An error is logged, and is no failure of the server."""
         answer = Deferred()
-        service = Tracking(lambda job: answer, FLAG, list)
+        service = ConnectionTracking(lambda job: answer, FLAG, list)
         service.startService()
         with capturedLogs() as logged:
             answer.errback(SteeringFailed("it is broken"))
