@@ -73,7 +73,7 @@ def _check(make: Make, case: bytes) -> bool:
 
 
 def _revoke_most(pages: ServerPages) -> None:
-    if len(tokens := pages.tokens.good()) > _MOST_TOKENS:
+    if len(tokens := pages.tokens.valid()) > _MOST_TOKENS:
         for each in tokens[1:]:
             pages.tokens.revoke(each.token_id)
 

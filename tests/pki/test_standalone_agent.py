@@ -30,7 +30,7 @@ from yurttunnel.pki.admission import Admission
 from yurttunnel.pki.contexts import ClientContexts, ServerNotTrusted
 from yurttunnel.pki.directory import StateError
 from yurttunnel.pki.enrolment_client import ServerAddress
-from yurttunnel.pki.enrolment_issuer import NodeStore, _first_answer
+from yurttunnel.pki.enrolment_issuer import NodeStore, _first_response
 from yurttunnel.pki.enrolment_messages import EnrolmentRefused, Refusal
 from yurttunnel.pki.identity import identity_from_certificate, parse_identifiers
 from yurttunnel.pki.issuer import Chain
@@ -309,7 +309,7 @@ class AgentTrustTests(World):
             raise refused[int(server.name)]
 
         servers = [ServerAddress(str(number), 10262, self.network) for number in range(3)]
-        answer = Deferred.fromCoroutine(_first_answer(servers, ask))
+        answer = Deferred.fromCoroutine(_first_response(servers, ask))
         failure = self.failureResultOf(answer, EnrolmentRefused)
         self.assertEqual(failure.value.code, Refusal.REVOKED)
 

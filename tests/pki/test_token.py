@@ -141,7 +141,7 @@ class TokenStoreTests(TestCase):
         for token in (lasting, *tokens[1:]):
             self.assertIsNotNone(self.store.find(token))
         self.assertIsNotNone(self.store.find(self.store.issue(1)))
-        created = [each.created for each in self.store.good()]
+        created = [each.created for each in self.store.valid()]
         self.assertEqual(64, len(created))
         self.assertEqual(sorted(created), created)
 
@@ -204,7 +204,7 @@ class JoinTokenFileTests(TestCase):
         given = self.store.issue(40 * 3600)
         for _ in range(30 * 60):
             self.clock.advance(60)
-        self.assertEqual([given.token_id], [each.token_id for each in self.store.good()])
+        self.assertEqual([given.token_id], [each.token_id for each in self.store.valid()])
 
     def test_former_one_stays_good(self) -> None:
         """A token that was copied from the file is valid until it expires."""

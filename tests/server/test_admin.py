@@ -102,14 +102,14 @@ class TokenTests(AdminCase):
             ("tokens/revoke?id=unknown", 409, "there is no join token with this id"),
         ):
             self.assertIn(expected, self.refused(f"/v1/{target}", status), target)
-        self.assertEqual(1, len(self.tokens.good()))
+        self.assertEqual(1, len(self.tokens.valid()))
 
     def test_most(self) -> None:
         """Creating a token revokes no other; above the limit it is rejected."""
         for _ in range(MAX_TOKENS - 1):
             self.json("/v1/tokens", "POST")
         self.assertIn("revoke one first", self.refused("/v1/tokens", 409))
-        self.assertEqual(MAX_TOKENS, len(self.tokens.good()))
+        self.assertEqual(MAX_TOKENS, len(self.tokens.valid()))
 
     def test_unreadable(self) -> None:
         """A file that others could read is not accepted as a secret: the message has the remedy."""
@@ -125,7 +125,7 @@ class TokenTests(AdminCase):
         self.assertEqual(
             {"id": made["id"]}, self.json(f"/v1/tokens/revoke?id={made['id']}", "POST")
         )
-        self.assertNotIn(made["id"], [each.token_id for each in self.tokens.good()])
+        self.assertNotIn(made["id"], [each.token_id for each in self.tokens.valid()])
 
 
 class ForwardPagesTests(SynchronousTestCase):
@@ -356,7 +356,7 @@ class FuzzTests(AdminCase):
             self.assertIsNone(TOKEN.search(answer))
         for secret in self.secrets:
             self.assertNotIn(secret, answer)
-        for each in self.tokens.good()[1:]:
+        for each in self.tokens.valid()[1:]:
             self.tokens.revoke(each.token_id)
 
 

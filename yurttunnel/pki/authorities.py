@@ -48,7 +48,7 @@ class AuthorityBundle(Reconciler):
         self._name = name
         self._read = read
         self._use = use
-        self._content = self._bundle()
+        self._content = self._read_bundle()
         self.certificates = self._parse(self._content)
         self.problem: str | None = None
 
@@ -89,7 +89,7 @@ class AuthorityBundle(Reconciler):
 
     async def _check(self) -> None:
         try:
-            content = self._bundle()
+            content = self._read_bundle()
             if content != self._content:
                 certificates = self._parse(content)
                 self._swap(certificates)
@@ -102,7 +102,7 @@ class AuthorityBundle(Reconciler):
         else:
             self.problem = None
 
-    def _bundle(self) -> bytes:
+    def _read_bundle(self) -> bytes:
         # Whatever the configuration raises, an unreadable bundle is reported as such and is not
         # fatal.
         try:
@@ -110,7 +110,7 @@ class AuthorityBundle(Reconciler):
         except BadBundle:
             raise
         except Exception as error:
-            raise BadBundle(f"{self._name} cannot be read: {_line(error)}") from error
+            raise BadBundle(f"{self._name} cannot be read: {_one_line(error)}") from error
 
     def _parse(self, content: bytes) -> Authorities:
         try:
@@ -128,10 +128,10 @@ class AuthorityBundle(Reconciler):
         except Exception as error:
             # OpenSSL and the contexts raise errors of many types; after each, the old bundle stays
             # in use.
-            raise BadBundle(f"{self._name} cannot be used: {_line(error)}") from error
+            raise BadBundle(f"{self._name} cannot be used: {_one_line(error)}") from error
 
 
-def _line(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return " ".join(str(error).split()) or type(error).__name__

@@ -26,10 +26,10 @@ from yurttunnel.pki.issuer import Chain, Denied, NotIssued
 
 MAX_WAIT = 15 * 60.0
 """Seconds for the approval and the signature of one request."""
-_FIRST_PAUSE = 0.25
-_LONGEST_PAUSE = 10.0
+_MIN_PAUSE = 0.25
+_MAX_PAUSE = 10.0
 """Seconds between two reads of a request."""
-_LONGER_EACH_TIME = 1.25
+_PAUSE_FACTOR = 1.25
 """The factor of the pauses: a certificate is found after at most a quarter more than its time to
 issue."""
 _MAX_CERTIFICATE = 256 * 1024
@@ -69,9 +69,9 @@ class ClusterIssuer:
         except (ApiError, ApiUnreachable) as error:
             raise NotIssued(str(error)) from error
         name = _name(created)
-        waiting = _Waiting(self._clock, self._clients, self._signer, name, on_waiting)
+        poller = _RequestPoller(self._clock, self._clients, self._signer, name, on_waiting)
         try:
-            return certificates_from_pem(await waiting.certificate(created))
+            return certificates_from_pem(await poller.certificate(created))
         except BadCredentials as error:
             raise NotIssued(f"{name}: the signer's answer cannot be used: {error}") from None
 
@@ -88,7 +88,7 @@ class ClusterIssuer:
         }
 
 
-class _Waiting:
+class _RequestPoller:
     """The wait from the creation of a request to its result."""
 
     def __init__(
@@ -104,26 +104,26 @@ class _Waiting:
         self._client = next(self._clients)
         self._signer = signer
         self._name = name
-        self._waits = on_waiting
-        self._said = ""
+        self._on_waiting = on_waiting
+        self._last_report = ""
 
     async def certificate(self, created: Object) -> bytes:
         """Poll the request, beginning with its state at creation, until the signer has answered."""
         deadline = self._clock.seconds() + MAX_WAIT
-        pause = _FIRST_PAUSE
+        pause = _MIN_PAUSE
         request: Mapping[str, Any] | None = created
         while True:
-            pem = None if request is None else self._answer(request)
+            pem = None if request is None else self._certificate_in(request)
             if pem is not None:
                 return pem
             left = deadline - self._clock.seconds()
             if left <= 0:
-                raise NotIssued(f"{self._said}; given up after 15 minutes")
+                raise NotIssued(f"{self._last_report}; given up after 15 minutes")
             await deferLater(self._clock, min(left, pause * random.uniform(0.8, 1.0)))
-            pause = min(pause * _LONGER_EACH_TIME, _LONGEST_PAUSE)
-            request = await self._look()
+            pause = min(pause * _PAUSE_FACTOR, _MAX_PAUSE)
+            request = await self._read()
 
-    async def _look(self) -> Mapping[str, Any] | None:
+    async def _read(self) -> Mapping[str, Any] | None:
         """Read the request again; ``None`` if the API cannot be read at this time."""
         try:
             return mapping(await self._client.get(CERTIFICATE_SIGNING_REQUESTS, self._name))
@@ -133,33 +133,33 @@ class _Waiting:
             # A new request would fare no better, and would leave this one behind.
             if isinstance(error, ApiUnreachable):
                 self._client = next(self._clients)
-            self._say(f"{self._name} cannot be read: {error}")
+            self._report(f"{self._name} cannot be read: {error}")
             return None
 
-    def _answer(self, request: Mapping[str, Any]) -> bytes | None:
+    def _certificate_in(self, request: Mapping[str, Any]) -> bytes | None:
         status = mapping(request.get("status"))
         conditions = _conditions(status)
         for kind, what in (("Denied", "was denied"), ("Failed", "was refused by its signer")):
             if kind in conditions:
-                raise Denied(f"{self._name} {what}: {_told(conditions[kind])}")
+                raise Denied(f"{self._name} {what}: {_reason_text(conditions[kind])}")
         encoded = status.get("certificate")
         if encoded:
             return _decoded(self._name, encoded)
         if "Approved" in conditions:
-            self._say(
+            self._report(
                 f"{self._name} is approved and waits for its signer {self._signer}:"
                 " look at kube-controller-manager if that lasts"
             )
         else:
-            self._say(
+            self._report(
                 f"waits for approval of {self._name}: kubectl certificate approve {self._name}"
             )
         return None
 
-    def _say(self, sentence: str) -> None:
-        if sentence != self._said:
-            self._said = sentence
-            self._waits(sentence)
+    def _report(self, sentence: str) -> None:
+        if sentence != self._last_report:
+            self._last_report = sentence
+            self._on_waiting(sentence)
 
 
 def _name(request: Object) -> str:
@@ -181,10 +181,10 @@ def _conditions(status: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     }
 
 
-def _told(condition: Mapping[str, Any]) -> str:
+def _reason_text(condition: Mapping[str, Any]) -> str:
     parts = (condition.get("reason"), condition.get("message"))
-    told = " ".join(" ".join(str(part).split()) for part in parts if part)
-    return told[:_MAX_MESSAGE] or "no reason is given"
+    text = " ".join(" ".join(str(part).split()) for part in parts if part)
+    return text[:_MAX_MESSAGE] or "no reason is given"
 
 
 def _decoded(name: str, encoded: object) -> bytes:

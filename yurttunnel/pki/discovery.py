@@ -95,8 +95,10 @@ async def discover(
     Without ``pins``, every holder of the token is trusted. Raises :class:`DiscoveryFailed`; both
     requests have the deadline of :class:`KubeClient`.
     """
-    anybody = KubeClient(reactor, _anonymously(server, ()), _unverified(reactor, server))
-    kubeconfig = _signed(await _cluster_info(anybody), token)
+    anonymous = KubeClient(
+        reactor, _anonymous_configuration(server, ()), _unverified(reactor, server)
+    )
+    kubeconfig = _verified_kubeconfig(await _cluster_info(anonymous), token)
     authorities = _authorities_in(kubeconfig)
     pinned = [each for each in authorities if pin_of(each) in pins]
     if pins and not pinned:
@@ -106,8 +108,8 @@ async def discover(
             " either that is another cluster, or somebody plays the API, or"
             " --discovery-token-ca-cert-hash is to be corrected"
         )
-    verified = KubeClient(reactor, _anonymously(server, pinned or authorities))
-    if _signed(await _cluster_info(verified), token) != kubeconfig:
+    verified = KubeClient(reactor, _anonymous_configuration(server, pinned or authorities))
+    if _verified_kubeconfig(await _cluster_info(verified), token) != kubeconfig:
         raise DiscoveryFailed(
             f"{server}: the API says something else of the cluster when its certificate is"
             " verified than before: somebody may be in between"
@@ -115,7 +117,7 @@ async def discover(
     return authorities
 
 
-def _anonymously(server: str, authorities: Collection[Any]) -> KubeConfiguration:
+def _anonymous_configuration(server: str, authorities: Collection[Any]) -> KubeConfiguration:
     pem = certificates_to_pem(tuple(authorities))
     return KubeConfiguration(server, "default", lambda: pem, FileCredentials())
 
@@ -138,7 +140,7 @@ async def _cluster_info(client: KubeClient) -> dict[str, str]:
     return {key: text for key, text in data.items() if isinstance(text, str)}
 
 
-def _signed(data: dict[str, str], token: BootstrapToken) -> str:
+def _verified_kubeconfig(data: dict[str, str], token: BootstrapToken) -> str:
     """Return the kubeconfig, if the token has signed it."""
     signature = data.get(f"{_SIGNATURE_PREFIX}{token.id}")
     if signature is None:

@@ -38,14 +38,14 @@ class EmbeddedIssuer:
     async def issue(self, request: bytes, on_waiting: Callable[[str], object]) -> Chain:
         """Return the certificate, followed by the authority's."""
         key = key_of_request(request.decode("ascii"))
-        asked = x509.load_pem_x509_csr(request)
+        csr = x509.load_pem_x509_csr(request)
         try:
-            names = asked.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+            names = csr.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         except x509.ExtensionNotFound:
             names = None
         try:
             certificate = self._authority.sign(
-                asked.subject, key, list(names or ()), self._usage, self._lifetime
+                csr.subject, key, list(names or ()), self._usage, self._lifetime
             )
         except AuthorityExpired as error:
             raise NotIssued(str(error)) from None

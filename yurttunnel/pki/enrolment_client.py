@@ -117,12 +117,12 @@ async def enroll(
         token_secret=token.secret,
     )
 
-    def ask(connection: SSL.Connection) -> bytes:
+    def make_request(connection: SSL.Connection) -> bytes:
         pinned.check(connection)
         return request.encode() if pinned.clock_skew is None else TIME_REQUEST
 
     try:
-        answer = await _exchange(clock, server, pinned, ask)
+        answer = await _exchange(clock, server, pinned, make_request)
     except EnrolmentFailed:
         if pinned.clock_skew is None:
             raise
@@ -131,7 +131,7 @@ async def enroll(
         raise ClockSeemsWrong(f"{server.where}: {pinned.clock_skew.sentence(decode_time(answer))}")
     if pinned.authority is None:
         raise EnrolmentFailed(f"{server.where}: the server answered before it was verified")
-    return _checked(clock, server.where, answer, request, identifiers, pinned.authority)
+    return _check_response(clock, server.where, answer, request, identifiers, pinned.authority)
 
 
 async def renew(
@@ -150,7 +150,9 @@ async def renew(
     request = EnrolmentRequest(node=node, identifiers=format_identifiers(identifiers), csr=csr)
     creator = contexts.creator(server.name, server.where)
     answer = await _exchange(clock, server, creator, lambda connection: request.encode())
-    return _checked(clock, server.where, answer, request, identifiers, current.authorities[0])
+    return _check_response(
+        clock, server.where, answer, request, identifiers, current.authorities[0]
+    )
 
 
 class _PinnedServer(UnverifiedConnections):
@@ -231,7 +233,7 @@ def _has_pin(certificate: x509.Certificate, pin: str) -> bool:
         return False
 
 
-def _checked(
+def _check_response(
     clock: IReactorTime,
     where: str,
     answer: bytes,
@@ -246,7 +248,7 @@ def _checked(
         raise EnrolmentRefused(error.code, f"{where}: {error.text}") from None
     except BadMessage as error:
         raise EnrolmentFailed(f"{where}: the server's answer is not valid: {error}") from None
-    asked = x509.load_pem_x509_csr(request.csr.encode("ascii"))
+    csr = x509.load_pem_x509_csr(request.csr.encode("ascii"))
     now = utc_now(clock)
     try:
         certificate = certificates_from_pem(response.certificate.encode())[0]
@@ -259,7 +261,7 @@ def _checked(
             # The certificate was just issued, so it shows the server's clock.
             server_time = certificate.not_valid_before_utc + BACKDATE
             raise ClockSeemsWrong(f"{where}: {clock_skew.sentence(server_time)}")
-        if asked.public_key() != certificate.public_key():
+        if csr.public_key() != certificate.public_key():
             raise BadCredentials("the key does not belong to the certificate")
         identity = identity_from_certificate(certificate)
     except (BadCredentials, BadIdentity) as error:
@@ -275,14 +277,14 @@ async def _exchange(
     clock: IReactorTime,
     server: ServerAddress,
     creator: IOpenSSLClientConnectionCreator,
-    ask: Callable[[SSL.Connection], bytes],
+    make_request: Callable[[SSL.Connection], bytes],
 ) -> bytes:
-    """Return the server's response to ``ask(connection)``, which verifies the server first."""
-    conversation = Deferred.fromCoroutine(_converse(clock, server, creator, ask))
-    conversation = conversation.addTimeout(EXCHANGE_DEADLINE, clock)
+    """Return the server's response to ``make_request(connection)``, which verifies it first."""
+    exchange = Deferred.fromCoroutine(_connect_and_exchange(clock, server, creator, make_request))
+    exchange = exchange.addTimeout(EXCHANGE_DEADLINE, clock)
     where = server.where
     try:
-        return await conversation
+        return await exchange
     except (ServerNotTrusted, CancelledError):
         raise
     except BadMessage as error:
@@ -300,13 +302,13 @@ async def _exchange(
         raise EnrolmentFailed(f"{where}: {error}") from error
 
 
-async def _converse(
+async def _connect_and_exchange(
     clock: IReactorTime,
     server: ServerAddress,
     creator: IOpenSSLClientConnectionCreator,
-    ask: Callable[[SSL.Connection], bytes],
+    make_request: Callable[[SSL.Connection], bytes],
 ) -> bytes:
-    protocol = _ExchangeProtocol(ask)
+    protocol = _ExchangeProtocol(make_request)
     factory = Factory.forProtocol(lambda: protocol)
     factory.noisy = False
     try:
@@ -327,10 +329,10 @@ class _ExchangeProtocol(Int32StringReceiver):
     transport: TLSMemoryBIOProtocol
     MAX_LENGTH = MAX_MESSAGE_LENGTH
 
-    def __init__(self, ask: Callable[[SSL.Connection], bytes]) -> None:
-        self._ask = ask
+    def __init__(self, make_request: Callable[[SSL.Connection], bytes]) -> None:
+        self._make_request = make_request
         self._open = False
-        self._done = False
+        self._is_finished = False
         self.answer: Deferred[bytes] = Deferred()
 
     def connectionMade(self) -> None:
@@ -340,7 +342,7 @@ class _ExchangeProtocol(Int32StringReceiver):
     def handshakeCompleted(self) -> None:
         """Verify the server, and send the request."""
         try:
-            request = self._ask(self.transport.getHandle())
+            request = self._make_request(self.transport.getHandle())
         except Exception:
             self._finish(Failure())
         else:
@@ -358,11 +360,11 @@ class _ExchangeProtocol(Int32StringReceiver):
 
     def close(self) -> None:
         """Abort the connection, which has no more data to transfer."""
-        self._done = True
+        self._is_finished = True
         if self._open:
             self.transport.abortConnection()
 
     def _finish(self, result: bytes | Failure) -> None:
-        if not self._done:
-            self._done = True
+        if not self._is_finished:
+            self._is_finished = True
             self.answer.callback(result)

@@ -136,15 +136,15 @@ class EnrolmentIssuer:
 
     async def issue(self, request: bytes, on_waiting: Callable[[str], object]) -> Chain:
         """Return the certificate for :meth:`key`, followed by the authority's."""
-        what = (self._template.node, self._template.identifiers, request.decode("ascii"))
+        arguments = (self._template.node, self._template.identifiers, request.decode("ascii"))
         renewed = self._renewed()
-        ask: Callable[[ServerAddress], Awaitable[Chain]]
+        request_from: Callable[[ServerAddress], Awaitable[Chain]]
         if renewed is not None:
-            ask = partial(renew, self._clock, renewed, *what)
+            request_from = partial(renew, self._clock, renewed, *arguments)
         else:
-            ask = partial(enroll, self._clock, self._token(), *what)
+            request_from = partial(enroll, self._clock, self._token(), *arguments)
         try:
-            chain = await _first_answer(self._servers, ask)
+            chain = await _first_response(self._servers, request_from)
         except EnrolmentRefused as error:
             if error.code.is_temporary:
                 raise EnrolmentFailed(str(error)) from error
@@ -201,8 +201,8 @@ class EnrolmentIssuer:
             )
 
 
-async def _first_answer(
-    servers: Sequence[ServerAddress], ask: Callable[[ServerAddress], Awaitable[Chain]]
+async def _first_response(
+    servers: Sequence[ServerAddress], request_from: Callable[[ServerAddress], Awaitable[Chain]]
 ) -> Chain:
     """Try the servers in order, whatever errors the previous ones returned.
 
@@ -212,7 +212,7 @@ async def _first_answer(
     problems: list[Exception] = []
     for server in servers:
         try:
-            return await ask(server)
+            return await request_from(server)
         except (EnrolmentFailed, EnrolmentRefused, ServerNotTrusted) as error:
             problems.append(error)
     if not problems:
@@ -221,7 +221,7 @@ async def _first_answer(
         is_clock = any(isinstance(problem, ClockSeemsWrong) for problem in problems)
         failed = ClockSeemsWrong if is_clock else EnrolmentFailed
         raise failed("; ".join(map(str, problems)))
-    raise max(problems, key=_how_telling)
+    raise max(problems, key=_error_rank)
 
 
 def _is_temporary(problem: Exception) -> bool:
@@ -230,7 +230,7 @@ def _is_temporary(problem: Exception) -> bool:
     return isinstance(problem, EnrolmentFailed)
 
 
-def _how_telling(problem: Exception) -> int:
+def _error_rank(problem: Exception) -> int:
     """Return the rank of an error: revoked, then otherwise refused, then not trusted."""
     if not isinstance(problem, EnrolmentRefused):
         return 0

@@ -29,7 +29,7 @@ from yurttunnel.pki.names import host_is_address
 MAX_CERTIFICATES = 1024
 """The maximum number of cached certificates, a few KiB each; others are issued on demand."""
 
-_LATE = 2 / 3
+_RENEWAL_FRACTION = 2 / 3
 """The share of its lifetime after which a certificate is issued again."""
 
 _DEFAULT_HOST = "localhost"
@@ -81,7 +81,7 @@ class InterceptionContexts(CallerContexts):
         """
         # An exception that leaves this function would be printed, not logged.
         try:
-            host = _wanted_host(connection)
+            host = _requested_host(connection)
             if host is not None:
                 connection.use_certificate(self._certificate_for(host))
         except AuthorityExpired as error:
@@ -99,7 +99,7 @@ class InterceptionContexts(CallerContexts):
     def _certificate_for(self, host: str) -> x509.Certificate:
         certificates = self._certificates
         certificate = certificates.get(host)
-        if certificate is None or self._is_due(certificate):
+        if certificate is None or self._needs_renewal(certificate):
             certificate = certificates[host] = self._issue(host)
         certificates.move_to_end(host)
         while len(certificates) > self._max_certificates:
@@ -112,17 +112,17 @@ class InterceptionContexts(CallerContexts):
             return self._authority.sign_server(key, (), [ip_address(host)])
         return self._authority.sign_server(key, [host], ())
 
-    def _is_due(self, certificate: x509.Certificate) -> bool:
+    def _needs_renewal(self, certificate: x509.Certificate) -> bool:
         """Return whether to issue another certificate.
 
         It is near its end, or not valid yet because the clock was ahead when it was issued.
         """
         begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-        late: datetime.datetime = begin + (end - begin) * _LATE
-        return not begin <= utc_now(self._clock) < late
+        renewal_at: datetime.datetime = begin + (end - begin) * _RENEWAL_FRACTION
+        return not begin <= utc_now(self._clock) < renewal_at
 
 
-def _wanted_host(connection: SSL.Connection) -> str | None:
+def _requested_host(connection: SSL.Connection) -> str | None:
     """Return the name or address that needs a certificate, ``None`` if it is invalid."""
     name = connection.get_servername()
     if name is None:

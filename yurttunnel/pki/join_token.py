@@ -55,11 +55,11 @@ class JoinTokenFile(Reconciler):
     def refresh(self) -> None:
         """Replace the token if it is due; raises ``StateError``."""
         issued = self._issued()
-        if issued is not None and self._left(issued) > self._lifetime + BACKDATE:
+        if issued is not None and self._remaining(issued) > self._lifetime + BACKDATE:
             # Issued by a clock that was ahead: a copy of it could be used for years.
             self._tokens.revoke(issued.token_id)
             issued = None
-        if issued is None or not self._is_good(issued):
+        if issued is None or not self._is_usable(issued):
             token = self._tokens.issue(
                 self._lifetime.total_seconds(), after=self._revocations.last_revocation()
             )
@@ -99,11 +99,11 @@ class JoinTokenFile(Reconciler):
         token = self.read()
         return None if token is None else self._tokens.find(token)
 
-    def _is_good(self, issued: IssuedToken) -> bool:
+    def _is_usable(self, issued: IssuedToken) -> bool:
         revoked = self._revocations.last_revocation()
         if revoked is not None and revoked >= issued.created:
             return False
-        return self._left(issued) > self._lifetime / 3
+        return self._remaining(issued) > self._lifetime / 3
 
-    def _left(self, issued: IssuedToken) -> datetime.timedelta:
+    def _remaining(self, issued: IssuedToken) -> datetime.timedelta:
         return issued.expires - utc_now(self._clock)

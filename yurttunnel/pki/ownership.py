@@ -29,25 +29,25 @@ class Ownership:
         self._records = records
         self._revocations = revocations
         for claim in records.shared():
-            having = self._having(claim)
+            sharing = self._records_with(claim)
             owner = self.owner(claim)
-            if owner is not None and len(having) > 1:
+            if owner is not None and len(sharing) > 1:
                 self._log.warn(
                     "{claim} belongs to several enrolled nodes, {nodes}: only {owner} gets its"
                     " traffic; revoke the nodes that should not have it",
                     claim=claim,
-                    nodes=", ".join(record.node for record in having),
+                    nodes=", ".join(record.node for record in sharing),
                     owner=owner,
                 )
 
     def owner(self, claim: str) -> str | None:
         """Return the owner of the name ``claim``, in canonical form; ``None`` if it has none."""
-        first = _first(claim, self._having(claim))
-        return first.node if first is not None and _is_name(claim, first) else None
+        record = _owner_record(claim, self._records_with(claim))
+        return record.node if record is not None and _is_name(claim, record) else None
 
     def nodes_with(self, address: Address) -> Collection[str]:
         """Return the nodes that have an address, connected or not."""
-        return [record.node for record in self._having(str(address))]
+        return [record.node for record in self._records_with(str(address))]
 
     def belongs_to_other_node(self, node: str, host: str) -> bool:
         """Return whether ``host``, a name or an address, is other nodes' but not ``node``'s."""
@@ -58,8 +58,8 @@ class Ownership:
         owner = self.owner(claim)
         if owner is not None:
             return owner != node
-        having = self._having(claim)
-        return bool(having) and all(record.node != node for record in having)
+        records = self._records_with(claim)
+        return bool(records) and all(record.node != node for record in records)
 
     def claims_of_other_nodes(self, node: str, identifiers: Identifiers) -> dict[str, str]:
         """Return the claims of ``node`` that belong to other nodes, with their owners.
@@ -69,13 +69,13 @@ class Ownership:
         """
         owners = {claim: self.owner(claim) for claim in claims_of(node, identifiers)}
         for name in (node, *identifiers.hosts):
-            first = _first(name, self._having(name))
-            owners[name] = None if first is None else first.node
+            record = _owner_record(name, self._records_with(name))
+            owners[name] = None if record is None else record.node
         return {
             claim: owner for claim, owner in owners.items() if owner is not None and owner != node
         }
 
-    def _having(self, claim: str) -> list[NodeRecord]:
+    def _records_with(self, claim: str) -> list[NodeRecord]:
         return [
             record
             for record in self._records.with_any([claim])
@@ -83,14 +83,14 @@ class Ownership:
         ]
 
 
-def _first(claim: str, having: Collection[NodeRecord]) -> NodeRecord | None:
+def _owner_record(claim: str, records: Collection[NodeRecord]) -> NodeRecord | None:
     """Return the record of a claim's owner among the records that have the claim."""
 
     def rank(record: NodeRecord) -> tuple[bool, bool, object, str]:
         is_own = record.node == claim
         return not is_own, not _is_name(claim, record), record.enrolled, record.node
 
-    return min(having, key=rank, default=None)
+    return min(records, key=rank, default=None)
 
 
 def _is_name(claim: str, record: NodeRecord) -> bool:

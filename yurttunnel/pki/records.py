@@ -99,7 +99,7 @@ class NodeRecords:
                     error=error,
                 )
             else:
-                self._remember(_decode(self._directory, name))
+                self._index(_decode(self._directory, name))
 
     def get(self, node: str) -> NodeRecord | None:
         """Return the record of ``node``, if it has ever been enrolled."""
@@ -125,9 +125,9 @@ class NodeRecords:
         enrolment blocks the reactor, and more on a slow disk.
         """
         self._directory.write(record.node, _encode(record))
-        self._remember(record)
+        self._index(record)
 
-    def _remember(self, record: NodeRecord) -> None:
+    def _index(self, record: NodeRecord) -> None:
         former = self._records.get(record.node)
         self._records[record.node] = record
         if former is not None and former.identifiers == record.identifiers:
@@ -194,12 +194,12 @@ def _items(identifiers: Identifiers) -> list[str]:
 
 def _identifiers(path: Path, node: str, text: str) -> Identifiers:
     """Parse identifiers, without those that no node may have, which are unused anyway."""
-    good = [f"host={node}"]
+    valid = [f"host={node}"]
     for item in text.split("&"):
         try:
             parse_identifiers(item)
         except BadIdentifiers as error:
             _log.warn("an identifier in {path} is left out: {error}", path=path, error=error)
         else:
-            good.append(item)
-    return parse_identifiers("&".join(dict.fromkeys(good)))
+            valid.append(item)
+    return parse_identifiers("&".join(dict.fromkeys(valid)))

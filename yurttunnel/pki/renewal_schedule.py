@@ -16,15 +16,15 @@ class Schedule:
     A certificate is renewed at a random time between the fractions ``renewed_from`` and
     ``renewed_until`` of its lifetime, so that certificates that were issued together are not
     renewed together. Pauses double from the first to the longest, in seconds, plus up to the
-    fraction ``spread``. ``pauses`` are for the time without a valid certificate. Otherwise
-    ``patient_pauses`` are used, which are shortened for a short lifetime and toward its end, to
+    fraction ``spread``. ``first_pauses`` are for the time without a valid certificate. Otherwise
+    ``renewal_pauses`` are used, which are shortened for a short lifetime and toward its end, to
     allow several attempts.
     """
 
     renewed_from: float
     renewed_until: float
-    pauses: tuple[float, float]
-    patient_pauses: tuple[float, float]
+    first_pauses: tuple[float, float]
+    renewal_pauses: tuple[float, float]
     spread: float
 
     def renewal_at(self, begin: datetime.datetime, end: datetime.datetime) -> datetime.datetime:
@@ -33,10 +33,10 @@ class Schedule:
 
     def pause(self, failures: int, lifetime: float, remaining: float) -> float:
         """Return the pause after a number of failures; ``remaining`` is 0 without a certificate."""
-        first, longest = self.pauses
+        first, longest = self.first_pauses
         if remaining > 0:
-            first = min(self.patient_pauses[0], lifetime / 100, remaining / 4)
-            longest = max(first, min(self.patient_pauses[1], remaining / 8))
+            first = min(self.renewal_pauses[0], lifetime / 100, remaining / 4)
+            longest = max(first, min(self.renewal_pauses[1], remaining / 8))
         return exponential(failures - 1, first, longest) * random.uniform(1.0, 1.0 + self.spread)
 
 

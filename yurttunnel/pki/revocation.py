@@ -35,7 +35,7 @@ from yurttunnel.pki.records import NodeRecord, NodeRecords, read_record
 from yurttunnel.pki.token import newest_token
 
 REVOCATIONS_FILE = "revoked.json"
-RESERVED = 64 * 1024
+RESERVE_MARGIN = 64 * 1024
 """Bytes reserved besides twice the size of the file, which is rewritten each time: for some hundred
 revocations, and the file system's own needs for a file."""
 RESERVE_INTERVAL = 10.0
@@ -118,15 +118,15 @@ class Revocations(Reconciler):
         self._directory = directory
         self._records = records
         self._callbacks: list[Callable[[str], None]] = []
-        self._seen = directory.fingerprint(REVOCATIONS_FILE)
+        self._fingerprint = directory.fingerprint(REVOCATIONS_FILE)
         self._known: set[Revocation] = set()
         self._enrolments: set[str] = set()
         self._times: dict[str, datetime.datetime] = {}
         self._unreadable = ""
-        self._no_reserve = ""
+        self._reserve_problem = ""
         self._reserve_due = 0.0
-        self._take(_load(directory))
-        self._keep_room()
+        self._apply(_load(directory))
+        self._reserve_space()
         super().__init__(clock, CHECK_INTERVAL, "looking for revoked nodes", self._check)
 
     @property
@@ -137,9 +137,9 @@ class Revocations(Reconciler):
     @property
     def warning(self) -> str | None:
         """Why a revocation would fail on a full disk, for readiness; ``None`` if it would not."""
-        if not self._no_reserve:
+        if not self._reserve_problem:
             return None
-        return f"no disk space is reserved for revocations: {self._no_reserve}"
+        return f"no disk space is reserved for revocations: {self._reserve_problem}"
 
     def on_revoked(self, callback: Callable[[str], None]) -> None:
         """Register ``callback(node)``, called whenever a node is revoked; it must not raise."""
@@ -188,37 +188,37 @@ class Revocations(Reconciler):
         """Reload the file if it has changed; cheap enough to call before each decision."""
         try:
             fingerprint = self._directory.fingerprint(REVOCATIONS_FILE)
-            if fingerprint == self._seen:
+            if fingerprint == self._fingerprint:
                 return
             revocations = _load(self._directory)
         except StateError as error:
             self._report_problem(str(error))
             return
-        self._seen = fingerprint
+        self._fingerprint = fingerprint
         self._unreadable = ""
-        for node in self._take(revocations):
+        for node in self._apply(revocations):
             for callback in self._callbacks:
                 callback(node)
 
     async def _check(self) -> None:
         self.refresh()
         if self._clock.seconds() >= self._reserve_due:
-            self._keep_room()
+            self._reserve_space()
 
-    def _keep_room(self) -> None:
+    def _reserve_space(self) -> None:
         """Reserve disk space for :func:`revoke_node`, unless it is reserved already."""
         self._reserve_due = self._clock.seconds() + RESERVE_INTERVAL
-        size = 0 if self._seen is None else self._seen[2]
+        size = 0 if self._fingerprint is None else self._fingerprint[2]
         try:
-            self._directory.reserve(2 * size + RESERVED)
+            self._directory.reserve(2 * size + RESERVE_MARGIN)
         except StateError as error:
-            if not self._no_reserve:
-                self._no_reserve = str(error)
+            if not self._reserve_problem:
+                self._reserve_problem = str(error)
                 self._log.warn("{problem}", problem=self.warning)
         else:
-            self._no_reserve = ""
+            self._reserve_problem = ""
 
-    def _take(self, revocations: list[Revocation]) -> list[str]:
+    def _apply(self, revocations: list[Revocation]) -> list[str]:
         new = [r for r in revocations if r not in self._known]
         # Known revocations are kept, even if they are missing from the file.
         self._known.update(new)

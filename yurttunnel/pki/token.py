@@ -74,16 +74,16 @@ class JoinToken:
 class IssuedToken:
     """The server's record of a token; times are in UTC.
 
-    ``created`` is not before any revocation that was known then, whatever the clock said. ``ended``
-    is set once the token was found to be expired: setting the clock back does not make it valid
-    again.
+    ``created`` is not before any revocation that was known then, whatever the clock said.
+    ``is_expired`` is set once the token was found to be expired: setting the clock back does not
+    make it valid again.
     """
 
     token_id: str
     secret_hash: str
     created: datetime.datetime
     expires: datetime.datetime
-    ended: bool = False
+    is_expired: bool = False
 
 
 class TokenStore:
@@ -116,13 +116,15 @@ class TokenStore:
             created=now if after is None else max(now, after + _JUST_AFTER),
             expires=now + datetime.timedelta(seconds=lifetime),
         )
-        known = [replace(t, ended=t.ended or now >= t.expires) for t in self._tokens.values()]
-        ended = [t for t in known if t.ended][-_MAX_EXPIRED:]
-        good = [t for t in known if not t.ended]
+        known = [
+            replace(t, is_expired=t.is_expired or now >= t.expires) for t in self._tokens.values()
+        ]
+        expired = [t for t in known if t.is_expired][-_MAX_EXPIRED:]
+        valid = [t for t in known if not t.is_expired]
         # Each revocation issues a token, which must not evict an operator's longer-lived one.
-        too_many = max(0, len(good) - (MAX_TOKENS - 1))
-        ending = sorted(good, key=lambda t: t.expires)[:too_many]
-        self._save([*ended, *(t for t in good if t not in ending), issued])
+        too_many = max(0, len(valid) - (MAX_TOKENS - 1))
+        evicted = sorted(valid, key=lambda t: t.expires)[:too_many]
+        self._save([*expired, *(t for t in valid if t not in evicted), issued])
         return token
 
     def check(self, token_id: str, secret: str) -> IssuedToken:
@@ -133,7 +135,7 @@ class TokenStore:
         right = hmac.compare_digest(_hash(secret), expected)
         if issued is None or not right:
             raise TokenRefused("the join token is unknown: use the server's current one")
-        if issued.ended or utc_now(self._clock) >= issued.expires:
+        if issued.is_expired or utc_now(self._clock) >= issued.expires:
             raise TokenRefused(
                 f"the join token expired at {issued.expires:%F %T} UTC:"
                 " use the server's current one",
@@ -149,10 +151,12 @@ class TokenStore:
             return None
         return issued if token.pin == self._pin else None
 
-    def good(self) -> list[IssuedToken]:
+    def valid(self) -> list[IssuedToken]:
         """Return the tokens that are valid now, the oldest first."""
         now = utc_now(self._clock)
-        return [each for each in self._tokens.values() if not each.ended and now < each.expires]
+        return [
+            each for each in self._tokens.values() if not each.is_expired and now < each.expires
+        ]
 
     def revoke(self, token_id: str) -> None:
         """Revoke a token; raises :class:`TokenRefused` for an unknown one.
@@ -170,7 +174,7 @@ class TokenStore:
                 "secret_sha256": token.secret_hash,
                 "created": token.created.isoformat(),
                 "expires": token.expires.isoformat(),
-                "ended": token.ended,
+                "ended": token.is_expired,
             }
             for token in tokens
         ]

@@ -69,7 +69,7 @@ def _delete_entries(version: int, stale: Collection[StaleFlows]) -> int:
                 if protocol is Protocol.TCP
                 else table.to_ports(version, protocol.number, ports)
             )
-            # Read the list to its end first: a netlink conversation handles one request at a time.
+            # Read the list to its end first: a netlink socket handles one request at a time.
             found = [entry for entry in entries if is_stale(entry)]
             deleted += table.delete(version, found)
         return deleted

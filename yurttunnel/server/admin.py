@@ -241,12 +241,12 @@ class TokenPages:
             return text(f"{error}\n", 500)
         held = None if in_file is None else in_file.token_id
         return as_json(
-            {"tokens": [_token_entry(each, each.token_id == held) for each in self._tokens.good()]}
+            {"tokens": [_token_entry(each, each.token_id == held) for each in self._tokens.valid()]}
         )
 
     def _create(self, parameters: Parameters) -> PageResponse:
         lifetime = _lifetime(parameters)
-        if len(self._tokens.good()) >= MAX_TOKENS:
+        if len(self._tokens.valid()) >= MAX_TOKENS:
             return text(f"{MAX_TOKENS} join tokens are good already: revoke one first\n", 409)
         try:
             token = self._tokens.issue(lifetime, after=self._revocations.last_revocation())

@@ -137,7 +137,7 @@ def _delete_unanswered(targets: Collection[Target], mark: int) -> int:
         }
         deleted = 0
         for version in sorted({each.endpoint.address.version for each in targets}):
-            # Read to the end first: a netlink conversation handles one request at a time.
+            # Read to the end first: a netlink socket handles one request at a time.
             found = [
                 entry
                 for entry in table.unanswered(version, mark)

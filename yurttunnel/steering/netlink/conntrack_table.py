@@ -239,7 +239,7 @@ class ConntrackTable:
 def own_addresses(
     netlink: NetlinkSocket, version: int, exclude_tentative: bool = False
 ) -> frozenset[bytes]:
-    """Return this machine's addresses, packed; the conversation has the protocol ``NETLINK_ROUTE``.
+    """Return this machine's addresses, packed; the socket has the protocol ``NETLINK_ROUTE``.
 
     With ``exclude_tentative``, tentative IPv6 addresses are excluded, which another machine may
     still have, for example each time after the link was down: sockets cannot listen on them.

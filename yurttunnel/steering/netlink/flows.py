@@ -65,7 +65,7 @@ def _cut(version: int, ports: Collection[int], is_wrong: Callable[[Flow], bool])
     ):
         own = own_addresses(routes, version)
         table = ConntrackTable(firewall)
-        # Read the list to its end first: a netlink conversation handles one request at a time.
+        # Read the list to its end first: a netlink socket handles one request at a time.
         wrong = list(_wrong(table.to_ports(version, socket.IPPROTO_TCP, ports), own, is_wrong))
         # Before the entries with the other ends are deleted.
         for entry in wrong:

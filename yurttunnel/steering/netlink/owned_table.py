@@ -120,7 +120,7 @@ class OwnedTable(Service):
 
 
 def _create(prefix: str, chains: Sequence[BaseChain], what: str) -> NetlinkSocket:
-    """Create the table; it exists until the conversation is closed."""
+    """Create the table; it exists until the socket is closed."""
     with as_steering_failed(what, _ERROR_TEXTS):
         kernel = NetlinkSocket(NETLINK_NETFILTER)
         try:

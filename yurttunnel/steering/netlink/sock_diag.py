@@ -101,7 +101,7 @@ def wait_until_delivered(ports: Collection[int], seconds: float = DELIVERY_SECON
 
 
 def _is_undelivered(netlink: NetlinkSocket, ports: Collection[int]) -> bool:
-    # Read both dumps to their ends: a netlink conversation handles one request at a time.
+    # Read both dumps to their ends: a netlink socket handles one request at a time.
     found = [
         _PORTS.unpack_from(answer, _PORTS_OFFSET)[0] in ports
         for version in _FAMILIES
