@@ -206,7 +206,7 @@ class CommandTests(SynchronousTestCase):
         status, body = self.reactor.get(META, "/readyz")
         self.assertIn("servers: ok\n", body)
         self.assertIn("certificate: ok\n", body)
-        self.assertIn("certificate renewal: the certificate of node edge-1, good until ", body)
+        self.assertIn("certificate renewal: the certificate of node edge-1, valid until ", body)
         self.assertIn("node edge-1 was not enrolled here", body)
         self.assertEqual(200, status)
         self.reactor.advance(LIFE * 0.3)

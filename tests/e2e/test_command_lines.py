@@ -185,7 +185,7 @@ class FirstStartTests(EndToEndTestCase):
         self.assertEqual(
             f"yurttunnel-agent: {agent.state} has no valid certificate for edge-1,"
             ' and there is no --join-token-file or --join-token: "yurttunnel token create" on the'
-            " server makes one, and the command to run here",
+            " server creates one, and prints the command to run here",
             told,
         )
 

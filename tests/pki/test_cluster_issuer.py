@@ -189,8 +189,8 @@ class RequestTests(SynchronousTestCase):
         self.clock.advance(1)
         self.clock.advance(1)
         first, second = self.waits
-        self.assertEqual(first, "waits for approval of csr-0: kubectl certificate approve csr-0")
-        self.assertIn("csr-0 is approved and waits for its signer kubernetes.io/", second)
+        self.assertEqual(first, "waiting for approval of csr-0: kubectl certificate approve csr-0")
+        self.assertIn("csr-0 is approved and not signed yet by kubernetes.io/", second)
 
     def test_denied(self):
         """A denial ends the request, with the reason in one line."""
@@ -206,7 +206,7 @@ class RequestTests(SynchronousTestCase):
         self.api.approve("csr-0")
         self.api.condition("csr-0", "Failed")
         self.clock.advance(1)
-        self.fails(asked, Denied, "csr-0 was refused by its signer: no reason is given")
+        self.fails(asked, Denied, "csr-0 was rejected by its signer: no reason is given")
 
     def test_condition_that_does_not_hold(self):
         """A condition with the status False is ignored."""
@@ -221,7 +221,7 @@ class RequestTests(SynchronousTestCase):
         self.clock.pump([10.0] * int(MAX_WAIT / 10 - 1))
         self.assertNoResult(asked)
         self.clock.advance(10.1)
-        self.fails(asked, NotIssued, "waits for approval of csr-0")
+        self.fails(asked, NotIssued, "waiting for approval of csr-0")
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_deleted(self):

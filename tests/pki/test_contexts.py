@@ -311,7 +311,7 @@ class ClientContextsTests(TestCase):
         )
         expired = self.issuer.authority.credentials(key, certificate)
         begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-        words = f"has expired (it is good from {begin:%F %T} to {end:%F %T} UTC)"
+        words = f"has expired (it is valid from {begin:%F %T} to {end:%F %T} UTC)"
         self.refuses("server.test", expired, words)
 
     def test_interface(self) -> None:

@@ -144,7 +144,7 @@ class InterceptionContextsTests(SynchronousTestCase):
         (event,) = events
         self.assertIs(LogLevel.warn, event["log_level"])
         self.assertIn(
-            "no node certificate can be issued for callers: the server's authority ended at",
+            "no node certificate can be issued for callers: the server's authority expired at",
             formatEvent(event),
         )
         clock.ahead = 0.0

@@ -89,7 +89,7 @@ class FailureTests(Kept):
         self.assertEqual((renewal.counters.denied, renewal.counters.failed), (1, 0))
         self.pass_time(3)
         self.assertEqual(self.requests, 2)
-        self.assertIn("waits for approval of csr-1", renewal.problem())
+        self.assertIn("waiting for approval of csr-1", renewal.problem())
         self.assertIn("before that: csr-0 was denied", renewal.problem())
 
     def test_not_allowed(self):

@@ -48,7 +48,7 @@ class FirstCertificateTests(Kept):
         renewal = self.renewal()
         self.assertEqual(
             renewal.problem(),
-            "there is no serving certificate yet: waits for approval of csr-0: "
+            "there is no serving certificate yet: waiting for approval of csr-0: "
             "kubectl certificate approve csr-0",
         )
         self.assertIsNone(renewal.warning())

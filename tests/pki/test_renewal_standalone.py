@@ -151,7 +151,7 @@ class StandaloneTests(SynchronousTestCase):
         self.clock.ahead = 11 * 365 * 86400.0
         self.pass_time(100)
         self.assertGreater(len(self.attempts), 1)
-        self.assertIn("the server's authority ended at", self.service.problem())
+        self.assertIn("the server's authority expired at", self.service.problem())
         self.assertEqual([], self.flushLoggedErrors())
         self.clock.ahead = 0.0
         self.pass_time(1)
@@ -272,7 +272,7 @@ class StandaloneTests(SynchronousTestCase):
             (self.service.problem(), self.service.warning()),
             (
                 None,
-                f"the certificate of node edge-1, good until {end}, is not renewed:"
+                f"the certificate of node edge-1, valid until {end}, is not renewed:"
                 " the server is away",
             ),
         )

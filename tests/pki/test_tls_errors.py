@@ -136,7 +136,7 @@ class ProblemTests(TestCase):
         """After a revocation or an excessive claim, the agent reports the fix."""
         for code, words in (
             (Code.REVOKED, "to accept it again, remove node.pem from the agent's --state-dir"),
-            (Code.NOT_AUTHORIZED, "leave that out of --agent-identifiers"),
+            (Code.NOT_AUTHORIZED, "remove that from --agent-identifiers"),
         ):
             told = problem_with_server(Failure(Refused(code, "no")))
             self.assertTrue(told.startswith(f"no ({code.name}): "))

@@ -178,12 +178,12 @@ class ApproverTests(SynchronousTestCase):
         [(name, kind, reason, message)] = self.events.recorded
         self.assertEqual(("csr-1", "Warning", "NotApproved"), (name, kind, reason))
         for words in (
-            "'system:node:edge-2' asks for the certificate of node edge-1",
+            "'system:node:edge-2' requests the certificate of node edge-1",
             "kubectl certificate approve csr-1",
         ):
             self.assertIn(words, message)
         [line] = [line for line in self.lines if "csr-1" in line]
-        self.assertIn("csr-1 is left alone: 'system:node:edge-2' asks for", line)
+        self.assertIn("csr-1 is not approved: 'system:node:edge-2' requests", line)
         self.assertEqual({("agent", "requester"): 1}, self.counters.left_alone)
 
     def test_told_once(self):

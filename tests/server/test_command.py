@@ -185,7 +185,7 @@ class CommandTests(SynchronousTestCase):
         self.reactor.advance(61 * 86400)
         status, body = self.reactor.get(META, "/readyz")
         self.assertIn("certificate: ok\n", body)
-        self.assertIn("certificate renewal: the certificate of the server, good until ", body)
+        self.assertIn("certificate renewal: the certificate of the server, valid until ", body)
         self.assertIn("is not renewed: no\n", body)
         self.assertEqual(200, status)
         self.reactor.advance(30 * 86400)

@@ -234,7 +234,7 @@ class ReportTests(SteeredTestCase):
         )
         self.assertEqual(
             (
-                f"the set {EDGE4} had other addresses",
+                f"the set {EDGE4} had different addresses",
                 "the rules of port 10250",
                 "the rules of port 10255",
             ),

@@ -46,7 +46,7 @@ class ProgramsContract:
         """A program that is killed has no result."""
         running = self.programs.run(["sh", "-c", "kill -9 $$"])
         error = await self.assertFailure(running, ProgramFailed)
-        self.assertEqual("sh died of signal 9", str(error))
+        self.assertEqual("sh was terminated by signal 9", str(error))
 
 
 class FakeProgramsTests(ProgramsContract, TestCase):
@@ -63,7 +63,7 @@ class FakeProgramsTests(ProgramsContract, TestCase):
     def shell(self, arguments, stdin):
         """Do what the contract's scripts do."""
         if "kill" in arguments[1]:
-            raise ProgramFailed("sh died of signal 9")
+            raise ProgramFailed("sh was terminated by signal 9")
         return CompletedProgram(3, b"a\n", "b\n")
 
 
@@ -103,7 +103,7 @@ class ProgramsTests(ProgramsContract, TestCase):
         """A program that never ends is killed."""
         running = self.programs.run(["sleep", "1000"], seconds=0.05)
         error = await self.assertFailure(running, ProgramFailed)
-        self.assertEqual("sleep was ended: it took longer than 0.05 s", str(error))
+        self.assertEqual("sleep was killed: it took longer than 0.05 s", str(error))
 
     async def test_children(self):
         """A program's children are not waited for."""
@@ -114,7 +114,7 @@ class ProgramsTests(ProgramsContract, TestCase):
         """A program that writes without end is killed."""
         self.patch(programs_module, "MAX_OUTPUT", 100_000)
         error = await self.assertFailure(self.programs.run(["yes"]), ProgramFailed)
-        self.assertEqual("yes was ended: it wrote more than 100000 bytes", str(error))
+        self.assertEqual("yes was killed: it wrote more than 100000 bytes", str(error))
 
 
 class Process:

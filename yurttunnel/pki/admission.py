@@ -237,7 +237,7 @@ class Admission:
             raise EnrolmentRefused(
                 Refusal.BAD_REQUEST,
                 f"{record.node} has had more than {MAX_IDENTIFIERS} identifiers in certificates"
-                " that have not ended: wait until some have, or revoke it and enroll it anew",
+                " that have not expired: wait until some have, or revoke it and enroll it again",
             ) from None
         except AuthorityExpired as error:
             raise EnrolmentRefused(Refusal.UNAVAILABLE, str(error)) from None

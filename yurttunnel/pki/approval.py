@@ -90,20 +90,20 @@ def decide(request: Request, facts: Facts) -> Decision:
 
 def _check_form(request: Request) -> None:
     if request.fault:
-        raise NotApproved(Reason.MALFORMED, f"is left alone: {request.fault}")
+        raise NotApproved(Reason.MALFORMED, f"is not approved: {request.fault}")
     fault = _organization_fault(request)
     if fault is not None:
-        raise NotApproved(Reason.ORGANIZATION, f"is left alone: {fault}")
+        raise NotApproved(Reason.ORGANIZATION, f"is not approved: {fault}")
     purpose = SERVER_AUTH if request.kind in _FOR_SERVERS else CLIENT_AUTH
     # Since Kubernetes 1.27, kubelets omit key encipherment for keys that do not use it.
     if request.usages - {_ENCIPHERMENT} != {_SIGNATURE, purpose}:
         raise NotApproved(
             Reason.USAGES,
-            f"is left alone: its usages are {_listed(request.usages)}, and those of"
+            f"is not approved: its usages are {_listed(request.usages)}, and those of"
             f" {_described(request)} are {_listed([_SIGNATURE, _ENCIPHERMENT, purpose])}",
         )
     if request.key_fault:
-        raise NotApproved(Reason.KEY, f"is left alone: {request.key_fault}")
+        raise NotApproved(Reason.KEY, f"is not approved: {request.key_fault}")
 
 
 def _organization_fault(request: Request) -> str | None:
@@ -125,23 +125,23 @@ def _decide_server(request: Request, namespace: str) -> Decision:
         if _is_account_elsewhere(requester, SERVER_ACCOUNT):
             raise NotApproved(
                 Reason.OTHER_INSTALLATION,
-                f"is left to another installation of the tunnel: {_quoted(requester)} asks for"
-                f" {_described(request)}, and the servers of this installation are {entitled}",
+                f"belongs to another installation of the tunnel: {_quoted(requester)} requests"
+                f" {_described(request)}, and the servers of this installation use {entitled}",
             )
         raise NotApproved(
             Reason.REQUESTER,
-            f"is left alone: {_quoted(requester)} asks for"
-            f" {_described(request)}, which only {entitled} gets. If this is a server of yours,"
-            f" have its pods use the service account {SERVER_ACCOUNT} in {namespace}; otherwise"
-            " find out who that is",
+            f"is not approved: {_quoted(requester)} requests"
+            f" {_described(request)}, which only {entitled} may have. If it is one of your"
+            f" servers, run its pods with the service account {SERVER_ACCOUNT} in {namespace};"
+            " otherwise find out what sends it",
         )
     names = [*request.dns_names, *map(str, request.addresses)]
     if request.kind is Kind.SERVING and not names:
-        raise NotApproved(Reason.NAMES, "is left alone: it names no host and no address")
+        raise NotApproved(Reason.NAMES, "is not approved: it contains no host name and no address")
     if request.kind is Kind.PROXY_CLIENT and names:
         raise NotApproved(
             Reason.NAMES,
-            f"is left alone: it is for {_listed(names)}, but {_described(request)} has no such"
+            f"is not approved: it is for {_listed(names)}, but {_described(request)} must not have"
             " names: with them it would be that of a node",
         )
     return Decision(f"is for {_described(request)}, requested by {entitled}")
@@ -151,13 +151,13 @@ def _decide_agent(request: Request, facts: Facts) -> Decision:
     try:
         node = node_from_names(request.common_name, request.dns_names)
     except BadIdentity as error:
-        raise NotApproved(Reason.NAMES, f"is left alone: {error}") from None
+        raise NotApproved(Reason.NAMES, f"is not approved: {error}") from None
     _check_requester(request, node, facts)
     if facts.node is None:
         raise NotApproved(
             Reason.UNKNOWN_NODE,
-            f"is left alone: there is no node {node}. It is looked at again: let its kubelet"
-            " register it, or see which name the agent is started with (--node-name)",
+            f"is not approved: there is no node {node}. The request is checked again: wait until"
+            " its kubelet registers it, or correct the agent's --node-name",
         )
     _check_names(request, node, facts)
     requester = request.requester.username
@@ -172,18 +172,17 @@ def _check_requester(request: Request, node: str, facts: Facts) -> None:
     if requester.username != account:
         raise NotApproved(
             Reason.REQUESTER,
-            f"is left alone: {_quoted(requester.username)} asks for the certificate of node"
+            f"is not approved: {_quoted(requester.username)} requests the certificate of node"
             f" {node}, which only that node's kubelet ({NODE_USER_PREFIX}{node} of"
-            f" {NODES_ORGANIZATION}) and the agent's pod on it ({account}) get. If it is node"
-            f" {node}, have its agent use one of these; otherwise find out who that is",
+            f" {NODES_ORGANIZATION}) and the agent's pod on it ({account}) may have. If it is node"
+            f" {node}, have its agent use one of these; otherwise find out what sends it",
         )
     bound = _bound_node(request, facts)
     if bound != node:
         raise NotApproved(
             Reason.REQUESTER,
-            f"is left alone: {account} on node {bound} asks for the certificate of node {node}."
-            " See which name the agent there is started with (--node-name), or whether that node"
-            " is in foreign hands",
+            f"is not approved: {account} on node {bound} requests the certificate of node {node}."
+            " Check the --node-name of that agent, and whether that node is compromised",
         )
 
 
@@ -197,20 +196,22 @@ def _bound_node(request: Request, facts: Facts) -> str:
     if pod is None:
         raise NotApproved(
             Reason.UNBOUND_TOKEN,
-            f"is left alone: the token of {requester.username} is not bound to a pod, so it says"
-            " nothing of the node. Have the agent use the token that is projected into its pod,"
-            " and not one of a Secret",
+            f"is not approved: the token of {requester.username} is not bound to a pod, so it does"
+            " not identify the node. Use the token that is projected into the agent's pod, not one"
+            " of a Secret",
         )
     if facts.pod is None:
         raise NotApproved(
             Reason.UNBOUND_TOKEN,
-            f"is left alone: the pod {pod} that the token of {requester.username} is bound to is"
-            f" not in {facts.namespace} any more. Its successor asks for a certificate itself",
+            f"is not approved: the pod {pod} that the token of {requester.username} is bound to is"
+            f" not in {facts.namespace} any more. Its replacement requests a certificate itself",
         )
     _check_uid("pod", pod, requester.only(_POD_UID), facts.pod)
     scheduled = mapping(facts.pod.get("spec")).get("nodeName")
     if not isinstance(scheduled, str) or not scheduled:
-        raise NotApproved(Reason.UNBOUND_TOKEN, f"is left alone: the pod {pod} is on no node yet")
+        raise NotApproved(
+            Reason.UNBOUND_TOKEN, f"is not approved: the pod {pod} is not scheduled to a node yet"
+        )
     return scheduled
 
 
@@ -220,8 +221,8 @@ def _check_uid(kind: str, name: str, uid: str | None, found: Object | None) -> N
     if uid is not None and metadata.get("name") == name and metadata.get("uid") != uid:
         raise NotApproved(
             Reason.UNBOUND_TOKEN,
-            f"is left alone: its token is bound to a {kind} {name} that is gone, and another has"
-            " that name now. Restart the agent's pod",
+            f"is not approved: its token is bound to a {kind} {name} that was deleted, and another"
+            " has that name now. Restart the agent's pod",
         )
 
 
@@ -237,26 +238,27 @@ def _check_names(request: Request, node: str, facts: Facts) -> None:
     if len(further) > MAX_FURTHER_NAMES:
         raise NotApproved(
             Reason.NAMES,
-            f"is left alone: it is for {len(further)} host names beside {node}, and more than"
-            f" {MAX_FURTHER_NAMES} are not looked up. Leave them out of --agent-identifiers",
+            f"is not approved: it is for {len(further)} host names beside {node}, and at most"
+            f" {MAX_FURTHER_NAMES} are allowed. Remove some from --agent-identifiers",
         )
     foreign_hosts = [host for host in further if host not in hosts]
     foreign = [str(address) for address in request.addresses if address not in addresses]
     if foreign_hosts or foreign:
         raise NotApproved(
             Reason.NAMES,
-            f"is left alone: {_listed([*foreign_hosts, *foreign])} is not of node {node}, whose"
-            f" names and addresses are {_listed([*hosts, *map(str, addresses)])} (kubectl get node"
-            f" {node} -o jsonpath='{{.status.addresses}}'). {_advice(foreign_hosts, foreign)}",
+            f"is not approved: {_listed([*foreign_hosts, *foreign])} does not belong to node"
+            f" {node}, whose names and addresses are {_listed([*hosts, *map(str, addresses)])}"
+            f" (kubectl get node {node} -o jsonpath='{{.status.addresses}}')."
+            f" {_advice(foreign_hosts, foreign)}",
         )
     others = sorted(facts.other_nodes.intersection(further))
     if others:
         raise NotApproved(
             Reason.OTHER_NODE,
-            f"is left alone: {_listed(others)} is the name of another node, so node {node} cannot"
+            f"is not approved: {_listed(others)} is the name of another node, so node {node} cannot"
             f" have it, whatever its kubelet reports (kubectl get node {node} -o"
             " jsonpath='{.status.addresses}'). If one machine was registered twice, delete the"
-            f" node that is no more; otherwise see whether node {node} is in foreign hands",
+            f" stale node; otherwise check whether node {node} is compromised",
         )
 
 
@@ -267,8 +269,8 @@ def _advice(hosts: list[str], addresses: list[str]) -> str:
         # An agent gets its address when its pod starts, and is not notified when the address
         # changes.
         sentences.append(
-            "If the node has got another address (DHCP), restart the agent's pod, so that its"
-            " --node-ip is the new one; otherwise set --node-ip to an address of the node"
+            "If the node's address has changed (DHCP), restart the agent's pod to update its"
+            " --node-ip; otherwise set --node-ip to an address of the node"
         )
     if hosts:
         sentences.append(f"Leave {_listed(hosts)} out of the agent's --agent-identifiers")

@@ -222,7 +222,7 @@ def _names_the_api(loaded: x509.CertificateSigningRequest) -> bool:
 def _load(request: object) -> x509.CertificateSigningRequest:
     """Decode ``spec.request``: base64 of PEM of DER; raises ``ValueError``."""
     if not isinstance(request, str) or len(request) > MAX_REQUEST:
-        raise ValueError("the request is not text, or longer than one of the tunnel is")
+        raise ValueError("the request is not text, or is too long for one of the tunnel")
     try:
         match = _PEM.fullmatch(base64.b64decode(request, validate=True))
         if match is None:
@@ -233,7 +233,7 @@ def _load(request: object) -> x509.CertificateSigningRequest:
     try:
         return x509.load_der_x509_csr(der)
     except x509.InvalidVersion as error:
-        raise ValueError("the request is of a version that there is not") from error
+        raise ValueError("the request has an unknown version") from error
 
 
 def _organizations(subject: x509.Name, several: bool) -> tuple[str, ...]:
@@ -250,9 +250,9 @@ def _organizations(subject: x509.Name, several: bool) -> tuple[str, ...]:
         else:
             raise _Malformed(f"its subject has {attribute.oid.dotted_string}")
     if names != 1:
-        raise _Malformed(f"its subject has {names} common names, where one belongs")
+        raise _Malformed(f"its subject has {names} common names, and must have one")
     if len(organizations) != 1 and not (several and organizations):
-        raise _Malformed(f"its subject has {len(organizations)} organizations, where one belongs")
+        raise _Malformed(f"its subject has {len(organizations)} organizations, and must have one")
     return tuple(organizations)
 
 
@@ -265,14 +265,14 @@ def _alternative_names(
     except (ValueError, TypeError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
         raise _Malformed("its attributes or extensions are malformed") from None
     if attributes not in ([], [_EXTENSION_REQUEST]):
-        raise _Malformed("it has other attributes than one with the extensions it asks for")
+        raise _Malformed("it has attributes other than one with the requested extensions")
     hosts: list[str] = []
     addresses: list[Address] = []
     for extension in extensions:
         if not isinstance(extension.value, x509.SubjectAlternativeName):
             raise _Malformed(
-                f"it asks for the extension {extension.oid.dotted_string}; only alternative names"
-                " are expected"
+                f"it requests the extension {extension.oid.dotted_string}; only alternative names"
+                " are allowed"
             )
         for name in extension.value:
             if isinstance(name, x509.DNSName) and _is_host(name.value):
@@ -281,8 +281,8 @@ def _alternative_names(
                 addresses.append(canonical_address(name.value))
             else:
                 raise _Malformed(
-                    f"it asks for the name {str(name.value)[:100]!r}; only host names and"
-                    " addresses are expected"
+                    f"it requests the name {str(name.value)[:100]!r}; only host names and"
+                    " addresses are allowed"
                 )
     return tuple(hosts), tuple(addresses)
 

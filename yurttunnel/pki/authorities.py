@@ -66,10 +66,10 @@ class AuthorityBundle(Reconciler):
             if found.strip():
                 return found
             raise BadBundle(
-                "there are no authorities of the cluster, which agents and servers need to verify"
-                " each other: give the cluster in the kubeconfig (--kube-config)"
-                " certificate-authority or certificate-authority-data, as in the kubeconfig of"
-                " another node, and see that the file it names is not empty (in a pod: ca.crt of"
+                "the cluster's authorities, which agents and servers need to verify each other,"
+                " are missing: set certificate-authority or certificate-authority-data of the"
+                " cluster in the kubeconfig (--kube-config), as in the kubeconfig of another node,"
+                " and check that the file it names is not empty (in a pod: ca.crt of"
                 " the service account)"
             )
 
@@ -119,7 +119,7 @@ class AuthorityBundle(Reconciler):
             raise BadBundle(f"{self._name} is broken: {error}") from None
         if len(certificates) != content.count(_BEGIN):
             # The parser silently ignores a certificate that is truncated after a complete one.
-            raise BadBundle(f"{self._name} is broken: its end is missing")
+            raise BadBundle(f"{self._name} is broken: it is truncated")
         return certificates
 
     def _swap(self, certificates: Authorities) -> None:

@@ -130,7 +130,7 @@ class Authority:
         if certificates is None:
             if now < _EARLIEST_TIME:
                 raise StateError(
-                    f"no authority is made in {path} while the clock of this machine says"
+                    f"no authority can be created in {path} while the clock of this machine says"
                     f" {now:%F %T} UTC: set it first"
                 )
             if key is None:
@@ -141,8 +141,8 @@ class Authority:
             directory.write(AUTHORITY_CERTIFICATE, certificates_to_pem(certificates))
         if key is None:
             raise StateError(
-                f"{path / AUTHORITY_KEY} is missing while {AUTHORITY_CERTIFICATE} is there:"
-                f" restore it, or remove {AUTHORITY_CERTIFICATE} and enroll all nodes again"
+                f"{path / AUTHORITY_KEY} is missing while {AUTHORITY_CERTIFICATE} exists: restore"
+                f" it, or remove {AUTHORITY_CERTIFICATE} and enroll all nodes again"
             )
         certificate = certificates[0]
         if certificate.public_key() != key.public_key():
@@ -171,8 +171,8 @@ class Authority:
             return None
         return (
             f"the authority in ca.crt begins at {begin:%F %T} UTC, and the clock of"
-            f" this machine says {now:%F %T} UTC, so no agent believes it. If the clock is wrong,"
-            " set it. If it is right, it was ahead when the authority was made: move the state"
+            f" this machine says {now:%F %T} UTC, so agents reject it. If the clock is wrong, set"
+            " it. If it is right, it was ahead when the authority was created: move the state"
             " directory away and enroll all nodes again"
         )
 
@@ -235,7 +235,7 @@ class Authority:
         last = self.certificate.not_valid_after_utc
         if now >= last:
             raise AuthorityExpired(
-                f"the server's authority ended at {last:%F %T} UTC, and the clock of its machine"
+                f"the server's authority expired at {last:%F %T} UTC, and the clock of its machine"
                 f" says {now:%F %T} UTC"
             )
         builder = (

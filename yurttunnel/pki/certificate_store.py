@@ -62,7 +62,7 @@ def open_certificate_directory(path: Path) -> StateDirectory:
     except StateError as error:
         if not isinstance(error.__cause__, OSError):
             raise
-        _log.warn("{error}; certificates are asked for again after a restart", error=error)
+        _log.warn("{error}; certificates are requested again after a restart", error=error)
         return StateDirectory(path)
 
 
@@ -205,9 +205,9 @@ def _parse(content: bytes) -> IssuedCertificate:
     certificates = b"".join(block for kind, block in blocks if kind == b"CERTIFICATE")
     keys = b"".join(block for kind, block in blocks if kind.endswith(b"PRIVATE KEY"))
     if not certificates:
-        raise BadCredentials("it holds no certificate")
+        raise BadCredentials("it contains no certificate")
     if not keys:
-        raise BadCredentials("it holds no private key")
+        raise BadCredentials("it contains no private key")
     certificate, *chain = certificates_from_pem(certificates)
     key = key_from_pem(keys)
     if not _keys_match(key, certificate):

@@ -52,9 +52,9 @@ class ClockSkew:
         wrong = max(self.begin - self.now, self.now - self.end)
         return (
             f"the clock of this machine seems wrong, by {wrong} at least: it says"
-            f" {self.now:%F %T} UTC, and {self.name} is good from {self.begin:%F %T} to"
-            f" {self.end:%F %T} UTC. If the clock is wrong, set it: the agent waits for that. If it"
-            " is right, look at the server's"
+            f" {self.now:%F %T} UTC, and {self.name} is valid from {self.begin:%F %T} to"
+            f" {self.end:%F %T} UTC. If the clock is wrong, set it: the agent waits for that. If"
+            " it is right, check the server's"
         )
 
 

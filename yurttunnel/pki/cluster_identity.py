@@ -92,7 +92,7 @@ def cluster_identity(certificate: x509.Certificate, accept_common: bool = False)
     if not accept_common:
         raise BadIdentity(
             f"the certificate's common name is {COMMON_AGENT_NAME}, as all agents of yurttunnel"
-            " 1.2 have it, and says nothing of the node: upgrade its agent, or start the server"
+            " 1.2 have it, and does not identify the node: upgrade its agent, or start the server"
             " with --accept-common-agent-certificates until that is done"
         )
     identity = read_identity(certificate, _only_host)
@@ -152,7 +152,7 @@ def check_sibling(certificate: x509.Certificate) -> None:
     except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType) as error:
         raise BadIdentity(f"the certificate is malformed: {error}") from None
     except x509.ExtensionNotFound:
-        raise BadIdentity("the certificate does not say what it is for") from None
+        raise BadIdentity("the certificate has no extended key usage") from None
     names = _values(subject, NameOID.COMMON_NAME)
     organizations = _values(subject, NameOID.ORGANIZATION_NAME)
     if names != [KUBELET_CLIENT_NAME] or organizations != [NODE_ORGANIZATION]:

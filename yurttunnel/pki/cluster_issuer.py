@@ -73,7 +73,7 @@ class ClusterIssuer:
         try:
             return certificates_from_pem(await poller.certificate(created))
         except BadCredentials as error:
-            raise NotIssued(f"{name}: the signer's answer cannot be used: {error}") from None
+            raise NotIssued(f"{name}: the signer's response cannot be used: {error}") from None
 
     def _object(self, request: bytes) -> Object:
         return {
@@ -118,7 +118,7 @@ class _RequestPoller:
                 return pem
             left = deadline - self._clock.seconds()
             if left <= 0:
-                raise NotIssued(f"{self._last_report}; given up after 15 minutes")
+                raise NotIssued(f"{self._last_report}; gave up after 15 minutes")
             await deferLater(self._clock, min(left, pause * random.uniform(0.8, 1.0)))
             pause = min(pause * _PAUSE_FACTOR, _MAX_PAUSE)
             request = await self._read()
@@ -139,7 +139,7 @@ class _RequestPoller:
     def _certificate_in(self, request: Mapping[str, Any]) -> bytes | None:
         status = mapping(request.get("status"))
         conditions = _conditions(status)
-        for kind, what in (("Denied", "was denied"), ("Failed", "was refused by its signer")):
+        for kind, what in (("Denied", "was denied"), ("Failed", "was rejected by its signer")):
             if kind in conditions:
                 raise Denied(f"{self._name} {what}: {_reason_text(conditions[kind])}")
         encoded = status.get("certificate")
@@ -147,12 +147,12 @@ class _RequestPoller:
             return _decoded(self._name, encoded)
         if "Approved" in conditions:
             self._report(
-                f"{self._name} is approved and waits for its signer {self._signer}:"
-                " look at kube-controller-manager if that lasts"
+                f"{self._name} is approved and not signed yet by {self._signer}:"
+                " check kube-controller-manager if this persists"
             )
         else:
             self._report(
-                f"waits for approval of {self._name}: kubectl certificate approve {self._name}"
+                f"waiting for approval of {self._name}: kubectl certificate approve {self._name}"
             )
         return None
 
@@ -189,8 +189,8 @@ def _reason_text(condition: Mapping[str, Any]) -> str:
 
 def _decoded(name: str, encoded: object) -> bytes:
     if not isinstance(encoded, str) or len(encoded) > _MAX_CERTIFICATE:
-        raise NotIssued(f"{name}: the signer's answer is not a certificate in base64")
+        raise NotIssued(f"{name}: the signer's response is not a certificate in base64")
     try:
         return base64.b64decode(encoded, validate=True)
     except (binascii.Error, ValueError):
-        raise NotIssued(f"{name}: the signer's answer is not a certificate in base64") from None
+        raise NotIssued(f"{name}: the signer's response is not a certificate in base64") from None

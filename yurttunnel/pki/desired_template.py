@@ -33,7 +33,7 @@ class DesiredTemplate:
         self._last: Template | None = None
         # The time of the last change.
         self._changed_at = 0.0
-        self.unknown: str | None = "nobody has looked yet what is wanted of it"
+        self.unknown: str | None = "its names have not been determined yet"
 
     @property
     def is_settled(self) -> bool:
@@ -51,7 +51,7 @@ class DesiredTemplate:
             # A defect in ``template()``: the certificate stays in use, and the next look tries
             # again.
             if self.unknown is None:
-                self._log.failure("finding out what the {name} is for failed", name=self._name)
+                self._log.failure("determining the names of the {name} failed", name=self._name)
             self._set_unknown(f"internal error: {error!r}")
             return None
         self.unknown = None
@@ -63,5 +63,5 @@ class DesiredTemplate:
 
     def _set_unknown(self, why: str) -> None:
         if why != self.unknown:
-            self._log.info("what the {name} is for is not known: {why}", name=self._name, why=why)
+            self._log.info("the names of the {name} are not known: {why}", name=self._name, why=why)
         self.unknown = why

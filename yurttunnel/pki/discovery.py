@@ -104,15 +104,15 @@ async def discover(
     if pins and not pinned:
         found = ", ".join(f"sha256:{pin_of(each)}" for each in authorities)
         raise DiscoveryFailed(
-            f"{server}: the cluster's authority is none of those that are pinned, but {found}:"
-            " either that is another cluster, or somebody plays the API, or"
-            " --discovery-token-ca-cert-hash is to be corrected"
+            f"{server}: the cluster's authority is not a pinned one, but {found}:"
+            " this may be another cluster, somebody may impersonate the API, or"
+            " --discovery-token-ca-cert-hash is wrong"
         )
     verified = KubeClient(reactor, _anonymous_configuration(server, pinned or authorities))
     if _verified_kubeconfig(await _cluster_info(verified), token) != kubeconfig:
         raise DiscoveryFailed(
-            f"{server}: the API says something else of the cluster when its certificate is"
-            " verified than before: somebody may be in between"
+            f"{server}: cluster-info differs when it is read over a verified connection: somebody"
+            " may intercept the connection"
         )
     return authorities
 
@@ -127,8 +127,8 @@ async def _cluster_info(client: KubeClient) -> dict[str, str]:
         found: Object = await client.get(CONFIG_MAPS, NAME, NAMESPACE)
     except NotFound as error:
         raise DiscoveryFailed(
-            f"{error}: kubeadm makes it (kubeadm init phase bootstrap-token); where it is not to"
-            " be, give --bootstrap-file with certificate-authority-data"
+            f"{error}: kubeadm creates it (kubeadm init phase bootstrap-token); without it, use"
+            " --bootstrap-file with certificate-authority-data"
         ) from None
     except (ApiError, ApiUnreachable) as error:
         raise DiscoveryFailed(str(error)) from None
@@ -145,14 +145,14 @@ def _verified_kubeconfig(data: dict[str, str], token: BootstrapToken) -> str:
     signature = data.get(f"{_SIGNATURE_PREFIX}{token.id}")
     if signature is None:
         raise DiscoveryFailed(
-            f"the cluster does not know the bootstrap token {token.id}, or it has expired: make"
+            f"the cluster does not know the bootstrap token {token.id}, or it has expired: create"
             " another one (kubeadm token create)"
         )
     kubeconfig = data["kubeconfig"]
     if not is_signed_by(kubeconfig, signature, token):
         raise DiscoveryFailed(
-            f"what the API says of the cluster is not signed with the bootstrap token {token.id}:"
-            " the token is wrong, or somebody plays the API"
+            f"the API's cluster-info is not signed with the bootstrap token {token.id}:"
+            " the token is wrong, or somebody impersonates the API"
         )
     return kubeconfig
 

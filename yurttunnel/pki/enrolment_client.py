@@ -247,7 +247,7 @@ def _check_response(
     except EnrolmentRefused as error:
         raise EnrolmentRefused(error.code, f"{where}: {error.text}") from None
     except BadMessage as error:
-        raise EnrolmentFailed(f"{where}: the server's answer is not valid: {error}") from None
+        raise EnrolmentFailed(f"{where}: the server's response is not valid: {error}") from None
     csr = x509.load_pem_x509_csr(request.csr.encode("ascii"))
     now = utc_now(clock)
     try:
@@ -288,7 +288,7 @@ async def _exchange(
     except (ServerNotTrusted, CancelledError):
         raise
     except BadMessage as error:
-        raise EnrolmentFailed(f"{where}: the server's answer is not valid: {error}") from None
+        raise EnrolmentFailed(f"{where}: the server's response is not valid: {error}") from None
     except TimeoutError:
         raise EnrolmentFailed(
             f"{where}: no answer within {EXCHANGE_DEADLINE:.0f} seconds"
@@ -296,7 +296,9 @@ async def _exchange(
     except SSL.Error as error:
         raise EnrolmentFailed(f"{where}: {problem_with_server(Failure(error))}") from error
     except ConnectionDone:
-        raise EnrolmentFailed(f"{where}: the server closed without an answer") from None
+        raise EnrolmentFailed(
+            f"{where}: the server closed the connection without a response"
+        ) from None
     except Exception as error:
         # Endpoints raise exceptions of many unrelated types.
         raise EnrolmentFailed(f"{where}: {error}") from error

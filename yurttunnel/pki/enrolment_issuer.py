@@ -58,7 +58,7 @@ class EnrolledTemplate:
         try:
             identity = identity_from_certificate(certificate)
         except BadIdentity as error:
-            return f"is no node's: {error}"
+            return f"is not a node's: {error}"
         if identity.node != self.node:
             return f"is that of node {identity.node}"
         missing = uncovered_identifiers(identity, self.identifiers)
@@ -185,8 +185,8 @@ class EnrolmentIssuer:
             )
         raise StateError(
             f"{path} has no valid certificate for {node}, and there is no --join-token-file or"
-            ' --join-token: "yurttunnel token create" on the server makes one, and the command to'
-            " run here"
+            ' --join-token: "yurttunnel token create" on the server creates one, and prints the'
+            " command to run here"
         )
 
     def _check_owner(self, certificate: x509.Certificate) -> None:

@@ -125,7 +125,7 @@ class EnrolmentProtocol(Int32StringReceiver):
             self._refuse(error)
         except StateError as error:
             self._failures.not_stored(self._address, error)
-            text = f"the server cannot keep this node's record: {error}"
+            text = f"the server cannot store this node's record: {error}"
             self._answer(encode_refusal(EnrolmentRefused(Refusal.UNAVAILABLE, text)))
         except Exception:
             self._log.failure("enrolling a node for {address} failed", address=self._address)
@@ -153,7 +153,7 @@ class EnrolmentProtocol(Int32StringReceiver):
     def evicted(self) -> None:
         """Abort the connection to make room for a newer one."""
         if not self._answered:
-            text = f"no request had arrived when {MAX_CONNECTIONS} newer connections were there"
+            text = f"no request had arrived when there were {MAX_CONNECTIONS} newer connections"
             self._failures.refused(self._address, EnrolmentRefused(Refusal.TIMEOUT, text))
         self._answered = True
         self.transport.abortConnection()

@@ -42,14 +42,16 @@ def hub_lookups(request: Request) -> Lookups:
 def decide_hub(request: Request, facts: Facts) -> Decision:
     """Decide about a request whose usages and key are valid; raises :class:`NotApproved`."""
     if not _is_node_name(request):
-        raise NotApproved(Reason.NAMES, f"is left alone: {request.common_name!a} names no node")
+        raise NotApproved(
+            Reason.NAMES, f"is not approved: {request.common_name!a} is not a valid name of a node"
+        )
     if request.kind is Kind.HUB:
         return _decide_client(request, facts)
     return _decide_serving(request, facts)
 
 
 def organization_fault(request: Request) -> str | None:
-    """Complete "is left alone: ..." unless the organizations may be approved automatically."""
+    """Complete "is not approved: ..." unless the organizations may be approved automatically."""
     usual = {HUB_ORGANIZATION, NODES_ORGANIZATION}
     if request.kind is Kind.HUB_SERVING:
         usual = {NODES_ORGANIZATION}
@@ -65,8 +67,8 @@ def organization_fault(request: Request) -> str | None:
         further -= request.requester.groups
     if further:
         return (
-            f"it is for {_quoted(sorted(further))}, too (--hub-cert-organizations), which its"
-            " requester is not a member of. Once somebody has approved it, renewals are approved"
+            f"it is for {_quoted(sorted(further))}, too (--hub-cert-organizations), of which its"
+            " requester is not a member. Approve it once; its renewals are then approved"
         )
     return None
 
@@ -76,7 +78,7 @@ def _decide_client(request: Request, facts: Facts) -> Decision:
     if names:
         raise NotApproved(
             Reason.NAMES,
-            f"is left alone: it is for {_quoted(names)}, but {_described(request)} has no names",
+            f"is not approved: it is for {_quoted(names)}, but {_described(request)} has no names",
         )
     requester = request.requester.username
     if not _is_node_itself(request):
@@ -85,9 +87,9 @@ def _decide_client(request: Request, facts: Facts) -> Decision:
         if not facts.may_join:
             raise NotApproved(
                 Reason.REQUESTER,
-                f"is left alone: {requester!a} may not create certificatesigningrequests/nodeclient"
-                " (certificates.k8s.io), by which clusters say who may become a node. Give its"
-                " group the ClusterRole"
+                f"is not approved: {requester!a} may not create"
+                " certificatesigningrequests/nodeclient (certificates.k8s.io), which authorizes a"
+                " user to become a node. Bind its group to the ClusterRole"
                 " system:certificates.k8s.io:certificatesigningrequests:nodeclient, as kubeadm"
                 " does",
             )
@@ -102,9 +104,8 @@ def _decide_serving(request: Request, facts: Facts) -> Decision:
     if foreign:
         raise NotApproved(
             Reason.NAMES,
-            f"is left alone: {_quoted(foreign)} is no name of the API and no address of a hub,"
-            f" which are loopback and link-local ones, {HUB_ADDRESS_6}, and that of the Service"
-            " kubernetes",
+            f"is not approved: {_quoted(foreign)} is neither a name of the API nor an address of a"
+            f" hub: loopback, link-local, {HUB_ADDRESS_6}, and that of the Service kubernetes",
         )
     return Decision(f"is for {_described(request)}, requested by {request.requester.username}")
 
@@ -135,10 +136,10 @@ def _is_node_name(request: Request) -> bool:
 def _foreign(request: Request) -> str:
     who = "only that node"
     if request.kind is Kind.HUB:
-        who += ", or somebody with a bootstrap token,"
+        who += ", or the holder of a bootstrap token,"
     return (
-        f"is left alone: {request.requester.username[:253]!a} asks for {_described(request)},"
-        f" which {who} gets: find out who that is"
+        f"is not approved: {request.requester.username[:253]!a} requests {_described(request)},"
+        f" which {who} may have: find out what sends it"
     )
 
 

@@ -191,8 +191,8 @@ class KubeletConnectionCreator:
     def _warn(self) -> None:
         self._contexts.warnings.warn(
             "the kubelet of {node}, dialed as {host}, is not verified: its certificate is not "
-            "from {authority}. Give the one that has signed it, or accept this with "
-            "--kubelet-verify skip; --kubelet-verify ca refuses such kubelets",
+            "from {authority}. Configure the one that has signed it, or accept this with"
+            " --kubelet-verify skip; --kubelet-verify ca rejects such kubelets",
             node=self._node,
             host=self._host,
             authority=self._contexts.authority,

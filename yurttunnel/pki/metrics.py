@@ -62,8 +62,8 @@ def cluster_trust_metrics(prefix: str) -> tuple[Metric[ClusterTrustStats], ...]:
         ),
         gauge(
             f"{prefix}authorities_broken",
-            "1 while the bundle of the cluster's authorities cannot be read or used. Those from "
-            "before stay in use; mend it before the cluster changes its authority.",
+            "1 while the bundle of the cluster's authorities cannot be read or used. The previous"
+            " ones stay in use; repair it before the cluster changes its authority.",
             lambda stats: int(stats.broken_bundle),
         ),
         counter(

@@ -94,7 +94,7 @@ class NodeRecords:
             except BadIdentity as error:
                 # No certificate with that name is accepted, so the node is effectively revoked.
                 _log.warn(
-                    "the record {path} is left out: {error}",
+                    "the record {path} is ignored: {error}",
                     path=self._directory.path / name,
                     error=error,
                 )
@@ -199,7 +199,7 @@ def _identifiers(path: Path, node: str, text: str) -> Identifiers:
         try:
             parse_identifiers(item)
         except BadIdentifiers as error:
-            _log.warn("an identifier in {path} is left out: {error}", path=path, error=error)
+            _log.warn("an identifier in {path} is ignored: {error}", path=path, error=error)
         else:
             valid.append(item)
     return parse_identifiers("&".join(dict.fromkeys(valid)))

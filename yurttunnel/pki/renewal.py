@@ -188,11 +188,11 @@ class CertificateRenewal(Reconciler):
         waits_long = attempt is not None and now - attempt.started_at > PENDING_WARNING_SECONDS
         if self._failure is not None or waits_long:
             return (
-                f"the {self._name}, good until {self.not_after:%F %T} UTC, is not renewed:"
+                f"the {self._name}, valid until {self.not_after:%F %T} UTC, is not renewed:"
                 f" {self._state()}"
             )
         if self._desired.unknown is not None:
-            return f"the {self._name} is not kept up to date: {self._desired.unknown}"
+            return f"the {self._name} is not updated: {self._desired.unknown}"
         current = self._holder.current
         if current is not None and current.is_foreign:
             return f"the {self._name} {_FOREIGN}"
@@ -203,7 +203,7 @@ class CertificateRenewal(Reconciler):
         if self._attempt is not None and self._attempt.waiting_for:
             before = f" (before that: {self._failure})" if self._failure else ""
             return f"{self._attempt.waiting_for}{before}"
-        return self._failure or self._desired.unknown or "it is asked for"
+        return self._failure or self._desired.unknown or "it has been requested"
 
     def stopService(self) -> Deferred[bool]:
         stopped = super().stopService()
@@ -243,7 +243,7 @@ class CertificateRenewal(Reconciler):
             is_wanted = not is_settled or attempt.template.covers(desired)
             if not (is_wanted or attempt.abandoned):
                 self._log.info(
-                    "the {name} is asked for again: what is wanted of it has changed",
+                    "the {name} is requested again: its desired names have changed",
                     name=self._name,
                 )
                 self._abandon(attempt)
@@ -258,7 +258,7 @@ class CertificateRenewal(Reconciler):
 
     def _begin(self, template: Template, reason: str) -> None:
         if self._failure is None:
-            self._log.info("asking for the {name}: {reason}", name=self._name, reason=reason)
+            self._log.info("requesting the {name}: {reason}", name=self._name, reason=reason)
         attempt = _Attempt(template, self._clock.seconds())
         self._attempt = attempt
         attempt.ended = Deferred.fromCoroutine(self._obtain(attempt))
@@ -287,7 +287,7 @@ class CertificateRenewal(Reconciler):
                 self._failed(error, is_final=True)
         except Exception as error:
             # A defect is retried, too, since nothing works without a certificate.
-            self._log.failure("Defect: the {name} cannot be asked for", name=self._name)
+            self._log.failure("Defect: the {name} cannot be requested", name=self._name)
             self._failed(error)
         else:
             self._succeeded(issued)
@@ -311,8 +311,8 @@ class CertificateRenewal(Reconciler):
         # To limit the log in long outages, only the 1st, 2nd, 4th, 8th ... failure is logged.
         elif type(error) is not self._failure_type or self._failures.bit_count() == 1:
             self._log.error(
-                "the {name} was not obtained: {error}; {failures} attempts have failed now, the"
-                " next one is in {pause:.1f} seconds",
+                "the {name} was not obtained: {error}; {failures} attempts have failed; the next"
+                " one is in {pause:.1f} seconds",
                 name=self._name,
                 error=self._failure,
                 failures=self._failures,
@@ -326,8 +326,8 @@ class CertificateRenewal(Reconciler):
             return failure
         return (
             f"the clock of this machine says {utc_now(self._clock):%F %T} UTC, and the {self._name}"
-            f" ended at {self.not_after:%F %T} UTC. If the clock is wrong, set it: that is"
-            f" waited for. If it is right, a new one is needed: {failure}"
+            f" ended at {self.not_after:%F %T} UTC. If the clock is wrong, set it: the old one is"
+            f" then used again. If it is right, a new one is needed: {failure}"
         )
 
     def _succeeded(self, issued: IssuedCertificate) -> None:
@@ -337,7 +337,7 @@ class CertificateRenewal(Reconciler):
         if current.is_foreign:
             self._log.error("the {name} {problem}", name=self._name, problem=_FOREIGN)
         self._log.info(
-            "the {name} is new and good until {end:%F %T} UTC",
+            "the {name} is new and valid until {end:%F %T} UTC",
             name=self._name,
             end=self.not_after,
         )
@@ -347,7 +347,7 @@ class CertificateRenewal(Reconciler):
                 callback(issued)
             except Exception:
                 # The certificate is valid, and the other callbacks have to use it.
-                self._log.failure("Defect: a new {name} cannot be used by all", name=self._name)
+                self._log.failure("Defect: a new {name} cannot be used everywhere", name=self._name)
         self._notify_ready()
 
     def _clear_failure(self) -> None:

@@ -76,8 +76,8 @@ def revoke_node(clock: IReactorTime, state_dir: str | Path, node: str) -> str:
             raise
     sentence = _revoke(clock, directory, node)
     return (
-        f"{sentence}; the disk of {directory.path} is full and the room that was kept there is used"
-        " up: make room now, or the next revocation fails"
+        f"{sentence}; the disk of {directory.path} is full, and the space that was reserved on it"
+        " is used up: free space now, or the next revocation fails"
     )
 
 
@@ -132,7 +132,7 @@ class Revocations(Reconciler):
     @property
     def problem(self) -> str | None:
         """Why later revocations are not known, for readiness; ``None`` without a problem."""
-        return f"revocations are not read: {self._unreadable}" if self._unreadable else None
+        return f"revocations cannot be read: {self._unreadable}" if self._unreadable else None
 
     @property
     def warning(self) -> str | None:

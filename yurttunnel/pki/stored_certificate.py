@@ -40,7 +40,7 @@ class StoredCertificate:
         try:
             issued = self._store.load()
         except StateError as error:
-            self._log.warn("{error}; a new certificate is asked for", error=error)
+            self._log.warn("{error}; a new certificate is requested", error=error)
             return None
         if issued is None:
             return None
@@ -48,7 +48,7 @@ class StoredCertificate:
         if problem is None:
             return issued
         self._log.warn(
-            "the certificate in {path} {problem}; a new one is asked for",
+            "the certificate in {path} {problem}; a new one is requested",
             path=self._store.path,
             problem=problem,
         )

@@ -25,7 +25,7 @@ _ENROLL_AGAIN = (
 _COMPARE_CLOCKS = "compare the two machines' clocks"
 
 _ALERT = re.compile(r"alert (.+)")
-_CONNECTION_CLOSED = "the connection was cut during the TLS handshake"
+_CONNECTION_CLOSED = "the connection was closed during the TLS handshake"
 _NOT_TLS = "it does not speak TLS: check the port"
 
 # The reasons of OpenSSL's own errors, on either side.
@@ -40,7 +40,7 @@ _ERRORS = {
 
 _SERVER_ERRORS = {
     "peer did not return a certificate": "it presented no certificate",
-    "certificate verify failed": "its certificate is refused",
+    "certificate verify failed": "its certificate is rejected",
 }
 
 # Alerts from an agent to the server: each means that the server's certificate is rejected.
@@ -51,14 +51,15 @@ _AGENT_ALERTS = dict.fromkeys(
 
 # Alerts from the server to an agent.
 _SERVER_ALERTS = {
-    "certificate required": f"the server has got no certificate of this node: {_ENROLL_AGAIN}",
+    "certificate required": "the server has received no certificate from this node:"
+    f" {_ENROLL_AGAIN}",
     "certificate expired": (
         f"the server says that this node's certificate has expired: {_COMPARE_CLOCKS}; if it has,"
         f" {_ENROLL_AGAIN}"
     ),
     # OpenSSL's alert for a certificate that is not valid yet, and for a broken signature.
     "bad certificate": (
-        "the server refuses this node's certificate; it may not be valid yet by the server's"
+        "the server rejects this node's certificate; it may not be valid yet by the server's"
         f" clock: {_COMPARE_CLOCKS}"
     ),
     "unknown ca": (
@@ -68,7 +69,7 @@ _SERVER_ALERTS = {
         "the server says that this node's certificate is not an agent's certificate:"
         f" {_ENROLL_AGAIN}"
     ),
-    "certificate unknown": f"the server refuses this node's certificate: {_ENROLL_AGAIN}",
+    "certificate unknown": f"the server rejects this node's certificate: {_ENROLL_AGAIN}",
     "internal error": "the server does not speak yurttunnel/1 there: check address and port",
     "no application protocol": (
         "the server does not speak yurttunnel/1 there: check address and port"
@@ -77,7 +78,7 @@ _SERVER_ALERTS = {
 }
 
 _REJECTED_BY_KUBELET = (
-    "the kubelet refuses the certificate tunnel-proxy-client of this server: give it the ca.crt"
+    "the kubelet rejects the certificate tunnel-proxy-client of this server: configure the ca.crt"
     " of the server's --state-dir, or the cluster's authority, as its client CA"
 )
 
@@ -95,8 +96,8 @@ _REJECTION_ALERTS = (
 _KUBELET_ALERTS = dict.fromkeys(_REJECTION_ALERTS, _REJECTED_BY_KUBELET)
 
 _REJECTED_BY_API = (
-    "the API server refuses this node's certificate: give a new join token by POST /v1/token of the"
-    " meta port, or look into the hub's log for why it was not renewed"
+    "the API server rejects this node's certificate: provide a new join token by POST /v1/token of"
+    " the meta port, or see the hub's log for why it was not renewed"
 )
 
 # Alerts from an API server to a node. API servers mostly accept every certificate and answer
@@ -109,7 +110,7 @@ _API_ALERTS = {
 
 _ADVICE_BY_CODE = {
     Code.REVOKED: f"to accept it again, {_ENROLL_AGAIN}",
-    Code.NOT_AUTHORIZED: f"leave that out of --agent-identifiers, or {_ENROLL_AGAIN}",
+    Code.NOT_AUTHORIZED: f"remove that from --agent-identifiers, or {_ENROLL_AGAIN}",
 }
 
 
@@ -152,14 +153,14 @@ def certificate_problem(
             # pyOpenSSL does not define.
             return "has too weak a key or signature: use RSA from 2048 bits or ECDSA, with SHA-256"
         case _:
-            return f"is refused (OpenSSL verification error {error})"
+            return f"is rejected (OpenSSL verification error {error})"
 
 
 def _validity_period(certificate: x509.Certificate | None) -> str:
     if certificate is None:
         return ""
     begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    return f" (it is good from {begin:%F %T} to {end:%F %T} UTC)"
+    return f" (it is valid from {begin:%F %T} to {end:%F %T} UTC)"
 
 
 def problem_with_peer(reason: Failure) -> str:

@@ -208,7 +208,7 @@ def _load(directory: StateDirectory) -> list[IssuedToken]:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         path = directory.path / TOKENS_FILE
         raise StateError(
-            f"{path} is not readable as JSON of ours: remove it, which ends all join tokens"
+            f"{path} is not a list of join tokens in JSON: remove it, which revokes all join tokens"
         ) from error
 
 

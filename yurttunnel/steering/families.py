@@ -19,7 +19,7 @@ from yurttunnel.steering.report import FamilyReport
 
 _OVERDUE = (
     "other programs may have changed the rules of the firewall, and it takes too long to read them"
-    " again: see whether iptables-save hangs, or /run/xtables.lock is held"
+    " again: check whether iptables-save hangs, or /run/xtables.lock is held"
 )
 
 
@@ -171,7 +171,8 @@ class Families:
                 self._clock, self._settings, firewall, sets, self._flows, match
             )
             self._log.info(
-                "IPv{version}: rules are made by iptables ({backend}), --intercept-match {match}",
+                "IPv{version}: rules are managed with iptables ({backend}), --intercept-match"
+                " {match}",
                 version=version,
                 backend=firewall.backend,
                 match=match.value,
@@ -194,6 +195,6 @@ class Families:
         if requested is Match.EDGE_SET and not has_sets:
             raise SteeringFailed(
                 "--intercept-match edge-set: this kernel has no ipset support; load the modules"
-                " ip_set_hash_ip and xt_set, or give --intercept-match cloud-return"
+                " ip_set_hash_ip and xt_set, or use --intercept-match cloud-return"
             )
         return has_sets

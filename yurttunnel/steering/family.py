@@ -144,7 +144,7 @@ class Family:
             set_name = self._set_name
             self._set_may_exist = True
             if await self._sets.put(set_name, self._version, desired.edge):
-                differed.append(f"the set {set_name} had other addresses")
+                differed.append(f"the set {set_name} had different addresses")
         if read_rules or _rules(desired) != _rules(former):
             applied = await self._firewall.apply(desired, set_name)
             differed += applied.differences

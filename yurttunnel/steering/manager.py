@@ -113,7 +113,7 @@ class SteeringManager(Service):
         self._reconciler = Reconciler(
             clock,
             settings.period,
-            "keeping the rules of the firewall",
+            "maintaining the firewall rules",
             self._sync,
             settle=SETTLE_SECONDS,
             spacing=SYNC_SPACING,
@@ -122,9 +122,7 @@ class SteeringManager(Service):
             deadline=SYNC_SECONDS,
             finish=FINISH_SECONDS,
         )
-        self._checker = Reconciler(
-            clock, CHECK_SECONDS, "looking at the rules of the firewall", self._check
-        )
+        self._checker = Reconciler(clock, CHECK_SECONDS, "checking the firewall rules", self._check)
         self._remove_node_handler: Callable[[], None] | None = None
 
     def startService(self) -> None:
@@ -152,10 +150,10 @@ class SteeringManager(Service):
     def problem(self) -> str | None:
         """Return, for ``/readyz``, why connections may not be redirected to this server."""
         if self._state in (State.STOPPED, State.STOPPING):
-            return f"the rules of the firewall are no longer kept: {self._state.value}"
+            return f"the firewall rules are no longer maintained: {self._state.value}"
         if self._state is State.WAITING:
-            why = self._waiting_reason() or "they are about to be made"
-            return f"the rules of the firewall are not kept at the moment: {why}"
+            why = self._waiting_reason() or "they are about to be created"
+            return f"the firewall rules are not maintained at the moment: {why}"
         return "; ".join(filter(None, (self._failure, self._families.problem()))) or None
 
     def report(self) -> RulesReport:
@@ -200,12 +198,12 @@ class SteeringManager(Service):
         except CancelledError:
             # The sync, or waiting for it at the stop, has timed out.
             state = State.FAILING
-            self._failure = "the rules of the firewall could not be made in time"
+            self._failure = "the firewall rules could not be updated in time"
         except Exception as error:
             # Whatever the error is, the rules are checked again later.
             state = State.FAILING
             self._failure = f"internal error: {error!r}"
-            self._log.failure("Defect: the rules cannot be made; retrying")
+            self._log.failure("Defect: the rules cannot be updated; retrying")
         if self.running:
             self._state = state
         return state is not State.FAILING
@@ -227,11 +225,11 @@ class SteeringManager(Service):
     def _waiting_reason(self) -> str | None:
         """Return what rules need that is not known yet."""
         if not self._nodes.synced:
-            return "the API has not told all nodes yet"
+            return "the nodes have not been received from the API yet"
         if not self._ports.synced:
-            return "the API has not told the configured ports yet"
+            return "the configured ports have not been received from the API yet"
         if not self._services.synced:
-            return "the API has not told the addresses of the server's Services yet"
+            return "the addresses of the server's Services have not been received from the API yet"
         return self._not_accepting()
 
     def _must_remove(self) -> bool:
@@ -279,7 +277,7 @@ class SteeringManager(Service):
             return
         except Exception as error:
             # Whatever the error is, the process ends, and must log it.
-            self._log.failure("Defect: the rules of the firewall cannot be removed")
+            self._log.failure("Defect: the firewall rules cannot be removed")
             failed = [f"internal error: {error!r}"]
         for why in failed:
             self._log.error(
@@ -287,7 +285,7 @@ class SteeringManager(Service):
                 " --cleanup-iptables",
                 why=why,
             )
-        self._log.info("The rules of the firewall are no longer kept")
+        self._log.info("The firewall rules are no longer maintained")
 
 
 def _rule_inputs(node: Node | None) -> tuple[bool, tuple[tuple[str, str], ...]] | None:

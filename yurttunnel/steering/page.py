@@ -27,7 +27,7 @@ def steering_page(report: Callable[[], SteeringReport | None]) -> JsonPage:
         _NAME,
         "how the cluster's traffic gets to this server, as JSON",
         lambda: _shown(report()),
-        "nothing is steered here: that is for servers in a cluster, with --enable-iptables,"
+        "steering is disabled: it is for servers in a cluster, with --enable-iptables,"
         " --enable-dns-controller or --passthrough-port",
     )
 

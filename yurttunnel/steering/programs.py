@@ -149,7 +149,7 @@ class _Run(ProcessProtocol):
         if self._problem is not None:
             self._fail(self._problem)
         elif status is None:
-            self._fail(ProgramFailed(f"{self._name} died of signal {ending.signal}"))
+            self._fail(ProgramFailed(f"{self._name} was terminated by signal {ending.signal}"))
         elif not self.finished.called:
             self._deadline.cancel()
             errors = self._errors.decode("utf-8", "replace")
@@ -157,7 +157,7 @@ class _Run(ProcessProtocol):
 
     def _abort(self, why: str) -> None:
         # Report it when the program has exited, so that no two run at the same time.
-        self._problem = ProgramFailed(f"{self._name} was ended: {why}")
+        self._problem = ProgramFailed(f"{self._name} was killed: {why}")
         if self._deadline.active():
             self._deadline.cancel()
         self._deadline = self._reactor.callLater(_KILL_SECONDS, self._fail, self._problem)

@@ -79,7 +79,7 @@ class SyncRecord:
         self._syncs[CHANGED] += 1
         self._limited.info(
             "IPv{version}: connections to {addresses} addresses of edge nodes on {ports} ports are"
-            " led to this server ({match}). Changed: {differed}",
+            " redirected to this server ({match}). Changed: {differed}",
             version=self._version,
             addresses=0 if desired.is_empty else len(desired.edge),
             ports=0 if desired.is_empty else len(desired.all_ports()),
@@ -90,7 +90,7 @@ class SyncRecord:
     def succeeded(self, notes: tuple[str, ...]) -> None:
         """Record a successful sync; ``notes`` say what cannot be intercepted all the same."""
         if self.problem is not None:
-            self._log.info("IPv{version}: the rules are as wanted again", version=self._version)
+            self._log.info("IPv{version}: the rules are as desired again", version=self._version)
         self.problem = None
         self._last_success = time_of_day(self._clock)
         for note in notes:
@@ -107,7 +107,7 @@ class SyncRecord:
             return
         self.problem = f"IPv{self._version}: internal error: {error!r}"
         self._log.failure(
-            "Defect: the IPv{version} rules cannot be made; retrying",
+            "Defect: the IPv{version} rules cannot be updated; retrying",
             version=self._version,
         )
 
@@ -126,7 +126,8 @@ class SyncRecord:
         self._flows_cut += cut
         if cut:
             self._limited.info(
-                "IPv{version}: {count} connections were cut that went elsewhere than they now do",
+                "IPv{version}: {count} connections were closed that the rules now redirect"
+                " elsewhere",
                 version=self._version,
                 count=cut,
             )

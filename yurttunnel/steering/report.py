@@ -186,20 +186,20 @@ DNS_METRICS: tuple[Metric[DnsReport], ...] = (
     gauge(
         f"{_PREFIX}dns_leader",
         "1 on the server that writes the records of nodes, 0 on the others. The sum over all "
-        "servers is 1; 0 for long: look at the Lease tunnel-dns-controller.",
+        "servers is 1. If it stays 0: check the Lease tunnel-dns-controller.",
         lambda report: int(report.leader),
     ),
     gauge(
         f"{_PREFIX}dns_records",
         "Names of nodes in the ConfigMap yurt-tunnel-nodes, on the server that leads. Fewer than "
-        "there are nodes: nodes without address are left out, and /steering says so.",
+        "there are nodes: nodes without an address have none, and /steering names them.",
         lambda report: report.records,
     ),
     gauge(
         f"{_PREFIX}dns_problem",
-        "1 while the server that leads cannot make the records of nodes or the ports of the "
-        "Service what they should be, 0 when all is well and on servers that do not lead. Alert "
-        "when it stays: /steering and /readyz say what is wrong.",
+        "1 while the server that leads cannot update the records of nodes or the ports of the"
+        " Service, 0 otherwise and on servers that do not lead. Alert when it persists: /steering"
+        " and /readyz have the reason.",
         lambda report: int(report.leader and report.problem is not None),
     ),
     counter(
@@ -214,8 +214,8 @@ DNS_METRICS: tuple[Metric[DnsReport], ...] = (
 PASSTHROUGH_METRICS: tuple[Metric[PassthroughReport], ...] = (
     counter(
         f"{_PREFIX}passthrough_connections",
-        "Connections on --passthrough-port that were led to a node. What of them failed on the way "
-        "there is in dial_results.",
+        "Connections on --passthrough-port that were forwarded to a node. Failures to reach it are"
+        " in dial_results.",
         lambda report: report.connections,
     ),
     counter(

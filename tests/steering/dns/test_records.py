@@ -133,7 +133,7 @@ class ConfigMapTests(SynchronousTestCase):
         error = self.assertRaises(
             TooManyRecords, with_records, None, "tunnel", "x" * (MAX_BYTES + 1)
         )
-        self.assertIn("are 1048577 bytes, and a ConfigMap takes 1048576", str(error))
+        self.assertIn("are 1048577 bytes, and the limit of a ConfigMap is 1048576", str(error))
         self.assertIn("--enable-iptables", str(error))
 
     def test_other_keys_take_room_too(self):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from ipaddress import IPv4Address
 
-from hypothesis import HealthCheck, settings, stdin
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -108,7 +108,7 @@ class AnyStateTests(SynchronousTestCase):
     """From any state to any other."""
 
     @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-    @stdin(tables(), WANTED, st.sampled_from([0, 2, MAX_EDITS]))
+    @given(tables(), WANTED, st.sampled_from([0, 2, MAX_EDITS]))
     def test_any(self, table, interception, most_edits):
         """The desired rules are in place, exactly, and what is not ours is unchanged."""
         self.patch(transaction_module, "MAX_EDITS", most_edits)
@@ -123,7 +123,7 @@ class AnyStateTests(SynchronousTestCase):
         self.assertEqual("", changed(table, desired))
 
     @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-    @stdin(tables())
+    @given(tables())
     def test_nothing(self, table):
         """If nothing is desired, nothing of ours remains."""
         others = foreign(table)

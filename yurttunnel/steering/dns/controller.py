@@ -90,7 +90,7 @@ class DnsController(Service):
         self._reconciler = Reconciler(
             clock,
             period,
-            "keeping the DNS records",
+            "updating the DNS records",
             self._reconcile,
             settle=SETTLE_SECONDS,
             spacing=SPACING_SECONDS,
@@ -169,8 +169,8 @@ class DnsController(Service):
                 _reference(SERVICES, self._namespace, INTERNAL_SERVICE, service),
                 NO_SERVICE,
                 f"there is no Service {self._namespace}/{INTERNAL_SERVICE}, to which the names of"
-                " edge nodes resolve, so the DNS records are not changed: create it, as"
-                " deploy/base/services.yaml has it",
+                " edge nodes resolve, so the DNS records are not changed: create it as in"
+                " deploy/base/services.yaml",
             )
             return True
         records = await self._reconcile_records(service)
@@ -185,8 +185,8 @@ class DnsController(Service):
                 NO_CLUSTER_IP,
                 f"Service {self._namespace}/{INTERNAL_SERVICE} has no ClusterIP, to which the"
                 " names of edge nodes resolve, so the DNS records are not changed: delete it, and"
-                " create it with type ClusterIP and without clusterIP, as"
-                " deploy/base/services.yaml does",
+                " create it with type ClusterIP and without clusterIP, as in"
+                " deploy/base/services.yaml",
             )
             return True
         records = make_records(self._nodes.values(), addresses[0])

@@ -89,8 +89,9 @@ def _check_size(records: str, others: int) -> None:
     if size + others > MAX_BYTES:
         beside = f" beside {others} bytes under other keys" if others else ""
         raise TooManyRecords(
-            f"the DNS records are {size} bytes{beside}, and a ConfigMap takes {MAX_BYTES}: its"
-            " content is not changed; steer callers to the server with --enable-iptables instead"
+            f"the DNS records are {size} bytes{beside}, and the limit of a ConfigMap is"
+            f" {MAX_BYTES}: its content is not changed; steer callers to the server with"
+            " --enable-iptables instead"
         )
 
 

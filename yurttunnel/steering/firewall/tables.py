@@ -217,7 +217,7 @@ class Tables:
         if _LOCKED in stderr:
             return (
                 "the lock /run/xtables.lock was held by another program for too long"
-                " (fuser -v /run/xtables.lock says by which)"
+                " (fuser -v /run/xtables.lock shows which)"
             )
         if "Permission denied" in stderr or "Operation not permitted" in stderr:
             return f"{stderr}; {self._owner.permission_advice}"

@@ -48,9 +48,9 @@ _ERROR_TEXTS = {
     IPSET_ERR_FIND_TYPE: _NO_IPSET,
     IPSET_ERR_BUSY: _STILL_REFERENCED,
     IPSET_ERR_REFERENCED: _STILL_REFERENCED,
-    IPSET_ERR_TYPE_MISMATCH: "there is a set of that name and of another kind",
-    IPSET_ERR_TYPE_SPECIFIC: f"it is full: it takes {MAX_ADDRESSES} addresses",
-    IPSET_ERR_TYPE_SPECIFIC + 1: "one of the addresses is none that a set takes, such as 0.0.0.0",
+    IPSET_ERR_TYPE_MISMATCH: "a set of that name and of another type exists",
+    IPSET_ERR_TYPE_SPECIFIC: f"it is full: its limit is {MAX_ADDRESSES} addresses",
+    IPSET_ERR_TYPE_SPECIFIC + 1: "it does not accept one of the addresses, such as 0.0.0.0",
 }
 
 _Result = TypeVar("_Result")
@@ -74,7 +74,7 @@ class AddressSets:
 
     def supported(self) -> Deferred[bool]:
         """See :class:`IAddressSets`."""
-        return self._run(partial(_with_table, "cannot ask the kernel for its sets", _supported))
+        return self._run(partial(_with_table, "cannot query the kernel for its sets", _supported))
 
     def put(self, name: str, version: int, addresses: Collection[Address]) -> Deferred[bool]:
         """See :class:`IAddressSets`; ``version`` is 4 or 6, and that of all ``addresses``."""

@@ -31,8 +31,8 @@ from yurttunnel.steering.netlink.sock_diag import NETLINK_SOCK_DIAG, FourTuple, 
 from yurttunnel.steering.netlink.worker import Run
 
 _NO_CONNTRACK = (
-    "this kernel does not give its table of connections (module nf_conntrack_netlink); load it, "
-    "else connections from before a change go on as they were"
+    "this kernel does not provide its connection table (module nf_conntrack_netlink); load it, or"
+    " connections from before a change continue unchanged"
 )
 ERROR_TEXTS = {errno.EINVAL: _NO_CONNTRACK}
 """The meanings of the kernel's errors when the table is read."""

@@ -51,7 +51,7 @@ _OWNER = 2
 INPUT, OUTPUT, POSTROUTING = 1, 3, 4
 """``NF_INET_LOCAL_IN``, ``_LOCAL_OUT`` and ``_POST_ROUTING`` from linux/netfilter.h."""
 
-_TOO_OLD = "that takes nf_tables of Linux 5.12 or later"
+_TOO_OLD = "this requires nf_tables of Linux 5.12 or later"
 _ERROR_TEXTS = dict.fromkeys(
     (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOENT, errno.EPROTONOSUPPORT), _TOO_OLD
 )
