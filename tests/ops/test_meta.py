@@ -244,7 +244,7 @@ class PageTests(MetaTestCase):
         answer = self.ask("/steering")
         self.assertEqual(404, answer.status)
         self.assertEqual("text/plain; charset=utf-8", answer.headers["content-type"])
-        self.assertIn(b"nothing is steered here", answer.body)
+        self.assertIn(b"steering is disabled", answer.body)
         self.assertNotIn(b"teering", self.ask("/").body)
 
     def test_no_pages_by_default(self) -> None:

@@ -74,7 +74,9 @@ class TokenAdmissionTests(World):
         """An expired authority enrolls no node, and the error contains its expiry."""
         self.clock.advance(11 * 365 * 86400)
         token = self.tokens.issue()
-        words = f"authority ended at {self.issuer.authority.certificate.not_valid_after_utc:%F %T}"
+        words = (
+            f"authority expired at {self.issuer.authority.certificate.not_valid_after_utc:%F %T}"
+        )
         self.refuses(Refusal.UNAVAILABLE, words, lambda: self.ask(token=token))
 
     def test_replayed_token(self) -> None:

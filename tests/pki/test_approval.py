@@ -401,7 +401,7 @@ class FormTests(World):
             self.leaves_pem(Reason.MALFORMED, pem, "attributes")
         pem = with_two_attributes()
         self.assertTrue(x509.load_pem_x509_csr(pem).is_signature_valid)
-        self.leaves_pem(Reason.MALFORMED, pem, "other attributes than one")
+        self.leaves_pem(Reason.MALFORMED, pem, "attributes other than one")
 
     def test_names_of_bits(self):
         """A name that is not text is malformed."""
@@ -461,7 +461,7 @@ class ServerTests(World):
                 self.serving(requester),
                 of_template(proxy_client_template(), requester),
             ):
-                self.leaves(Reason.REQUESTER, csr, ascii(requester), f"only {SERVER} gets")
+                self.leaves(Reason.REQUESTER, csr, ascii(requester), f"only {SERVER} may have")
 
     def test_other_namespace(self):
         """The service account is the one in the tunnel's namespace."""
@@ -481,7 +481,7 @@ class ServerTests(World):
     def test_names(self):
         """The serving certificate needs names, and the other one must have none."""
         nameless = of_template(serving_template(), SERVER)
-        self.leaves(Reason.NAMES, nameless, "names no host and no address")
+        self.leaves(Reason.NAMES, nameless, "contains no host name and no address")
         pem = by_hand(
             [("O", "openyurt:yurttunnel"), ("CN", "tunnel-proxy-client")],
             [x509.DNSName("edge-1")],
@@ -521,7 +521,7 @@ class AgentTests(World):
         self.leaves(
             Reason.REQUESTER,
             for_agent("system:node:edge-2"),
-            "'system:node:edge-2' asks for the certificate of node edge-1",
+            "'system:node:edge-2' requests the certificate of node edge-1",
             node=node(),
         )
 
@@ -546,7 +546,7 @@ class AgentTests(World):
         """It is left alone for a token bound to another node, or to a pod there."""
         extra = {**BOUND_TO_NODE, "authentication.kubernetes.io/node-name": ["edge-2"]}
         elsewhere = {**POD, "spec": {"nodeName": "edge-2"}}
-        words = f"{AGENT} on node edge-2 asks for the certificate of node edge-1"
+        words = f"{AGENT} on node edge-2 requests the certificate of node edge-1"
         for csr, pod in (
             (for_agent(AGENT, extra=extra), None),
             (for_agent(AGENT, extra=extra), POD),
@@ -567,7 +567,7 @@ class AgentTests(World):
         csr = for_agent(AGENT, extra=BOUND_TO_POD)
         self.leaves(Reason.UNBOUND_TOKEN, csr, "is not in kube-system any more", node=node())
         other = {**POD, "metadata": {**POD["metadata"], "uid": "another"}}
-        self.leaves(Reason.UNBOUND_TOKEN, csr, "that is gone", node=node(), pod=other)
+        self.leaves(Reason.UNBOUND_TOKEN, csr, "that was deleted", node=node(), pod=other)
         for spec in (None, {}, {"nodeName": ""}, {"nodeName": 5}):
             nowhere = {**POD, "spec": spec}
             self.leaves(Reason.UNBOUND_TOKEN, csr, "on no node", node=node(), pod=nowhere)
@@ -576,7 +576,7 @@ class AgentTests(World):
         """A token bound to a deleted node is not valid for a new node of the same name."""
         extra = {**BOUND_TO_NODE, "authentication.kubernetes.io/node-uid": ["another"]}
         csr = for_agent(AGENT, extra=extra)
-        self.leaves(Reason.UNBOUND_TOKEN, csr, "node edge-1 that is gone", node=node())
+        self.leaves(Reason.UNBOUND_TOKEN, csr, "node edge-1 that was deleted", node=node())
 
     def test_other_accounts(self):
         """It is left alone for all other accounts, whatever their tokens are bound to."""
@@ -590,7 +590,7 @@ class AgentTests(World):
 
     def test_unknown_node(self):
         """A request for an unknown node may be approved later."""
-        self.leaves(Reason.UNKNOWN_NODE, for_agent(), "no node edge-1", "looked at again")
+        self.leaves(Reason.UNKNOWN_NODE, for_agent(), "no node edge-1", "checked again")
 
     def test_names_of_node(self):
         """All names and addresses in the node's object may be requested."""
@@ -613,14 +613,14 @@ class AgentTests(World):
         for item in ("host=edge-2", "host=kubernetes", "ipv4=192.0.2.8", "ipv6=2001:db8::8"):
             csr = for_agent(text=f"host=edge-1&{item}")
             value = item.partition("=")[2]
-            self.leaves(Reason.NAMES, csr, f"'{value}' is not of node edge-1", node=node())
+            self.leaves(Reason.NAMES, csr, f"'{value}' does not belong to node edge-1", node=node())
 
     def test_address_has_changed(self):
         """For a former address of the node, the message tells how the agent gets the new one."""
         self.leaves(
             Reason.NAMES,
             for_agent(text="host=edge-1&ipv4=192.0.2.8"),
-            "'192.0.2.8' is not of node edge-1",
+            "'192.0.2.8' does not belong to node edge-1",
             "restart the agent's pod",
             "--node-ip",
             node=node(),
@@ -666,7 +666,7 @@ class AgentTests(World):
             found = node("edge-1", ("Hostname", host))
             csr = signing_request(by_hand(names=[*EDGE_1, x509.DNSName(host)]), KUBELET)
             self.assertEqual((), lookups(recognize(csr), NAMESPACE).further_names)
-            self.leaves(Reason.NAMES, csr, f"'{host}' is not of node", node=found)
+            self.leaves(Reason.NAMES, csr, f"'{host}' does not belong to node", node=found)
 
     def test_networks(self):
         """Networks and the default route are left alone, since they cover other nodes."""

@@ -65,7 +65,7 @@ class AuthoritiesTests(SynchronousTestCase):
         before = self.authorities.certificates
         whole = bundle(self.two)
         for content, words in (
-            (b"", "no authorities of the cluster"),
+            (b"", "the cluster's authorities"),
             (b"nonsense", "broken"),
             (whole[:-100], "broken"),
             (bundle(self.one) + whole[:-100], "broken"),

@@ -177,11 +177,11 @@ class StoreTests(SynchronousTestCase):
         other_whole = (self.path / "other-current.pem").read_bytes()
         other_key = other_whole[other_whole.index(b"-----BEGIN EC") :]
         for content, words in (
-            (b"", "holds no certificate"),
-            (os.urandom(4096), "holds no certificate"),
+            (b"", "contains no certificate"),
+            (os.urandom(4096), "contains no certificate"),
             (whole[: len(whole) // 3], "no"),
-            (whole[:key], "holds no private key"),
-            (whole[key:], "holds no certificate"),
+            (whole[:key], "contains no private key"),
+            (whole[key:], "contains no certificate"),
             (whole[:key] + other_key, "does not belong"),
             (whole[: key + 60] + b"\n-----END EC PRIVATE KEY-----\n", "private key"),
             (whole.replace(b"M", b"N", 3), "it"),

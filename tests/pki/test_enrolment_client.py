@@ -335,7 +335,7 @@ class ClientTests(World):
         public = self.key.public_key()
         sign = self.issuer.authority.sign_node
         for content, words in (
-            (b"", "closed without an answer"),
+            (b"", "closed the connection without a response"),
             (framed(b"{"), "not JSON"),
             (framed(b"{}"), "certificate is missing"),
             (struct.pack("!I", 65537), "65537 bytes"),

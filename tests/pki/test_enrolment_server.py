@@ -242,7 +242,7 @@ class EnrolmentProtocolTests(World):
         others = [self.connect() for _ in range(MAX_CONNECTIONS)]
         with capturedLogs() as events:
             self.connect()
-        self.assertIn("256 newer connections were there (timeout)", formatEvent(events[0]))
+        self.assertIn("256 newer connections (timeout)", formatEvent(events[0]))
         self.assertEqual(
             [protocol.transport.disconnected for protocol in others],
             [True] + [False] * (MAX_CONNECTIONS - 1),

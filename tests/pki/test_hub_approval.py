@@ -84,7 +84,7 @@ class HubTests(SynchronousTestCase):
             {**JOINING, "groups": ["system:authenticated"]},
             {**JOINING, "username": "ada"},
         ):
-            self.left_alone(Reason.REQUESTER, CLIENT, who, "find out who that is", may_join=True)
+            self.left_alone(Reason.REQUESTER, CLIENT, who, "find out what sends it", may_join=True)
             self.left_alone(Reason.REQUESTER, SERVING, who, "only that node gets", may_join=True)
 
     def test_organizations(self):
@@ -115,7 +115,7 @@ class HubTests(SynchronousTestCase):
         public = replace(SERVING, addresses=(ip_address("192.0.2.1"),))
         self.left_alone(Reason.NAMES, public, NODE, "192.0.2.1")
         chosen = replace(SERVING, addresses=(ip_address("fd00::3:1"),))
-        self.left_alone(Reason.NAMES, chosen, NODE, "fd00::3:1", "link-local ones, fd00::2:1,")
+        self.left_alone(Reason.NAMES, chosen, NODE, "fd00::3:1", "link-local, fd00::2:1,")
         named = replace(SERVING, dns_names=(*SERVING.dns_names, "x-tunnel-server-svc"))
         self.left_alone(Reason.NAMES, named, NODE, "x-tunnel-server-svc")
 
@@ -124,7 +124,7 @@ class HubTests(SynchronousTestCase):
         for name in ("", "Edge", "a b", "edge-1/x"):
             template = replace(CLIENT, common_name=f"system:node:{name}")
             who = {**NODE, "username": template.common_name}
-            self.left_alone(Reason.NAMES, template, who, "names no node")
+            self.left_alone(Reason.NAMES, template, who, "is not a valid name of a node")
             self.assertEqual(Lookups(), lookups(self.request(template, who), NAMESPACE))
 
     def test_usages(self):

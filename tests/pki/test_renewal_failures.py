@@ -187,7 +187,7 @@ class FailureTests(Kept):
             self.template = serving_template(["two.example"])
             self.pass_time(10)
         self.assertEqual((2, 2), (issuer.asked, issuer.closed))
-        changed = [event for event in events if "asked for again" in event["log_format"]]
+        changed = [event for event in events if "requested again" in event["log_format"]]
         self.assertEqual(1, len(changed))
 
         stopped = renewal.stopService()

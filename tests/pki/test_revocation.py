@@ -261,7 +261,7 @@ class RevocationTests(TestCase):
         self.no_room()
         sentence = self.revoke()
         self.assertTrue(sentence.startswith("node edge-1 is revoked; the disk of "), sentence)
-        self.assertIn("make room now", sentence)
+        self.assertIn("free space now", sentence)
         self.clock.advance(0.5)
         self.assertEqual(self.revoked, ["edge-1"])
         error = self.assertRaises(StateError, self.revoke, "edge-2")

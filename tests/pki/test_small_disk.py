@@ -90,7 +90,7 @@ class SmallDiskTests(TestCase):
         revocations.on_revoked(revoked.append)
         self.assertIsNone(revocations.warning)
         self.fill()
-        self.assertIn("make room now", revoke_node(self.clock, self.directory.path, "evil"))
+        self.assertIn("free space now", revoke_node(self.clock, self.directory.path, "evil"))
         self.clock.advance(1)
         self.assertEqual(revoked, ["evil"])
 

@@ -114,7 +114,7 @@ class ProblemTests(TestCase):
     def test_cut(self) -> None:
         """A connection that was lost during the handshake is reported as such."""
         for error in (SSL.Error(), SSL.Error([])):
-            self.assertIn("cut during the TLS handshake", problem_with_peer(Failure(error)))
+            self.assertIn("closed during the TLS handshake", problem_with_peer(Failure(error)))
 
     def test_unknown_words(self) -> None:
         """Unknown errors are passed on, and unknown alerts are described as alerts."""

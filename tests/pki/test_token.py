@@ -150,7 +150,7 @@ class TokenStoreTests(TestCase):
         for content in (b"{", b"[]", b'{"tokens": [{"id": "a"}]}', b'{"tokens": 1}'):
             self.directory.write("tokens.json", content)
             error = self.assertRaises(StateError, TokenStore, self.clock, self.directory, PIN)
-            self.assertIn("tokens.json is not readable", str(error))
+            self.assertIn("tokens.json is not a list", str(error))
 
 
 class JoinTokenFileTests(TestCase):

@@ -286,7 +286,7 @@ class ApproverTests(SynchronousTestCase):
         self.assertEqual([], self.events.recorded)
         self.assertEqual({("serving", "other_installation"): 1}, self.counters.left_alone)
         [line] = [line for line in self.lines if "csr-1" in line]
-        self.assertIn("csr-1 is left to another installation", line)
+        self.assertIn("csr-1 belongs to another installation", line)
         self.assertNotIn(LogLevel.warn, self.levels)
 
     def test_final(self):

@@ -53,7 +53,7 @@ class BeginningTests(SteeredTestCase):
         manager = self.start()
         self.clock.advance(PERIOD)
         self.assertEqual([], self.calls)
-        self.assertIn("API has not told all nodes", manager.problem())
+        self.assertIn("nodes have not been received from the API", manager.problem())
         self.informers.complete()
         self.clock.advance(CHECK_SECONDS)
         self.clock.advance(0)

@@ -43,7 +43,7 @@ class FailureTests(SteeredTestCase):
         self.clock.advance(0.01)
         self.assertEqual(RULES, self.firewall.rules)
         self.assertIsNone(manager.problem())
-        self.assertEqual(1, len(self.logged("IPv4", "as wanted again")))
+        self.assertEqual(1, len(self.logged("IPv4", "as desired again")))
         self.assertEqual(1, len(self.logged("retrying")))
 
     def test_change_while_failing(self):

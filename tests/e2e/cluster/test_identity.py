@@ -48,7 +48,7 @@ class IdentityTests(ClusterTestCase):
             [
                 line
                 for line in server.log.splitlines()
-                if "left alone" in line and "edge-2" in line and "yurt-tunnel-agent" in line
+                if "not approved" in line and "edge-2" in line and "yurt-tunnel-agent" in line
             ]
             for server in self.servers
         ]

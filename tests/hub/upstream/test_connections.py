@@ -144,7 +144,7 @@ class ConnectionsTests(TestCase):
         trusting = replace(foreign, authorities=self.identity.node.credentials.authorities)
         self.identity.node = ClientContexts(trusting, HTTP_PROTOCOL)
         failure = await self.assertFailure(Deferred.fromCoroutine(self.ask()), ExchangeFailed)
-        self.assertIn("refuses this node's certificate", failure.text)
+        self.assertIn("rejects this node's certificate", failure.text)
 
     async def test_lost_server(self):
         """All requests on a server that failed end at once."""

@@ -61,7 +61,7 @@ class TrustTests(World):
         caller = self.dial()
         self.ask(caller)
         self.answered(
-            caller, 502, "edge-1", "refuses the certificate tunnel-proxy-client", "ca.crt"
+            caller, 502, "edge-1", "rejects the certificate tunnel-proxy-client", "ca.crt"
         )
 
     def test_broken_off(self):
