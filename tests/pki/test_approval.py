@@ -570,7 +570,7 @@ class AgentTests(World):
         self.leaves(Reason.UNBOUND_TOKEN, csr, "that was deleted", node=node(), pod=other)
         for spec in (None, {}, {"nodeName": ""}, {"nodeName": 5}):
             nowhere = {**POD, "spec": spec}
-            self.leaves(Reason.UNBOUND_TOKEN, csr, "on no node", node=node(), pod=nowhere)
+            self.leaves(Reason.UNBOUND_TOKEN, csr, "is not scheduled", node=node(), pod=nowhere)
 
     def test_node_was_replaced(self):
         """A token bound to a deleted node is not valid for a new node of the same name."""

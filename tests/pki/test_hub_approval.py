@@ -85,7 +85,9 @@ class HubTests(SynchronousTestCase):
             {**JOINING, "username": "ada"},
         ):
             self.left_alone(Reason.REQUESTER, CLIENT, who, "find out what sends it", may_join=True)
-            self.left_alone(Reason.REQUESTER, SERVING, who, "only that node gets", may_join=True)
+            self.left_alone(
+                Reason.REQUESTER, SERVING, who, "only that node may have", may_join=True
+            )
 
     def test_organizations(self):
         """Further organizations are approved only for a node that is a member already."""

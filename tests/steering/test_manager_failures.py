@@ -97,7 +97,7 @@ class FailureTests(SteeredTestCase):
         self.assertEqual("steering", manager.report().state)
         self.clock.advance(1)
         self.assertEqual("failing", manager.report().state)
-        self.assertIn("could not be made in time", manager.problem())
+        self.assertIn("could not be updated in time", manager.problem())
         self.firewall.hold = None
         self.clock.advance(1.0)
         self.assertIn(9101, self.firewall.rules)

@@ -126,7 +126,7 @@ class ConfigMapTests(ControllerTestCase):
             self.client.put(NODES, node(f"edge-x{number}", labels=EDGE))
             self.settle()
         self.assertEqual(before, self.text())
-        self.assertIn("a ConfigMap takes 1048576", self.controller.problem())
+        self.assertIn("the limit of a ConfigMap is 1048576", self.controller.problem())
         [(involved, type, reason, message)] = self.events.recorded
         self.assertEqual(("Warning", "TooManyRecords"), (type, reason))
         self.assertEqual(NAME, involved["metadata"]["name"])
