@@ -103,7 +103,7 @@ class PacketLog:
 
 
 def open_log(group: int, snaplen: int) -> NetlinkSocket:
-    """Return a conversation that receives a group, with ``snaplen`` bytes of each packet.
+    """Return a socket that receives a group, with ``snaplen`` bytes of each packet.
 
     Raises :class:`SteeringFailed` if the kernel has no such log.
     """
