@@ -19,10 +19,10 @@ WAIT_SECONDS = 60.0
 
 
 class BootstrapTests(ClusterTestCase):
-    """Two servers and three agents that have never run before."""
+    """Two servers and three agents at their first start."""
 
     async def test_from_nothing_to_logs(self):
-        """They get their certificates, find each other, and carry ``kubectl logs``."""
+        """They get their certificates, connect, and serve ``kubectl logs``."""
         times = []
         while len(times) < STARTS and min(times, default=MAX_SECONDS) >= MAX_SECONDS:
             world = World(reactor, tempfile.mkdtemp(dir=self.directory))
@@ -35,7 +35,7 @@ class BootstrapTests(ClusterTestCase):
         self.assertLess(min(times), MAX_SECONDS, times)
 
     async def bootstrap(self, world: World) -> float:
-        """Start everything in a cluster without a tunnel; the seconds to the last log."""
+        """Start everything in a cluster without a tunnel; return the seconds until the last log."""
         await world.add_nodes(*NODES)
         for name in NODES:
             await self.run_pod(world, f"on-{name}", name)

@@ -1,4 +1,4 @@
-"""How long a hub takes from its start to its first answer."""
+"""The time from a hub's start to its first response."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ what else the machine does.
 
 
 class FirstAnswerTests(HubTestCase):
-    """A node that starts waits for its hub."""
+    """A starting node waits for its hub."""
 
     async def first_answer(self, hub: Hub) -> float:
-        """Start it; return the seconds until its first answer, which must be a good one."""
+        """Start it; return the seconds until its first response, which must be successful."""
         kubelet = self.client(hub)
         hub.start()
         began = reactor.seconds()
@@ -42,7 +42,9 @@ class FirstAnswerTests(HubTestCase):
         return reactor.seconds() - began - hub.waited()
 
     async def soon(self, hub: Hub) -> None:
-        """Require a first answer in time of the best of some starts, no more than are needed."""
+        """Require a first response in time for the best of several starts, with as few as
+        possible.
+        """
         allowed = FIRST_ANSWER_SECONDS * slowness()
         times: list[float] = []
         while len(times) < STARTS and min(times, default=allowed) >= allowed:
@@ -52,7 +54,7 @@ class FirstAnswerTests(HubTestCase):
         self.assertLess(min(times), allowed)
 
     async def prepared(self) -> tuple[Cloud, Hub]:
-        """Return a hub that has kept what a kubelet asks for first."""
+        """Return a hub that has cached the first requests of a kubelet."""
         cloud, hub = await self.start()
         hub.disable_fork_server()
         cloud.add_pod("web")
@@ -62,12 +64,12 @@ class FirstAnswerTests(HubTestCase):
         return cloud, hub
 
     async def test_online(self) -> None:
-        """The API is asked, which answers."""
+        """With the API online."""
         _, hub = await self.prepared()
         await self.soon(hub)
 
     async def test_offline(self) -> None:
-        """Nobody answers, and nothing is refused either: the node is read from the cache."""
+        """With an API that drops all packets, the node object is read from the cache."""
         cloud, hub = await self.prepared()
         cloud.drop_packets()
         hub.signal(signal.SIGKILL)

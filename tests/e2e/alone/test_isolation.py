@@ -1,4 +1,4 @@
-"""One stream's slowness or appetite is not another one's problem."""
+"""Slow or greedy streams do not affect other streams."""
 
 from __future__ import annotations
 
@@ -56,15 +56,15 @@ class IsolationTests(LeakTestCase):
     """Echoes, downloads and uploads of one agent side by side."""
 
     async def budget(self, program: Program, prefix: str) -> float:
-        """What the program says its buffers may hold, in bytes."""
+        """Return the program's limit for buffers, in bytes."""
         limit = await program.metric(f"{prefix}_memory_budget_limit_bytes")
         self.assertGreater(limit, 0, "no memory budget in /metrics")
         return limit
 
     async def quick_echo(self, tunnel: Tunnel, seconds: float, what: str) -> None:
-        """Require that an interactive echo through the CONNECT socket is quick for some seconds.
+        """Require a quick interactive echo through the CONNECT socket for some seconds.
 
-        Where it is not, more are measured, and count together with those.
+        If it is not quick, more samples are measured and added.
         """
         samples: dict[str, list[float]] = {"tunnel": [], "direct": []}
         for _ in range(TRIES):
@@ -79,7 +79,7 @@ class IsolationTests(LeakTestCase):
         self.fail(f"the p99 is not less than {allowed * 1000:.1f} ms: {told}")
 
     async def echoes(self, tunnel: Tunnel, seconds: float) -> dict[str, list[float]]:
-        """Return what echoes take in some seconds, through the tunnel and directly."""
+        """Return the latencies of echoes for some seconds, through the tunnel and directly."""
         output, errors, status = await getProcessOutputAndValue(
             sys.executable,
             [str(PROBE), tunnel.socket_path, str(seconds)],
@@ -91,7 +91,7 @@ class IsolationTests(LeakTestCase):
         return measured
 
     async def undisturbed(self, tunnel: Tunnel, what: str, resident_before: dict) -> None:
-        """Require a quick echo, a whole download and upload, and memory inside the budget."""
+        """Require a quick echo, a complete download and upload, and memory within the budget."""
         source = self.listen(lambda: Source(50_000_000))
         sink = self.listen(Sink)
         await self.quick_echo(tunnel, 2, what)
@@ -108,7 +108,7 @@ class IsolationTests(LeakTestCase):
     async def inside_bounds(
         self, program: Program, prefix: str, resident_before: int, streams: int
     ) -> None:
-        """Require that a program holds no more than so many streams of one session may take."""
+        """Require that a program uses no more memory than that many streams of one session may."""
         limit = await self.budget(program, prefix)
         used = await program.metric(f"{prefix}_memory_budget_used_bytes")
         self.assertLessEqual(used, limit, prefix)
@@ -125,7 +125,7 @@ class IsolationTests(LeakTestCase):
         )
 
     async def test_four_stalled_readers_disturb_nobody(self) -> None:
-        """A fifth client is quick and whole, and the stalled streams' sources come to rest."""
+        """A fifth client is quick and complete, and the sources of stalled streams pause."""
         endless = self.listen(lambda: Source(None, hashed=False))
         tunnel = await self.start_tunnel()
         before = {prefix: program.resident() for program, prefix in self.programs(tunnel)}
@@ -137,7 +137,7 @@ class IsolationTests(LeakTestCase):
         self.assertEqual([source.payload.taken for source in endless.peers], taken)
 
     async def test_a_crowd_of_stalled_readers_stays_inside_the_memory_of_one_session(self) -> None:
-        """However many streams read with appetite and then stall, they share one budget."""
+        """However many streams read a part and then stall, they share one budget."""
         endless = self.listen(lambda: Source(None, hashed=False))
         tunnel = await self.start_tunnel()
         before = {prefix: program.resident() for program, prefix in self.programs(tunnel)}
@@ -157,7 +157,7 @@ class IsolationTests(LeakTestCase):
             await self.pause(0.5)
 
     async def test_four_stalled_targets_disturb_nobody(self) -> None:
-        """The same when it is the targets that read nothing."""
+        """The same if the targets read nothing."""
         tunnel = await self.start_tunnel()
         # They end before the look at what is left: a stream is there until its target has all.
         stalled = self.listen(Stalled)
@@ -172,7 +172,7 @@ class IsolationTests(LeakTestCase):
         self.assertEqual([upload.payload.taken for upload in uploads], taken)
 
     async def test_a_stalled_reader_that_wakes_up_gets_everything(self) -> None:
-        """Being stalled costs no byte."""
+        """A stalled stream loses no byte."""
         size = 30_000_000
         source = self.listen(lambda: Source(size))
         tunnel = await self.start_tunnel()
@@ -186,7 +186,7 @@ class IsolationTests(LeakTestCase):
         self.assertEqual(download.digest, source.peers[0].payload.digest)
 
     async def test_eight_downloads_share_evenly_and_spare_an_echo(self) -> None:
-        """Beside eight bulk downloads the echo's p99 is low, and they move alike."""
+        """During eight bulk downloads the p99 of an echo is low, and they progress equally."""
         source = self.listen(lambda: Source(None, hashed=False))
         await self.even_and_quick(
             "downloads",
@@ -204,7 +204,7 @@ class IsolationTests(LeakTestCase):
         )
 
     async def even_and_quick(self, what: str, start, moved) -> None:
-        """Run eight bulk streams and an echo for three seconds after a second of warming up."""
+        """Run eight bulk streams and an echo for three seconds after one second of warm-up."""
         tunnel = await self.start_tunnel()
         clients = [await start(tunnel) for _ in range(8)]
         await self.pause(1)
@@ -220,7 +220,7 @@ class IsolationTests(LeakTestCase):
         self.assertGreaterEqual(share, EVEN, str(amounts))
 
     async def test_a_thousand_connections_leave_nothing_behind(self) -> None:
-        """After many streams both programs have the descriptors and threads they began with."""
+        """After many streams both programs have their initial descriptors and threads."""
         echo = self.listen(Echo)
         tunnel = await self.start_tunnel(forwards=(echo.port,))
 
@@ -250,10 +250,10 @@ class IsolationTests(LeakTestCase):
             self.assertLessEqual(program.threads(), threads)
 
     async def no_streams(self, program: Program, prefix: str) -> bool:
-        """Whether the program counts no open stream."""
+        """Whether the program reports no open stream."""
         return await program.metric(f"{prefix}_open_streams") == 0
 
     async def dial_briefly(self, tunnel: Tunnel, client: EchoClient) -> EchoClient:
-        """Connect through the forward without a cleanup for each of many clients."""
+        """Connect through the forward, without a cleanup for each client."""
         endpoint = TCP4ClientEndpoint(reactor, "127.0.0.1", tunnel.forward_ports[0], timeout=10)
         return await connect_directly(endpoint, client)

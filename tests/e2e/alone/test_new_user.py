@@ -1,8 +1,8 @@
-"""The protocol of docs/testing.md: from an installation to an answer of a machine behind NAT.
+"""The procedure of docs/testing.md: from an installation to a response of a machine behind NAT.
 
-The server's machine is behind NAT, too: its router passes on the port for agents, and nothing else.
-What is typed is what a newcomer has been told: how to install it and the first command by the
-README, the second by the server, the third by the agent.
+The server's machine is behind NAT, too: its router forwards the port for agents only. A newcomer
+types what the README says: the installation and the first command; the second command is printed by
+the server, the third by the agent.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ROUTER, AGENT_PORT = "other", 10262
 
 
 def typed() -> list[list[str]]:
-    """Return what the README has a newcomer type: the lines of each block."""
+    """Return the commands in the README for a newcomer: the lines of each block."""
     return [
         block.text.splitlines() for block in blocks(ROOT / "README.md") if "newcomer" in block.marks
     ]
@@ -62,7 +62,9 @@ class NewUserTests(InstallingTestCase):
         return terminal
 
     async def installed(self, machine: str, terminal: Terminal) -> None:
-        """Wait until what was typed has installed it, and lend what no index can give here."""
+        """Wait until the typed commands have installed it, and add packages that no index has
+        here.
+        """
         terminal.type("echo status $?")
         status = await self.eventually(
             lambda: terminal.find_line(r"status \d+"), "it is installed", SECONDS
@@ -71,7 +73,7 @@ class NewUserTests(InstallingTestCase):
         await self.add_packages_path(f"{self.directory}/{machine}/checkout/yurt/bin/python")
 
     async def test_three_commands(self) -> None:
-        """They lead to a page of the node, and no secret is seen on it."""
+        """They lead to a page of the node, and no secret is displayed."""
         which("curl")
         if not can_build_here():
             raise SkipTest("setuptools, with which to build, cannot be had here")

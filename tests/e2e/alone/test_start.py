@@ -1,4 +1,4 @@
-"""How long the two commands take until they are ready."""
+"""The startup time of the two commands."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class StartTests(StandaloneTestCase):
     """How long a start takes."""
 
     async def test_both_are_ready_in_less_than_a_second(self) -> None:
-        """A first start, with keys and certificates to make, takes each less than a second."""
+        """Each is ready within a second at its first start, including keys and certificates."""
         server_times, agent_times = [], []
         for number in range(3):
             server, agent, _, _ = self.commands(str(number))

@@ -1,4 +1,4 @@
-"""Hundreds of agents that come back at once, because their server was killed."""
+"""Hundreds of agents that reconnect at once after their server was killed."""
 
 from __future__ import annotations
 
@@ -70,31 +70,33 @@ class Crowd(Program):
         self._started = reactor.seconds()
 
     async def connected_since(self) -> list[float]:
-        """When the session of each connected agent has begun, in seconds since the epoch."""
+        """Return when the session of each connected agent started, in seconds since the epoch."""
         _, body = await self.get("/figures")
         return [float(moment) for moment in json.loads(body)["connected_since"]]
 
 
 def max_resident(program: Program) -> int:
-    """Return the most memory that the process has had, in bytes."""
+    """Return the maximum resident memory of the process, in bytes."""
     status = Path(f"/proc/{program.pid}/status").read_text()
     [line] = [line for line in status.splitlines() if line.startswith("VmHWM:")]
     return int(line.split()[1]) * 1024
 
 
 def warnings(lines: list[str]) -> list[str]:
-    """Return those that are warnings or worse."""
+    """Return the lines at level warning or above."""
     return [line for line in lines if any(f"#{level}]" in line for level in ("warn", "error"))]
 
 
 class StormTests(LeakTestCase):
-    """SIGKILL of a server that has 300 agents, and a new one in its place a little later.
+    """SIGKILL of a server with 300 agents, and a new one in its place a little later.
 
-    What comes back, and when, depends on the time that the processes get.
+    Results depend on the CPU time that the processes get.
     """
 
     async def test_all_come_back_and_nobody_else_is_kept_waiting(self) -> None:
-        """They come spread over time, the server's memory and log stay small, dials succeed."""
+        """They reconnect spread over time; the server's memory and log stay small; dials
+        succeed.
+        """
         echo = self.listen(Echo)
         tunnel = await self.start_tunnel()
         before = tunnel.server.descriptors()
@@ -136,14 +138,14 @@ class StormTests(LeakTestCase):
         self.assertEqual((session["node"], session["streams"]), ("edge-1", 0))
 
     async def serves_edge_1(self, server: Server) -> bool:
-        """Return whether the server is there, and has a session with the node of the test."""
+        """Return whether the server is up, and has a session with the test's node."""
         try:
             return any(each["node"] == "edge-1" for each in await server.agents())
         except Exception:  # Nothing listens on its meta port yet; the caller has a deadline.
             return False
 
     def assert_spread(self, returns: list[float]) -> None:
-        """Require that the agents have come back one after the other, and none too late."""
+        """Require that the agents have reconnected one after the other, and none too late."""
         self.assertEqual(len(returns), AGENTS)
         seconds = Counter(int(moment) for moment in returns)
         shown = ", ".join(

@@ -1,4 +1,4 @@
-"""A large body through the ports that stand in for kubelets."""
+"""A large body through the ports for requests to kubelets."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ GIGABYTE = 1_000_000_000
 
 
 class UploadTests(InterceptionTestCase):
-    """A body of any size passes; it is never there as a whole."""
+    """A body of any size is relayed without being buffered as a whole."""
 
     async def test_a_chunked_upload_of_a_gigabyte_takes_constant_memory(self) -> None:
-        """The SHA-256 is the same at both ends, and neither program grows with the body."""
+        """The SHA-256 is the same at both ends, and neither program's memory grows with the
+        body.
+        """
 
         async def take(request: Request) -> None:
             await request.ended()

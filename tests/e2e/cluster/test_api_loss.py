@@ -1,4 +1,4 @@
-"""The Kubernetes API that is away for a while."""
+"""Outages of the Kubernetes API."""
 
 from __future__ import annotations
 
@@ -14,12 +14,10 @@ READY_SECONDS = 60.0
 
 
 class ApiLossTests(ClusterTestCase):
-    """The tunnel goes on without the API."""
+    """The tunnel works without the API."""
 
     async def test_refused(self):
-        """While nobody answers at the API's address the tunnel goes on, and so does an agent
-        that is restarted in that time.
-        """
+        """While the API refuses connections the tunnel works, also an agent that is restarted."""
         world = await self.whole_cluster("edge-1")
         world.network.remove(API)
         await self.pause(5)
@@ -31,9 +29,8 @@ class ApiLossTests(ClusterTestCase):
         self.assertRegex(await self.logs(world, "web"), r"tick \d+")
 
     async def test_silent(self):
-        """While all packets to the API are lost nodes are reached, and whatever is restarted
-        comes back; afterwards all is as if it had been there all the time.
-        """
+        """While all packets to the API are dropped, nodes are reached and restarted programs
+        reconnect; afterwards everything works as before."""
         world = await self.whole_cluster("edge-1", "edge-2")
         await self.run_pod(world, "web", "edge-1")
         self.assertRegex(await self.logs(world, "web"), r"tick \d+")
@@ -56,7 +53,7 @@ class ApiLossTests(ClusterTestCase):
         await self.know_new_things(world)
 
     async def restart_agent(self, world: World, node: str) -> None:
-        """Start an agent anew, and wait until all servers have it."""
+        """Restart an agent, and wait until all servers have it."""
         await self.agents[node].stop()
         self.agents[node] = again = await world.restarted(self.agents[node])
         again.start()
@@ -64,7 +61,7 @@ class ApiLossTests(ClusterTestCase):
         await self.connected(self.servers, [node])
 
     async def restart_server(self, world: World, index: int) -> None:
-        """Start a server anew, and wait until it has all agents."""
+        """Restart a server, and wait until it has all agents."""
         await self.servers[index].stop(20)
         self.servers[index] = again = await world.restarted(self.servers[index])
         again.start()
@@ -74,7 +71,7 @@ class ApiLossTests(ClusterTestCase):
         await self.connected([again], self.agents)
 
     async def reached(self, world: World) -> None:
-        """Require that both servers reach both nodes, as kube-apiserver would ask for them."""
+        """Require that both servers reach both nodes, as requests of kube-apiserver would."""
         for server in SERVERS[:2]:
             for node in self.agents:
                 status, body = await world.request_kubelet(
@@ -87,7 +84,7 @@ class ApiLossTests(ClusterTestCase):
             self.assertRegex(body, r"\Atick \d+\n\Z")
 
     async def know_new_things(self, world: World) -> None:
-        """Require that what is new in the cluster is known to everybody, in a while."""
+        """Require that all programs learn about new objects in the cluster."""
 
         async def takes_pods():
             try:
@@ -120,5 +117,5 @@ class ApiLossTests(ClusterTestCase):
 
 
 def forbidden_log_lines(program: Program) -> int:
-    """Count how often a program has told that it does not hear from the API."""
+    """Count the log lines of a program about the missing API."""
     return program.log.count("watch failed")

@@ -1,4 +1,4 @@
-"""The policy of deploy/components/approval-policy at a real kube-apiserver."""
+"""The policy of deploy/components/approval-policy on a real kube-apiserver."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ApprovalPolicyTests(ClusterTestCase):
         await self.start_tunnel(world, "edge-1")
 
     async def error_of(self, asked) -> str:
-        """Return what the API says against it."""
+        """Return the API's error."""
         try:
             await asked
         except ApiError as error:
@@ -73,7 +73,7 @@ class ApprovalPolicyTests(ClusterTestCase):
         return await client.create(CERTIFICATE_SIGNING_REQUESTS, body)
 
     async def approve(self, client: KubeClient, request: Object) -> None:
-        """Approve one."""
+        """Approve a certificate request."""
         condition = {"type": "Approved", "status": "True", "reason": "Test", "message": "a test"}
         approved = {**request, "status": {"conditions": [condition]}}
         await client.update(CERTIFICATE_SIGNING_REQUESTS, approved, "approval")

@@ -1,4 +1,4 @@
-"""The tunnel's agent, which asks the API through the hub of its node."""
+"""The agent behind its node's hub, which proxies the API."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ NOTICED_SECONDS = 20.0
 
 
 class BehindHubTests(ClusterTestCase):
-    """The node comes back without the cloud, its agent included."""
+    """The node restarts without the cloud, including its agent."""
 
     async def start_hub(self, world: World, node: str) -> Hub:
-        """Start the hub of a node, which joins by the kubelet's certificate."""
+        """Start the hub of a node, which joins with the kubelet's certificate."""
         directory = world.identities.directory
         pem = directory / f"{node}.pem"
         pem.write_bytes(
@@ -46,7 +46,7 @@ class BehindHubTests(ClusterTestCase):
         return hub
 
     async def sees(self, hub: Hub, online: bool) -> None:
-        """Wait until the hub knows that the API is there, or not."""
+        """Wait until the hub is online, or offline."""
 
         async def known() -> bool:
             return await hub.online() is online
@@ -54,7 +54,7 @@ class BehindHubTests(ClusterTestCase):
         await self.eventually(known, f"the hub sees it: {online}", NOTICED_SECONDS)
 
     async def behind(self, world: World, hub: Hub) -> Program:
-        """Start the agent of the hub's node, and have it ask nobody but the hub."""
+        """Start the agent of the hub's node, with the hub as its only API server."""
         agent = await world.agent(hub.node)
         kubeconfig = Path(agent.arguments[agent.arguments.index("--kube-config") + 1])
         content = json.loads(kubeconfig.read_text())
@@ -66,7 +66,7 @@ class BehindHubTests(ClusterTestCase):
         return agent
 
     async def kept(self, hub: Hub) -> None:
-        """Wait until what the agent follows has been kept."""
+        """Wait until the objects that the agent follows are cached."""
 
         async def written() -> bool:
             return (
@@ -83,8 +83,8 @@ class BehindHubTests(ClusterTestCase):
             self.assertEqual(answer, (200, "ok"), server)
 
     async def test_a_node_starts_while_all_is_silent(self) -> None:
-        """The API is a black hole; hub and agent are killed and started again: the agent follows
-        what it follows, and its node is reached. When the API is back, so is everything.
+        """While the API drops all packets, hub and agent are killed and restarted: the agent gets
+        its objects from the cache, and its node is reached. When the API is back, so is everything.
         """
         self.world = world = await self.make_world()
         await world.kubectl.output("apply", "-f", str(DEPLOY / "overlays/hub/rbac.yaml"))

@@ -1,4 +1,4 @@
-"""Who may ask a server for a kubelet."""
+"""Authorization of callers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class CallerTests(ClusterTestCase):
     """Callers of port 10263 with a bearer token."""
 
     async def test_tokens(self):
-        """A token is good for what the cluster allows its owner, and for nothing more."""
+        """A token allows what the cluster allows its owner, and nothing else."""
         world = await self.whole_cluster("edge-1")
         await world.kubectl.output("apply", "-f", "-", stdin=json.dumps(READER).encode())
         token = await world.token("reader")
@@ -91,7 +91,7 @@ class PluginTests(ClusterTestCase):
     """Users of ``kubectl yurttunnel``."""
 
     async def test_their_own_rights(self):
-        """It may do what they may, and says in one line what that is not."""
+        """They can do what they are permitted to, and get a one-line error otherwise."""
         world = await self.make_world()
         kubeconfig = world.identities.client_kubeconfig("somebody", world.url, "somebody", None)
         world.kubectl.add_plugin(Path(self.directory, "bin"))

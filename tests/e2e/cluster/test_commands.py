@@ -1,4 +1,4 @@
-"""What ``kubectl exec POD -- yurttunnel COMMAND`` does at a server of a cluster."""
+"""``kubectl exec POD -- yurttunnel COMMAND`` on a server of a cluster."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tests.e2e.programs import ROOT
 
 
 class InPodTests(ClusterTestCase):
-    """Commands that ask the process beside them, to which kubectl yurttunnel sends its readers."""
+    """Commands for the process in the same pod, which kubectl yurttunnel recommends."""
 
     async def run_in_pod(self, *arguments: str) -> tuple[str, int]:
-        """Run a command at the first server: what it prints, and its status."""
+        """Run a command at the first server; return its output and status."""
         state = os.path.join(self.directory, f"pki-{SERVERS[0]}")
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "YURTTUNNEL_STATE_DIR": state}
         command = ["-m", "yurttunnel.cli", *arguments]
@@ -27,7 +27,7 @@ class InPodTests(ClusterTestCase):
         return (output or errors).decode(), status
 
     async def test_each(self) -> None:
-        """The log's level, forwards and the diagnosis are there; join tokens are not."""
+        """Log levels, forwards and the diagnosis work; join tokens do not exist there."""
         world = await self.make_world()
         server = await world.server(SERVERS[0])
         server.disable_fork_server()

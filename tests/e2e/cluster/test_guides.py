@@ -1,4 +1,4 @@
-"""The commands of guides that need a cluster, run as they stand there."""
+"""The commands in guides that need a cluster, run as they are written."""
 
 from __future__ import annotations
 
@@ -80,12 +80,12 @@ rules:
 
 
 class GuidesTests(ClusterTestCase):
-    """Who types what stands there gets what stands there."""
+    """The commands of guides print what the guides show."""
 
     skip = why_not_rendered()
 
     async def setUp(self) -> None:
-        """Make a checkout of the manifests, a home, and the programs of a reader."""
+        """Create a checkout of the manifests, a home directory, and a reader's programs."""
         await super().setUp()
         self.checkout = Path(self.directory, "yurttunnel")
         shutil.copytree(DEPLOY, self.checkout / "deploy")
@@ -100,7 +100,7 @@ class GuidesTests(ClusterTestCase):
         self.home = Path(self.directory, "home")
 
     def environment(self, world: World, reached: Mapping[str, str]) -> dict[str, str]:
-        """Return that of commands; ``reached`` says what a name and port are here."""
+        """Return the environment of commands; ``reached`` maps names and ports."""
         self.home.mkdir(exist_ok=True)
         lines = ["silent", "show-error", "fail-with-body", "max-time = 20", 'noproxy = "*"']
         lines += [f'connect-to = "{name}:{place}"' for name, place in reached.items()]
@@ -112,11 +112,11 @@ class GuidesTests(ClusterTestCase):
         }
 
     async def kubectl(self, world: World, *arguments: str, stdin: str = "") -> str:
-        """Run kubectl as somebody who prepares what a page takes for given."""
+        """Run kubectl to prepare what a page requires."""
         return await world.kubectl.output(*arguments, stdin=stdin.encode())
 
     async def start_servers(self, world: World, *steering: str) -> None:
-        """Start two servers, the first one with flags for ``steering``, and the agents."""
+        """Start two servers, the first with flags for ``steering``, and the agents."""
         first, second = SERVERS[:2]
         own = await world.server(second, "--insecure-bind-address", "127.0.0.1")
         own.meta_host = "127.0.0.1"
@@ -131,7 +131,7 @@ class GuidesTests(ClusterTestCase):
         await self.connected(self.servers, self.agents)
 
     async def test_in_a_cluster(self) -> None:
-        """Install it, lead traffic to it, look at what is led, and take what is left away."""
+        """Install it, steer traffic to it, inspect it, and remove it."""
         world = await self.make_world(nodes=ADDRESSES)
         await world.add_nodes(EDGE)
         await world.add_nodes(CLOUD, edge=False)
@@ -176,7 +176,7 @@ class GuidesTests(ClusterTestCase):
         self.assertTrue(steering.finished)
 
     async def make_reader(self, world: World, account: Path) -> None:
-        """Make an account that may read metrics, and what its pods find of it."""
+        """Create an account that may read metrics, with its pods' environment."""
         await self.kubectl(world, "-n", NAMESPACE, "create", "serviceaccount", "reader")
         role = yaml_with("nodes-through-the-tunnel", DOCS / "migration.md")
         await self.kubectl(world, "apply", "-f", "-", stdin=f"{role}---\n{READER}")
@@ -185,7 +185,7 @@ class GuidesTests(ClusterTestCase):
         shutil.copy(world.identities.ca_path, account / "ca.crt")
 
     async def diagnose(self, world: World, page: Guide) -> None:
-        """Have a copy compared, and a server looked at by a command in its pod."""
+        """Compare a copied file, and diagnose a server by a command in its pod."""
         arguments = self.servers[1].arguments
         variables = {"PATH": f"{self.programs}:{os.environ['PATH']}"}
         # In a container there is no other server.
@@ -217,7 +217,7 @@ class GuidesTests(ClusterTestCase):
         self.assertTrue(page.finished)
 
     async def test_from_the_predecessor(self) -> None:
-        """Install it beside, lead the callers over, remove the former one, and take its place."""
+        """Install it in parallel, move the callers, remove the predecessor, and replace it."""
         world = await self.make_world(nodes=ADDRESSES)
         await world.add_nodes(EDGE)
         await self.start_servers(world)
@@ -271,7 +271,7 @@ class GuidesTests(ClusterTestCase):
         self.assertTrue(page.finished)
 
     async def test_manifests(self) -> None:
-        """Install the manifests by their own pages, each overlay in turn, and remove them."""
+        """Install the manifests as their pages say, each overlay in turn, and remove them."""
         world = await self.make_world(nodes=ADDRESSES)
         await world.add_nodes(EDGE)
         await world.add_nodes(CLOUD, edge=False)
@@ -336,7 +336,7 @@ class GuidesTests(ClusterTestCase):
             self.assertTrue(each.finished)
 
     async def publish_records(self, world: World) -> None:
-        """Have a server write the records, for which a rollout of the name server waits."""
+        """Have a server publish the records that the rollout of the name server needs."""
         overlay = str(self.checkout / "deploy" / "overlays" / "dns")
         await self.kubectl(world, "apply", "-k", overlay)
         await self.start_servers(world, "--enable-dns-controller=true")
@@ -352,7 +352,7 @@ class GuidesTests(ClusterTestCase):
         return json.loads(await self.show(world, f"service/{service}"))["spec"]["clusterIP"]
 
     async def show(self, world: World, what: str) -> str:
-        """Return an object as it is."""
+        """Return an object."""
         return await self.kubectl(world, "-n", NAMESPACE, "get", what, "-o", "json")
 
     def test_no_page_is_left_out(self) -> None:
@@ -366,6 +366,6 @@ class GuidesTests(ClusterTestCase):
 
 
 def yaml_with(word: str, page: Path) -> str:
-    """Return the one block of YAML on a page that has a word."""
+    """Return the only block of YAML on a page that contains a word."""
     [found] = [text for text in YAML.findall(page.read_text()) if word in text]
     return textwrap.dedent(found)

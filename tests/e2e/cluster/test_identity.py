@@ -1,4 +1,4 @@
-"""Nobody gets, or uses, what is another node's."""
+"""No node can get or use the identity of another node."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ REFUSED = "yurttunnel_server_refused_agents_total"
 
 
 class IdentityTests(ClusterTestCase):
-    """A node that wants to be another one."""
+    """A node that impersonates another one."""
 
     async def test_another_nodes_certificate(self):
-        """Its request is left alone, with an event, a line in the log and a count; it gets in
-        nowhere.
+        """Its request is not approved, with an event, a log line and a count; no server accepts
+        it.
         """
         world = await self.whole_cluster("edge-1", "edge-2")
         impostor = await world.agent("edge-2", pod_of="edge-1")
@@ -56,7 +56,7 @@ class IdentityTests(ClusterTestCase):
         self.assertIn("approve", (await impostor.get("/readyz"))[1])
 
     async def test_another_nodes_name(self):
-        """A HELLO that claims it is refused, with a line in the log and a count."""
+        """A HELLO with the other's name is rejected, with a log line and a count."""
         world = await self.whole_cluster("edge-1", "edge-2")
         certificate = world.directory / "pki-edge-1" / "yurttunnel-agent-current.pem"
         answer = await deferToThread(
@@ -71,7 +71,7 @@ class IdentityTests(ClusterTestCase):
         await self.connected(self.servers, ["edge-1", "edge-2"])
 
     async def test_deleted_node(self):
-        """A node that is deleted from the cluster loses its sessions, and is let in no more."""
+        """A node that is deleted from the cluster loses its sessions, and is rejected."""
         world = await self.whole_cluster("edge-1", "edge-2")
         await world.client.delete(NODES, "edge-1")
 
@@ -86,7 +86,7 @@ class IdentityTests(ClusterTestCase):
             self.assertEqual(["edge-2"], [entry["node"] for entry in await server.agents()])
 
     async def test_without_a_certificate(self):
-        """Nobody without one gets as far as a HELLO."""
+        """Without a certificate the handshake fails before HELLO."""
         world = await self.whole_cluster("edge-1")
         with self.assertRaises(ssl.SSLError):
             await deferToThread(
@@ -95,7 +95,7 @@ class IdentityTests(ClusterTestCase):
 
 
 def claim(server: str, certificate: str | None, authority: str, identifiers: str) -> bytes:
-    """Return a HELLO with these identifiers to a server; what it answers until it hangs up."""
+    """Send a HELLO with these identifiers to a server; return the response until it closes."""
     context = ssl.create_default_context(cafile=authority)
     context.set_alpn_protocols(["yurttunnel/1"])
     if certificate is not None:

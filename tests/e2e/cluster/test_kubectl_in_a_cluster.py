@@ -1,4 +1,4 @@
-"""What people do with kubectl, through two servers and an API that reaches nodes by them."""
+"""kubectl through two servers and an API that reaches nodes through them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ COPIED = 50 * MEBIBYTE
 
 
 class KubectlTests(ClusterTestCase):
-    """Every kubectl that is found, against one cluster."""
+    """Every installed version of kubectl with one cluster."""
 
     async def test_every_kubectl(self):
-        """Logs, input and output, exit codes, terminals, what is attached to, forwarded ports,
-        copies and metrics are right.
-        """
+        """Logs, input and output, exit codes, terminals, attach, forwarded ports, copies and
+        metrics work."""
         world = await self.whole_cluster("edge-1", "edge-2")
         await self.run_pod(world, "web", "edge-2", WEB)
         await self.run_pod(world, "echo", "edge-1", ECHO)
@@ -54,7 +53,7 @@ class KubectlTests(ClusterTestCase):
         self.assertRegex(metrics, r"(?m)^process_cpu_seconds_total ")
 
     async def use_terminal(self, world) -> None:
-        """Have a shell in a terminal, whose size changes."""
+        """Use a shell in a terminal whose size changes."""
         shell = self.start_kubectl(world, "exec", "-it", "web", "--", "sh", tty=(100, 40))
         await shell.wait_for_output(r"[#$] ")
         await self.eventually(lambda: shell.reported_size("40 100"), "the shell sees its size")
@@ -64,7 +63,7 @@ class KubectlTests(ClusterTestCase):
         self.assertEqual((await shell.finished(10)).status, 7)
 
     async def attach(self, world) -> None:
-        """Speak with a program that runs."""
+        """Attach to a running program."""
         attached = self.start_kubectl(world, "attach", "-i", "echo")
         attached.transport.write(b"is anybody there\n")
         await attached.wait_for_output("heard is anybody there\n")
@@ -73,7 +72,7 @@ class KubectlTests(ClusterTestCase):
         await attached.finished(10)
 
     async def forward_port(self, world) -> None:
-        """Ask much of a program that listens on a port, by several connections."""
+        """Send much data to a program that listens on a port, over several connections."""
         port = re.search(r"port (\d+)\n", await world.kubectl.output("logs", "web"))[1]
         forward = self.start_kubectl(world, "port-forward", "web", f":{port}")
         local = int((await forward.wait_for_output(r"Forwarding from 127\.0\.0\.1:(\d+)"))[1])
@@ -86,7 +85,7 @@ class KubectlTests(ClusterTestCase):
         await forward.finished(10)
 
     async def copy(self, world) -> None:
-        """Copy a large file there and back."""
+        """Copy a large file in both directions."""
         content = random.randbytes(COPIED)
         sent, returned = world.directory / "sent", world.directory / "returned"
         sent.write_bytes(content)

@@ -1,4 +1,4 @@
-"""What the manifests allow is what the programs do."""
+"""The permissions in the manifests are exactly those that the programs need."""
 
 from __future__ import annotations
 
@@ -24,12 +24,11 @@ API_ADDRESS = "10.96.0.1"
 
 
 class PermissionTests(ClusterTestCase):
-    """The embedded API keeps a list of what it was asked."""
+    """The embedded API records all requests."""
 
     async def test_every_call_is_allowed_and_every_permission_is_used(self):
-        """From the first start to the last certificate nothing is refused, and nothing of what
-        the roles grant is in vain.
-        """
+        """From the first start to the last certificate no request is forbidden, and every
+        permission of the roles is used."""
         if assets() is not None:
             raise SkipTest("a real kube-apiserver does not tell what it was asked")
         world = await self.make_world()
@@ -61,7 +60,7 @@ class PermissionTests(ClusterTestCase):
         self.assertEqual(refused, [])
 
     async def make_mistakes(self, world: World) -> None:
-        """Do what is told by events, twice: a bad port, and a request of a pod without a node."""
+        """Cause the events, twice: a bad port, and a request of a pod without a node."""
         await world.add_agent_pod("nowhere", None)
         impostor = await world.agent("edge-2", pod_of="nowhere")
         impostor.start()
@@ -75,7 +74,7 @@ class PermissionTests(ClusterTestCase):
         await self.until_event(world, "NotApproved", 2)
 
     async def get_hub_certificate(self, world: World, node: str) -> None:
-        """Get the one by which the pods of a node know its hub, with the API's address in it."""
+        """Get the hub's serving certificate for pods, with the API's address in it."""
         spec = {"clusterIP": API_ADDRESS, "ports": [{"port": 443}]}
         await world.client.create(
             SERVICES, {"metadata": {"name": "kubernetes"}, "spec": spec}, "default"
@@ -86,7 +85,7 @@ class PermissionTests(ClusterTestCase):
         self.assertIn(API_ADDRESS, map(str, names.get_values_for_type(IPAddress)))
 
     async def take_lease(self, world: World) -> bool:
-        """Take the lease from the server for a second, unless that renews it just now."""
+        """Take the lease from the server for a second, unless it is being renewed."""
         lease = await world.client.get(LEASES, LEASE, NAMESPACE)
         lease["spec"].update(holderIdentity="somebody else", leaseDurationSeconds=1)
         try:
@@ -96,7 +95,7 @@ class PermissionTests(ClusterTestCase):
         return True
 
     async def until_event(self, world: World, reason: str, count: int) -> None:
-        """Wait until an event of ``reason`` has been counted so many times."""
+        """Wait until an event with ``reason`` has this count."""
 
         async def counted():
             counts = await world.kubectl.output(
@@ -108,7 +107,7 @@ class PermissionTests(ClusterTestCase):
         await self.eventually(counted, f"{reason} was told {count} times", 40, 0.5)
 
     async def until_used(self, world: World, verb: str, resource: str, user: str) -> None:
-        """Wait until ``user`` has done something."""
+        """Wait until ``user`` has made a request."""
 
         def done():
             return any(
@@ -120,7 +119,7 @@ class PermissionTests(ClusterTestCase):
 
 
 def used(world: World) -> list[Request]:
-    """List what has been asked of the API."""
+    """List the requests to the API."""
     return [
         Request(
             user,

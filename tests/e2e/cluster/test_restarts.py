@@ -1,4 +1,4 @@
-"""Servers and agents that go away and come back while people work."""
+"""Restarts of servers and agents under load."""
 
 from __future__ import annotations
 
@@ -28,10 +28,12 @@ has to find the other server behind its address, too. The resume window is 30 s.
 
 
 class RestartTests(ClusterTestCase):
-    """What people have begun goes on, and what they begin works."""
+    """Streams continue, and new ones work."""
 
     async def roll(self, world, index: int) -> None:
-        """Replace one server as a rolling update does: the new one when the old one has ended."""
+        """Replace one server as in a rolling update: the new one starts when the old one has
+        ended.
+        """
         old = self.servers[index]
         old.signal(signal.SIGTERM)
         await old.ended(20)
@@ -41,7 +43,7 @@ class RestartTests(ClusterTestCase):
         await self.connected([new], self.agents)
 
     async def carries(self, index: int, streams: int) -> None:
-        """Wait until a server carries so many streams at least."""
+        """Wait until a server has at least that many streams."""
 
         async def carried():
             return sum(each["streams"] for each in await self.servers[index].agents()) >= streams
@@ -49,9 +51,8 @@ class RestartTests(ClusterTestCase):
         await self.eventually(carried, f"server {index} carries {streams} streams")
 
     async def test_rolling_restart(self):
-        """A file that is copied arrives, commands that end in time end, a log is followed for as
-        long as the server may drain, new ones work at once.
-        """
+        """A copied file arrives, commands that end in time complete, a log is followed until the
+        drain timeout, and new commands work at once."""
         world = await self.whole_cluster("edge-1", "edge-2")
         await self.run_pod(world, "web", "edge-1")
         content = random.randbytes(COPIED)
@@ -90,7 +91,7 @@ class RestartTests(ClusterTestCase):
             again.kill()
 
     async def test_new_work_during_a_drain(self):
-        """While one server drains, and when it is gone, every new command works."""
+        """While one server drains, and after its end, every new command works."""
         world = await self.whole_cluster("edge-1")
         await self.run_pod(world, "web", "edge-1")
         held = self.start_kubectl(world, "exec", "web", "--", "sh", "-c", "echo on; sleep 4")
@@ -103,9 +104,8 @@ class RestartTests(ClusterTestCase):
         self.assertRegex(await self.logs(world, "web"), r"tick \d+")
 
     async def test_an_agent_is_replaced(self):
-        """As a DaemonSet does it, with a log followed: new commands work until the old agent has
-        ended, and as soon as the next one has started, by whichever server.
-        """
+        """As in a DaemonSet, with a followed log: new commands work until the old agent has ended,
+        and again when the next one has started, through either server."""
         world = await self.whole_cluster("edge-1")
         await self.run_pod(world, "web", "edge-1")
         follow = self.start_kubectl(world, "logs", "-f", "web")
@@ -128,7 +128,7 @@ class RestartTests(ClusterTestCase):
         self.assertRegex(await self.logs(world, "web"), r"tick \d+")
 
     async def test_an_agent_that_was_killed_is_started_again(self):
-        """Logs that are followed by either server end when the new process has connected."""
+        """Logs followed through either server end when the new process has connected."""
         world = await self.whole_cluster("edge-1")
         await self.run_pod(world, "web", "edge-1")
         follows = []

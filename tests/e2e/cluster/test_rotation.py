@@ -1,4 +1,4 @@
-"""Certificates and their authority are replaced while people work."""
+"""Certificates and their authority are replaced under load."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=10) as co
 
 
 class Work:
-    """A log that is followed from its first line, and a shell, both of a pod."""
+    """A log followed from its first line, and a shell, both in one pod."""
 
     def __init__(self, case: ClusterTestCase, world: World, pod: str) -> None:
         self._case = case
@@ -56,7 +56,7 @@ class Work:
         self._asked = 0
 
     async def assert_progress(self) -> None:
-        """Require that the shell answers and that the log goes on."""
+        """Require that the shell responds and that the log continues."""
         self._asked += 1
         self._shell.transport.write(f"echo answer $((7 * {self._asked}))\n".encode())
         await self._shell.wait_for_output(rf"answer {7 * self._asked}\n")
@@ -64,7 +64,7 @@ class Work:
         await self._follow.wait_for_output(rf"{written}\n")
 
     async def assert_complete(self) -> None:
-        """Require that nothing was lost, and end it."""
+        """Require that nothing was lost, and end both."""
         await self.assert_progress()
         self._shell.transport.write(b"exit 3\n")
         self._case.assertEqual((await self._shell.finished(10)).status, 3)
@@ -74,12 +74,11 @@ class Work:
 
 
 class RotationTests(ClusterTestCase):
-    """Nobody notices."""
+    """Rotation is not noticeable."""
 
     async def test_certificates(self):
-        """Server and agent get new certificates again and again, and use them from then on; the
-        sessions of the first ones go on beyond their end, and can be resumed.
-        """
+        """Server and agent get new certificates repeatedly, and use them at once; sessions of the
+        first ones continue after their expiry, and can be resumed."""
         world = await self.whole_cluster("edge-1", signed_seconds=SHORT_LIFE)
         await self.run_pod(world, "web", "edge-1")
         sessions = await self.sessions()
@@ -108,10 +107,8 @@ class RotationTests(ClusterTestCase):
         self.assertEqual(await self.sessions(), sessions)
 
     async def test_authority(self):
-        """The cluster gets another authority, at first beside the one of before, and then in
-        its place. All certificates are from the new one then, and those of the old one are of
-        no use any more.
-        """
+        """The cluster gets another authority, first in addition to the old one, then in its place.
+        All certificates are then issued by the new one, and those of the old one are rejected."""
         world = await self.whole_cluster("edge-1", "edge-2")
         await self.run_pod(world, "web", "edge-1")
         sessions = await self.sessions()
@@ -163,7 +160,7 @@ class RotationTests(ClusterTestCase):
     # -- helpers -------------------------------------------------------------------------------
 
     async def crowd(self, world: World) -> Crowd:
-        """Have many streams run by the first server's CONNECT to the first node."""
+        """Open many streams through the first server's CONNECT to the first node."""
         sink = self.listen(Sink, address=NODES["edge-1"])
         endpoint = UNIXClientEndpoint(reactor, world.socket_path(SERVERS[0]))
 
@@ -182,7 +179,7 @@ class RotationTests(ClusterTestCase):
         return servers + [(one, "agent") for one in self.agents.values()]
 
     def files(self, world: World) -> list[Path]:
-        """Return the files of all certificates in use."""
+        """Return the files of all current certificates."""
         prefixes = dict.fromkeys(SERVERS[:2], (SERVER_PREFIX, PROXY_CLIENT_PREFIX))
         prefixes |= dict.fromkeys(self.agents, (AGENT_PREFIX,))
         return [
@@ -192,7 +189,7 @@ class RotationTests(ClusterTestCase):
         ]
 
     async def sessions(self) -> list[tuple[int, str, str, str]]:
-        """Return the sessions of all servers: what they are when they are the same ones."""
+        """Return an identification of all servers' sessions, to compare."""
         return [
             (number, entry["node"], entry["session"], entry["since"])
             for number, server in enumerate(self.servers)
@@ -200,9 +197,8 @@ class RotationTests(ClusterTestCase):
         ]
 
     async def resume(self, world: World) -> None:
-        """Cut all connections of the first server's agents, and wait until they are resumed with
-        the certificates of now.
-        """
+        """Close all connections of the first server's agents, and wait until they are resumed with
+        the current certificates."""
         server = self.servers[0]
         before = {each["node"]: each["resumptions"] for each in await server.agents()}
         world.network.cut(SERVERS[0], AGENT_PORT)
@@ -216,7 +212,7 @@ class RotationTests(ClusterTestCase):
         await self.eventually(resumed, "the sessions are resumed", 20)
 
     async def see_authorities(self, count: int) -> None:
-        """Wait until all programs have taken up the bundle's content so many times."""
+        """Wait until all programs have loaded the bundle that many times."""
         programs = [*self.servers, *self.agents.values()]
         await self.eventually(
             lambda: all(
@@ -228,7 +224,7 @@ class RotationTests(ClusterTestCase):
         )
 
     async def shown(self, world: World, server: Program, port: int) -> x509.Certificate:
-        """Get the certificate of a server's port, which has to be from the bundle of now."""
+        """Get the certificate of a server's port, which must be issued by the current bundle."""
         arguments = ("-c", SHOWN, server.meta_host, str(port), str(world.identities.ca_path))
         out, error, status = await getProcessOutputAndValue(
             sys.executable, arguments, reactor=reactor
@@ -237,7 +233,8 @@ class RotationTests(ClusterTestCase):
         return x509.load_der_x509_certificate(out)
 
     async def ask(self, world: World, caller: str) -> str:
-        """Ask a server for a node's metrics with a certificate: the status, or what is wrong."""
+        """Request a node's metrics from a server with a certificate: return the status, or the
+        error."""
         directory = world.identities.directory
         out, error, status = await getProcessOutputAndValue(
             "/usr/bin/curl",
@@ -256,7 +253,7 @@ class RotationTests(ClusterTestCase):
 
 
 async def expiry(program: Program, certificate: str) -> float:
-    """Read when a certificate in use ends, in seconds since 1970."""
+    """Return the expiry of a current certificate, in seconds since 1970."""
     who = "agent" if certificate == "agent" else "server"
     name = f"yurttunnel_{who}_certificate_expiry_timestamp_seconds"
     return await program.metric(name, certificate=certificate)

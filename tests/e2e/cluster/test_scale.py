@@ -1,4 +1,4 @@
-"""The caches of a server in a large cluster: what filling them takes."""
+"""The cost of filling a server's caches in a large cluster."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ TRACED_PODS = 5_000
 
 @implementer(IStreamClientEndpoint)
 class LargeCluster:
-    """An API that lists the objects of a large cluster in pages, and has nothing new to tell.
+    """An API that lists the objects of a large cluster in pages, without later changes.
 
-    It is within the process, so that all that its client does is done in :meth:`_turn` alone:
-    ``longest`` has the seconds of CPU time of the turn that took most. The objects are written
-    when it is made, which takes long where allocations are traced.
+    It is in the process, so that all work of its client is done in :meth:`_turn`: ``longest`` is
+    the CPU time in seconds of the longest turn. The objects are encoded at creation, which takes
+    long if allocations are traced.
     """
 
     def __init__(self, clock, pods: int) -> None:
@@ -65,7 +65,7 @@ class LargeCluster:
         return succeed(protocol)
 
     def settle(self) -> None:
-        """Answer until nothing is asked any more."""
+        """Respond until there are no requests any more."""
         self._turn(self._clock.advance, 0)
         while self._asked:
             protocol, target = self._asked.popleft()
@@ -80,7 +80,7 @@ class LargeCluster:
         self.longest = max(self.longest, time.thread_time() - began)
 
     def _answer(self, target: str) -> bytes:
-        """Answer a list; a watch with its head alone."""
+        """Respond to a list; to a watch with the head only."""
         parts = urlsplit(target)
         query = {key: value for key, [value] in parse_qs(parts.query).items()}
         if "watch" in query:
@@ -99,14 +99,14 @@ def _written(value: object) -> bytes:
 
 
 class _Transport(StringTransport):
-    """Calls ``on_request`` with the target of each request, which has no body."""
+    """Calls ``on_request`` with the target of each request; requests have no body."""
 
     def __init__(self, on_request) -> None:
         super().__init__()
         self._on_request = on_request
 
     def write(self, data) -> None:
-        """Take the head of a request, of which there is no more."""
+        """Receive the head of a request."""
         super().write(data)
         head, end, _ = self.value().partition(b"\r\n\r\n")
         if end:
@@ -130,9 +130,8 @@ class ScaleTests(SynchronousTestCase):
         self.addCleanup(informers.stopService)
 
     def test_first_lists(self):
-        """They are read in so many pages that no turn of the reactor takes longer than 50 ms,
-        and all that they tell is known.
-        """
+        """They are read in pages, so that no turn of the reactor takes more than 50 ms, and all
+        objects are known afterwards."""
         clock = Clock()
         api = LargeCluster(clock, large_cluster.PODS)
         # What other tests have left is not for the garbage collector of this one.
@@ -152,7 +151,7 @@ class ScaleTests(SynchronousTestCase):
             self.assertEqual(found.name, node)
 
     def test_memory(self):
-        """Less than 1 KiB is kept of a pod, all nodes included."""
+        """Less than 1 KiB is stored for each pod, including all nodes."""
         clock = Clock()
         api = LargeCluster(clock, TRACED_PODS)
         gc.collect()

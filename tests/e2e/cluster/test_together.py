@@ -1,4 +1,4 @@
-"""Servers that start together, behind one address: agents find each when it becomes known."""
+"""Servers that start together behind one address: agents connect to each when it is published."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ balancer leads them to a server that is connected already."""
 
 
 class Turns(ProxyFactory):
-    """A balancer: each connection goes to the next server."""
+    """A round-robin balancer: each connection goes to the next server."""
 
     noisy = False
 
@@ -34,7 +34,7 @@ class TogetherTests(ClusterTestCase):
     """Two servers whose EndpointSlice is written one endpoint after the other."""
 
     async def test_the_second_is_found_when_it_is_known(self):
-        """Not at the next look, minutes later; until it is known, its agent knows of one."""
+        """It is found at once, not at the next probe minutes later."""
         world = await self.make_world()
         await world.add_nodes("edge-1")
         with world.network.at(SPARE_ADDRESS):
@@ -61,6 +61,6 @@ class TogetherTests(ClusterTestCase):
         await self.eventually(lambda: self.has_all(agent), "it has both")
 
     async def has_all(self, agent) -> bool:
-        """Whether the agent says that it has every server."""
+        """Whether the agent reports sessions with all servers."""
         _, page = await agent.get("/readyz?verbose")
         return "every server: ok" in page

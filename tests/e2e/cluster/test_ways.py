@@ -1,4 +1,4 @@
-"""The ways from a server to a node: addresses that change, and siblings."""
+"""Routes from a server to a node: changing addresses, and sibling servers."""
 
 from __future__ import annotations
 
@@ -29,12 +29,11 @@ OTHER_PORT = 10251
 
 
 class WayTests(ClusterTestCase):
-    """Requests find their node."""
+    """Requests reach their node."""
 
     async def indirect_cluster(self) -> World:
-        """Start a cluster in which the API prefers the first server, and the agent knows the
-        second one only; a pod runs there.
-        """
+        """Start a cluster whose API prefers the first server, while the agent is connected to the
+        second only, with a running pod."""
         world = await self.make_world()
         await world.add_nodes("edge-1")
         self.servers = [await world.server(address) for address in SERVERS[:2]]
@@ -52,11 +51,11 @@ class WayTests(ClusterTestCase):
         return world
 
     async def knows_remotely(self, index: int) -> bool:
-        """Whether a server has one node by its sibling."""
+        """Whether a server reaches one node through its sibling."""
         return await self.servers[index].metric(REMOTE_NODES) == 1
 
     async def test_server_without_the_session(self):
-        """A server that the agent is not connected to asks its sibling."""
+        """A server without the agent's session uses its sibling."""
         world = await self.indirect_cluster()
         self.assertRegex(await self.logs(world, "web"), r"tick \d+")
         echoed = await world.kubectl.run("exec", "-i", "web", "--", "cat", stdin=b"there and back")
@@ -64,7 +63,7 @@ class WayTests(ClusterTestCase):
         self.assertEqual(await self.servers[0].agents(), [])
 
     async def test_sibling_that_drains(self):
-        """What goes by a sibling goes on while that drains, and for as long as it may."""
+        """Streams through a draining sibling continue until its drain timeout."""
         world = await self.indirect_cluster()
         follow = self.start_kubectl(world, "logs", "-f", "web")
         await follow.wait_for_output(r"tick 0\n(tick \d+\n){20}")
@@ -90,7 +89,8 @@ class WayTests(ClusterTestCase):
         self.assertRegex(await self.logs(world, "web"), r"tick \d+")
 
     async def test_server_that_drains(self):
-        """What goes by a sibling has the drain timeout of the server that callers have asked."""
+        """Streams through a sibling continue for the drain timeout of the server that has the
+        caller."""
         world = await self.indirect_cluster()
         command = self.start_kubectl(
             world, "exec", "web", "--", "sh", "-c", "echo begun; sleep 7; echo done; exit 5"
@@ -102,7 +102,7 @@ class WayTests(ClusterTestCase):
         await self.servers[0].ended(20)
 
     async def test_sibling_that_hangs(self):
-        """Who asks by a sibling that hangs is told soon which server that is."""
+        """A request through a hanging sibling fails soon, with that server's name."""
         world = await self.indirect_cluster()
         self.assertRegex(await self.logs(world, "web"), r"tick \d+")
         self.servers[1].signal(signal.SIGSTOP)
@@ -119,9 +119,8 @@ class WayTests(ClusterTestCase):
             self.servers[1].signal(signal.SIGCONT)
 
     async def test_fewer_connections_than_servers(self):
-        """With ``--server-connections 1`` an agent has a session with one server, by which the
-        other one reaches it, and goes to another one in time when that server drains.
-        """
+        """With ``--server-connections 1`` an agent has a session with one server, through which the
+        other one reaches it, and moves to the other in time when that server drains."""
         world = await self.make_world()
         await world.add_nodes("edge-1")
         self.servers = [await world.server(address) for address in SERVERS[:2]]
@@ -169,9 +168,8 @@ class WayTests(ClusterTestCase):
         self.assertRegex(await self.logs(world, "web"), r"tick \d+")
 
     async def test_ports_of_the_loopback_address(self):
-        """What is in ``localhost-proxy-ports`` is asked at the node's loopback address, from the
-        moment on at which it is there.
-        """
+        """Ports in ``localhost-proxy-ports`` are reached at the node's loopback address as soon as
+        they are configured."""
         world = await self.make_world()
         await world.add_nodes("edge-1")
         self.servers = []
@@ -216,9 +214,8 @@ class WayTests(ClusterTestCase):
         await self.eventually(well_again, "the port is one of those again", 20, 0.2)
 
     async def test_two_nodes_with_one_address(self):
-        """An address that two nodes have is refused with their names; by its own name, and by
-        that of a pod, each is reached.
-        """
+        """Requests to an address of two nodes are rejected with both names; by name, and by a pod's
+        name, each node is reached."""
         world = await self.make_world()
         shared = NODES["edge-1"]
         await world.add_nodes("edge-1")

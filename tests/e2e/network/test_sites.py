@@ -1,4 +1,4 @@
-"""The network of the tests is what it says it is."""
+"""The simulated network has the documented properties."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ PORT = 10250
 
 
 class SitesTests(TestCase):
-    """Who reaches whom."""
+    """Reachability."""
 
     def setUp(self) -> None:
-        """Have everybody listen on all addresses."""
+        """Start servers on all addresses."""
         self.network = Sites()
         self.addCleanup(self.network.close)
         for machine, addresses in self.network.addresses.items():
@@ -27,7 +27,7 @@ class SitesTests(TestCase):
                 start_witness(self, reactor, self.network, machine, address, PORT)
 
     async def ask(self, machine: str, address: str, port: int = PORT) -> str | None:
-        """Return what an address says to a program on a machine; nothing if that is refused."""
+        """Return the response of an address to a program on a machine; empty if it is refused."""
         host = f"[{address}]" if ":" in address else address
         options = ("--silent", "--max-time", "20", f"http://{host}:{port}/")
         with self.network.inside(machine):
@@ -36,7 +36,7 @@ class SitesTests(TestCase):
         return out.decode() if status == 0 else None
 
     async def test_machines_of_the_cloud_reach_each_other(self) -> None:
-        """They do, in both families, and see who asks."""
+        """They reach each other in both families, and see the client's address."""
         for address in self.network.addresses["cloud-2"]:
             mine = next(
                 a for a in self.network.addresses["other"] if (":" in a) == (":" in address)
@@ -49,7 +49,8 @@ class SitesTests(TestCase):
             self.assertEqual(await self.ask("edge-1", address), f"cloud {gateway}")
 
     async def test_cloud_does_not_reach_the_site(self) -> None:
-        """Whoever in the cloud asks a machine behind NAT is refused; its neighbor is not."""
+        """Connections from the cloud to a machine behind NAT are refused; those of its neighbor are
+        not."""
         for address in self.network.addresses["edge-2"]:
             for machine in ("cloud", "cloud-2", "other"):
                 self.assertIsNone(await self.ask(machine, address), machine)
@@ -59,7 +60,7 @@ class SitesTests(TestCase):
             self.assertEqual(await self.ask("edge-1", address), f"edge-2 {mine}")
 
     async def test_sheltered_machine(self) -> None:
-        """It reaches the cloud as its router, which passes on one port of its own, no other."""
+        """It reaches the cloud with its router's address, which forwards one port only."""
         outside = self.network.add_nat_machine("home", "other", PORT + 1)
         self.assertEqual("10.77.0.61", outside)
         for port in (PORT, PORT + 1):
@@ -72,10 +73,10 @@ class SitesTests(TestCase):
 
 
 class EndingTests(SynchronousTestCase):
-    """Nothing is left."""
+    """Cleanup."""
 
     def test_two_networks_at_a_time(self) -> None:
-        """They do not meet, and one goes back to where it was made."""
+        """They are separate, and after one the previous namespace is restored."""
         before = os.readlink("/proc/thread-self/ns/net")
         first = Sites()
         self.addCleanup(first.close)

@@ -1,4 +1,4 @@
-"""Clocks that are wrong, and clocks that are set while streams run."""
+"""Wrong clocks, and clocks that are changed while streams run."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ WRONG = ((-2 * DAY, "not valid yet: compare"), (YEARS, "expired"))
 
 
 class ClockTests(LeakTestCase):
-    """Both programs have a time of day of their own, which the test sets."""
+    """Each program has a simulated clock, which the test sets."""
 
     async def setUp(self) -> None:
-        """Start a tunnel through a proxy, with certificates that were made yesterday."""
+        """Start a tunnel through a proxy, with certificates issued yesterday."""
         await super().setUp()
         self.clocks = {name: WallClock(self.directory, name) for name in ("server", "agent")}
 
@@ -63,7 +63,7 @@ class ClockTests(LeakTestCase):
         self.echo, self.sink = self.listen(Echo), self.listen(Sink)
 
     async def lost(self) -> list[float]:
-        """Count the connections that each program has lost."""
+        """Count the lost connections of each program."""
         return [
             await program.metric(f"yurttunnel_{name}_connections_lost_total")
             for name, program in self.programs.items()
@@ -77,7 +77,7 @@ class ClockTests(LeakTestCase):
         return client
 
     async def waiting_dial_survives(self, change) -> None:
-        """Require that a dial that has no answer yet gets its answer after ``change()``."""
+        """Require that a pending dial gets its result after ``change()``."""
         queue = FullQueue()
         self.addCleanup(queue.close)
         client = RequestClient()
@@ -92,7 +92,7 @@ class ClockTests(LeakTestCase):
         client.drop()
 
     async def both_miss_each_other(self, lost: int) -> None:
-        """Require that both notice in time that they hear nothing, and go on after it."""
+        """Require that both ends notice a silent peer in time, and continue afterwards."""
         await self.proxy.refuse()
         self.assertEqual(self.proxy.for_all("black_hole"), 1)
         cut = reactor.seconds()
@@ -105,10 +105,10 @@ class ClockTests(LeakTestCase):
         self.proxy.start()
 
     async def test_timers_and_streams_take_no_notice(self) -> None:
-        """An hour on or back, at either end: deadlines and silence are measured as ever.
+        """Clocks that jump by an hour, at either end, do not affect timers and streams.
 
-        A dial that waits for its answer when the time is put forward goes on waiting; silence
-        that begins after it was put back is noticed in time; and no byte is lost.
+        A pending dial keeps waiting when the clock is advanced; silence after it was set back is
+        detected in time; and no byte is lost.
         """
         self.proxy.up.bandwidth = self.proxy.down.bandwidth = RATE
         upload = await self.connected(self.tunnel, self.sink, Source())
@@ -133,7 +133,7 @@ class ClockTests(LeakTestCase):
         self.assertEqual(upload.answer.decode(), upload.payload.digest)
 
     async def test_an_agent_that_starts_ahead_waits_for_the_time(self) -> None:
-        """It keeps its certificate, says what the matter is, and needs no token afterwards."""
+        """It keeps its certificate, reports the problem, and needs no token afterwards."""
         idle = await self.dial()
         idle.drop()
         await idle.when_lost()
@@ -157,7 +157,7 @@ class ClockTests(LeakTestCase):
         self.assertEqual(Path(agent.state, "node.pem").read_bytes(), node)
 
     async def test_certificates_do(self) -> None:
-        """Streams go on, but a new connection has to wait until the clock is right again."""
+        """Streams continue, but a new connection fails until the clock is right again."""
         idle = await self.dial()
         for number, (seconds, complaint) in enumerate(WRONG):
             self.clocks["agent"].advance(seconds)

@@ -34,11 +34,11 @@ class DescriptorTests(LeakTestCase):
     """``ulimit -n 64`` for one of the two programs, and more connections than that."""
 
     def limit(self, program: Program) -> None:
-        """Allow a program that runs only a few descriptors."""
+        """Limit the descriptors of a running program."""
         resource.prlimit(program.pid, resource.RLIMIT_NOFILE, (MAX_DESCRIPTORS, MAX_DESCRIPTORS))
 
     async def rests(self, program: Program) -> None:
-        """Require that a program uses little of a processor for a while."""
+        """Require that a program uses little CPU time for a while."""
         before, began = self.processor_time(program), reactor.seconds()
         await self.pause(WATCHED)
         used = self.processor_time(program) - before
@@ -47,12 +47,13 @@ class DescriptorTests(LeakTestCase):
         self.assertLess(share, BUSY_SHARE)
 
     def processor_time(self, program: Program) -> float:
-        """Return the seconds of a processor that a program has used."""
+        """Return the CPU seconds of a program."""
         fields = Path(f"/proc/{program.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / 100
 
     async def test_the_soft_limit_is_no_limit(self) -> None:
-        """Each program may open what the system allows, as in a pod, which cannot ask for it."""
+        """Each program raises its soft limit to the hard limit, which pods cannot do in their
+        manifest."""
         limit = resource.RLIMIT_NOFILE
         hard = resource.getrlimit(limit)[1]
         tunnel = self.make_tunnel()
@@ -72,7 +73,8 @@ class DescriptorTests(LeakTestCase):
             )
 
     async def test_an_agent_without_descriptors_refuses_dials_and_recovers(self) -> None:
-        """New dials are a 503 that says so, existing streams go on, and room is used again."""
+        """New dials fail with 503 and the reason, existing streams continue, and dials succeed
+        later."""
         echo = self.listen(Echo)
         tunnel = await self.start_tunnel()
         self.limit(tunnel.agent)
@@ -100,15 +102,14 @@ class DescriptorTests(LeakTestCase):
         await client.round_trip()
 
     def finished(self, peer: Peer):
-        """End a client's connection; fires when it has ended."""
+        """End a client's connection; the Deferred fires when it has ended."""
         peer.drop()
         return peer.when_lost()
 
     async def test_a_server_without_descriptors_serves_who_is_there_and_recovers(self) -> None:
-        """Callers for whom there is none are turned away at once, all others are served.
+        """New callers are closed at once while descriptors are missing, existing ones are served.
 
-        They are told nothing: what has no descriptor cannot be written to. Nobody is kept waiting,
-        the server does not spin, and room is used again.
+        They get no response, which would need a descriptor. The server does not spin, and recovers.
         """
         echo = self.listen(Echo)
         tunnel = await self.start_tunnel()
@@ -136,7 +137,7 @@ class DescriptorTests(LeakTestCase):
         self.assertEqual(session["resumptions"], 0)
 
     async def served_or_turned_away(self, tunnel: Tunnel, echo: Target) -> EchoClient | None:
-        """Ask for a stream; `None` when the connection has ended soon, without an answer."""
+        """Request a stream; return `None` if the connection is closed soon, without a response."""
         client = EchoClient(reactor)
         dial = self.connect(tunnel, f"127.0.0.1:{echo.port}", client)
         try:

@@ -17,7 +17,7 @@ FAULTS = 30
 
 
 class FaultTableTests(SynchronousTestCase):
-    """Each row leads somewhere."""
+    """Each row names its tests."""
 
     def setUp(self) -> None:
         """Read the table."""
@@ -25,14 +25,14 @@ class FaultTableTests(SynchronousTestCase):
         self.rows = ROW.findall(section)
 
     def test_every_fault_has_a_test(self) -> None:
-        """No row is without one, and none is missing."""
+        """Every row has a test, and no test is missing."""
         self.assertGreaterEqual(len(self.rows), FAULTS)
         for fault, shown_by, _ in self.rows:
             names = shown_by.split("<br>")
             self.assertEqual(len(NAME.findall(shown_by)), len(names), fault)
 
     def test_every_named_test_exists(self) -> None:
-        """What is named is a class with tests, or a test."""
+        """Each named test is a test class or a test."""
         for fault, shown_by, _ in self.rows:
             for module, case, test in NAME.findall(shown_by):
                 named = getattr(importlib.import_module(module), case, None)

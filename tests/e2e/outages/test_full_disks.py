@@ -1,4 +1,4 @@
-"""Disks that are full: of the audit log, and of what server and agent keep for a restart."""
+"""Full disks: of the audit log, and of the state of server and agent."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ FILL = "head -c 1M /dev/zero 2>/dev/null >filler"
 
 
 class FullDiskTests(LeakTestCase):
-    """A program has a small disk of its own, which only it sees and the test fills."""
+    """A program has a small disk, mounted only for itself, which the test fills."""
 
     async def setUp(self) -> None:
-        """Make the directory at which the disk is mounted."""
+        """Create the mount point."""
         await super().setUp()
         if os.geteuid() != 0:
             raise SkipTest("only root can mount a disk")
@@ -38,20 +38,20 @@ class FullDiskTests(LeakTestCase):
         os.mkdir(self.mount_point, 0o700)
 
     def own_disk(self, first: str = "true") -> tuple[str, ...]:
-        """Return what a program has to be begun with that shall have a disk.
+        """Return the command prefix that mounts the disk for a program.
 
-        ``first`` is run there before it, and has to succeed; ``"$@"`` in it is the program.
+        ``first`` runs before it, and must succeed; ``"$@"`` in it is the program.
         """
         mount = f"mount -t tmpfs -o mode=0700,size={SIZE} tmpfs {self.mount_point}"
         script = f'{mount} && (cd {self.mount_point} && {first}) && exec "$@"'
         return (which("unshare"), "--mount", "sh", "-c", script, "sh")
 
     def disk(self, program: Program) -> Path:
-        """Return the way to the disk from here."""
+        """Return the path of the disk as seen from here."""
         return Path(f"/proc/{program.pid}/root{self.mount_point}")
 
     def fill(self, program: Program) -> Path:
-        """Fill the disk of a program to the last byte; the file that does."""
+        """Fill the disk of a program to the last byte; return the file."""
         filler = self.disk(program) / "filler"
         with filler.open("wb", buffering=0) as file:
             try:
@@ -71,7 +71,7 @@ class FullDiskTests(LeakTestCase):
         await client.when_lost()
 
     async def test_traffic_goes_on_without_an_audit_log(self) -> None:
-        """A full disk of the audit log costs its lines, which are counted, and nothing else."""
+        """A full disk of the audit log loses its lines, which are counted, and nothing else."""
         path = os.path.join(self.mount_point, "audit.json")
         echo = self.listen(Echo)
         tunnel = self.make_tunnel()
@@ -106,7 +106,7 @@ class FullDiskTests(LeakTestCase):
         self.assertIn(path, server.log)
 
     async def test_an_agent_without_room_says_so_and_keeps_no_half_of_a_key(self) -> None:
-        """It ends and names the cure; started again when there is room, it enrols."""
+        """It exits and names the fix; restarted with free space, it enrols."""
         tunnel = self.make_tunnel()
         tunnel.server.start()
         await tunnel.server.ready()
@@ -118,13 +118,13 @@ class FullDiskTests(LeakTestCase):
         identity_of(str(self.disk(agent)))
 
     async def readiness(self, program: Program) -> dict[str, str]:
-        """Return what each check of a program says, which has to be ready."""
+        """Return the results of a program's checks, which must be ready."""
         status, body = await program.get("/readyz")
         self.assertEqual(status, 200, body)
         return dict(line.split(": ", 1) for line in body.splitlines() if ": " in line)
 
     async def test_a_server_without_room_refuses_an_enrolment_with_the_reason(self) -> None:
-        """What is connected goes on, and the node is enrolled as soon as there is room."""
+        """Connected nodes are not affected, and the node is enrolled when there is free space."""
         echo = self.listen(Echo)
         tunnel = self.make_tunnel()
         server = tunnel.another_server(state=DISK, prefix=self.own_disk())
@@ -162,7 +162,7 @@ class FullDiskTests(LeakTestCase):
         await late.stop()
 
     async def test_a_node_is_revoked_on_a_full_disk(self) -> None:
-        """There is room for it, the session ends, and whoever does it is told to make more."""
+        """A revocation needs no free space, ends the session, and warns the user."""
         tunnel = self.make_tunnel()
         server = tunnel.another_server(state=DISK, prefix=self.own_disk())
         server.start()
@@ -200,7 +200,8 @@ class FullDiskTests(LeakTestCase):
         await self.eventually(only_the_other, "the session of the node has ended", 2)
 
     async def test_an_agent_without_room_renews_its_certificate_all_the_same(self) -> None:
-        """The new one lets it in when the first has ended, and is stored when there is room."""
+        """The new certificate is used when the first has expired, and is stored when there is
+        space."""
         echo = self.listen(Echo)
         life = 12
         tunnel = self.make_tunnel(server_extra=("--node-certificate-lifetime", f"{life}s"))

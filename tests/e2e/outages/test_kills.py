@@ -1,6 +1,6 @@
 """SIGKILL of either program in each state of connections, sessions and streams.
 
-The fault proxy holds a handshake where it is, and targets that say nothing hold streams.
+The fault proxy stops a handshake at any point, and silent targets keep streams pending.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ BACK = 15.0
 
 
 class KillTestCase(LeakTestCase):
-    """A tunnel through a fault proxy, one end of which is killed, and started again."""
+    """A tunnel through a fault proxy, one end of which is killed and restarted."""
 
     async def setUp(self) -> None:
         """Start the tunnel."""
@@ -60,7 +60,7 @@ class KillTestCase(LeakTestCase):
         self.server, self.agent = self.tunnel.server, self.tunnel.agent
 
     async def held_at(self, turns: int) -> None:
-        """Cut the connection, and hold the next one after so many turns."""
+        """Close the connection, and stop the next one after that many messages."""
         self.proxy.turns = turns
         self.assertTrue(self.proxy.for_all("reset"))
         await self.eventually(
@@ -68,7 +68,7 @@ class KillTestCase(LeakTestCase):
         )
 
     async def lets_go(self, survivor: Program, before: int) -> None:
-        """Require that who survives has no stream, and no descriptor more than ``before``."""
+        """Require that the survivor has no stream, and no more descriptors than ``before``."""
 
         async def gone() -> bool:
             now = await resource_counts(survivor)
@@ -77,7 +77,7 @@ class KillTestCase(LeakTestCase):
         await self.eventually(gone, f"{survivor.arguments[0]} has let go of all", ENDED)
 
     async def start_again(self, victim: Program) -> None:
-        """Start the one that was killed, and require that new dials work."""
+        """Restart the killed program, and require that new dials work."""
         began = reactor.seconds()
         victim.start()
         await victim.ready()
@@ -96,22 +96,22 @@ class KillTestCase(LeakTestCase):
 
 
 class HandshakeKillTests(KillTestCase):
-    """Nothing of a connection that never came to be stays, and the next one is made."""
+    """A killed handshake leaves nothing behind, and the next one succeeds."""
 
     async def test_the_agent_as_it_begins(self) -> None:
-        """The server lets go of the connection and of the session that was to be resumed."""
+        """The server closes the connection, and the session that was to be resumed."""
         await self.killed(self.agent, self.server, BEGINNING)
 
     async def test_the_agent_before_it_has_a_hello(self) -> None:
-        """The same when the server has answered, and when the handshake is over."""
+        """The same after the server's response, and after the TLS handshake."""
         await self.killed(self.agent, self.server, HELLO)
 
     async def test_the_server_as_the_agent_begins(self) -> None:
-        """The agent lets go of the connection, tries again, and finds the new process."""
+        """The agent closes the connection, retries, and reaches the new process."""
         await self.killed(self.server, self.agent, BEGINNING)
 
     async def test_the_server_before_its_hello_arrives(self) -> None:
-        """The same when the server has answered, and when the handshake is over."""
+        """The same after the server's response, and after the TLS handshake."""
         await self.killed(self.server, self.agent, HELLO)
 
     async def killed(self, victim: Program, survivor: Program, states: dict[str, int]) -> None:
@@ -133,10 +133,10 @@ class HandshakeKillTests(KillTestCase):
 
 
 class StreamKillTests(KillTestCase):
-    """Every stream ends once, whatever it was about to do."""
+    """Every stream ends once, whatever its state."""
 
     async def setUp(self) -> None:
-        """Have targets for each state of a stream."""
+        """Start targets for each state of a stream."""
         await super().setUp()
         self.queue = FullQueue()
         self.addCleanup(self.queue.close)
@@ -149,7 +149,7 @@ class StreamKillTests(KillTestCase):
         }
 
     async def in_each_state(self) -> tuple[Deferred, list]:
-        """Open streams of all kinds: a dial without an answer, and those that are open."""
+        """Open streams in all states: a pending dial, and open ones."""
         dial = Deferred.fromCoroutine(
             self.connect(self.tunnel, f"127.0.0.1:{self.queue.port}", RequestClient())
         )
@@ -169,7 +169,7 @@ class StreamKillTests(KillTestCase):
         return dial, [asked, half, ended, down, up]
 
     async def test_the_agent(self) -> None:
-        """Dials are refused and streams end within the grace; the server keeps nothing."""
+        """Dials fail and streams end within the grace period; the server keeps nothing."""
         before = (await resource_counts(self.server)).descriptors
         dial, streams = await self.in_each_state()
         self.agent.kill()
@@ -182,7 +182,7 @@ class StreamKillTests(KillTestCase):
         await self.start_again(self.agent)
 
     async def test_the_server(self) -> None:
-        """The agent closes what it has dialed as soon as it meets the new process."""
+        """The agent closes its dialed connections when it has connected to the new process."""
         before = (await resource_counts(self.agent)).descriptors
         dial, streams = await self.in_each_state()
         # It ends with the server, without an answer.
@@ -198,10 +198,10 @@ class StreamKillTests(KillTestCase):
 
 
 class GoingAwayKillTests(KillTestCase):
-    """One of them has said that it goes, and waits for a stream, when one of them is killed."""
+    """One of them is draining with an open stream, when one of them is killed."""
 
     async def going_away(self, leaving: Program) -> EchoClient:
-        """Have one of them wait for a stream to end."""
+        """Let one of them drain with an open stream."""
         stream = await self.connected(self.tunnel, self.echo, EchoClient(reactor))
         await stream.round_trip()
         leaving.signal(signal.SIGTERM)
@@ -215,7 +215,7 @@ class GoingAwayKillTests(KillTestCase):
         return stream
 
     async def test_the_one_that_leaves(self) -> None:
-        """The stream ends, the other one keeps nothing, and a new process is used at once."""
+        """The stream ends, the other end keeps nothing, and a new process is used at once."""
         for leaving, staying in ((self.agent, self.server), (self.server, self.agent)):
             before = (await resource_counts(staying)).descriptors
             stream = await self.going_away(leaving)
@@ -226,7 +226,7 @@ class GoingAwayKillTests(KillTestCase):
             await self.lets_go(staying, before)
 
     async def test_the_one_that_stays(self) -> None:
-        """Who leaves has nothing to wait for any more, and ends."""
+        """The draining program has nothing to wait for any more, and exits."""
         for leaving, staying in ((self.agent, self.server), (self.server, self.agent)):
             stream = await self.going_away(leaving)
             staying.kill()

@@ -1,4 +1,4 @@
-"""Programs that may not have more memory than their documented bounds need."""
+"""Programs limited to the memory of their documented bounds."""
 
 from __future__ import annotations
 
@@ -28,16 +28,17 @@ ARENAS = 64 * MEBIBYTE
 
 
 class MemoryLimitTests(LeakTestCase):
-    """The kernel gives neither program more than that: who asks for more is refused, and fails."""
+    """The kernel rejects allocations above the limit."""
 
     def limit(self, program: Program) -> None:
-        """Allow a program as much more as so many streams may take by the documents."""
+        """Limit a program to the growth that that many streams may need."""
         [pages] = Path(f"/proc/{program.pid}/statm").read_text().split()[:1]
         most = int(pages) * resource.getpagesize() + max_growth(MAX_STREAMS) + ARENAS
         resource.prlimit(program.pid, resource.RLIMIT_AS, (most, most))
 
     async def test_streams_are_refused_when_there_is_no_memory_for_them(self) -> None:
-        """The next one is a 503 that says so; those that are there go on; then there is room."""
+        """The next stream fails with 503 and the reason; existing ones continue; later ones
+        succeed."""
         filling, echo = self.listen(lambda: Source(READ_LIMIT, hashed=False)), self.listen(Echo)
         source = self.listen(lambda: Source(BULK))
         tunnel = await self.start_tunnel()

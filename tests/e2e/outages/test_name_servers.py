@@ -1,4 +1,4 @@
-"""Name servers that are silent, and names that lead elsewhere."""
+"""Silent name servers, and names whose addresses change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SECOND = "fd77::22"
 
 
 class Names:
-    """What a name server answers: nothing while it is ``silent``, else the addresses."""
+    """A name server's records; it does not respond while ``silent``."""
 
     def __init__(self) -> None:
         self.silent = True
@@ -29,7 +29,7 @@ class Names:
         self.ipv6: list[str] = []
 
     def query(self, query: dns.Query, timeout=None) -> Deferred:
-        """Answer a question, as the resolvers of twisted.names do."""
+        """Respond to a query, as the resolvers of twisted.names do."""
         self.asked += 1
         if self.silent:
             return Deferred()
@@ -45,7 +45,7 @@ class Names:
 
 
 class NameServerTests(SiteTestCase):
-    """An agent that has only the name of its server, and one name server to ask."""
+    """An agent that knows its server by name, with one name server."""
 
     server_extra = (
         *("--bind-address", "::", "--insecure-bind-address", "127.0.0.1"),
@@ -53,7 +53,7 @@ class NameServerTests(SiteTestCase):
     )
 
     def start_name_server(self) -> Names:
-        """Have a name server listen in the cloud; it ends with the test."""
+        """Start a name server in the cloud, until the end of the test."""
         names = Names()
         factory = DNSServerFactory(clients=[names])
         factory.noisy = False
@@ -63,7 +63,7 @@ class NameServerTests(SiteTestCase):
         return names
 
     def make_asking_agent(self):
-        """Prepare an agent that asks this name server, and knows no other way."""
+        """Prepare an agent that uses only this name server."""
         configuration = os.path.join(self.directory, "resolv.conf")
         Path(configuration).write_text(f"nameserver {SERVER}\noptions timeout:1 attempts:1\n")
         agent = self.make_agent("edge-1", "--tunnelserver-addr", f"{NAME}:{self.server.agent_port}")
@@ -72,7 +72,8 @@ class NameServerTests(SiteTestCase):
         return agent
 
     async def test_silent_name_servers_block_nothing_and_new_addresses_are_found(self) -> None:
-        """The agent waits and tells so, follows its server to another family, streams go on."""
+        """The agent waits and reports it, follows its server to another family, and streams
+        continue."""
         names = self.start_name_server()
         agent = self.make_asking_agent()
         agent.start()

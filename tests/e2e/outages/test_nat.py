@@ -1,4 +1,4 @@
-"""A NAT that forgets, answers with resets or swallows what is large."""
+"""A NAT that loses its mappings, sends resets or drops large packets."""
 
 from __future__ import annotations
 
@@ -62,16 +62,16 @@ STORM_ATTEMPTS = 3
 
 
 class ForgettingTests(SiteTestCase):
-    """The mapping of an agent's connection is gone."""
+    """The mapping of an agent's connection is lost."""
 
     async def all_dials_succeed(self, target) -> None:
-        """Make many dials to ``edge-1`` at once, of which each has to succeed."""
+        """Make many dials to ``edge-1`` at once, which must all succeed."""
         dials = [Deferred.fromCoroutine(self.echo("edge-1", target)) for _ in range(DIALS)]
         for client in await gatherResults(dials, consumeErrors=True):
             client.drop()
 
     async def test_a_flushed_table_loses_no_dial(self) -> None:
-        """Dials from the moment on at which the table is flushed succeed, and streams go on."""
+        """All dials since the flush succeed, and streams continue."""
         which("conntrack")
         agent = await self.start_agent("edge-1")
         echo = self.listen_on("edge-1", Echo)
@@ -86,7 +86,7 @@ class ForgettingTests(SiteTestCase):
         self.assertEqual(len(await self.server.agents()), 1)
 
     async def test_a_return_after_a_loss_of_power_loses_no_dial(self) -> None:
-        """As soon as the new agent is there all dials succeed; the old streams end once."""
+        """As soon as the new agent has connected all dials succeed; the old streams end once."""
         agent = await self.start_agent("edge-1")
         echo = self.listen_on("edge-1", Echo)
         old = await self.echo("edge-1", echo)
@@ -108,7 +108,7 @@ class ResetStormTests(SiteTestCase):
     """Every packet of an agent is answered with a reset."""
 
     async def test_attempts_and_lines_of_the_log_stay_few(self) -> None:
-        """The agent tries again and again, ever more slowly, tells of it once, and comes back."""
+        """The agent retries with backoff, logs it once, and reconnects."""
         agent = await self.start_agent("edge-1")
         echo = self.listen_on("edge-1", Echo)
         client = await self.echo("edge-1", echo)
@@ -140,27 +140,27 @@ class ResetStormTests(SiteTestCase):
 
 
 class LossTests(SiteTestCase):
-    """Packets are lost at random, each by itself, in both directions.
+    """Packets are lost at random in both directions.
 
-    Transfers both ways are whole, and no session ends.
+    Transfers are complete, and no session ends.
     """
 
     async def test_all_bytes_arrive_once_and_echoes_go_on(self) -> None:
-        """With five percent lost, an echo beside them is answered."""
+        """With five percent loss, a concurrent echo gets its answers."""
         await self.echoes_at_a_loss_of(0.05)
 
     async def test_few_losses_do_not_hold_up_an_echo(self) -> None:
-        """With one percent lost, it is answered in time.
+        """With one percent loss, it gets them in time.
 
-        The kernels' own part of that is small here (`MIN_RTO`). With more lost it is not: each
-        time that the same packet is lost again they wait twice as long.
+        The kernels' part in that is small here (`MIN_RTO`). With more loss it is not: their timeout
+        doubles each time that the same packet is lost again.
         """
         set_min_rto(self.network, MIN_RTO)
         latencies = await self.echoes_at_a_loss_of(0.01)
         self.assertLess(latencies.percentile(99), ALLOWED)
 
     async def echoes_at_a_loss_of(self, probability: float) -> Latencies:
-        """Copy both ways, compare what arrives, and measure echoes beside it."""
+        """Copy in both directions, compare the results, and measure concurrent echoes."""
         disable_segmentation_offload(self.network, "cloud", "edge-1", "nat")
         self.gateway.count_merged()
         agent = await self.start_agent("edge-1")

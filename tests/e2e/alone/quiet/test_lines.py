@@ -1,4 +1,4 @@
-"""Bad lines: an interactive stream beside a bulk copy over the same connection."""
+"""Slow lines: an interactive stream beside a bulk copy over the same connection."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ KILOBIT = 1000 / 8
 
 
 class LineTests(LeakTestCase):
-    """A line between agent and server with a rate, a delay and a short queue in front of it.
+    """A line between agent and server with a rate, a delay and a short queue.
 
-    The round trip of such a line while it is full is its delay both ways and the time for which a
-    byte waits in its queue: no program can send faster than that.
+    The round trip of a full line is its delay in both directions and the time for which a byte
+    waits in its queue: no program can send faster than that.
     """
 
     async def line(self, rate: float, delay: float, queue: int) -> Tunnel:
-        """Start a tunnel over a line of ``rate`` bytes/s away from the edge.
+        """Start a tunnel over a line of ``rate`` bytes/s from the edge.
 
-        ``delay`` is in seconds, one way, ``queue`` in bytes; the way to the edge is only delayed.
+        ``delay`` is one way in seconds, ``queue`` in bytes; the direction to the edge has a delay
+        only.
         """
         # A half waits in the kernel, which keeps twice what it is asked for, and no less than this.
         buffer = max(queue // 4, 2048)
@@ -50,7 +51,7 @@ class LineTests(LeakTestCase):
     async def judge(
         self, tunnel: Tunnel, what: str, round_trip: float, size: int, allowed: float
     ) -> float:
-        """Require quick echoes while so many bytes are copied; give the bytes/s of the copy."""
+        """Require quick echoes during a copy of that many bytes; return the copy's bytes/s."""
         echo, source = self.listen(Echo), self.listen(lambda: Source(size))
         typists = [await self.connected(tunnel, echo, EchoClient(reactor)) for _ in range(TYPISTS)]
         began = reactor.seconds()
@@ -73,9 +74,9 @@ class LineTests(LeakTestCase):
         return rate
 
     async def test_a_thin_line(self) -> None:
-        """With 256 kbit/s an echo waits for no more than one first window of the copy.
+        """At 256 kbit/s an echo waits for at most one initial window of the copy.
 
-        So much is sent before anything is known of the line.
+        That much is sent before the line is measured.
         """
         rate, queue = 256 * KILOBIT, 6_400
         window = FIRST_WINDOW / rate
@@ -84,7 +85,7 @@ class LineTests(LeakTestCase):
         self.assertGreater(moved, 0.7 * rate)
 
     async def test_a_long_line(self) -> None:
-        """With 600 ms there and back, of which the session knows nothing, an echo takes two."""
+        """At a round trip of 600 ms, unknown to the session, an echo takes two round trips."""
         rate, delay, queue = 1_000_000.0, 0.3, 100_000
         tunnel = await self.line(rate, delay, queue)
         moved = await self.judge(tunnel, "8 Mbit/s", 2 * delay + queue / rate, 5_000_000, 2 * delay)

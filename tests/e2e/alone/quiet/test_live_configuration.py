@@ -1,4 +1,4 @@
-"""Forwards that come and go, by a file that changes and by command, while there is a load."""
+"""Forwards that are added and removed, by a configuration file and by command, under load."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class LoadTests(LeakTestCase):
     """A server with a file, 200 streams, and 1,000 requests/s."""
 
     async def setUp(self) -> None:
-        """Name the file, and have a target."""
+        """Create the file and a target."""
         await super().setUp()
         self.file = ConfigurationFile(self.directory)
         self.sink = self.listen(Sink)
         self.asked = self.listen(Sink)
 
     async def test_forwards_come_and_go_under_load(self) -> None:
-        """Nothing is lost, nor slower, by forwards that come and go, and a file that is broken."""
+        """Adding and removing forwards, and a broken file, lose nothing and slow nothing down."""
         standing = free_ports.take()
         self.write(standing)
         tunnel = await self.start_tunnel(server_extra=self.file.flags)
@@ -102,12 +102,12 @@ class LoadTests(LeakTestCase):
         self.assertEqual(1, tunnel.server.log.count("it is not TOML"))
 
     def write(self, *ports: int) -> None:
-        """Have the file say that these lead to the sink, after a comment."""
+        """Write a file with forwards from these ports to the sink, after a comment."""
         entries = "".join(f'  "{port}=edge-1/127.0.0.1:{self.sink.port}",\n' for port in ports)
         self.file.write(f"# the forwards\nforward = [\n{entries}]\n")
 
     async def start_load(self, tunnel: Tunnel) -> Running:
-        """Start requests through the port for those to kubelets."""
+        """Start requests through the port for requests to kubelets."""
         numbers = (str(tunnel.server.insecure_port), "edge-1", str(CALLERS), str(RATE))
         load = Running(reactor, [sys.executable, request_load.__file__, *numbers])
         reactor.spawnProcess(load, sys.executable, load.command, env=os.environ)
@@ -116,13 +116,13 @@ class LoadTests(LeakTestCase):
         return load
 
     async def rate_of(self, load: Running) -> float:
-        """How many requests a second there were since this was asked last."""
+        """Return the requests per second since the last call."""
         load.out.clear()
         load.transport.write(b"\n")
         return float((await load.wait_for_output(r"(\d+) requests/s"))[1])
 
     async def are_open(self, ports: Collection[int]) -> None:
-        """Wait until these, and no others, are the forwards that there are."""
+        """Wait until exactly these forwards are open."""
 
         async def so() -> bool:
             told = (await deferToThread(self.process.get, "/v1/forwards"))["forwards"]
@@ -131,7 +131,7 @@ class LoadTests(LeakTestCase):
         await self.eventually(so, f"{len(ports)} forwards are open", TIMEOUT, 0.1)
 
     async def come_and_go_by_command(self) -> None:
-        """Add one forward, send something through it, and remove it."""
+        """Add one forward, send data through it, and remove it."""
         port = free_ports.take()
         forward = f"{port}=edge-1/127.0.0.1:{self.asked.port}"
         await deferToThread(self.process.post, "/v1/forwards", forward=forward)
@@ -142,7 +142,7 @@ class LoadTests(LeakTestCase):
         self.assertTrue(is_free(port))
 
     async def broken(self, tunnel: Tunnel, ports: Collection[int]) -> None:
-        """Break the file: what it said stays, also what is added and removed by command."""
+        """Break the file: its last content stays in use, and so do changes by command."""
         self.file.write('forward = [ "cut off')
 
         async def told() -> bool:

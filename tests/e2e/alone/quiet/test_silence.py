@@ -1,4 +1,4 @@
-"""Peers that fall silent without a word: partitions of each kind, and a process that is frozen."""
+"""Silent peers: partitions of each kind, and a frozen process."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ NODES = {"edge-1": "partition", "edge-2": "deaf", "other": "mute", "cloud-2": "f
 
 
 class SilenceTests(SiteTestCase):
-    """Four nodes, each cut off in its own way at the same moment.
+    """Four nodes, each disconnected in its own way at the same moment.
 
-    Both ends have to notice in the time that the protocol promises.
+    Both ends must notice within the time that the protocol promises.
     """
 
     # The streams have to outlive the test's wait for the node that has none.
     server_extra = ("--resume-window", RESUME_WINDOW)
 
     async def test_silence_is_noticed_on_both_sides_and_streams_go_on_after_it(self) -> None:
-        """Whichever direction is cut: dials then fail with a reason, and no stream is lost."""
+        """In each case dials fail with a reason, and no stream is lost."""
         agents = {
             machine: self.make_agent(machine, "--resume-window", RESUME_WINDOW) for machine in NODES
         }
@@ -84,7 +84,7 @@ class SilenceTests(SiteTestCase):
         self.assertEqual(lost, 0)
 
     def cut(self, frozen: Program) -> None:
-        """Cut all four off."""
+        """Disconnect all four."""
         for rule in self.rules():
             self.gateway.add(*rule)
         self.network.run("cloud", "iptables", "-A", "INPUT", *self.mute)
@@ -92,7 +92,7 @@ class SilenceTests(SiteTestCase):
         self.addCleanup(frozen.signal, signal.SIGCONT)
 
     def heal(self, frozen: Program) -> None:
-        """Undo that."""
+        """Reconnect all four."""
         frozen.signal(signal.SIGCONT)
         for rule in self.rules():
             self.gateway.remove(*rule)
@@ -102,7 +102,7 @@ class SilenceTests(SiteTestCase):
     """What ``other`` sends does not arrive."""
 
     def rules(self) -> list[tuple[str, ...]]:
-        """Nothing passes to and from ``edge-1``, and nothing to ``edge-2``."""
+        """Drop packets to and from ``edge-1``, and packets to ``edge-2``."""
         first, second = (self.network.addresses[name][0] for name in ("edge-1", "edge-2"))
         return [
             ("-s", first, "-j", "DROP"),
@@ -111,7 +111,7 @@ class SilenceTests(SiteTestCase):
         ]
 
     async def missed_by(self, due: float, node: str) -> None:
-        """Require that the server says by then that no connection carries a node's session."""
+        """Require that the server reports by then that a node's session has no connection."""
 
         async def missed() -> bool:
             return not await self.is_back(node)
@@ -119,12 +119,12 @@ class SilenceTests(SiteTestCase):
         await self.eventually(missed, f"the server misses {node}", due - reactor.seconds())
 
     async def is_back(self, node: str) -> bool:
-        """Whether the server says that one does."""
+        """Whether the server reports that it has one."""
         agents = await self.server.agents()
         return any(entry["node"] == node and entry["connected"] for entry in agents)
 
     async def notices_by(self, due: float, agent: MachineAgent, machine: str) -> None:
-        """Require that an agent has seen by then that its connection is dead."""
+        """Require that an agent has noticed by then that its connection is dead."""
 
         async def noticed() -> bool:
             return await agent.metric("yurttunnel_agent_connections_lost_total") > 0
