@@ -1,6 +1,6 @@
-"""The embedded API by itself, over TLS, as kubectl in every version that is found sees it.
+"""The embedded API alone, over TLS, with every installed version of kubectl.
 
-There is no node behind it: the test plays one that runs every pod and confirms every deletion.
+There is no node behind it: the test marks every pod as running and confirms every deletion.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ spec:
 
 
 class NoNode(Exception):
-    """There is no node."""
+    """Connections to nodes always fail."""
 
 
 class Api:
@@ -82,7 +82,7 @@ class Api:
         return lambda **how: fail(NoNode("nobody is at home"))
 
     def _pod_changed(self, change, pod):
-        """Run a pod that is new, and confirm the end of one that ends."""
+        """Mark a new pod as running, and confirm a deletion."""
         metadata, status = pod["metadata"], pod["status"]
         place = (PODS, metadata["namespace"], metadata["name"])
         if change == DELETED:
@@ -95,7 +95,7 @@ class Api:
 
 
 class ClusterApi(Api):
-    """The same with what a cluster has besides."""
+    """The same with the additional kinds of a cluster."""
 
     make = ClusterAPI
 
@@ -130,7 +130,7 @@ class WithKubectl:
         return await self.kubectl.output(*arguments)
 
     async def refused(self, *arguments):
-        """Run kubectl, which must fail; what it says."""
+        """Run kubectl, which must fail; return its error."""
         finished = await self.kubectl.run(*arguments)
         self.assertNotEqual(0, finished.status, finished)
         return finished.error.decode()
@@ -140,7 +140,7 @@ class ApiKubectlTests(WithKubectl):
     """What kubectl does with the lab's API."""
 
     async def test_get(self):
-        """Nodes, namespaces and pods are shown as those of any cluster."""
+        """Nodes, namespaces and pods are shown as in any cluster."""
         nodes = await self.output("get", "nodes", "-o", "wide")
         self.assertRegex(
             nodes, r"\ANAME +STATUS +ROLES +AGE +VERSION +INTERNAL-IP .*\s+edge-1 +Ready"
@@ -159,7 +159,7 @@ class ApiKubectlTests(WithKubectl):
         self.assertRegex(described, r"Status: +Running")
 
     async def test_apply(self):
-        """Manifests are applied, seen to be unchanged, changed and deleted."""
+        """Manifests are applied, recognized as unchanged, changed and deleted."""
         apply = ("apply", "-f", self.manifest)
         self.assertEqual("configmap/settings created\npod/web created\n", await self.output(*apply))
         again = "configmap/settings unchanged\npod/web unchanged\n"
@@ -176,10 +176,10 @@ class ApiKubectlTests(WithKubectl):
         self.assertEqual([], self.api.store.list(PODS))
 
     async def test_validation(self):
-        """The server refuses what is wrong with a manifest, and kubectl shows why.
+        """The server rejects an invalid manifest, and kubectl shows why.
 
-        Before 1.25 kubectl does not ask for strict validation, and before 1.27 it looks in version
-        2 of OpenAPI, of which there is little here, whether there are dry runs.
+        Before 1.25 kubectl does not request strict validation, and before 1.27 it determines
+        support of dry runs from OpenAPI 2, of which little exists here.
         """
         self.write(MANIFEST.replace('image: "web:1"', "imagee: x"))
         error = await self.refused("create", "-f", self.manifest)
@@ -195,7 +195,7 @@ class ApiKubectlTests(WithKubectl):
         self.assertEqual([], self.api.store.list(PODS))
 
     async def test_change(self):
-        """Objects are labeled, annotated and patched, and waited for; a node is drained."""
+        """Objects are labeled, annotated, patched and waited for; a node is drained."""
         await self.output("run", "web", "--image=none")
         await self.output("wait", "--for=condition=Ready", "pod/web", "--timeout=50s")
         await self.output("label", "pod", "web", "tier=front")
@@ -213,7 +213,7 @@ class ApiKubectlTests(WithKubectl):
         self.assertTrue(self.api.store.get(NODES, None, "edge-1")["spec"]["unschedulable"])
 
     async def test_watch(self):
-        """A watch shows what happens, in the same table."""
+        """A watch shows changes in the same table."""
         await self.output("run", "first", "--image=none")
         watch = self.kubectl.start("get", "pods", "-w")
         try:
@@ -230,7 +230,7 @@ class ApiKubectlTests(WithKubectl):
             await watch.finished()
 
     async def test_namespaces(self):
-        """A namespace is created with its contents, and goes with them."""
+        """A namespace is created, and deleted with its contents."""
         await self.output("create", "namespace", "team")
         await self.output("-n", "team", "create", "configmap", "settings", "--from-literal=a=b")
         await self.output("-n", "team", "create", "secret", "generic", "s", "--from-literal=a=b")
@@ -246,7 +246,7 @@ class ApiKubectlTests(WithKubectl):
         self.assertIn("this namespace may not be deleted", refused)
 
     async def test_documents(self):
-        """Kinds are listed and explained, and the version is told."""
+        """Kinds are listed and explained, and the version is shown."""
         self.assertRegex(
             await self.output("api-resources"), r"leases +coordination.k8s.io/v1 +true"
         )
@@ -257,7 +257,7 @@ class ApiKubectlTests(WithKubectl):
         self.assertEqual("ok", await self.output("get", "--raw", "/readyz"))
 
     async def test_unreachable_node(self):
-        """A node that cannot be reached is told, for logs and for exec."""
+        """The error for an unreachable node is shown, for logs and for exec."""
         await self.output("run", "web", "--image=none")
         for arguments in (("logs", "web"), ("exec", "web", "--", "true")):
             error = await self.refused(*arguments)
@@ -265,18 +265,18 @@ class ApiKubectlTests(WithKubectl):
 
 
 class ClusterApiKubectlTests(WithKubectl):
-    """What it does with that of a cluster besides."""
+    """kubectl with the additional kinds of a cluster."""
 
     api_class = ClusterApi
 
     async def test_who_asks(self):
-        """The user of the kubeconfig is known, and may do everything."""
+        """The user of the kubeconfig is authenticated, and may do everything."""
         self.assertEqual("yes\n", await self.output("auth", "can-i", "delete", "nodes"))
         if self.at_least("1.28"):
             self.assertIn("quickstart-admin", await self.output("auth", "whoami"))
 
     async def test_certificates_are_approved(self):
-        """A certificate signing request waits for its approval."""
+        """A certificate signing request can be approved."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "alice")])
         request = x509.CertificateSigningRequestBuilder(subject).sign(key, hashes.SHA256())
@@ -293,7 +293,7 @@ class ClusterApiKubectlTests(WithKubectl):
         self.assertIn("Approved", await self.output("get", "csr", "alice"))
 
     async def test_tokens(self):
-        """There are tokens for service accounts."""
+        """Tokens of service accounts can be created."""
         self.assertRegex(await self.output("create", "token", "default"), r"^ey\S+\s*$")
 
 

@@ -1,4 +1,4 @@
-"""The audit log of a real server: what it says is held against what was really sent."""
+"""The audit log of a real server, compared with the transferred data."""
 
 from __future__ import annotations
 
@@ -35,25 +35,27 @@ SECRET = "S3CRET"
 
 
 class AuditTests(InterceptionTestCase):
-    """``--audit-log-path`` and what is written there."""
+    """``--audit-log-path`` and the content of the log."""
 
     def entries(self, path: str, kind: str) -> list[dict]:
-        """Return the lines of a kind in a file; every line has to be one of the audit log."""
+        """Return the lines of a kind in a file; every line must be a valid entry."""
         entries = map(json.loads, Path(path).read_bytes().splitlines())
         return [entry for entry in entries if entry["kind"] == kind]
 
     def matches(self, entry: dict, **expected: object) -> None:
-        """Require what a line says."""
+        """Require the fields of a line."""
         self.assertEqual({key: entry.get(key) for key in expected}, expected)
 
     async def upload(self, source: Source) -> None:
-        """Have a source send everything, and take the answer of the sink."""
+        """Have a source send everything, and receive the answer of the sink."""
         await self.within(20, source.when_ended(), "the sink has answered")
         self.assertEqual(source.received, DIGEST)
         source.transport.loseConnection()
 
     async def test_bytes_are_those_that_were_sent(self) -> None:
-        """Streams, bodies and upgraded connections, on every way that leads to a node."""
+        """Entries of streams, bodies and upgraded connections have the right counts, on every
+        path.
+        """
         far: list[TwoWay] = []
 
         async def kubelet(request: Request) -> None:
@@ -120,7 +122,7 @@ class AuditTests(InterceptionTestCase):
             self.assertEqual((run["path"], execution["path"]), ("run", "exec"))
 
     async def test_callers_with_a_certificate(self) -> None:
-        """Over TLS a caller of the CONNECT front end is known by the name in its certificate."""
+        """Over TLS, the entry of a CONNECT caller has the name in its certificate."""
         path, port = os.path.join(self.directory, "audit.json"), free_ports.take()
         extra = ("--audit-log-path", path, "--connect-endpoint", f"ssl:{port}")
         target = self.listen(HttpTarget)
@@ -140,7 +142,7 @@ class AuditTests(InterceptionTestCase):
         self.assertNotIn(SECRET, Path(path).read_text())
 
     async def test_rotated_by_others(self) -> None:
-        """A file that logrotate has renamed is not written to any more, and no line is lost."""
+        """A file renamed by logrotate is not written to any more, and no line is lost."""
         path = os.path.join(self.directory, "audit.json")
         sink = self.listen(Sink)
         tunnel = await self.start_tunnel(server_extra=("--audit-log-path", path))
@@ -161,7 +163,9 @@ class AuditTests(InterceptionTestCase):
             self.assertEqual(entry["bytes_from_caller"], size)
 
     async def test_standard_output(self) -> None:
-        """Lines are whole among those of the log; one that runs when the server stops is there."""
+        """Lines are not mixed with the log; a stream that is open when the server stops has a
+        line.
+        """
         tunnel = await self.start_tunnel(server_extra=("--audit-log-path", "-"), drain=0.2)
         hold = self.listen(Peer)
         await self.connected(tunnel, hold, Peer())
@@ -170,7 +174,7 @@ class AuditTests(InterceptionTestCase):
         self.matches(json.loads(line), kind="connect", result="ended", code="going_away")
 
     async def test_standard_output_that_nobody_reads(self) -> None:
-        """Requests are answered, the page tells of it, and the server ends when it is to end."""
+        """Requests are served, the status page reports it, and the server can exit."""
         path = os.path.join(self.directory, "unread")
         os.mkfifo(path)
         unread = os.open(path, os.O_RDWR | os.O_NONBLOCK)
@@ -201,7 +205,7 @@ class AuditTests(InterceptionTestCase):
         await server.stop(CLOSE_TIMEOUT + STOP_SECONDS)
 
     async def test_unusable_path(self) -> None:
-        """The server does not start without the log that was asked for, and says why."""
+        """The server does not start if the log cannot be written, and reports why."""
         tunnel = self.make_tunnel(server_extra=("--audit-log-path", f"{self.directory}/no/file"))
         tunnel.server.start()
         self.assertNotEqual(await tunnel.server.ended(20), 0)

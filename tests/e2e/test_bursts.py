@@ -1,4 +1,4 @@
-"""Many callers at the same moment, as after a restart or from a pool that fills: all are served."""
+"""Many simultaneous callers, as after a restart or from a pool that fills, are all served."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SECONDS = 30.0
 
 
 def burst(port: int, callers: int, text: bytes = b"x") -> Counter[str]:
-    """Connect all at once, each sends ``text`` and waits for its echo; how many ended how."""
+    """Connect all at once, send ``text`` on each and wait for its echo; count the results."""
     waiting = selectors.DefaultSelector()
     for _ in range(callers):
         caller = socket.socket()
@@ -52,10 +52,10 @@ def burst(port: int, callers: int, text: bytes = b"x") -> Counter[str]:
 
 
 class BurstTests(EndToEndTestCase):
-    """One tunnel, and a target whose queue is as short as that of many."""
+    """One tunnel, and a target with a short accept queue, as many servers have."""
 
     async def test_everybody_is_served(self) -> None:
-        """The target is connected to by many at a time, by the others then; several times over."""
+        """Some connections are made concurrently, the others later; repeatedly."""
         target = self.listen(Echo)
         tunnel = await self.start_tunnel(forwards=(target.port,))
         for number in range(BURSTS):

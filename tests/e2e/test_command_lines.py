@@ -1,4 +1,4 @@
-"""What the real commands say to a command line that is wrong, word for word."""
+"""The exact error messages of the real commands for invalid command lines."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ _IN_USE = "is in use by process {pid}, which has to be stopped first; or use ano
 
 
 class _CommandTestCase(EndToEndTestCase):
-    """Runs commands that end by themselves, without a shell."""
+    """Runs commands that exit by themselves, without a shell."""
 
     def run_module(self, module: str, arguments: Sequence[str], *prefix: str) -> Deferred:
-        """Return, when it has ended, what a command wrote to each stream, and its status."""
+        """Run a command to its end; return both outputs, and its status."""
         executable, *rest = [*prefix, sys.executable, "-m", module, *arguments]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         return getProcessOutputAndValue(executable, rest, environment, self.directory)
@@ -96,10 +96,10 @@ SAID_BY_ITSELF = {
 
 
 class CommandLineTests(_CommandTestCase):
-    """Each is one line on standard error, and status 64; nothing is said besides."""
+    """Each error is one line on standard error, and status 64."""
 
     async def test_what_is_said(self) -> None:
-        """Of all commands, by ``twist`` and by ``yurttunnel``."""
+        """For all commands, with ``twist`` and with ``yurttunnel``."""
         turns = DeferredSemaphore(2)
         for module, all_said in (("twisted", SAID), ("yurttunnel.cli", SAID_BY_ITSELF)):
             ended = await gatherResults(
@@ -111,15 +111,15 @@ class CommandLineTests(_CommandTestCase):
 
 
 class StateDirectoryTests(_CommandTestCase):
-    """A directory that cannot be had is one line, too, and status 1."""
+    """An unusable state directory gives one line, too, and status 1."""
 
     async def refused(self, said: str, arguments: Sequence[str], *prefix: str) -> None:
-        """Require that a command ends with this line."""
+        """Require that a command fails with this line."""
         _, errors, status = await self.run_module("twisted", arguments, *prefix)
         self.assertEqual((f"{said}\n", 1), (errors.decode(), status))
 
     async def test_a_second_process(self) -> None:
-        """Server, agent and hub say which process has the directory."""
+        """Server, agent and hub name the process that uses the directory."""
         tunnel = await self.start_tunnel()
         hub = Hub(reactor, self.directory, "https://127.0.0.1:1")
         tunnel.others.append(hub)
@@ -141,7 +141,7 @@ class StateDirectoryTests(_CommandTestCase):
             await self.refused(told, program.arguments)
 
     async def test_a_parent_that_cannot_be_written(self) -> None:
-        """The line has the command that makes the directory."""
+        """The line has the command that creates the directory."""
         if os.geteuid() != 0:
             raise SkipTest("only root can give up its privileges")
         above = os.path.join(self.directory, "above")
@@ -155,15 +155,15 @@ class StateDirectoryTests(_CommandTestCase):
 
 
 class FirstStartTests(EndToEndTestCase):
-    """What an agent says that cannot enrol yet, and goes on to try."""
+    """Messages of an agent that cannot enrol yet, and retries."""
 
     def sentence(self, agent: Agent) -> str:
-        """Return why it has not got its certificate, as its log has it first."""
+        """Return the first log message about the missing certificate."""
         told = re.search(r"was not obtained: (.*?); \d+ attempts have failed", agent.log)
         return "" if told is None else told[1]
 
     async def test_a_server_that_is_not_there(self) -> None:
-        """The port that was dialed is named."""
+        """The dialed port is named."""
         tunnel = self.make_tunnel()
         tunnel.server.start()
         await tunnel.server.ready()
@@ -177,7 +177,7 @@ class FirstStartTests(EndToEndTestCase):
         )
 
     async def test_no_token(self) -> None:
-        """It is said who makes one."""
+        """The message says where the token comes from."""
         agent = self.make_tunnel().another_agent(token_path=None)
         agent.start()
         await self.eventually(lambda: not agent.running, "it ends", READY_SECONDS)
@@ -190,7 +190,7 @@ class FirstStartTests(EndToEndTestCase):
         )
 
     async def test_a_clock_that_is_behind(self) -> None:
-        """It says by how much, waits, and enrols when the clock has been set."""
+        """The message has the difference; the agent waits, and enrols when the clock is right."""
         tunnel = self.make_tunnel()
         clock = WallClock(self.directory, "agent")
         clock.advance(-43 * 60)
@@ -213,10 +213,10 @@ class FirstStartTests(EndToEndTestCase):
 
 
 class OnlyIpv6Tests(EndToEndTestCase):
-    """A machine that has addresses of IPv6 only, beside loopback."""
+    """A machine that has only IPv6 addresses, besides loopback."""
 
     async def test_the_defaults_serve(self) -> None:
-        """The server takes in agents there, and its pages are where they are elsewhere."""
+        """With defaults the server accepts agents, and its pages are at their usual addresses."""
         former, machine = Namespace(current=True), new_namespace()
         self.addCleanup(machine.close)
         self.addCleanup(former.close)

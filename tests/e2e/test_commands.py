@@ -1,4 +1,4 @@
-"""The command ``yurttunnel``: it runs the programs, and speaks to those that run."""
+"""The command ``yurttunnel``: it starts programs, and queries running ones."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ REQUEST = b"POST /v1/revocations?node=edge-7 HTTP/1.1\r\nContent-Length: 3\r\n\r
 
 
 def mutants(choice: random.Random, count: int) -> Iterator[bytes]:
-    """Yield requests of which some bytes are others, cut off or there twice."""
+    """Yield mutated requests: bytes changed, removed or duplicated."""
     for _ in range(count):
         data = bytearray(REQUEST)
         for _ in range(choice.randrange(1, 4)):
@@ -55,10 +55,10 @@ def mutants(choice: random.Random, count: int) -> Iterator[bytes]:
 
 
 class CommandCase(EndToEndTestCase):
-    """A test case with a server and an agent that are run by the command; it runs others."""
+    """A test case with a server and an agent started by the command; it runs further ones."""
 
     def make_tunnel(self, **options):
-        """Run both by the command."""
+        """Start both by the command."""
         tunnel = super().make_tunnel(**options)
         for program in (tunnel.server, tunnel.agent):
             program.use_yurttunnel_command()
@@ -79,13 +79,14 @@ class CommandCase(EndToEndTestCase):
         return output.decode(), errors.decode(), status
 
     async def run_unread(self, module: str, *arguments: str) -> tuple[bytes, int]:
-        """Run a command whose standard output nobody reads: standard error and status."""
+        """Run a command whose standard output is not read; return standard error and status."""
         reader, writer = os.pipe()
         os.close(reader)
         return await self.run_into(writer, module, *arguments)
 
     async def run_into(self, output: int, module: str, *arguments: str) -> tuple[bytes, int]:
-        """Run a command with this standard output, which is closed: standard error and status."""
+        """Run a command with this standard output, which is closed; return standard error and
+        status."""
         try:
             ended = await deferToThread(
                 subprocess.run,
@@ -98,13 +99,13 @@ class CommandCase(EndToEndTestCase):
         return ended.stderr, ended.returncode
 
     async def done(self, *arguments: str) -> str:
-        """Run one that has to succeed; what it prints."""
+        """Run a command that must succeed; return its output."""
         output, errors, status = await self.run_yurttunnel(*arguments)
         self.assertEqual(0, status, errors)
         return output
 
     async def failed(self, *arguments: str, status: int = 1) -> str:
-        """Run one that has to fail; its one line."""
+        """Run a command that must fail; return its one-line error."""
         output, errors, ended = await self.run_yurttunnel(*arguments)
         self.assertEqual(("", status), (output, ended), errors)
         self.assertEqual(1, errors.count("\n"), errors)
@@ -112,10 +113,10 @@ class CommandCase(EndToEndTestCase):
 
 
 class CommandTests(CommandCase):
-    """Commands against a server and an agent that run."""
+    """Commands with a running server and agent."""
 
     async def test_what_runs(self) -> None:
-        """Status, tokens, the level of the log and revocation; the log has none of Twisted's."""
+        """Status, tokens, log levels and revocation work; the log has no lines of Twisted's own."""
         tunnel = await self.start_tunnel()
         server, agent = tunnel.server.state, tunnel.agent.state
         told = json.loads(await self.done("status", "--state-dir", server, "-o", "json"))
@@ -181,7 +182,7 @@ class CommandTests(CommandCase):
                 self.assertNotIn(chatter, program.log)
 
     async def test_forwards(self) -> None:
-        """A port is opened and closed by command; a connection outlives its port."""
+        """A forward is added and removed by command; its connections continue."""
         tunnel = await self.start_tunnel()
         target, port = self.listen(Echo), free_ports.take()
         here = ("--state-dir", tunnel.server.state)
@@ -210,7 +211,7 @@ class CommandTests(CommandCase):
         await client.round_trip()
 
     async def test_diagnose(self) -> None:
-        """It finds the flags of the process by itself, and secrets are not in what it makes."""
+        """It finds the flags of the process, and its bundle contains no secrets."""
         tunnel = self.make_tunnel()
         tunnel.agent.disable_fork_server()
         await tunnel.start()
@@ -225,7 +226,7 @@ class CommandTests(CommandCase):
         self.assertLessEqual({"summary.txt", "process.txt"}, names)
 
     def sit_down(self, name: str, **variables: str) -> Terminal:
-        """Open a terminal where the command is found; its state is in a directory of that name."""
+        """Open a terminal that finds the command; its state is in a directory with this name."""
         command = Path(self.directory, "bin", "yurttunnel")
         if not command.exists():
             command.parent.mkdir()
@@ -245,7 +246,7 @@ class CommandTests(CommandCase):
         return terminal
 
     async def test_a_hub_and_a_proxy(self) -> None:
-        """They have a socket, too, by which they are found, asked and told what to log."""
+        """They have admin sockets, too, for status, discovery and log levels."""
         hub = Hub(reactor, self.directory, "https://127.0.0.1:1")
         proxy = IdleProxy(reactor, self.directory)
         for program, name, state in (
@@ -283,7 +284,7 @@ class CommandTests(CommandCase):
             self.assertEqual(-signal.SIGTERM, await program.stop())
 
     async def test_what_to_do_next(self) -> None:
-        """A server on a terminal gives the command for a node, which is as good as it stands."""
+        """A server on a terminal prints the command for a node, which works as printed."""
         names = ("tunnel-agent-connect", "meta", "secure", "insecure")
         ports = {name: free_ports.take() for name in names}
         server = self.sit_down("S", YURTTUNNEL_BIND_ADDRESS="127.0.0.1")
@@ -317,7 +318,7 @@ class CommandTests(CommandCase):
         process.wait()
 
     async def test_other_users(self) -> None:
-        """Nobody else is answered: by the mode of the socket, and if that is changed, by his id."""
+        """Other users are rejected: by the mode of the socket, and otherwise by their user ID."""
         if os.geteuid() != 0:
             raise SkipTest("only root can become another user")
         which("setpriv")
@@ -345,7 +346,7 @@ with socket.socket(socket.AF_UNIX) as caller:
         os.chmod(tunnel.server.state, 0o700)
 
     async def test_a_killed_process(self) -> None:
-        """Its socket says that nothing runs, and is taken over by the next process."""
+        """A stale socket is reported as such, and is replaced by the next process."""
         tunnel = await self.start_tunnel()
         status = ("status", "--state-dir", tunnel.server.state)
         tunnel.server.kill()
@@ -355,7 +356,7 @@ with socket.socket(socket.AF_UNIX) as caller:
         await self.done(*status)
 
     async def test_watch(self) -> None:
-        """A node that leaves has a line of its own, while the command goes on."""
+        """A node that disconnects gets a line, and the command continues."""
         tunnel = await self.start_tunnel()
         path = os.path.join(self.directory, "watch.log")
         with open(path, "wb") as file:
@@ -381,7 +382,7 @@ with socket.socket(socket.AF_UNIX) as caller:
         self.assertEqual((b"", 141), await self.run_unread("yurttunnel.cli", "nodes", "-w", *state))
 
     async def test_no_secret(self) -> None:
-        """No page that a socket or a meta port has shows a line of a key, or a token's secret."""
+        """No page on a socket or a meta port contains a key or the secret of a token."""
         tunnel = await self.start_tunnel()
         gone = tunnel.another_agent(node="edge-2", state="B")
         gone.start()
@@ -413,7 +414,7 @@ with socket.socket(socket.AF_UNIX) as caller:
                 self.assertNotIn("PRIVATE KEY", text, page)
 
     async def test_bytes_of_all_kinds(self) -> None:
-        """What is no request costs its connection and nothing else."""
+        """An invalid request closes its connection and has no other effect."""
         tunnel = await self.start_tunnel()
         before = tunnel.server.descriptors()
         path = os.path.join(tunnel.server.state, "yurttunnel.sock")
@@ -438,10 +439,10 @@ with socket.socket(socket.AF_UNIX) as caller:
 
 
 class InClusterTests(CommandCase):
-    """``kubectl yurttunnel``, which asks the servers of a cluster."""
+    """``kubectl yurttunnel``, which queries the servers of a cluster."""
 
     async def test_plugin(self) -> None:
-        """A real kubectl finds the plugin, and that the server, by what kubectl may do."""
+        """A real kubectl finds the plugin, which finds the server with kubectl's permissions."""
         versions = find_kubectls()
         if not versions:
             raise SkipTest("kubectl is not installed")
@@ -482,10 +483,10 @@ class InClusterTests(CommandCase):
 
 
 class NothingRunsTests(CommandCase):
-    """Commands without anything to speak to, and wrong ones."""
+    """Commands without a running program, and invalid ones."""
 
     async def test_one_line(self) -> None:
-        """What is wrong is said in one line, with the cure."""
+        """Each error is one line, with the fix."""
         nothing = os.path.join(self.directory, "S")
         self.assertEqual(
             f"yurttunnel status: nothing runs at {nothing}/yurttunnel.sock: there is no such"
@@ -541,7 +542,7 @@ class NothingRunsTests(CommandCase):
         )
 
     async def test_a_token_that_is_not_there(self) -> None:
-        """An agent says so before it has made anything."""
+        """An agent without a token fails before it has created anything."""
         state, file = (os.path.join(self.directory, name) for name in ("A", "no-token"))
         told = await self.failed(
             *("agent", "--standalone", "--state-dir", state, "--node-ip", "10.0.0.5"),
@@ -551,7 +552,7 @@ class NothingRunsTests(CommandCase):
         self.assertFalse(os.path.exists(state))
 
     async def test_nobody_reads(self) -> None:
-        """What is printed into a pipe that is closed, as by head, ends as other programs do."""
+        """Output into a closed pipe, as with head, ends the command like other programs."""
         for module, arguments in (
             ("yurttunnel.cli", ("--help",)),
             ("yurttunnel.cli", ("server", "--help")),
@@ -563,7 +564,7 @@ class NothingRunsTests(CommandCase):
             self.assertEqual((b"", 141), ended, arguments)
 
     async def test_a_full_disk(self) -> None:
-        """What does not fit on it is told of in one line."""
+        """A full disk gives a one-line error."""
         sentence = b"standard output cannot be written: No space left on device\n"
         for module, arguments in (
             ("yurttunnel.cli", ("--help",)),

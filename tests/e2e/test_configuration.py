@@ -1,4 +1,4 @@
-"""A file of ``--config`` that changes while streams and requests go on."""
+"""A changing configuration file, while streams and requests continue."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ SOON = 15.0
 
 
 class LiveConfigurationTests(LeakTestCase):
-    """What is changed is in use without a restart, and nothing ends for it."""
+    """Changes apply without a restart, and no stream ends."""
 
     async def setUp(self) -> None:
-        """Name the file."""
+        """Choose the file."""
         await super().setUp()
         self.file = ConfigurationFile(self.directory)
         self.path = self.file.path
         self.write = self.file.write
 
     async def readiness_says(self, program, words: str, there: bool = True) -> None:
-        """Wait until /readyz has these words, or has them no more; it is always ready."""
+        """Wait until /readyz contains these words, or does not; it is always ready."""
 
         async def says() -> bool:
             status, body = await program.get("/readyz")
@@ -45,7 +45,7 @@ class LiveConfigurationTests(LeakTestCase):
         await self.eventually(says, f"/readyz and {words!r}", TIMEOUT, 0.1)
 
     async def test_what_an_agent_may_dial(self) -> None:
-        """A target is allowed without a restart; what needs one is said, and is not done."""
+        """A target is allowed without a restart; changes that need one are reported."""
         self.write('allow-destination = ["no-default"]\n')
         tunnel = await self.start_tunnel(agent_extra=self.file.flags)
         echo, agent = self.listen(Echo), tunnel.agent
@@ -67,7 +67,7 @@ class LiveConfigurationTests(LeakTestCase):
         await client.round_trip()
 
     async def test_who_may_connect_where(self) -> None:
-        """Permissions of callers change for those who come then."""
+        """Permissions of callers apply to new connections."""
         echo, user = self.listen(Echo), os.geteuid()
         mine = f'allow-connect = ["user:{user}=edge-1/127.0.0.1:{echo.port}"]\n'
         self.write(mine)
@@ -91,7 +91,7 @@ class LiveConfigurationTests(LeakTestCase):
         await client.round_trip()
 
     async def test_every_program_follows_its_file(self) -> None:
-        """What can be used is, what cannot is said, and a key that is no flag changes nothing."""
+        """Valid changes apply, invalid ones are reported, and unknown keys change nothing."""
         extra = self.file.flags
         tunnel = self.make_tunnel(server_extra=extra, agent_extra=extra)
         hub = Hub(reactor, self.directory, "https://127.0.0.1:1", extra=extra)
@@ -138,34 +138,34 @@ class LiveConfigurationTests(LeakTestCase):
 
 
 class LiveTimesTests(EndToEndTestCase):
-    """Times that are changed count without a restart, for what begins then."""
+    """Changed timeouts apply without a restart to what starts later."""
 
     async def setUp(self) -> None:
-        """Name the file."""
+        """Choose the file."""
         await super().setUp()
         self.file = ConfigurationFile(self.directory)
         self.echo = self.listen(Echo)
 
     async def start(self, text: str, *, of_agent: bool = False) -> Tunnel:
-        """Start a tunnel one of whose ends has a file."""
+        """Start a tunnel one of whose programs has a file."""
         self.file.write(text)
         side = "agent_extra" if of_agent else "server_extra"
         return await self.start_tunnel(drain=None, **{side: self.file.flags})
 
     async def talk(self, tunnel: Tunnel) -> EchoClient:
-        """Open a stream that stays."""
+        """Open a stream that stays open."""
         client = await self.connected(tunnel, self.echo, EchoClient(reactor))
         await client.round_trip()
         return client
 
     async def outlived(self, tunnel: Tunnel) -> None:
-        """Kill the agent, and require that a stream does not outlive it for long."""
+        """Kill the agent, and require that a stream ends soon afterwards."""
         client = await self.talk(tunnel)
         tunnel.agent.kill()
         await self.within(SOON, client.when_ended(), "the stream ends")
 
     async def test_how_long_a_server_drains(self) -> None:
-        """SIGTERM ends it in the new time, whatever still runs."""
+        """SIGTERM ends it within the new timeout, despite open streams."""
         tunnel = await self.start('drain-timeout = "60s"\n')
         client = await self.talk(tunnel)
         await self.file.use(self, tunnel.server, 'drain-timeout = "1s"\n', DRAIN)
@@ -174,7 +174,7 @@ class LiveTimesTests(EndToEndTestCase):
         await client.when_ended()
 
     async def test_how_long_an_agent_drains(self) -> None:
-        """SIGTERM ends it in the new time, whatever still runs."""
+        """SIGTERM ends it within the new timeout, despite open streams."""
         tunnel = await self.start('drain-timeout = "60s"\n', of_agent=True)
         client = await self.talk(tunnel)
         await self.file.use(self, tunnel.agent, 'drain-timeout = "1s"\n', DRAIN)
@@ -183,21 +183,21 @@ class LiveTimesTests(EndToEndTestCase):
         await client.when_ended()
 
     async def test_how_long_streams_outlive_an_agent_that_was_reset(self) -> None:
-        """Those of sessions that begin then end after the new grace."""
+        """Streams of new sessions end after the new grace period."""
         tunnel = await self.start('return-grace = "60s"\nresume-window = "60s"\n')
         await self.file.use(self, tunnel.server, 'return-grace = "1s"\n', "return-grace", WINDOW)
         await self.restart(tunnel.agent)
         await self.outlived(tunnel)
 
     async def test_how_long_streams_outlive_their_connection(self) -> None:
-        """Those of sessions that begin then end after the new window of the server."""
+        """Streams of new sessions end after the server's new resume window."""
         tunnel = await self.start('resume-window = "60s"\n')
         await self.file.use(self, tunnel.server, 'resume-window = "1s"\n', WINDOW)
         await self.restart(tunnel.agent)
         await self.outlived(tunnel)
 
     async def test_how_long_an_agent_has_them_outlive_it(self) -> None:
-        """Of both ends the one counts whose window is shorter."""
+        """The shorter resume window of both ends applies."""
         tunnel = await self.start('resume-window = "60s"\n', of_agent=True)
         await self.file.use(self, tunnel.agent, 'resume-window = "1s"\n', WINDOW)
         await self.restart(tunnel.server)
@@ -205,13 +205,13 @@ class LiveTimesTests(EndToEndTestCase):
         await self.outlived(tunnel)
 
     async def restart(self, program: Program) -> None:
-        """Have a session begin anew."""
+        """Start a new session."""
         await program.stop()
         program.start()
         await program.ready()
 
     async def test_how_long_a_kubelet_may_take(self) -> None:
-        """A request that is not answered is a 504 after the new time."""
+        """A request without a response gets 504 after the new timeout."""
         silent = self.listen(Sink)
         tunnel = await self.start('response-timeout = "60s"\n')
         await self.file.use(self, tunnel.server, 'response-timeout = "1s"\n', "response-timeout")

@@ -1,4 +1,4 @@
-"""Many connections that are slow, silent, idle or half open: nobody else notices them."""
+"""Many slow, silent, idle or half-open connections do not affect others."""
 
 from __future__ import annotations
 
@@ -45,10 +45,12 @@ MIB = 1024 * 1024
 
 
 class SlowLorisTests(CrowdTestCase):
-    """Whoever never gets to the point loses the connection, and nobody else notices."""
+    """A connection that makes no progress is closed, without effects on others."""
 
     async def test_slow_handshake_hello_and_head_are_cut_off(self) -> None:
-        """Silence, half a ClientHello, no HELLO, half a HELLO and a dripping head all end."""
+        """Silence, half a ClientHello, no HELLO, half a HELLO and a dripping head are all
+        closed.
+        """
         tunnel = await self.start_tunnel()
         await self.still_serves(tunnel)
         before = tunnel.server.descriptors()
@@ -89,10 +91,10 @@ class SlowLorisTests(CrowdTestCase):
         await self.descriptors_return(tunnel.server, before)
 
     async def test_a_thousand_slow_callers_of_each_port_disturb_nobody(self) -> None:
-        """Handshakes and heads of which a byte comes every five seconds end when theirs is over.
+        """Handshakes and heads at one byte every five seconds are closed at their timeouts.
 
-        A dial in the meantime is as quick as ever, and who has not said who it is has no line in
-        the audit log.
+        A dial in the meantime is as quick as ever, and unauthenticated callers are not in the audit
+        log.
         """
         port = free_ports.take()
         audit = Path(self.directory, "audit.jsonl")
@@ -120,7 +122,7 @@ class SlowLorisTests(CrowdTestCase):
         self.assertEqual(len(lines), 1, lines)
 
     async def test_a_thousand_slow_hellos_disturb_nobody(self) -> None:
-        """The same of a thousand that have a node's certificate, and never end their HELLO."""
+        """The same for a thousand with a node's certificate and an unfinished HELLO."""
         tunnel = await self.start_tunnel()
         echo = self.listen(Echo)
         await self.is_quick(tunnel, echo)
@@ -134,7 +136,7 @@ class SlowLorisTests(CrowdTestCase):
         await self.descriptors_return(tunnel.server, before)
 
     async def test_strangers_do_not_shut_callers_out_of_a_tls_endpoint(self) -> None:
-        """More silent connections than there may be cost a caller with a certificate nothing."""
+        """More silent connections than the limit do not affect a caller with a certificate."""
         port = free_ports.take()
         audit = Path(self.directory, "audit.jsonl")
         tunnel = await self.start_tunnel(
@@ -156,7 +158,7 @@ class SlowLorisTests(CrowdTestCase):
         self.assertEqual(len(lines), 1, lines)
 
     async def test_callers_that_ask_nothing_shut_nobody_out(self) -> None:
-        """More than there may be that idle behind a request, or are silent, cost others nothing."""
+        """More silent or idle callers than the limit do not affect others."""
         tunnel = await self.start_tunnel()
         await self.still_serves(tunnel)
         web = self.listen(HttpTarget)
@@ -167,13 +169,13 @@ class SlowLorisTests(CrowdTestCase):
         await self.still_serves(tunnel)
 
     async def overflow(self, where: int | str, start: bytes, most: int) -> None:
-        """Connect more than ``most`` that stay, and require that the others are cut off."""
+        """Open more connections than ``most``, and require that the excess is closed."""
         crowd = await deferToThread(partial(self.crowd, where, start, size=most + 100))
         await self.eventually(lambda: crowd.open <= most, "the oldest ones are cut off")
         self.assertGreater(crowd.open, most - 100)
 
     async def test_strangers_do_not_shut_agents_out(self) -> None:
-        """Half-open handshakes and requests for enrolment do not, more of them than may be."""
+        """Half-open handshakes and enrolment requests above the limits do not affect agents."""
         tunnel = await self.start_tunnel()
         await tunnel.agent.stop()
         port = tunnel.server.agent_port
@@ -196,7 +198,7 @@ class SlowLorisTests(CrowdTestCase):
         await self.eventually(both_are_in, "both agents are connected", 30, 0.2)
 
     async def outlived(self, tunnel: Tunnel, echo: Target, crowds: list[SlowCrowd]) -> None:
-        """Require that all crowds are cut off in time, and that nobody notices them till then."""
+        """Require that all crowds are closed in time, without effects on others."""
         deadline = Deadline(reactor, DEADLINE + 6)
         drips = reactor.seconds()
         while any(crowd.open for crowd in crowds):
@@ -220,7 +222,7 @@ class SlowLorisTests(CrowdTestCase):
 
 
 class MetaPortTests(CrowdTestCase):
-    """Whatever holds the connections of a meta port, a probe has its answer within its second."""
+    """A probe is answered within its second, whatever connections a meta port has."""
 
     async def test_idle_connections_and_slow_senders(self) -> None:
         """64, and 1,000, that send nothing, or a byte of their request now and then."""
@@ -235,14 +237,14 @@ class MetaPortTests(CrowdTestCase):
                     crowd.close()
 
     async def test_slow_readers(self) -> None:
-        """1,000 that ask for a page and read nothing of it."""
+        """1,000 that request a page and do not read it."""
         tunnel = await self.start_tunnel()
         for program in (tunnel.server, tunnel.agent):
             self.crowd(program.meta_port, b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
             await self.answers_probes(program)
 
     async def test_through_the_tunnel(self) -> None:
-        """Callers do not reach the agent's meta port, and where they are let in harm no probe."""
+        """Callers do not reach the agent's meta port; if they are allowed to, probes still work."""
         target = self.listen(Echo)
         tunnel = self.make_tunnel(forwards=(target.port,))
         meta = tunnel.agent.meta_port
@@ -263,7 +265,7 @@ class MetaPortTests(CrowdTestCase):
             await self.answers_probes(tunnel.agent)
 
     async def answers_probes(self, program: Program) -> None:
-        """Require an answer of each page that kubelets ask for, a few times."""
+        """Require responses for each of the kubelet's probes, several times."""
         for _ in range(5):
             for path in ("/healthz", "/readyz"):
                 status, body = await self.within(1, program.get(path), f"a probe of {path}")
@@ -271,10 +273,10 @@ class MetaPortTests(CrowdTestCase):
 
 
 class SharesTests(CrowdTestCase):
-    """Whoever opens streams and keeps them leaves some to others."""
+    """Callers that keep many streams open leave some to others."""
 
     async def test_a_forward_full_of_idle_connections(self) -> None:
-        """999 of them take its share, and a second forward, CONNECT and a request get through."""
+        """999 of them use up its share; a second forward, CONNECT and a request still work."""
         echo = self.listen(Echo)
         web = self.listen(HttpTarget)
         tunnel = await self.start_tunnel(forwards=(echo.port, echo.port))
@@ -298,10 +300,10 @@ class SharesTests(CrowdTestCase):
 
 
 class HalfOpenContract:
-    """TLS handshakes that never end take memory only while they last."""
+    """Unfinished TLS handshakes use memory only while they last."""
 
     async def test_the_memory_comes_back(self) -> None:
-        """After 1,024 on each port under TLS, silent and after a whole ClientHello, twice each."""
+        """After 1,024 on each TLS port, silent and after a complete ClientHello, twice each."""
         port = free_ports.take()
         tunnel = await self.start_tunnel(server_extra=("--connect-endpoint", f"ssl:{port}"))
         await self.still_serves(tunnel)
@@ -321,14 +323,14 @@ class HalfOpenContract:
 
 
 class TwistedHalfOpenTests(HalfOpenContract, TwistedTransports, CrowdTestCase):
-    """Over Twisted's transports, whose TLS takes its memory at once."""
+    """With Twisted's transports, whose TLS allocates memory at once."""
 
 
 class HalfOpenTests(HalfOpenContract, CrowdTestCase):
-    """Over those of this project."""
+    """With this project's transports."""
 
     async def test_without_a_client_hello_there_is_no_memory(self) -> None:
-        """Who has not sent its first record costs the server a connection, and no TLS."""
+        """Before its first record, a connection costs the server no TLS state."""
         tunnel = await self.start_tunnel()
         await self.still_serves(tunnel)
         server = tunnel.server
@@ -342,7 +344,7 @@ class HalfOpenTests(HalfOpenContract, CrowdTestCase):
 
 
 def client_hello(context: ssl.SSLContext) -> bytes:
-    """Return a whole ClientHello."""
+    """Return a complete ClientHello."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     with contextlib.suppress(ssl.SSLWantReadError):
         context.wrap_bio(incoming, outgoing, server_hostname="localhost").do_handshake()

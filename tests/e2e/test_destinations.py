@@ -1,4 +1,4 @@
-"""What callers hear when there is no connection to what they have asked for."""
+"""Responses to callers whose destinations cannot be reached."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ maker = Maker()
 
 
 class DestinationTests(HostileTestCase):
-    """What a caller of CONNECT hears when there is no connection."""
+    """Responses to CONNECT if there is no connection."""
 
     async def test_each_failure_has_its_status_and_a_sentence(self) -> None:
-        """400, 403, 502, 503: each with a body of one line that names what was wanted."""
+        """400, 403, 502, 503: each with a one-line body that names the destination."""
         tunnel = await self.start_tunnel()
         with socket.socket() as closed:
             closed.bind(("127.0.0.1", 0))
@@ -89,7 +89,9 @@ class DestinationTests(HostileTestCase):
         await self.still_serves(tunnel)
 
     async def test_a_caller_reaches_what_it_has_a_permission_for(self) -> None:
-        """A user of the socket gets what --allow-connect names for it, and 403 for all else."""
+        """A user of the socket reaches the destinations of --allow-connect, and gets 403
+        otherwise.
+        """
         with socket.create_server(("127.0.0.1", 0)) as target:
             port = target.getsockname()[1]
             user = os.getuid()
@@ -108,7 +110,7 @@ class DestinationTests(HostileTestCase):
                 self.assertIn(f"user:{user} may not reach", answer.body)
 
     async def test_a_middleware_refuses_calls(self) -> None:
-        """One that provides IGate is asked about CONNECT and forwards: 403, and a reset."""
+        """A middleware that provides IGate decides about CONNECT and forwards: 403, and a reset."""
         plugins = Path(self.directory, "plugins")
         module = plugins / "twisted" / "plugins" / "closed.py"
         module.parent.mkdir(parents=True)
@@ -136,7 +138,7 @@ class DestinationTests(HostileTestCase):
         )
 
     async def test_a_black_holed_target_is_a_504(self) -> None:
-        """A target that drops every SYN costs the dial deadline, not more, and only its caller."""
+        """A target that drops every SYN costs the dial timeout, and affects its caller only."""
         tunnel = await self.start_tunnel()
         before = [(p, p.descriptors()) for p in (tunnel.server, tunnel.agent)]
         with closing(BlackHole()) as hole:
@@ -152,7 +154,7 @@ class DestinationTests(HostileTestCase):
             await self.descriptors_return(program, descriptors)
 
     async def test_a_caller_that_leaves_during_a_dial_cancels_it(self) -> None:
-        """The agent gives a pending dial up when its caller has gone: no descriptor stays."""
+        """The agent cancels a pending dial when its caller disconnects, and keeps no descriptor."""
         tunnel = await self.start_tunnel()
         await self.still_serves(tunnel)
         before = [(p, p.descriptors()) for p in (tunnel.server, tunnel.agent)]
@@ -168,7 +170,9 @@ class DestinationTests(HostileTestCase):
                 await self.descriptors_return(program, descriptors)
 
     async def test_a_forward_to_nowhere_closes_the_callers_connection(self) -> None:
-        """Refused target and absent agent: the caller's connection ends, and others live on."""
+        """With a refused target or a missing agent the caller's connection ends; others
+        continue.
+        """
         with socket.socket() as closed:
             closed.bind(("127.0.0.1", 0))
             tunnel = await self.start_tunnel(forwards=(closed.getsockname()[1],))

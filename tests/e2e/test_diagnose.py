@@ -1,4 +1,4 @@
-"""``/debug`` and ``--diagnose`` of real programs: running, hanging, and not there."""
+"""``/debug`` and ``--diagnose`` of real programs: running, hanging, and stopped."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class DiagnoseTestCase(EndToEndTestCase):
     async def diagnose(
         self, *arguments: str, prefix: tuple[str, ...] = ()
     ) -> tuple[str, int, dict[str, str]]:
-        """Diagnose by the command line of a program: the screen, the status, and the files.
+        """Diagnose with a program's command line; return the output, the status, and the files.
 
         ``prefix`` is put before the interpreter.
         """
@@ -62,7 +62,7 @@ class DiagnoseTestCase(EndToEndTestCase):
         return output.decode(), status, found
 
     async def post(self, program: Program, path: str) -> str:
-        """Change something by a page of ``/debug``, with a client of its own."""
+        """Change something through a page of ``/debug``, with a separate client."""
         url = f"http://127.0.0.1:{program.meta_port}{path}"
         output, errors, status = await self.run_command(
             "curl", "-sS", "--noproxy", "*", "--max-time", "10", "-X", "POST", url
@@ -72,10 +72,10 @@ class DiagnoseTestCase(EndToEndTestCase):
 
 
 class DebugTests(DiagnoseTestCase):
-    """The pages, asked over real connections."""
+    """The pages over real connections."""
 
     async def test_both_tell_of_the_same_stream(self) -> None:
-        """Server and agent tell of a stream by the same request id, each from its end."""
+        """Server and agent show a stream with the same request ID."""
         target = self.listen(Echo)
         tunnel = await self.start_tunnel()
         client = await self.connected(tunnel, target, EchoClient(reactor))
@@ -91,7 +91,7 @@ class DebugTests(DiagnoseTestCase):
         self.assertEqual(at_server, f"127.0.0.1:{target.port}")
 
     async def test_memory_is_traced_by_a_real_thread(self) -> None:
-        """Lines are told while memory is traced, and the tunnel goes on."""
+        """Allocations are shown while memory is traced, and the tunnel works."""
         tunnel = await self.start_tunnel()
         self.assertIn("traced", await self.post(tunnel.server, "/debug/memory?frames=1"))
         await tunnel.server.agents()
@@ -102,7 +102,7 @@ class DebugTests(DiagnoseTestCase):
         self.assertIn("no longer", await self.post(tunnel.server, "/debug/memory?frames=0"))
 
     async def test_the_log_level_changes_what_is_logged(self) -> None:
-        """A level that shows less hides what it should, without a restart."""
+        """A higher level hides lower ones, without a restart."""
         tunnel = await self.start_tunnel()
         self.assertIn("warn", await self.post(tunnel.server, "/debug/log-level?level=warn"))
         before = tunnel.server.log
@@ -118,7 +118,7 @@ class DebugTests(DiagnoseTestCase):
         )
 
     async def test_other_addresses_than_loopback_are_refused(self) -> None:
-        """With the meta port on every address, /debug still answers loopback alone."""
+        """With the meta port on all addresses, /debug answers loopback only."""
         address = own_address()
         if address is None:
             self.skipTest("this machine has no address but loopback")
@@ -137,7 +137,7 @@ class DebugTests(DiagnoseTestCase):
     async def test_callers_of_the_tunnel_are_refused(self) -> None:
         """The agent's /debug is not reached by CONNECT, nor through a port of the server.
 
-        The rest of its meta port is by whoever has allowed that.
+        The rest of its meta port is reached if it is allowed.
         """
         tunnel = self.make_tunnel()
         where = f"127.0.0.1:{tunnel.agent.meta_port}"
@@ -203,13 +203,13 @@ class DiagnoseTests(DiagnoseTestCase):
         )
 
     def second_agent(self, tunnel, token: str) -> Program:
-        """Return an agent that has its token on the command line."""
+        """Return an agent with its token on the command line."""
         return tunnel.another_agent(
             state="B", token_path=None, node="edge-2", extra=("--join-token", token)
         )
 
     async def test_programs_that_do_not_run(self) -> None:
-        """What there is without the program is collected, and the status is 1."""
+        """Everything available without the program is collected, and the status is 1."""
         kube_config = Path(self.directory, "kube.conf")
         kube_config.write_text(KUBE_CONFIG)
         port = str(free_ports.take())
@@ -228,7 +228,7 @@ class DiagnoseTests(DiagnoseTestCase):
         self.assertFalse(os.path.exists(f"{self.directory}/pki"))
 
     async def test_own_firewall_rules(self) -> None:
-        """The bundle has the rules of our chains, and of no others; in a network of its own."""
+        """The bundle has the rules of the project's own chains only."""
         if os.geteuid() != 0:
             self.skipTest("only root can make firewall rules")
         own = "-N TUNNEL-PORT; -A OUTPUT -p tcp -j TUNNEL-PORT; -N ANOTHER; -A INPUT -j ANOTHER"
@@ -245,7 +245,7 @@ class DiagnoseTests(DiagnoseTestCase):
         self.assertNotIn("ANOTHER", found["firewall.txt"])
 
     async def test_a_program_that_hangs(self) -> None:
-        """A process that answers nothing costs a deadline, and is described from outside."""
+        """A process that does not respond costs a timeout, and is described from outside."""
         tunnel = await self.start_tunnel()
         tunnel.server.signal(signal.SIGSTOP)
         try:
@@ -259,7 +259,7 @@ class DiagnoseTests(DiagnoseTestCase):
         self.assertIn("not asked for", found["pages/metrics.txt"])
 
     async def test_output_alone_is_refused(self) -> None:
-        """--output means nothing without --diagnose, and says so."""
+        """--output without --diagnose is rejected with a message."""
         server = self.make_tunnel().another_server(state="S2", extra=("--output", "x"))
         server.start()
         self.assertGreater(await server.ended(20), 0)

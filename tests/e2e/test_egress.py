@@ -1,6 +1,6 @@
-"""What kube-apiserver demands of the proxy that its egress selector dials.
+"""The requirements of kube-apiserver on the proxy of its egress selector.
 
-``Apiserver`` reads an answer as ``tunnelHTTPConnect`` does, in k8s.io/apiserver (v0.31)
+``Apiserver`` reads a response as ``tunnelHTTPConnect`` does, in k8s.io/apiserver (v0.31)
 pkg/server/egressselector/egress_selector.go: one read of up to 4096 bytes, which must end where the
 head ends, and only the status line counts.
 """
@@ -26,7 +26,7 @@ every third dial on a Unix socket has some."""
 
 
 class SpeaksFirst(Peer):
-    """A target that sends as soon as somebody connects, as SSH servers do."""
+    """A target that sends first, as SSH servers do."""
 
     def connectionMade(self) -> None:
         """Send."""
@@ -35,12 +35,12 @@ class SpeaksFirst(Peer):
 
 
 class ProxyError(Exception):
-    """The proxy has not done as it should; the text is what kube-apiserver makes of it."""
+    """The proxy has violated a requirement; the text is kube-apiserver's error."""
 
 
 @dataclass
 class Apiserver:
-    """A kube-apiserver that dials what ``connect`` connects to; it blocks."""
+    """A kube-apiserver that dials through ``connect``; it blocks."""
 
     connect: Callable[[], socket.socket]
 
@@ -68,7 +68,7 @@ class Apiserver:
         return connection
 
     def hear(self, address: str) -> bytes:
-        """Dial, and give what the target says first."""
+        """Dial, and return the first data of the target."""
         with self.dial(address) as connection:
             said = b""
             while len(said) < len(BANNER) and (more := connection.recv(4096)):
@@ -76,7 +76,7 @@ class Apiserver:
             return said
 
     def complaint(self, address: str) -> str:
-        """Dial in vain, and give what kube-apiserver tells its user."""
+        """Dial, which must fail, and return kube-apiserver's error."""
         try:
             self.dial(address).close()
         except ProxyError as error:
@@ -85,10 +85,10 @@ class Apiserver:
 
 
 class EgressTests(EndToEndTestCase):
-    """kube-apiserver reaches nodes by a Unix socket, and by TCP with TLS."""
+    """kube-apiserver reaches nodes through a Unix socket, and through TCP with TLS."""
 
     async def start(self) -> tuple[Tunnel, dict[str, Apiserver]]:
-        """Start a tunnel; give it with a kube-apiserver for each transport."""
+        """Start a tunnel; return it with a kube-apiserver for each transport."""
         port = free_ports.take()
         tunnel = await self.start_tunnel(server_extra=("--connect-endpoint", f"ssl:{port}"))
         state = tunnel.server.state
@@ -108,7 +108,7 @@ class EgressTests(EndToEndTestCase):
         return tunnel, {"UDS": Apiserver(by_unix_socket), "TCP": Apiserver(by_tls)}
 
     async def test_nothing_is_glued_behind_the_head(self) -> None:
-        """A target that speaks at once is heard, and never in the read that gives the head."""
+        """Data of a target that sends first is delivered, and never in the read with the head."""
         target = self.listen(SpeaksFirst)
         _, apiservers = await self.start()
         for transport, apiserver in apiservers.items():
@@ -117,7 +117,7 @@ class EgressTests(EndToEndTestCase):
                 self.assertEqual(said, BANNER, transport)
 
     async def test_failures_say_why(self) -> None:
-        """What kube-apiserver passes on of a failure has the status and the sentence."""
+        """The error passed on by kube-apiserver has the status and the reason."""
         closed = free_ports.take()
         tunnel, apiservers = await self.start()
         for apiserver in apiservers.values():

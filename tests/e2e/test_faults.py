@@ -1,4 +1,4 @@
-"""The fault proxy and the load clients do what the other tests rely on."""
+"""The fault proxy and the load clients work as the other tests assume."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class FaultProxyTests(EndToEndTestCase):
     """:class:`tests.e2e.faults.FaultProxy` between a client and a plain target."""
 
     async def test_without_faults_downloads_arrive_whole(self) -> None:
-        """What a source sends is what a download hashes."""
+        """A download has the hash of the source."""
         target = self.listen(lambda: Source(SIZE))
         proxy = self.fault_proxy(target.port)
         download = await self.dial(proxy.port, Download())
@@ -37,7 +37,7 @@ class FaultProxyTests(EndToEndTestCase):
         self.assertEqual(download.digest, target.peers[0].payload.digest)
 
     async def test_without_faults_uploads_arrive_whole(self) -> None:
-        """A sink answers the digest of what was sent to it."""
+        """A sink answers with the hash of the upload."""
         target = self.listen(Sink)
         proxy = self.fault_proxy(target.port)
         upload = await self.dial(proxy.port, Source(SIZE))
@@ -45,7 +45,7 @@ class FaultProxyTests(EndToEndTestCase):
         self.assertEqual(upload.answer.decode(), upload.payload.digest)
 
     async def test_slices_of_a_few_bytes_change_nothing(self) -> None:
-        """Bytes cut into pieces of 1 to 7 arrive in order, and a half-close behind them."""
+        """Bytes split into pieces of 1 to 7 arrive in order, before a half-close."""
         target = self.listen(AnswerAfterEnd)
         proxy = self.fault_proxy(target.port)
         proxy.up.slice_size = proxy.down.slice_size = 7
@@ -55,7 +55,7 @@ class FaultProxyTests(EndToEndTestCase):
         self.assertEqual(question.answer, b"got:" + text)
 
     async def test_latency_delays_each_direction(self) -> None:
-        """A round trip takes at least the latency of both directions."""
+        """A round trip takes at least the sum of both latencies."""
         target = self.listen(Echo)
         proxy = self.fault_proxy(target.port)
         proxy.up.latency = proxy.down.latency = 0.05
@@ -74,7 +74,7 @@ class FaultProxyTests(EndToEndTestCase):
         self.assertGreaterEqual(reactor.seconds() - started, 0.45)
 
     async def test_turns_hold_a_conversation_where_it_is(self) -> None:
-        """What comes after so many turns is dropped, and the end of one side ends the other."""
+        """Data after that many messages is dropped, and the end of one side ends the other."""
         target = self.listen(Echo)
         proxy = self.fault_proxy(target.port)
         for turns, answer in ((1, b""), (2, b"one")):
@@ -90,7 +90,7 @@ class FaultProxyTests(EndToEndTestCase):
             await self.within(5, target.peers[-1].when_lost(), "the target's side ends")
 
     async def test_a_full_queue_answers_when_there_is_room(self) -> None:
-        """Who connects waits, and is connected when the one before has been taken."""
+        """A client waits, and is connected when the one before has been accepted."""
         queue = FullQueue()
         self.addCleanup(queue.close)
         waiting = Deferred.fromCoroutine(self.dial(queue.port, RequestClient()))
@@ -100,7 +100,7 @@ class FaultProxyTests(EndToEndTestCase):
         await self.within(5, waiting, "the connection is made")
 
     async def test_reset_breaks_both_sides(self) -> None:
-        """Client and target both see their connection break."""
+        """Both connections of client and target break."""
         target = self.listen(Echo)
         proxy = self.fault_proxy(target.port)
         echo = await self.dial(proxy.port, EchoClient(reactor))
@@ -112,7 +112,7 @@ class FaultProxyTests(EndToEndTestCase):
         self.assertTrue(is_broken(target.peers[0]))
 
     async def test_limit_resets_after_so_many_bytes(self) -> None:
-        """A connection breaks once the limit has passed."""
+        """A connection breaks after the limit."""
         target = self.listen(lambda: Source(SIZE))
         proxy = self.fault_proxy(target.port)
         proxy.down.limit = 1_000_000
@@ -136,7 +136,7 @@ class FaultProxyTests(EndToEndTestCase):
             self.assertIsNone(old.lost_reason)
 
     async def test_half_dead_carries_one_direction_only(self) -> None:
-        """With the way back stopped the target still receives."""
+        """With the other direction stopped the target still receives data."""
         target = self.listen(Echo)
         proxy = self.fault_proxy(target.port)
         question = await self.dial(proxy.port, RequestClient(b"one"))
@@ -150,7 +150,7 @@ class FaultProxyTests(EndToEndTestCase):
     async def test_a_forgetful_nat_resets_the_client_and_leaves_the_server_in_the_dark(
         self,
     ) -> None:
-        """The client's side breaks, the server's side hears nothing."""
+        """The client's side breaks, the server's side receives nothing."""
         target = self.listen(Echo)
         proxy = self.fault_proxy(target.port)
         echo = await self.dial(proxy.port, EchoClient(reactor))
@@ -162,7 +162,7 @@ class FaultProxyTests(EndToEndTestCase):
         self.assertIsNone(target.peers[0].lost_reason)
 
     async def test_refuse_closes_the_port_until_started_again(self) -> None:
-        """New connections are refused, and taken again on the same port afterwards."""
+        """New connections are refused, and accepted again on the same port afterwards."""
         target = self.listen(Echo)
         proxy = self.fault_proxy(target.port)
         await proxy.refuse()
@@ -173,7 +173,7 @@ class FaultProxyTests(EndToEndTestCase):
         await echo.round_trip()
 
     async def test_a_stalled_reader_stops_its_source(self) -> None:
-        """Through the proxy, too, a reader that reads nothing bounds what is sent."""
+        """A reader that reads nothing bounds the sent data, also through the proxy."""
         target = self.listen(lambda: Source(None, hashed=False))
         proxy = self.fault_proxy(target.port)
         await self.dial(proxy.port, Stalled())

@@ -1,4 +1,4 @@
-"""Bytes that mean nothing, on every port: a coded answer, nothing crashes, nothing leaks."""
+"""Invalid bytes on every port give an error, and neither a crash nor a leak."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEADLINE = 10.0
 
 
 class GarbageTests(HostileTestCase):
-    """Bytes that mean nothing, on every port."""
+    """Invalid bytes on every port."""
 
     async def test_garbage_on_every_port_is_survived(self) -> None:
         """Noise, HTTP to TLS, TLS to HTTP, nothing at all: answered or closed, never a crash."""
@@ -69,7 +69,7 @@ class GarbageTests(HostileTestCase):
             await self.descriptors_return(program, descriptors)
 
     async def test_garbage_after_the_handshake_ends_that_connection_only(self) -> None:
-        """A peer with a good certificate that speaks nonsense loses its connection."""
+        """A peer with a valid certificate that sends invalid frames loses its connection."""
         tunnel = await self.start_tunnel()
         trusted = authority_of(tunnel.server.state).certificate
         identity = identity_of(tunnel.agent.state)
@@ -82,7 +82,7 @@ class GarbageTests(HostileTestCase):
         await self.still_serves(tunnel)
 
     async def test_a_burst_of_half_done_requests_leaves_nothing(self) -> None:
-        """Five hundred callers that vanish in the middle of CONNECT leave no descriptor."""
+        """Five hundred callers that disconnect in the middle of CONNECT leave no descriptor."""
         tunnel = await self.start_tunnel()
         echo = self.listen(Echo)
         await self.still_serves(tunnel)

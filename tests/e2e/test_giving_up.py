@@ -1,4 +1,4 @@
-"""Connections that are given up by a living end, and dials to a node that is away."""
+"""Connections aborted by a living end, and dials to a disconnected node."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ AT_ONCE = 1.0
 
 
 class GivingUpTests(CutTunnelTestCase):
-    """An agent that hears nothing resets the connection, and the reset arrives."""
+    """An agent that receives nothing resets the connection, and the reset arrives."""
 
     async def deafen(self, tunnel: Tunnel) -> None:
-        """Let nothing reach the agent until it gives up, and let it not be back for a while."""
+        """Drop all data to the agent until it aborts, and delay its return."""
         (link,) = self.proxy.links
         await self.proxy.refuse()
         link.down.discard()
@@ -42,7 +42,7 @@ class GivingUpTests(CutTunnelTestCase):
         await self.eventually(given_up, "the agent gives the connection up", DETECTION + SLACK)
 
     async def test_streams_survive_an_agent_that_gives_up(self) -> None:
-        """It is not taken for dead: streams wait for longer than it would be, and go on."""
+        """It is not considered dead: streams wait longer than the grace period, and continue."""
         source = self.listen(lambda: Source(BULK))
         echo = self.listen(Echo)
         tunnel = await self.start_cut_tunnel(server_extra=("--return-grace", f"{RETURN_GRACE}s"))
@@ -63,7 +63,7 @@ class GivingUpTests(CutTunnelTestCase):
         self.assertEqual(await tunnel.server.metric("yurttunnel_server_resumptions_total"), 1)
 
     async def is_away(self, tunnel: Tunnel) -> bool:
-        """Whether the server says that no connection carries the session."""
+        """Whether the server reports that the session has no connection."""
         return not any(entry["connected"] for entry in await tunnel.server.agents())
 
 
@@ -75,7 +75,7 @@ class AwayTests(CutTunnelTestCase):
     """Dials while the session of a node waits for its agent."""
 
     async def test_dials_wait_for_an_agent_that_is_soon_back(self) -> None:
-        """Each that begins while the agent is away for a moment succeeds."""
+        """Dials during a short disconnection succeed."""
         echo = self.listen(Echo)
         tunnel = await self.start_cut_tunnel()
         await self.lose(tunnel)
@@ -86,7 +86,7 @@ class AwayTests(CutTunnelTestCase):
         await gatherResults([Deferred.fromCoroutine(one.round_trip()) for one in clients])
 
     async def test_dials_fail_soon_when_it_stays_away_and_succeed_when_it_is_back(self) -> None:
-        """Those that wait fail after some seconds, later ones at once, none after the return."""
+        """Pending dials fail after some seconds, later ones at once, and none after the return."""
         echo = self.listen(Echo)
         tunnel = await self.start_cut_tunnel()
         client = await self.connected(tunnel, echo, EchoClient(reactor))
@@ -112,7 +112,7 @@ class AwayTests(CutTunnelTestCase):
             await again.round_trip()
 
     async def lose(self, tunnel: Tunnel) -> None:
-        """Cut the agent off, until the server has seen it."""
+        """Disconnect the agent, until the server has noticed."""
         await self.proxy.refuse()
         self.proxy.for_all("reset")
 
@@ -122,6 +122,6 @@ class AwayTests(CutTunnelTestCase):
         await self.eventually(lost, "the server misses the agent")
 
     async def answer(self, tunnel: Tunnel, port: int) -> tuple[int, str]:
-        """Make a dial; give its status, and what is said of it."""
+        """Make a dial; return its status and body."""
         answer = await self.connect(tunnel, f"127.0.0.1:{port}", RequestClient())
         return answer.status, answer.body

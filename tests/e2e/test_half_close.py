@@ -8,10 +8,10 @@ from tests.e2e.support import EndToEndTestCase, TwistedTransports
 
 
 class HalfCloseTests(EndToEndTestCase):
-    """One direction of a stream ends alone."""
+    """One direction of a stream ends separately."""
 
     async def test_nc_gets_its_answer_through_a_forward(self) -> None:
-        """``printf x | nc -N`` prints what the target says after the end of input."""
+        """``printf x | nc -N`` prints the target's answer after the end of input."""
         target = self.listen(AnswerAfterEnd)
         tunnel = await self.start_tunnel(forwards=(target.port,))
         output, errors, status = await self.run_command(
@@ -33,7 +33,7 @@ class HalfCloseTests(EndToEndTestCase):
         self.assertEqual((output, status), (b"got:x", 0), errors)
 
     async def test_a_caller_that_ends_right_behind_its_head_hears_the_target(self) -> None:
-        """``printf head | nc -N -U`` prints the 200 and what a target says that speaks first."""
+        """``printf head | nc -N -U`` prints the 200 and the data of a target that sends first."""
         target = self.listen(HalfClosingTarget)
         tunnel = await self.start_tunnel()
         for authority, words in (
@@ -49,7 +49,7 @@ class HalfCloseTests(EndToEndTestCase):
                 self.assertIn(word, output)
 
     async def test_data_and_end_sent_with_the_connect_head_arrive(self) -> None:
-        """Bytes that follow the head before the answer are not lost, nor is the FIN."""
+        """Data and FIN directly after the head are not lost."""
         target = self.listen(AnswerAfterEnd)
         tunnel = await self.start_tunnel()
         question = RequestClient(finish=True)
@@ -60,7 +60,7 @@ class HalfCloseTests(EndToEndTestCase):
         self.assertEqual(question.answer, b"got:early")
 
     async def test_a_target_that_ends_first_still_hears_the_client(self) -> None:
-        """After the target's FIN has arrived, what the client sends reaches the target."""
+        """After the target's FIN, data of the client still reaches the target."""
         target = self.listen(HalfClosingTarget)
         tunnel = await self.start_tunnel(forwards=(target.port,))
         question = await self.dial(tunnel.forward_ports[0], RequestClient())

@@ -1,4 +1,4 @@
-"""What a standalone start loads: memory and time are for what is used."""
+"""The modules that a standalone start imports: memory and time are spent only where needed."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ _IMPORT = re.compile(r"^import time: +\d+ \| +\d+ \| +(\S+)$", re.MULTILINE)
 
 
 class ImportTests(EndToEndTestCase):
-    """Server and agent, from their start until somebody has looked at them."""
+    """Server and agent, from their start until the first requests of pages."""
 
     async def loaded(self, program: Program) -> set[str]:
-        """Ask for what probes and scrapers ask for, and give the modules that were loaded."""
+        """Request all pages of probes and scrapers, and return the imported modules."""
         for page in ("/healthz", "/readyz", "/metrics", "/agents", "/"):
             status, _ = await program.get(page)
             self.assertEqual(200, status, page)
@@ -59,7 +59,7 @@ class ImportTests(EndToEndTestCase):
         return found
 
     async def start(self) -> Tunnel:
-        """Start both, and have the interpreter write what it imports to their logs."""
+        """Start both, with the interpreter's imports in their logs."""
         tunnel = self.make_tunnel()
         for program in (tunnel.server, tunnel.agent):
             program.run_under("env", "PYTHONPROFILEIMPORTTIME=1")
@@ -67,17 +67,20 @@ class ImportTests(EndToEndTestCase):
         return tunnel
 
     def assert_none_of(self, unwanted: Iterable[str], loaded: set[str]) -> None:
-        """Fail when a module of ``unwanted``, or one in such a package, was loaded."""
+        """Fail if a module of ``unwanted``, or one in such a package, was imported."""
         parts = tuple(unwanted)
         found = [name for name in loaded if name.startswith(tuple(f"{part}." for part in parts))]
         self.assertEqual([], sorted({*found, *loaded.intersection(parts)}))
 
     async def test_server(self):
-        """A server without a cluster loads nothing of clusters, of agents, and no idle library."""
+        """A server without a cluster imports nothing of clusters and agents, and no unused
+        library.
+        """
         tunnel = await self.start()
         self.assert_none_of((*OTHERS, *CLUSTER, *AGENT_ONLY), await self.loaded(tunnel.server))
 
     async def test_agent(self):
-        """An agent without a cluster loads nothing of clusters, of servers, and no idle library."""
+        """An agent without a cluster imports nothing of clusters and servers, and no unused
+        library."""
         tunnel = await self.start()
         self.assert_none_of((*OTHERS, *CLUSTER, *SERVER_ONLY), await self.loaded(tunnel.agent))

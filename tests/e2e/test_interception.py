@@ -1,4 +1,4 @@
-"""The ports that stand in for kubelets: who gets in, which node is meant, what is passed on."""
+"""The ports for requests to kubelets: authentication, the choice of the node, and forwarding."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LONG_PATH = "/describe?command=" + "x" * 12_000
 
 
 def together(*coroutines) -> Deferred[list]:
-    """Run coroutines at the same time; fail with the first that fails."""
+    """Run coroutines concurrently; fail with the first failure."""
     return gatherResults(map(Deferred.fromCoroutine, coroutines), consumeErrors=True)
 
 
@@ -36,22 +36,23 @@ TRAILERS = (
 
 
 class CallerTests(InterceptionTestCase):
-    """Who may ask, shown with curl, as whoever tries it out will."""
+    """Authentication, with curl, as users would try it."""
 
     async def curl(self, *arguments: str) -> tuple[bytes, str, int]:
-        """Run curl; what came, what it says of it, and its exit status."""
+        """Run curl; return the response, its details, and the exit status."""
         arguments = ("--silent", "--show-error", "--max-time", "10", *arguments)
         out, errors, status = await self.run_command("curl", *arguments)
         return out, errors.decode(), status
 
     def through(self, door: Frontend, host: str = "edge-1") -> tuple[str, ...]:
-        """Arguments that lead curl from the kubelet's own port to ours, as iptables would."""
+        """Return curl's arguments that redirect the kubelet's port to the server's, as iptables
+        would."""
         there = f"{host}:{door.kubelet.port}"
         scheme = "https" if door.secure else "http"
         return ("--connect-to", f"{there}:127.0.0.1:{door.port}", f"{scheme}://{there}/hello")
 
     async def test_callers_with_a_certificate_get_in_and_others_do_not(self) -> None:
-        """A caller's certificate opens 10263; that of a node or of somebody else does not."""
+        """A caller's certificate is accepted on 10263; a node's or a stranger's is not."""
         tunnel, (secure, plain) = await self.start_with_frontends(hello)
         state = tunnel.server.state
         trust = ("--cacert", os.path.join(state, "ca.crt"))
@@ -98,7 +99,7 @@ class CallerTests(InterceptionTestCase):
         self.assertEqual(len(secure.kubelet.requests), seen)
 
     async def test_callers_choose_http_1_1(self) -> None:
-        """A caller that offers h2 as well gets http/1.1; one that offers only h2 is refused."""
+        """A caller that offers h2 as well gets http/1.1; one that offers only h2 is rejected."""
         tunnel, (secure, _) = await self.start_with_frontends(hello)
         state = tunnel.server.state
         files = {"-cert": "client.crt", "-key": "client.key", "-CAfile": "ca.crt"}
@@ -118,10 +119,10 @@ class CallerTests(InterceptionTestCase):
 
 
 class NodeTests(InterceptionTestCase):
-    """Which node a request is for."""
+    """The choice of the node."""
 
     async def test_fields_choose_node_and_destination(self) -> None:
-        """Host, X-Tunnel-Proxy-Host and X-Tunnel-Proxy-Dest lead to the kubelet that they name."""
+        """Host, X-Tunnel-Proxy-Host and X-Tunnel-Proxy-Dest choose the kubelet."""
         tunnel, frontends = await self.start_with_frontends(describe)
         second = tunnel.another_agent(node="edge-2", state="A2", extra=("--node-ip", "127.0.0.2"))
         second.start()
@@ -171,9 +172,8 @@ class NodeTests(InterceptionTestCase):
             self.assertEqual(answer.status, 403, answer.text)
 
     async def test_pages_of_others(self) -> None:
-        """A page that makes its own name lead to the port without TLS is refused, whatever it
-        asks for; it cannot change ``Host``.
-        """
+        """A web page whose own name resolves to the port without TLS is rejected, whatever it
+        requests; it cannot change ``Host``."""
         _, (_, plain) = await self.start_with_frontends(hello)
         port = plain.kubelet.port
         for fields in (
@@ -186,7 +186,7 @@ class NodeTests(InterceptionTestCase):
         self.assertEqual(plain.kubelet.requests, [])
 
     async def test_each_failure_has_its_status_and_a_sentence(self) -> None:
-        """400, 403, 502, 503: one line of text, or a metav1.Status for who accepts JSON."""
+        """400, 403, 502, 503: one line of text, or a metav1.Status for clients that accept JSON."""
         tunnel, frontends = await self.start_with_frontends(hello)
         leaver = tunnel.another_agent(node="edge-3", state="A3", extra=("--node-ip", "127.0.0.3"))
         leaver.start()
@@ -237,10 +237,10 @@ class NodeTests(InterceptionTestCase):
 
 
 class PassingTests(InterceptionTestCase):
-    """What arrives of a request, and of a response."""
+    """Forwarding of requests and responses."""
 
     async def test_requests_arrive_as_they_were_sent(self) -> None:
-        """Method, target, fields and body pass; what concerns one connection only does not."""
+        """Method, target, fields and body are forwarded; hop-by-hop fields are not."""
         tunnel, frontends = await self.start_with_frontends(describe)
         before = self.descriptors_of(tunnel)
         await together(*(self.requests_through(door) for door in frontends))
@@ -253,7 +253,7 @@ class PassingTests(InterceptionTestCase):
         self.assertNotIn("describe", metrics)
 
     async def requests_through(self, door: Frontend) -> None:
-        """Send requests of all kinds, and compare with what the kubelet says it has got."""
+        """Send requests of all kinds, and compare with what the kubelet received."""
         client = await door.client()
 
         async def asked(*arguments, **options) -> dict:
@@ -319,7 +319,7 @@ class PassingTests(InterceptionTestCase):
         client.drop()
 
     async def old_client(self, door: Frontend) -> None:
-        """A client of HTTP/1.0 gets the same, unchunked, and its connection closed."""
+        """An HTTP/1.0 client gets the same, unchunked, and its connection is closed."""
         host = door.host.encode()
         old = await door.raw(b"GET /describe HTTP/1.0\r\nHost: %b\r\n\r\n" % host)
         await self.within(5, old.when_ended(), f"{door.name}: the connection is closed")
@@ -330,7 +330,9 @@ class PassingTests(InterceptionTestCase):
         old.drop()
 
     async def test_responses_arrive_as_they_were_sent(self) -> None:
-        """Statuses, fields and every kind of body pass, and the connection stays usable."""
+        """Statuses, fields and every kind of body are forwarded, and the connection stays
+        usable.
+        """
         tunnel, frontends = await self.start_with_frontends(
             routes(
                 fields=_fields, nothing=_nothing, unframed=_unframed, chunks=_chunks,
@@ -342,7 +344,7 @@ class PassingTests(InterceptionTestCase):
         await self.assert_no_leftovers(tunnel, frontends, before)
 
     async def responses_through(self, door: Frontend) -> None:
-        """Have the kubelet answer in all ways, and compare with what the client gets."""
+        """Have the kubelet respond in all ways, and compare with what the client received."""
         client = await door.client()
         got = await client.ask("/fields").whole()
         names = [name.lower() for name, _ in got.fields]

@@ -1,4 +1,4 @@
-"""Requests that end before they are complete: who leaves, who waits too long, who is stopped."""
+"""Requests that end early: by the client, by a timeout, or by a stop."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ CHUNKED = [(b"Transfer-Encoding", b"chunked")]
 
 
 class LostNodeTests(InterceptionTestCase):
-    """A node that goes away, and comes back."""
+    """A node that disconnects and reconnects."""
 
     async def test_requests_end_with_their_node_and_begin_again_with_it(self) -> None:
-        """An answer that has begun breaks off, others are 503; the agent's return heals all."""
+        """A started response is aborted, other requests get 503; afterwards all work again."""
 
         async def never(request: Request) -> None:
             await request.ended()
@@ -96,10 +96,12 @@ class LostNodeTests(InterceptionTestCase):
 
 
 class LeavingTests(InterceptionTestCase):
-    """A caller that leaves is noticed at the kubelet at once."""
+    """A caller's disconnection reaches the kubelet at once."""
 
     async def test_a_caller_that_leaves_cancels_its_request(self) -> None:
-        """Before the answer, within it and within an upload: the kubelet's connection ends."""
+        """Before the response, during it, and during an upload: the kubelet's connection is
+        closed.
+        """
 
         async def never(request: Request) -> None:
             await request.ended()
@@ -139,7 +141,7 @@ class LeavingTests(InterceptionTestCase):
         await self.assert_no_leftovers(tunnel, frontends, before)
 
     async def leave_during_a_dial(self, door: Frontend) -> None:
-        """Ask for a black hole and leave; the dial is given up, as its descriptors show."""
+        """Request a black hole and disconnect; the dial is cancelled, as the descriptors show."""
         with closing(BlackHole()) as hole:
             client = await door.client(f"edge-1:{hole.port}")
             client.ask("/")
@@ -148,7 +150,7 @@ class LeavingTests(InterceptionTestCase):
             await self.eventually(lambda: hole.callers == 0, "the dial is given up", 3)
 
     async def test_whoever_stalls_stops_the_other_side(self) -> None:
-        """What one does not read is not taken from the other, and hurts nobody else."""
+        """If one side does not read, the other side is paused, and others are not affected."""
         endless: dict[bool, Endless] = {}
 
         async def deaf(request: Request) -> None:
@@ -201,7 +203,7 @@ class LeavingTests(InterceptionTestCase):
 
 @implementer(IPullProducer)
 class Endless:
-    """Writes chunks to a kubelet's connection whenever there is room; ``sent`` is in bytes."""
+    """Writes chunks to a kubelet's connection whenever it can; ``sent`` is in bytes."""
 
     def __init__(self, connection: Peer) -> None:
         self.sent = 0
@@ -219,13 +221,13 @@ class Endless:
 
 
 class DeadlineTests(InterceptionTestCase):
-    """Waiting has an end, on all sides; all of it in the time of the longest."""
+    """All waits have timeouts; all are tested concurrently."""
 
     async def test_slow_callers_and_silent_targets(self) -> None:
-        """Slow heads and handshakes are cut off in 10 s; black holes are 504 in 15 s.
+        """Slow heads and handshakes are closed after 10 s; black holes give 504 after 15 s.
 
-        A kubelet that takes the request and never answers is a 504 after --response-timeout,
-        and is told; a request that follows or watches may wait for longer.
+        A kubelet that does not respond gives 504 after --response-timeout, and its connection is
+        closed; follows and watches may wait longer.
         """
 
         async def never(request: Request) -> None:
@@ -276,14 +278,14 @@ class DeadlineTests(InterceptionTestCase):
         await self.assert_no_leftovers(tunnel, frontends, before)
 
     async def answered(self, door: Frontend, port: int, status: int, seconds: float) -> None:
-        """Require a status within so many seconds for a destination that is no kubelet."""
+        """Require a status within that many seconds for a destination that is not a kubelet."""
         named = f"{door.name} to port {port}"
         answer = await self.within(seconds, door.get("/", f"edge-1:{port}"), named)
         self.assertEqual(answer.status, status, f"{named}: {answer.text}")
         self.assertIn(str(port), answer.text, named)
 
     async def times_out(self, door: Frontend, method: str) -> None:
-        """Require a 504 in time, and that the kubelet is told that nobody waits any more."""
+        """Require a 504 in time, and that the kubelet's connection is closed."""
         named = f"{door.name}: {method}"
         client = await door.client()
         began, watch = reactor.seconds(), Stopwatch(reactor)
@@ -301,12 +303,12 @@ class DeadlineTests(InterceptionTestCase):
         client.drop()
 
     async def waits(self, door: Frontend, target: str) -> None:
-        """Require an answer that comes later than --response-timeout."""
+        """Require a response that arrives after --response-timeout."""
         answer = await self.within(RESPONSE_TIMEOUT + 6, door.get(target), f"{door.name}: {target}")
         self.assertEqual(answer.body, HELLO, f"{door.name}: {target}")
 
     async def cut_off(self, what: str, peer: RequestClient, drip: bytes = b"") -> None:
-        """Require that a connection is ended, with a 408 if anything of a head has come."""
+        """Require that a connection is closed, with a 408 if part of a head was received."""
         watch = Stopwatch(reactor)
         while not peer.read_ended and peer.lost_reason is None:
             self.assertLess(watch.seconds(), HEAD_TIMEOUT + 3, what)
@@ -319,10 +321,12 @@ class DeadlineTests(InterceptionTestCase):
 
 
 class DrainTests(InterceptionTestCase):
-    """A server that is told to stop."""
+    """A stopping server."""
 
     async def test_what_runs_ends_within_the_drain_timeout(self) -> None:
-        """A download finishes, an idle connection closes, new ones are refused, then it ends."""
+        """A download finishes, an idle connection is closed, new ones are refused, then it
+        exits.
+        """
         requests: list[Request] = []
 
         async def slow(request: Request) -> None:
@@ -357,7 +361,7 @@ class DrainTests(InterceptionTestCase):
         self.assertIn(await tunnel.server.ended(3), (0, -signal.SIGTERM))
 
     async def refuses(self, port: int) -> bool:
-        """Whether nobody listens on ``port``."""
+        """Whether ``port`` refuses connections."""
         try:
             await self.dial(port, RequestClient())
         except TwistedConnectionRefused:
@@ -368,7 +372,7 @@ class DrainTests(InterceptionTestCase):
         return False
 
     async def test_what_does_not_end_is_cut_off(self) -> None:
-        """A follow that goes on for ever costs --drain-timeout and no more."""
+        """An endless follow delays the exit by --drain-timeout only."""
 
         async def follow(request: Request) -> None:
             await request.ended()

@@ -33,10 +33,12 @@ CHUNKED = [(b"Transfer-Encoding", b"chunked")]
 
 
 class FaultyKubeletTests(InterceptionTestCase):
-    """Each fault of a kubelet has its status, in time, and touches no other request."""
+    """Each fault of a kubelet gives its status, in time, and affects no other request."""
 
     async def test_a_kubelet_that_answers_before_the_body_ends(self) -> None:
-        """The answer reaches the client while it still sends, whoever reads or drops the rest."""
+        """The response reaches the client during its upload, whether the rest is read or
+        dropped.
+        """
 
         async def refuse_and_read(request: Request) -> None:
             request.answer(413, b"too much\n", [(b"Connection", b"close")])
@@ -84,7 +86,7 @@ class FaultyKubeletTests(InterceptionTestCase):
         await self.assert_no_leftovers(tunnel, frontends, before)
 
     async def test_a_kubelet_that_breaks_off_or_talks_nonsense(self) -> None:
-        """Before its head that is 502 with a sentence; within a body it never looks complete."""
+        """Before its head that gives 502 with a reason; within a body it never looks complete."""
         before_head = {
             "closes": b"", "closes_within_head": b"HTTP/1.1 200 OK\r\nContent-",
             "nonsense": b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
@@ -158,7 +160,7 @@ class FaultyKubeletTests(InterceptionTestCase):
         await self.assert_no_leftovers(tunnel, frontends, before)
 
     async def test_a_connection_that_is_idle_no_more_is_not_trusted(self) -> None:
-        """A kubelet that closes or talks out of turn costs no later request its answer."""
+        """A kubelet that closes or sends unsolicited data costs no later request its response."""
 
         async def trailing(request: Request) -> None:
             await request.ended()
@@ -197,16 +199,16 @@ class FaultyKubeletTests(InterceptionTestCase):
         await self.assert_no_leftovers(tunnel, frontends, before)
 
     async def still_answers(self, frontends: list[Frontend]) -> None:
-        """Require that both ports serve other requests as ever."""
+        """Require that both ports serve other requests as before."""
         for door in frontends:
             self.assertEqual((await door.get("/hello")).body, HELLO, door.name)
 
 
 class RefusedUpgradeTests(InterceptionTestCase):
-    """An upgrade that fails before it has begun is told so that kube-apiserver understands it."""
+    """A failed upgrade gives an error that kube-apiserver can decode."""
 
     async def test_the_sentence_arrives(self) -> None:
-        """Whatever fails, the decoder of kube-apiserver and kubectl finds a sentence."""
+        """Each failure has a reason that kube-apiserver's and kubectl's decoder finds."""
 
         async def closes(request: Request) -> None:
             request.finish_and_close()
@@ -245,10 +247,10 @@ class RefusedUpgradeTests(InterceptionTestCase):
 
 
 class UnfinishedBodiesTests(InterceptionTestCase):
-    """Callers that never finish their requests."""
+    """Clients that never finish their requests."""
 
     async def test_others_are_served(self) -> None:
-        """A hundred of them at each port keep nobody from a kubelet, and each is given up."""
+        """A hundred of them at each port affect no other request, and each is aborted."""
         _, frontends = await self.start_with_frontends(hello)
         host = {door: f"Host: {door.host}".encode() for door in frontends}
         for door in frontends:
@@ -273,10 +275,10 @@ class UnfinishedBodiesTests(InterceptionTestCase):
 
 
 class HangingAnswersTests(InterceptionTestCase):
-    """Callers that wait for answers which never begin."""
+    """Clients that wait for responses which never start."""
 
     async def test_others_are_served(self) -> None:
-        """A hundred requests, and as many upgrades, of one address keep out no other address."""
+        """A hundred requests, and as many upgrades, of one address affect no other address."""
 
         async def hang(request: Request) -> None:
             await request.ended()
@@ -305,12 +307,12 @@ class HangingAnswersTests(InterceptionTestCase):
 
 
 class VerificationTests(InterceptionTestCase):
-    """How far a kubelet's certificate is looked at, and kubelets that have none."""
+    """Verification of kubelets' certificates."""
 
     verified = "yurttunnel_server_kubelet_verifications_total"
 
     async def test_ca_demands_a_certificate_of_the_authority(self) -> None:
-        """Self-signed, of another authority, for another node: 502 with a sentence; else 200."""
+        """Self-signed, of another authority, for another node: 502 with a reason; otherwise 200."""
         tunnel, (secure, _) = await self.start_with_frontends(
             hello, server_extra=("--kubelet-verify", "ca")
         )
@@ -346,7 +348,7 @@ class VerificationTests(InterceptionTestCase):
         self.assertEqual(await tunnel.server.metric(self.verified, result="verified"), 1)
 
     async def test_skip_asks_nothing(self) -> None:
-        """Any certificate will do, without a warning; the metric tells."""
+        """Any certificate is accepted, without a warning; the metric counts it."""
         tunnel = await self.start_tunnel(server_extra=("--kubelet-verify", "skip"))
         for identity in (
             serving_identity(None, ["edge-1"]),
@@ -359,7 +361,7 @@ class VerificationTests(InterceptionTestCase):
         self.assertNotIn("is not verified", tunnel.server.log)
 
     async def test_auto_accepts_a_self_signed_one_with_a_warning(self) -> None:
-        """A metric and a line of the log say so; a wrong one of the authority is refused."""
+        """It is accepted with a metric and a log line; a wrong one of the authority is rejected."""
         tunnel, (secure, _) = await self.start_with_frontends(hello)
         self.assertEqual((await secure.get("/hello")).body, HELLO)
         self.assertNotIn("is not verified", tunnel.server.log)
@@ -387,17 +389,17 @@ class VerificationTests(InterceptionTestCase):
         self.assertEqual((await crossed.get("/hello")).status, 502)
 
     def plain_kubelet_of_bytes(self, text: bytes):
-        """Start a target that says the same to whoever connects."""
+        """Start a target that sends the same bytes on every connection."""
         target = self.listen(lambda: RequestClient(text))
         target.secure = False
         return target
 
 
 class ExpectationTests(InterceptionTestCase):
-    """``Expect: 100-continue`` is between the client and the kubelet."""
+    """``Expect: 100-continue`` is passed to the kubelet."""
 
     async def test_the_kubelet_decides(self) -> None:
-        """The body follows the kubelet's 100, and is not sent after a refusal."""
+        """The body is sent after the kubelet's 100, and not after a rejection."""
 
         async def accept(request: Request) -> None:
             request.send(response_head(100))

@@ -1,4 +1,4 @@
-"""Much at once through the ports that stand in for kubelets: many clients."""
+"""Many clients of the ports for requests to kubelets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class PoolTests(InterceptionTestCase):
     """Many clients share few connections to a kubelet."""
 
     async def test_two_hundred_clients_share_a_bounded_pool(self) -> None:
-        """Connections and TLS handshakes at the kubelet stay at the pool's size."""
+        """Connections and TLS handshakes at the kubelet are limited to the pool's size."""
 
         async def number(request: Request) -> None:
             await request.ended()
@@ -63,7 +63,7 @@ class PoolTests(InterceptionTestCase):
         await self.assert_no_leftovers(tunnel, [door], before)
 
     async def test_followers_do_not_starve_short_requests(self) -> None:
-        """More requests that last than the pool has connections: short ones are still answered."""
+        """With more long requests than connections in the pool, short ones are still served."""
 
         async def follow(request: Request) -> None:
             await request.ended()
@@ -75,7 +75,7 @@ class PoolTests(InterceptionTestCase):
         await self.assert_no_leftovers(tunnel, frontends, before)
 
     async def follow(self, door: Frontend) -> None:
-        """Occupy more connections than there are for short requests, and make such one."""
+        """Use up the connections for short requests, and make a short one."""
         clients = [await door.client() for _ in range(FOLLOWERS)]
         for answer in [client.ask("/follow?follow=true") for client in clients]:
             await self.within(5, answer.begun(), f"{door.name}: all follow")

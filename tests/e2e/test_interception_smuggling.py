@@ -1,4 +1,4 @@
-"""Requests that two readers may understand differently, as raw bytes at both ports.
+"""Requests that two parsers may read differently, as raw bytes at both ports.
 
 The cases are those of RFC 9112 section 11 and of published advisories about Twisted, h11, Node's
 llhttp, Go's net/http and proxies built on them.
@@ -15,17 +15,17 @@ BEHIND = b"GET /smuggled HTTP/1.1\r\nHost: HOST\r\n\r\n"
 
 
 def post(*lines: bytes, body: bytes = b"hello") -> bytes:
-    """Write a POST with these lines in its head."""
+    """Return a POST with these lines in its head."""
     return b"POST /hello HTTP/1.1\r\nHost: HOST\r\n" + b"\r\n".join(lines) + b"\r\n\r\n" + body
 
 
 def get(*lines: bytes) -> bytes:
-    """Write a GET with these lines in its head."""
+    """Return a GET with these lines in its head."""
     return b"GET /hello HTTP/1.1\r\nHost: HOST\r\n" + b"".join(x + b"\r\n" for x in lines) + b"\r\n"
 
 
 def chunked(body: bytes) -> bytes:
-    """Write a POST with this as its chunked body."""
+    """Return a POST with this as its chunked body."""
     return post(b"Transfer-Encoding: chunked", body=body)
 
 
@@ -156,10 +156,10 @@ UNKNOWN_CODINGS = (400, 501)
 
 
 class SmugglingTests(InterceptionTestCase):
-    """400 and closed, for each of them, at both ports; the kubelet sees nothing of it."""
+    """Each is rejected with 400 and closed, at both ports; the kubelet receives nothing."""
 
     async def test_heads_that_can_be_misread_are_refused(self) -> None:
-        """Not one byte of such a request, nor of what follows it, gets to the kubelet."""
+        """No byte of such a request, or after it, reaches the kubelet."""
         tunnel, frontends = await self.start_with_frontends(hello)
         before = self.descriptors_of(tunnel)
         for cases in (LENGTHS, CODINGS, LINES, STARTS):
@@ -180,7 +180,7 @@ class SmugglingTests(InterceptionTestCase):
         await self.assert_no_leftovers(tunnel, frontends, before)
 
     async def test_bodies_that_can_be_misread_are_refused(self) -> None:
-        """The kubelet never sees such a request complete, nor what follows it at all."""
+        """The kubelet never receives such a request completely, and nothing after it."""
         tunnel, frontends = await self.start_with_frontends(hello)
         before = self.descriptors_of(tunnel)
         await together(
@@ -209,7 +209,7 @@ class SmugglingTests(InterceptionTestCase):
         peer.drop()
 
     async def test_pipelined_requests_keep_their_order(self) -> None:
-        """Requests of one connection are answered in their order, one at a time."""
+        """Pipelined requests are answered in order, one at a time."""
         at_once: set[bytes] = set()
         most = 0
 
@@ -247,7 +247,7 @@ class SmugglingTests(InterceptionTestCase):
         await self.assert_no_leftovers(tunnel, frontends, before)
 
     async def test_heads_have_a_bound(self) -> None:
-        """More than a head may have, in bytes or in fields, is 431."""
+        """A head above the limit, in bytes or in fields, gets 431."""
         _, frontends = await self.start_with_frontends(hello)
         cases = {
             "a huge field": get(b"X: " + b"y" * 2_000_000),

@@ -1,4 +1,4 @@
-"""Upgrades through the ports that stand in for kubelets: exec, attach and port-forward use them."""
+"""Upgrades through the ports for requests to kubelets, as by exec, attach and port-forward."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ REFUSAL = b"no upgrade for you\n" * 200_000
 
 @implementer(IPullProducer)
 class TwoWay(Peer):
-    """Sends ``size`` bytes while it takes in as many from the other end.
+    """Sends ``size`` bytes while it receives as many from the other end.
 
-    With ``ends`` it ends its direction when it has sent everything; otherwise whoever uses it
-    closes the connection.
+    With ``ends`` it closes its direction after sending everything; otherwise its user closes the
+    connection.
     """
 
     def __init__(self, size: int, ends: bool = False) -> None:
@@ -58,20 +58,20 @@ class TwoWay(Peer):
         self.transport.registerProducer(self, False)
 
     def dataReceived(self, data: bytes) -> None:
-        """Count, hash, and tell those who wait."""
+        """Count, hash, and notify waiters."""
         super().dataReceived(data)
         self._hash.update(data)
         while self._taken_in and self.received >= self._taken_in[0][0]:
             self._taken_in.pop(0)[1].callback(None)
 
     def connectionLost(self, reason) -> None:
-        """Fail those who wait."""
+        """Fail the waiters."""
         super().connectionLost(reason)
         while self._taken_in:
             self._taken_in.pop()[1].errback(reason)
 
     def has_taken_in(self, size: int | None = None) -> Deferred[None]:
-        """Fire once ``size`` bytes have come, all of them if not given."""
+        """Fire once ``size`` bytes have been received, by default all."""
         waiter: Deferred[None] = Deferred()
         size = self._size if size is None else size
         if self.received >= size:
@@ -96,7 +96,7 @@ class TwoWay(Peer):
         """Do nothing: ``connectionLost`` says why."""
 
     def encoded(self, data: bytes) -> bytes:
-        """What is written for a piece of the payload."""
+        """Return the encoding of a piece of the payload."""
         return data
 
 
@@ -109,7 +109,7 @@ class WebSocketTwoWay(TwoWay):
         self.closed = False
 
     def dataReceived(self, data: bytes) -> None:
-        """Unpack messages."""
+        """Decode messages."""
         self._websocket.receive_data(data)
         for event in self._websocket.events():
             if isinstance(event, BytesMessage):
@@ -121,7 +121,7 @@ class WebSocketTwoWay(TwoWay):
                 self.transport.loseConnection()
 
     def encoded(self, data: bytes) -> bytes:
-        """One message."""
+        """Return one message."""
         return self._websocket.send(BytesMessage(data))
 
     def close(self) -> None:
@@ -130,15 +130,15 @@ class WebSocketTwoWay(TwoWay):
 
 
 class Leaver(Peer):
-    """Resets its connection as soon as something comes."""
+    """Resets its connection when data arrives."""
 
     def dataReceived(self, data: bytes) -> None:
-        """Leave."""
+        """Reset the connection."""
         self.drop()
 
 
 class UpgradeTests(InterceptionTestCase):
-    """What is switched to passes byte by byte, whatever it is."""
+    """Upgraded connections are relayed unchanged, whatever the protocol."""
 
     async def test_a_raw_upgrade_carries_a_hundred_megabytes_each_way(self) -> None:
         """Both directions at once, through both ports, with the same SHA-256 at both ends."""
