@@ -181,7 +181,7 @@ class UpgradeTests(InterceptionTestCase):
         print(f"\n{door.name}: {type(near).__name__} at {rate:.0f} MiB/s, both ways together")
 
     async def test_a_websocket_carries_a_hundred_megabytes_each_way(self) -> None:
-        """Binary messages both ways through both ports, and the closing handshake."""
+        """Binary messages in both directions through both ports, and the closing handshake."""
         far: dict[bool, WebSocketTwoWay] = {}
 
         async def websocket(request: Request) -> None:
@@ -219,7 +219,7 @@ class UpgradeTests(InterceptionTestCase):
         await self.assert_no_leftovers(tunnel, frontends, before)
 
     async def test_early_bytes_half_close_and_leaving(self) -> None:
-        """What comes behind either head arrives; over TCP each direction ends by itself."""
+        """Data after either head arrives; over TCP each direction is closed separately."""
 
         async def echo(request: Request) -> None:
             await request.ended()
@@ -267,7 +267,7 @@ class UpgradeTests(InterceptionTestCase):
         await self.assert_no_leftovers(tunnel, frontends, before)
 
     async def test_a_refused_upgrade_arrives_whole(self) -> None:
-        """A 403 with its body, framed in any way, is an answer; then the connection goes on."""
+        """A 403 with its body, in any framing, is a response; the connection stays usable."""
 
         async def refuse(request: Request) -> None:
             await request.ended()
@@ -316,7 +316,7 @@ class UpgradeTests(InterceptionTestCase):
         await self.assert_no_leftovers(tunnel, frontends, before)
 
     async def test_cuts_of_the_agents_connection_lose_nothing(self) -> None:
-        """Three resets in the middle of an upgraded connection: it goes on where it was."""
+        """After three resets an upgraded connection continues where it was."""
         far: list[TwoWay] = []
 
         async def raw(request: Request) -> None:

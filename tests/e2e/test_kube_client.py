@@ -1,4 +1,4 @@
-"""The client of the Kubernetes API over real connections: whom it trusts, and as whom it speaks."""
+"""The client of the Kubernetes API over real connections: its trust and its credentials."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Authority:
 
 
 class Api(Page):
-    """Answers who has asked, by which connection; a watch begins, and goes on."""
+    """Returns the caller and the connection; a watch starts, and stays open."""
 
     isLeaf = True
 
@@ -78,7 +78,7 @@ class Api(Page):
         self.watching = []
 
     def render_GET(self, request):
-        """Answer."""
+        """Respond."""
         certificate = request.transport.getPeerCertificate()
         name = None if certificate is None else certificate.get_subject().CN
         connection = request.transport.getHandle()
@@ -133,7 +133,7 @@ class KubeClientTests(TestCase):
         self.port = port.getHost().port
 
     def write(self, name, content):
-        """Write a file in place of another."""
+        """Replace a file."""
         new = self.directory / f"{name}.new"
         new.write_bytes(content)
         new.rename(self.directory / name)
@@ -158,7 +158,7 @@ class KubeClientTests(TestCase):
         return client
 
     async def close(self, client):
-        """Close, and let the server notice."""
+        """Close it, and wait until the server has noticed."""
         await client.close()
         await deferLater(reactor, 0.05)
 
@@ -170,7 +170,7 @@ class KubeClientTests(TestCase):
         }
 
     async def refused(self, client):
-        """Return the reason for which the API is not asked."""
+        """Return the reason why no request is sent."""
         try:
             await client.get(NODES, "n1")
         except ApiUnreachable as error:
@@ -179,13 +179,13 @@ class KubeClientTests(TestCase):
         raise self.failureException("it was asked")
 
     async def test_address(self):
-        """An API is asked that has a certificate for its address, by TLS 1.3 and HTTP/1.1."""
+        """An API with a certificate for its address is used, over TLS 1.3 and HTTP/1.1."""
         answer = await self.client(token="secret").get(NODES, "n1")
         self.assertEqual([(None, "Bearer secret")], self.api.asked)
         self.assertEqual(("TLSv1.3", "http/1.1"), (answer["protocol"], answer["alpn"]))
 
     async def test_dead_connections(self):
-        """The kernel notices an API that is gone, and a client that closes leaves no connection."""
+        """TCP keepalive detects a lost API, and a closed client leaves no connection."""
         client = self.client(token="secret")
         await client.get(NODES, "n1")
         [connection] = client._connections
@@ -196,7 +196,7 @@ class KubeClientTests(TestCase):
         self.assertEqual(-1, sock.fileno())
 
     async def test_quiet(self):
-        """Connections that come and go are no news for the log."""
+        """Opening and closing connections is not logged."""
         events = []
         globalLogPublisher.addObserver(events.append)
         self.addCleanup(globalLogPublisher.removeObserver, events.append)
@@ -207,28 +207,28 @@ class KubeClientTests(TestCase):
         self.assertEqual([], told)
 
     async def test_server_name(self):
-        """The name in the certificate may be another than the host's, if that is said."""
+        """The name in the certificate may differ from the host's if it is configured."""
         await self.client(server_name="api.example").get(NODES, "n1")
         text = await self.refused_other(self.client(server_name="other.example"))
         self.assertIn("other.example", text)
 
     async def refused_other(self, client):
-        """Return a reason; somebody else has asked before."""
+        """Return the reason; another server has received the request."""
         self.api.asked.clear()
         return await self.refused(client)
 
     async def test_wrong_address(self):
-        """An API whose certificate is for somebody else gets no token."""
+        """An API with a certificate for another name gets no token."""
         self.serve(x509.DNSName("api.example"))
         self.assertIn("127.0.0.1", await self.refused(self.client(token="secret")))
 
     async def test_wrong_authority(self):
-        """An API whose certificate others have signed gets no token."""
+        """An API with a certificate of another authority gets no token."""
         self.write("ca.crt", self.others.pem)
         self.assertIn("certificate verify failed", await self.refused(self.client(token="secret")))
 
     async def test_bad_authorities(self):
-        """Authorities that are none are told; when they are mended the API is asked."""
+        """Invalid authorities are an error; once they are valid the API is used."""
         self.write("ca.crt", b"nonsense")
         client = self.client()
         self.assertIn("certificate authorities", await self.refused(client))
@@ -236,7 +236,7 @@ class KubeClientTests(TestCase):
         await client.get(NODES, "n1")
 
     async def test_old_protocol(self):
-        """An API that has nothing newer than TLS 1.1 is not asked."""
+        """An API that supports only TLS 1.1 or older is rejected."""
         self.serve(
             x509.IPAddress(ip_address("127.0.0.1")),
             insecurelyLowerMinimumTo=ssl.TLSVersion.TLSv1_0,
@@ -245,7 +245,7 @@ class KubeClientTests(TestCase):
         await self.refused(self.client())
 
     async def test_new_certificate(self):
-        """A new certificate is presented from the next call on, by a new connection."""
+        """A new certificate is used from the next call on, with a new connection."""
         client = self.client(**self.certified())
         first = await client.get(NODES, "n1")
         again = await client.get(NODES, "n1")
@@ -256,7 +256,7 @@ class KubeClientTests(TestCase):
         self.assertNotEqual(first["peer"], second["peer"])
 
     async def test_half_written_certificate(self):
-        """While certificate and key do not belong together, those before are presented."""
+        """While certificate and key do not match, the previous ones are used."""
         certificate, key = self.ours.issue("second")
         client = self.client(**self.certified())
         await client.get(NODES, "n1")
@@ -266,14 +266,14 @@ class KubeClientTests(TestCase):
         self.assertEqual("second", (await client.get(NODES, "n1"))["name"])
 
     async def test_wrong_key(self):
-        """A certificate with another's key is told."""
+        """A certificate with another key is an error."""
         _, key = self.ours.issue("second")
         self.write("client.key", key)
         text = await self.refused(self.client(**self.certified()))
         self.assertIn("the client certificate cannot be used: key values mismatch", text)
 
     async def test_new_authorities(self):
-        """Whom to trust is what the file says at each call, for kept connections, too."""
+        """The authorities in the file apply to each call, also on open connections."""
         client = self.client()
         await client.get(NODES, "n1")
         self.write("ca.crt", b"nonsense")
@@ -284,7 +284,7 @@ class KubeClientTests(TestCase):
         await client.get(NODES, "n1")
 
     async def test_watch(self):
-        """A watch goes on through a change of certificates; cancelled, it ends at the API."""
+        """A watch continues across a change of certificates; when cancelled, it ends at the API."""
         client = self.client(**self.certified())
         event = Deferred()
         watching = client.watch(
@@ -299,7 +299,7 @@ class KubeClientTests(TestCase):
         await self.api.watching[0]
 
     async def test_refused_connection(self):
-        """An API that is not there is told with its address."""
+        """The error of an unreachable API has its address."""
         client = self.client()
         self.port = 1
         text = await self.refused(self.client())
@@ -309,6 +309,6 @@ class KubeClientTests(TestCase):
 
 
 class DirectTests(KubeClientTests):
-    """The same over this package's transports, which all programs have."""
+    """The same over this project's transports, which all programs use."""
 
     transports = "direct"

@@ -1,4 +1,4 @@
-"""What people do with kubectl, done with every kubectl that is found, through the tunnel."""
+"""Typical use of kubectl through the tunnel, with every installed version."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class QuickstartTestCase(EndToEndTestCase):
         return Kubectl(reactor, versions[self.version], quickstart)
 
     def start_kubectl(self, kubectl: Kubectl, *arguments: str, **options):
-        """Start a kubectl that is ended with the test at the latest."""
+        """Start a kubectl, which is ended with the test at the latest."""
         running = kubectl.start(*arguments, **options)
 
         def end():
@@ -111,7 +111,7 @@ class QuickstartTestCase(EndToEndTestCase):
         await kubectl.output("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=50s")
 
     async def port_of(self, kubectl: Kubectl, name: str) -> int:
-        """Read from a pod's log on which port it listens."""
+        """Read the port that a pod listens on from its log."""
 
         async def logged():
             return re.search(r"port (\d+)", await kubectl.output("logs", name))
@@ -219,7 +219,9 @@ class KubectlTests:
         await self.nothing_goes_on(quickstart)
 
     async def test_what_is_not_served(self):
-        """What a demonstration has not is refused with a sentence, and nothing is left of it."""
+        """Requests that the demonstration does not support are rejected, and leave nothing
+        behind.
+        """
         quickstart = await self.start_quickstart()
         kubectl = self.kubectl(quickstart)
         await self.run_pod(kubectl, "web", WEB)
@@ -244,7 +246,7 @@ class KubectlTests:
         self.assertIn("kubeletconfig", json.loads(configuration))
 
     async def test_port_forward_and_copy(self):
-        """Concurrent connections get their whole answers after their FIN; files arrive whole."""
+        """Concurrent connections get complete answers after their FIN; files arrive complete."""
         quickstart = await self.start_quickstart()
         kubectl = self.kubectl(quickstart)
         await self.run_pod(kubectl, "web", WEB)
@@ -281,7 +283,7 @@ del _name, _version
 
 
 def ask(port: int, question: bytes) -> bytes:
-    """Send a question, end the direction, and read the answer to its end."""
+    """Send data, end the direction, and read the answer to its end."""
     with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
         connection.sendall(question)
         connection.shutdown(socket.SHUT_WR)

@@ -1,4 +1,4 @@
-"""kubectl while the agent's connection is cut, and with many commands at a time."""
+"""kubectl while the agent's connection is reset, and with many concurrent commands."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ client that takes less; and how many run at a time."""
 
 
 class CutTests(QuickstartTestCase):
-    """The agent reaches its server through a proxy that cuts its connection."""
+    """The agent reaches its server through a proxy that resets its connection."""
 
     version = next(reversed(versions), "")
 
     proxy: FaultProxy
 
     async def start_cut_quickstart(self) -> Quickstart:
-        """Start a quickstart with the proxy in its middle."""
+        """Start a quickstart with the proxy between server and agent."""
 
         def proxied(port: int) -> int:
             self.proxy = self.fault_proxy(port)
@@ -48,13 +48,13 @@ class CutTests(QuickstartTestCase):
         return await self.start_quickstart(proxied=proxied)
 
     async def cut(self) -> None:
-        """Reset the agent's connection, and wait until it is back."""
+        """Reset the agent's connection, and wait until it has reconnected."""
         accepted = self.proxy.accepted
         self.assertEqual(self.proxy.for_all("reset"), 1, "one connection was there to cut")
         await self.eventually(lambda: self.proxy.accepted > accepted, "the agent is back")
 
     async def test_terminals_and_logs_go_on(self):
-        """``exec -it`` and ``logs -f`` go on where they were, and end as they should."""
+        """``exec -it`` and ``logs -f`` continue where they were, and end normally."""
         quickstart = await self.start_cut_quickstart()
         kubectl = self.kubectl(quickstart)
         await self.run_pod(kubectl, "web", WEB)
@@ -77,7 +77,7 @@ class CutTests(QuickstartTestCase):
         self.assertEqual(numbers, list(range(len(numbers))))
 
     async def test_copies_arrive_whole(self):
-        """``cp`` in both directions survives cuts in its middle."""
+        """``cp`` in both directions survives resets."""
         quickstart = await self.start_cut_quickstart()
         kubectl = self.kubectl(quickstart)
         await self.run_pod(kubectl, "web", WEB)
@@ -93,7 +93,7 @@ class CutTests(QuickstartTestCase):
             self.assertEqual(sha256(file.read()), sha256(content))
 
     async def test_a_node_that_is_cut_off(self):
-        """Whoever asks for a node whose agent is gone reads which, and since when, not nothing."""
+        """The error for a disconnected node names the node and the time."""
         quickstart = await self.start_cut_quickstart()
         kubectl = self.kubectl(quickstart)
         await self.run_pod(kubectl, "web", WEB)
@@ -119,7 +119,8 @@ class CutTests(QuickstartTestCase):
             self.assertRegex(finished.error, rb": " + told, arguments)
 
     async def _copy_and_cut(self, kubectl: Kubectl, way: str, source: str, target: str) -> None:
-        """Copy, and cut twice while bytes flow (``up`` or ``down`` of the server's side)."""
+        """Copy, and reset twice while bytes are transferred (``up`` or ``down``, seen from the
+        server)."""
         copying = self.start_kubectl(kubectl, "cp", source, target)
         for _ in range(2):
             passed = self._bytes_passed()
@@ -138,12 +139,12 @@ class CutTests(QuickstartTestCase):
 
 
 class CutBeforeWebSocketsTests(CutTests):
-    """The same by SPDY/3.1, with the oldest kubectl; it would use WebSocket from 1.31 on."""
+    """The same over SPDY/3.1, with the oldest kubectl; from 1.31 on it would use WebSocket."""
 
     version = next(iter(versions), "")
 
     def kubectl(self, quickstart: Quickstart) -> Kubectl:
-        """Return one that must not use WebSocket."""
+        """Return a kubectl that does not use WebSocket."""
         kubectl = super().kubectl(quickstart)
         kubectl.environment["KUBECTL_REMOTE_COMMAND_WEBSOCKETS"] = "false"
         return kubectl
@@ -155,9 +156,8 @@ class ManyExecsTests(QuickstartTestCase):
     version = next(reversed(versions), "")
 
     async def test_many_execs(self):
-        """Hundreds by kubectl over SPDY, and a thousand more by another client over WebSocket, all
-        succeed, and nothing is left over.
-        """
+        """Hundreds by kubectl over SPDY, and a thousand by another client over WebSocket, all
+        succeed, and nothing is left behind."""
         quickstart = await self.start_quickstart()
         kubectl = self.kubectl(quickstart)
         # By WebSocket a kubectl before 1.34 drops what comes before it is ready for it

@@ -1,4 +1,4 @@
-"""The look for leaks itself."""
+"""The leak detection itself."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ BEFORE = ResourceCounts(10, 1, 5, 0, 2, 512, Counter({"lag.look": 1, "session.pi
 
 
 class ResourceCountsTests(SynchronousTestCase):
-    """What counts as more than before."""
+    """Comparison of resource counts."""
 
     def test_page(self) -> None:
-        """Delayed calls are read by function, overdue ones too."""
+        """Delayed calls are counted by function, including overdue ones."""
         page = (
             "thread x\n\ndelayed calls: 3\n"
             "     2  next in    -0.001 s  a.b\n     1  next in     1.500 s  c\n"
@@ -24,24 +24,24 @@ class ResourceCountsTests(SynchronousTestCase):
         self.assertEqual(Counter({"a.b": 2, "c": 1}), delayed_calls(page))
 
     def test_same(self) -> None:
-        """What has stayed or has become less is no leak."""
+        """Equal or lower counts are not a leak."""
         after = replace(BEFORE, descriptors=9, delayed_calls=Counter({"lag.look": 1}))
         self.assertEqual({}, after.growth_since(BEFORE))
 
     def test_each_count(self) -> None:
-        """Each thing of which there is more is named."""
+        """Each count that has grown is named."""
         names = ("descriptors", "threads", "readers", "writers", "streams", "kept_bytes")
         for name in names:
             after = replace(BEFORE, **{name: getattr(BEFORE, name) + 1})
             self.assertEqual([name], list(after.growth_since(BEFORE)))
 
     def test_delayed_call_in_place_of_another(self) -> None:
-        """One that stays is seen also when another function's has ended."""
+        """A new delayed call is detected although one of another function has ended."""
         after = replace(BEFORE, delayed_calls=Counter({"lag.look": 1, "stream.grow": 1}))
         self.assertEqual({"stream.grow": "0 -> 1"}, after.growth_since(BEFORE))
 
     def test_shared_timers(self) -> None:
-        """The timers of deadlines may be armed as often as there are classes, not oftener."""
+        """The shared timers of deadlines may be active once for each class."""
         for function, most in TRANSIENT_CALLS.items():
             armed = Counter({**BEFORE.delayed_calls, function: most})
             self.assertEqual({}, replace(BEFORE, delayed_calls=armed).growth_since(BEFORE))

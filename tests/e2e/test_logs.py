@@ -1,4 +1,4 @@
-"""What real programs write into their logs."""
+"""The logs of real programs."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from tests.e2e.support import EndToEndTestCase
 
 
 class LogTests(EndToEndTestCase):
-    """The format, the fields, and what is never there."""
+    """The format and the fields of logs."""
 
     async def refused(self, tunnel) -> None:
-        """Ask for a port of the node on which nothing listens, under the name ``asked-7``."""
+        """Connect to a closed port of the node, with the request ID ``asked-7``."""
         headers = {"X-Request-Id": "asked-7", "Authorization": "Bearer planted-secret"}
         answer = await self.connect(tunnel, f"edge-1:{free_ports.take()}", Peer(), headers)
         self.assertEqual(502, answer.status)
 
     async def test_json(self) -> None:
-        """Each line is an object; what concerns a node or a request has it in a field."""
+        """Each line is an object; the node and the request ID are fields."""
         json_lines = ("--log-format", "json")
         tunnel = await self.start_tunnel(server_extra=json_lines, agent_extra=json_lines)
         await self.refused(tunnel)
@@ -41,7 +41,7 @@ class LogTests(EndToEndTestCase):
         self.assertEqual(("edge-1", "asked-7"), (request["node"], request["request_id"]))
 
     async def test_text_without_single_requests(self) -> None:
-        """Text is what is written where there is no terminal, too; ``--v 1`` shows no requests."""
+        """The default is text, also without a terminal; ``--v 1`` shows no requests."""
         tunnel = await self.start_tunnel(server_extra=("--v", "1"))
         await self.refused(tunnel)
         await tunnel.server.stop()
@@ -49,7 +49,7 @@ class LogTests(EndToEndTestCase):
         self.assertNotIn("asked-7", tunnel.server.log)
 
     async def test_nobody_reads_it(self) -> None:
-        """A reader that stops stops nothing: requests are answered, and the server ends in time."""
+        """If the log is not read, requests are still served, and the server exits in time."""
         tunnel = self.make_tunnel()
         os.mkfifo(tunnel.server.log_path)
         reader = os.open(tunnel.server.log_path, os.O_RDWR)

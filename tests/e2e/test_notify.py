@@ -1,4 +1,4 @@
-"""A real program tells systemd when it is ready, what is missing, and when it stops."""
+"""A real program notifies systemd of its readiness, its status, and its stop."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class NotifyTests(EndToEndTestCase):
         self.told: list[str] = []
 
     def has_told(self, text: str) -> bool:
-        """Return whether a datagram with that text has come so far."""
+        """Return whether a datagram with that text has been received."""
         while True:
             try:
                 self.told.append(self.systemd.recv(4096).decode())
@@ -58,7 +58,7 @@ class NotifyTests(EndToEndTestCase):
         self.assertEqual(1, sum("READY=1" in each for each in self.told))
 
     async def test_server(self) -> None:
-        """It is ready when it listens; the status of a drain is told."""
+        """It is ready when it listens; a drain is in its status."""
         tunnel = self.make_tunnel()
         server = tunnel.another_server(state="S2", prefix=("env", f"NOTIFY_SOCKET={self.address}"))
         server.start()
@@ -68,7 +68,7 @@ class NotifyTests(EndToEndTestCase):
         self.assertTrue(self.has_told("STOPPING=1"))
 
     async def test_hub(self) -> None:
-        """It is started when it answers, though it has no certificate; its status says so."""
+        """It is started when it responds, even without a certificate; its status says so."""
         prefix = ("env", f"NOTIFY_SOCKET={self.address}")
         # Nobody listens there.
         hub = Hub(reactor, self.directory, "https://127.0.0.1:1", prefix=prefix)

@@ -1,4 +1,4 @@
-"""The commands are found however the package has been installed."""
+"""The commands are found after each kind of installation."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ COMMANDS = {
 
 
 class PluginTests(InstallingTestCase):
-    """One environment for each way to install, side by side."""
+    """One environment for each kind of installation."""
 
     async def commands_found(self, python: str) -> None:
-        """Require that ``twist`` has them all, with their help and the files of the status page."""
+        """Require that ``twist`` has all of them, with their help and the files of the status
+        page.
+        """
         listed = await self.run_python(python, "-m", "twisted", "--help")
         for command, flag in COMMANDS.items():
             self.assertIn(command, listed)
@@ -48,7 +50,7 @@ class PluginTests(InstallingTestCase):
         await self.commands_found(python)
 
     async def from_sources(self, name: str, *flags: str) -> None:
-        """Install a copy of the sources, plainly or with ``-e``."""
+        """Install a copy of the sources, normally or with ``-e``."""
         python = self.new_environment(f"env-{name}")
         await self.install(python, *flags, self.copied_sources(name))
         await self.commands_found(python)

@@ -1,4 +1,4 @@
-"""``twist yurttunnel-quickstart --check``, the first thing that a newcomer runs."""
+"""``twist yurttunnel-quickstart --check``, the first command of a newcomer."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ STEPS = (
 
 
 class QuickstartTests(EndToEndTestCase):
-    """How it begins, tries everything, and ends."""
+    """Start, check and exit."""
 
     def setUp(self):
-        """Let its own directory be made below the test's."""
+        """Create temporary directories below the test's."""
         made = super().setUp()
         self.patch(os, "environ", {**os.environ})
         return made
 
     def program(self, *flags: str) -> Program:
-        """Prepare the command with a row of free ports."""
+        """Prepare the command with free ports."""
         os.environ["TMPDIR"] = self.directory
         first = free_ports.take_row(PORT_COUNT)
         log_path = f"{self.directory}/quickstart.log"
@@ -50,7 +50,7 @@ class QuickstartTests(EndToEndTestCase):
         return program
 
     async def test_check(self):
-        """It ends with status 0 after a line for each step, and leaves nothing behind."""
+        """It exits with status 0 after a line for each step, and leaves nothing behind."""
         program = self.program("--check")
         program.start()
         status = await program.ended(CHECK_TIMEOUT)
@@ -61,7 +61,7 @@ class QuickstartTests(EndToEndTestCase):
         self.assertEqual(os.listdir(self.directory), ["quickstart.log"])
 
     async def test_port_in_use(self):
-        """A port that is taken is named, with what to do."""
+        """The error for a port in use has the port and the fix."""
         first = self.program()
         first.start()
         await self.eventually(lambda: "KUBECONFIG=" in first.log, "the first one is ready", 30)
@@ -74,7 +74,7 @@ class QuickstartTests(EndToEndTestCase):
         self.assertEqual(os.listdir(self.directory), ["quickstart.log"])
 
     async def test_several_at_once(self):
-        """Quickstarts that are started together without a flag choose different ports."""
+        """Quickstarts that start at the same time without a flag choose different ports."""
         programs = [self.without_ports(f"{self.directory}/{number}.log") for number in range(3)]
         for program in programs:
             program.start()
@@ -82,7 +82,7 @@ class QuickstartTests(EndToEndTestCase):
             self.assertEqual(await program.ended(CHECK_TIMEOUT), 0, program.log)
 
     def without_ports(self, log_path: str) -> Program:
-        """Prepare the check as the README has it."""
+        """Prepare the check as in the README."""
         os.environ["TMPDIR"] = self.directory
         program = Program(reactor, ["yurttunnel-quickstart", "--check"], log_path, 0)
         program.use_yurttunnel_command()
@@ -90,7 +90,7 @@ class QuickstartTests(EndToEndTestCase):
         return program
 
     async def test_terminal_closes(self):
-        """When its terminal is closed it ends as it should, and removes its directory."""
+        """When its terminal is closed it exits normally, and removes its directory."""
         program = self.program()
         program.use_pod_limits()
         program.start()

@@ -1,6 +1,6 @@
-"""An agent that is replaced by another process, with a stream open, and what is reached meanwhile.
+"""An agent is replaced by another process, with an open stream and continuous dials.
 
-Dials are made all the time, one after the other, as by somebody who tries commands.
+Dials are made one after the other.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ BUSY_SECONDS = 30.0
 
 
 class Dial(NamedTuple):
-    """When one was answered, and how long programs had waited for a processor by then."""
+    """The time of a successful dial, and how long programs had waited for a processor by then."""
 
     at: float
     waited: float
 
 
 class Dials:
-    """Dials without pause until :meth:`end`, by whether they ``succeeded`` or ``failed``.
+    """Makes dials continuously until :meth:`end`, and records which ``succeeded`` or ``failed``.
 
     ``cut`` are the times of streams that ended before their first echo.
     """
@@ -72,21 +72,21 @@ class Dials:
             await deferLater(reactor, PAUSE)
 
     async def more(self) -> None:
-        """Wait until further dials have succeeded."""
+        """Wait until more dials have succeeded."""
         desired = len(self.succeeded) + ENOUGH
         await self._case.eventually(
             lambda: len(self.succeeded) >= desired, "dials succeed", BUSY_SECONDS
         )
 
     async def soon(self, after: float) -> Dial:
-        """Wait for the first that succeeds after a time, which is to be soon; return it."""
+        """Wait for the first success after a time, which must be soon; return it."""
         await self._case.eventually(
             lambda: self.succeeded and self.succeeded[-1].at > after, "a dial succeeds", UNREACHABLE
         )
         return min(dial for dial in self.succeeded if dial.at > after)
 
     async def end(self) -> None:
-        """Make no more, and wait for the last one."""
+        """Stop, and wait for the last dial."""
         self._running = False
         await self._case.within(10, self._done, "the last dial is answered")
 
@@ -95,7 +95,7 @@ class ReplacedAgentTests(EndToEndTestCase):
     """SIGTERM to an agent, and a new process before or after its end."""
 
     async def held(self, drain: float) -> tuple[Tunnel, EchoClient, Dials]:
-        """Start a tunnel, a stream that would be open for ever, and dials."""
+        """Start a tunnel, an endless stream, and dials."""
         echo = self.listen(Echo)
         tunnel = await self.start_tunnel(drain=drain)
         stream = await self.connected(tunnel, echo, EchoClient(reactor))
@@ -112,11 +112,12 @@ class ReplacedAgentTests(EndToEndTestCase):
         return agent
 
     async def answered_dials(self, agent: Program) -> float:
-        """Count what an agent has connected to."""
+        """Count the connections that an agent has dialed."""
         return await agent.metric("konnectivity_network_proxy_agent_dial_duration_seconds_count")
 
     async def test_an_agent_that_drains_serves_until_its_successor_is_there(self) -> None:
-        """No dial fails; from the successor's coming on it has them all, and the stream goes on."""
+        """No dial fails; the successor gets all dials when it has connected, and the stream
+        continues."""
         tunnel, stream, dials = await self.held(drain=4 * BUSY_SECONDS)
         tunnel.agent.signal(signal.SIGTERM)
         await dials.more()
@@ -135,7 +136,7 @@ class ReplacedAgentTests(EndToEndTestCase):
         self.assertIn(await tunnel.agent.ended(10), (0, -signal.SIGTERM))
 
     async def test_a_successor_that_ends_first(self) -> None:
-        """The one that drains has all dials again; none fails."""
+        """The draining agent gets all dials again; none fails."""
         tunnel, stream, dials = await self.held(drain=4 * BUSY_SECONDS)
         tunnel.agent.signal(signal.SIGTERM)
         await dials.more()
@@ -150,7 +151,7 @@ class ReplacedAgentTests(EndToEndTestCase):
         stream.drop()
 
     async def test_a_successor_that_is_killed(self) -> None:
-        """The one that drains has all dials after a moment; none fails."""
+        """The draining agent gets all dials after a moment; none fails."""
         tunnel, stream, dials = await self.held(drain=4 * BUSY_SECONDS)
         await dials.end()
         tunnel.agent.signal(signal.SIGTERM)
@@ -166,7 +167,7 @@ class ReplacedAgentTests(EndToEndTestCase):
         stream.drop()
 
     async def test_killed_while_it_drains_before_its_successor_comes(self) -> None:
-        """The streams end when it has had the time to be back."""
+        """The streams end after the grace period for a return."""
         tunnel, stream, dials = await self.held(drain=4 * BUSY_SECONDS)
         await dials.end()
         tunnel.agent.signal(signal.SIGTERM)
@@ -177,7 +178,7 @@ class ReplacedAgentTests(EndToEndTestCase):
         await self.within(RECONNECT_TIMEOUT + 1, stream.when_ended(), "the stream ends")
 
     async def test_killed_while_it_drains_beside_its_successor(self) -> None:
-        """They end in the same time."""
+        """They end after the same time."""
         tunnel, stream, dials = await self.held(drain=4 * BUSY_SECONDS)
         await dials.end()
         tunnel.agent.signal(signal.SIGTERM)
@@ -187,11 +188,11 @@ class ReplacedAgentTests(EndToEndTestCase):
         await self.within(RECONNECT_TIMEOUT + 1, stream.when_ended(), "the stream ends")
 
     async def test_an_agent_that_is_started_when_the_old_one_has_ended(self) -> None:
-        """As a DaemonSet does it: a second at most is without dials, which the old one serves for
-        as long as it drains.
+        """As in a DaemonSet: at most one second is without dials, which the old one serves while it
+        drains.
 
-        The second is without what programs waited for a processor, which beside other tests may be
-        longer. By the clock a start is the affair of `alone.test_start`.
+        The second does not include the time that programs waited for a processor. The total time of
+        a start is tested by `alone.test_start`.
         """
         drain = 3.0
         tunnel, stream, dials = await self.held(drain)
@@ -220,9 +221,9 @@ class ReplacedAgentTests(EndToEndTestCase):
         await self.within(UNREACHABLE, successor.stop(), "an agent without streams ends")
 
     async def test_an_agent_that_is_started_beside_the_old_one(self) -> None:
-        """It takes over at once: no dial fails, before and after the old one has been stopped.
+        """It takes over at once: no dial fails, before and after the old one is stopped.
 
-        Only what is open when it takes over ends.
+        Only streams that are open at that moment end.
         """
         tunnel, stream, dials = await self.held(drain=4 * BUSY_SECONDS)
         # Two that run have a directory each: it is in use until its agent drains.

@@ -1,4 +1,4 @@
-"""Streams outlive connections, and end at once, with a reason, when they cannot."""
+"""Streams survive lost connections, and otherwise end at once with a reason."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DETECTION = 25.0
 
 
 class CutTunnelTestCase(LeakTestCase):
-    """Lets the agent's connection go through a proxy that cuts it."""
+    """Routes the agent's connection through a fault proxy."""
 
     proxy: FaultProxy
 
@@ -49,12 +49,12 @@ class CutTunnelTestCase(LeakTestCase):
 
 
 class ResumptionTests(CutTunnelTestCase):
-    """Large transfers, dials and echoes whose connection is cut."""
+    """Large transfers, dials and echoes whose connection is lost."""
 
     async def test_bulk_and_echo_survive_three_resets_and_two_silent_drops(self) -> None:
-        """400 MB down, 400 MB up and an echo finish whole while the connection is cut five times.
+        """400 MB down, 400 MB up and an echo complete while the connection is lost five times.
 
-        Each cut comes when a further sixth of all bytes has arrived, so all three are running.
+        Each loss comes when a further sixth of all bytes has arrived, so all three are running.
         """
         source = self.listen(lambda: Source(BULK))
         sink = self.listen(Sink)
@@ -111,7 +111,7 @@ class ResumptionTests(CutTunnelTestCase):
         await self.nothing_kept(tunnel)
 
     async def nothing_kept(self, tunnel: Tunnel) -> None:
-        """Require that buffers, streams and sessions are back to what an idle tunnel has."""
+        """Require that buffers, streams and sessions are those of an idle tunnel."""
         for program, prefix in (
             (tunnel.server, "yurttunnel_server"),
             (tunnel.agent, "yurttunnel_agent"),
@@ -125,7 +125,7 @@ class ResumptionTests(CutTunnelTestCase):
             await self.eventually(empty, f"{prefix} keeps nothing of ended streams", 15)
 
     async def test_a_sliced_connection_carries_everything(self) -> None:
-        """Frames that arrive in pieces of 1 to 7 bytes mean the same, also when cut meanwhile."""
+        """Frames split into pieces of 1 to 7 bytes have the same effect, also across a reset."""
         size = 300_000
         source = self.listen(lambda: Source(size))
         tunnel = await self.start_cut_tunnel(forwards=(source.port,))
@@ -138,7 +138,7 @@ class ResumptionTests(CutTunnelTestCase):
         self.assertEqual(download.digest, source.peers[0].payload.digest)
 
     async def test_an_agent_behind_a_nat_that_forgot_it_loses_no_dial(self) -> None:
-        """Dials made before, while and after the server is left in the dark all succeed."""
+        """Dials before, during and after the server's silent loss all succeed."""
         echo = self.listen(Echo)
         tunnel = await self.start_cut_tunnel()
         await self.ask(tunnel, echo.port)
@@ -155,7 +155,7 @@ class ResumptionTests(CutTunnelTestCase):
         await self.within(15, gatherResults(dark + meanwhile + after), "all dials succeed")
 
     async def test_a_new_agent_process_takes_over_from_a_silent_old_one(self) -> None:
-        """When a node returns as a new process while its old session looks alive, dials work."""
+        """When a new process of a node connects while its old session looks alive, dials work."""
         echo = self.listen(Echo)
         tunnel = await self.start_cut_tunnel()
         await self.ask(tunnel, echo.port)
@@ -182,7 +182,7 @@ class ResumptionTests(CutTunnelTestCase):
         await client.when_lost()
 
     async def test_streams_end_when_the_resume_window_has_passed(self) -> None:
-        """With nobody coming back, streams end after the window, with ``session_lost``."""
+        """If the agent does not return, streams end after the window, with ``session_lost``."""
         echo = self.listen(Echo)
         tunnel = await self.start_cut_tunnel(server_extra=("--resume-window", "2"))
         client = EchoClient(reactor)
@@ -204,10 +204,10 @@ class ResumptionTests(CutTunnelTestCase):
 
 
 class ResetTests(CutTunnelTestCase):
-    """Connections in order that are reset, at one end or both, while both programs live."""
+    """Working connections that are reset, at one end or both, while both programs run."""
 
     async def reset(self, fault: str, returns: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Cause ``fault`` under a stream, and have the stream go on after ``returns()``."""
+        """Cause ``fault`` during a stream, which must continue after ``returns()``."""
         echo = self.listen(Echo)
         tunnel = await self.start_cut_tunnel()
         client = await self.connected(tunnel, echo, EchoClient(reactor))
@@ -220,35 +220,35 @@ class ResetTests(CutTunnelTestCase):
         self.assertEqual(await tunnel.server.metric("yurttunnel_server_session_ends_total"), 0)
 
     async def at_once(self) -> None:
-        """Nothing is in the way of a new connection."""
+        """New connections work at once."""
 
     async def after_silence(self, seconds: float) -> None:
-        """Nothing passes on new connections for a while, and nobody says so."""
+        """New connections carry nothing for a while, without an error."""
         self.proxy.turns = 0
         await self.pause(seconds)
         self.proxy.turns = None
         self.proxy.for_all("reset")
 
     async def after_refusals(self) -> None:
-        """Nobody listens for three seconds."""
+        """Connections are refused for three seconds."""
         await self.proxy.refuse()
         await self.pause(3)
         self.proxy.start()
 
     async def test_a_reset_that_only_the_server_sees(self) -> None:
-        """The agent finds out when it hears nothing, which is after some seconds."""
+        """The agent notices the silence after some seconds."""
         await self.reset("cut_off", self.at_once)
 
     async def test_a_reset_that_only_the_agent_sees(self) -> None:
-        """As from a NAT that has forgotten the connection: the agent is back at once."""
+        """As by a NAT that has lost the mapping: the agent reconnects at once."""
         await self.reset("forget", self.at_once)
 
     async def test_a_reset_and_the_first_packet_of_the_next_connection_lost(self) -> None:
-        """The kernel sends it again after a second."""
+        """The kernel retransmits it after a second."""
         await self.reset("reset", partial(self.after_silence, 1.2))
 
     async def test_a_reset_at_both_ends_and_silence(self) -> None:
-        """What is in between forgets all connections, and for five seconds carries no other."""
+        """A middlebox loses all connections, and carries no new ones for five seconds."""
         await self.reset("reset", partial(self.after_silence, 5))
 
     async def test_a_balancer_that_is_started_again(self) -> None:
@@ -257,13 +257,13 @@ class ResetTests(CutTunnelTestCase):
 
 
 class SmallStreamTests(CutTunnelTestCase):
-    """Many cuts, with little under way at each."""
+    """Many resets, with little data in flight at each."""
 
     async def test_cuts_at_every_stage_of_small_streams_lose_nothing(self) -> None:
-        """Ten echoes without pause through twenty resets all come back, in order and once.
+        """Ten continuous echoes get all answers through twenty resets, in order and once.
 
-        Every fourth cut comes as soon as there is a connection, wherever its handshake is; the
-        others come when the echoes have moved on.
+        Every fourth reset comes as soon as there is a connection, at any point of its handshake;
+        the others when the echoes have progressed.
         """
         echo = self.listen(Echo)
         tunnel = await self.start_cut_tunnel()
@@ -296,7 +296,7 @@ class TwistedSmallStreamTests(TwistedTransports, SmallStreamTests):
 
 
 class KilledProgramTests(LeakTestCase):
-    """A process that is gone takes its streams with it, at once and with a reason."""
+    """The streams of a killed process end with a reason."""
 
     async def streams(self, tunnel: Tunnel, echo, source) -> list[Peer]:
         """Open an echo through the forward, an echo through CONNECT and an endless download."""
@@ -311,7 +311,7 @@ class KilledProgramTests(LeakTestCase):
     async def test_kill_9_of_an_agent_that_never_returns_ends_streams_after_the_window(
         self,
     ) -> None:
-        """Until then the server shows for how long it still waits."""
+        """Until then the server shows the remaining time."""
         await self.killed_for_good(("--resume-window", "4s"), 4.0, 5.0)
 
     async def test_with_a_short_grace_they_end_within_a_second(self) -> None:
@@ -368,7 +368,7 @@ class KilledProgramTests(LeakTestCase):
         await client.round_trip()
 
     async def test_kill_9_of_the_server_ends_the_targets_connections(self) -> None:
-        """The agent closes what it dialed for a server that has gone, and joins the new one."""
+        """The agent closes its dialed connections, and connects to the new server."""
         echo = self.listen(Echo)
         source = self.listen(lambda: Source(None, hashed=False))
         tunnel = await self.start_tunnel(forwards=(echo.port,))

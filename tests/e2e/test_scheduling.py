@@ -1,4 +1,4 @@
-"""The turns of tests that run in several processes."""
+"""The scheduling of tests that run in several processes."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ SECONDS = 20.0
 
 
 class SchedulingTests(TestCase):
-    """Two processes, each of which wants a turn."""
+    """Two processes, each of which acquires a slot."""
 
     def setUp(self) -> None:
-        """Make a directory for the locks, apart from those of this run."""
+        """Make a directory for the locks, separate from those of this run."""
         self.directory = tempfile.mkdtemp()
 
     def hold(self, kind: Concurrency) -> subprocess.Popen:
-        """Start a process that wants a turn, and keeps it until its input ends."""
+        """Start a process that acquires a slot, and keeps it until its input ends."""
         process = subprocess.Popen(
             [sys.executable, "-c", HOLDER, scheduling.__file__, kind.name],
             stdin=subprocess.PIPE,
@@ -45,7 +45,7 @@ class SchedulingTests(TestCase):
         return process
 
     def waits(self, process: subprocess.Popen) -> bool:
-        """Whether the process has to wait for its turn, or else has it."""
+        """Whether the process waits for its slot, or else has it."""
         deadline = time.monotonic() + SECONDS
         desired = f" {process.pid} "
         while time.monotonic() < deadline:
@@ -57,7 +57,9 @@ class SchedulingTests(TestCase):
         raise self.failureException("the process does not ask for its turn")
 
     def test_who_runs_beside_whom(self) -> None:
-        """Tests run beside each other, quiet ones do, and any other two one after the other."""
+        """Shared tests run concurrently, measuring ones do, and any other two one after the
+        other.
+        """
         for first in Concurrency:
             for second in Concurrency:
                 with self.subTest(first=first, second=second):

@@ -1,4 +1,4 @@
-"""One agent with several servers at once, and servers that go away and come back."""
+"""One agent with several servers, which stop and return."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class SeveralServersTests(LeakTestCase):
     """An agent keeps a session with each server of ``--tunnelserver-addr``."""
 
     async def start_pair(self, **options) -> tuple[Tunnel, Server]:
-        """Start an agent with two servers of one authority; both are ready, and so is it."""
+        """Start an agent with two servers of one authority; all are ready."""
         tunnel = self.make_tunnel(**options)
         second = tunnel.another_server(state="S2")
         servers = f"127.0.0.1:{tunnel.server.agent_port},127.0.0.1:{second.agent_port}"
@@ -47,7 +47,7 @@ class SeveralServersTests(LeakTestCase):
         return tunnel, second
 
     async def status_through(self, server: Server, port: int) -> int:
-        """The status of a CONNECT to the agent's machine through ``server``."""
+        """Return the status of a CONNECT to the agent's machine through ``server``."""
         answer = await connect(
             UNIXClientEndpoint(reactor, server.socket_path), f"edge-1:{port}", RequestClient()
         )
@@ -57,7 +57,7 @@ class SeveralServersTests(LeakTestCase):
         return answer.status
 
     async def test_the_node_is_reached_through_each_server(self) -> None:
-        """Both servers have the node; when one is killed the other goes on undisturbed."""
+        """Both servers have the node; when one is killed the other is not affected."""
         tunnel, second = await self.start_pair()
         echo = self.listen(Echo)
         client = await self.connected(tunnel, echo, EchoClient(reactor))
@@ -72,7 +72,8 @@ class SeveralServersTests(LeakTestCase):
         await self.eventually(second.agents, "the agent is back", 20)
 
     async def test_kill_9_of_one_of_two_costs_new_dials_less_than_a_second(self) -> None:
-        """Every dial by the other server succeeds, and the agent is back soon after a restart."""
+        """Every dial through the other server succeeds, and the agent reconnects soon after a
+        restart."""
         tunnel, second = await self.start_pair()
         echo = self.listen(Echo)
         for killed, other in ((second, tunnel.server), (tunnel.server, second)):
@@ -97,7 +98,7 @@ class SeveralServersTests(LeakTestCase):
         return await self.status_through(server, port) == 200
 
     async def test_a_server_that_comes_back_is_found_again(self) -> None:
-        """After a restart on the same state the agent is back without being told."""
+        """After a restart with the same state the agent reconnects by itself."""
         tunnel, second = await self.start_pair()
         echo = self.listen(Echo)
         await second.stop()
@@ -108,7 +109,7 @@ class SeveralServersTests(LeakTestCase):
         self.assertEqual(await self.status_through(tunnel.server, echo.port), 200)
 
     async def test_a_draining_server_keeps_its_streams_and_the_other_takes_the_new(self) -> None:
-        """SIGTERM to one of two servers: its stream ends when it is over, new ones go on."""
+        """SIGTERM to one of two servers: its stream completes, new ones use the other."""
         tunnel, second = await self.start_pair(drain=UNLIMITED_DRAIN)
         echo = self.listen(Echo)
         client = await self.connected(tunnel, echo, EchoClient(reactor))
@@ -121,10 +122,10 @@ class SeveralServersTests(LeakTestCase):
 
 
 class OneServerTests(EndToEndTestCase):
-    """Two addresses of ``--tunnelserver-addr`` that lead to one server process."""
+    """Two addresses in ``--tunnelserver-addr`` that lead to one server process."""
 
     async def test_two_names_of_one_server_settle_on_one_session(self) -> None:
-        """The sessions do not replace each other for ever: one stays, and its stream with it."""
+        """The sessions do not replace each other repeatedly: one stays, with its stream."""
         tunnel = self.make_tunnel()
         port = tunnel.server.agent_port
         arguments = tunnel.agent.arguments

@@ -1,4 +1,4 @@
-"""Callers that take the last of a stream slowly get all of it."""
+"""Callers that read the end of a stream slowly get all of it."""
 
 from __future__ import annotations
 
@@ -31,9 +31,7 @@ PROBE_TIMER = "04"
 
 
 class KernelSocket(NamedTuple):
-    """Bytes that a socket has to send or has no acknowledgement of, those that nobody has read
-    from it, and the number of the timer that runs for it.
-    """
+    """Bytes in a socket's send and receive queues, and the number of its active timer."""
 
     unacknowledged: int
     unread: int
@@ -41,7 +39,7 @@ class KernelSocket(NamedTuple):
 
 
 class Stepwise(Peer):
-    """A target that sends when it is told to."""
+    """A target that sends on command."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +60,7 @@ class Stepwise(Peer):
 
 
 class PausedDownload(Download):
-    """A caller that ends its direction at once, as ``nc -N`` does, and reads when told to."""
+    """A caller that ends its direction at once, as ``nc -N`` does, and reads on command."""
 
     def connectionMade(self) -> None:
         """End this direction."""
@@ -72,16 +70,16 @@ class PausedDownload(Download):
 
     @property
     def queued(self) -> int:
-        """Bytes for it in the kernel, not acknowledged or not read.
+        """Return the unacknowledged and unread bytes for it in the kernel.
 
-        What passes from the one to the other meanwhile counts twice, and nothing is left out.
+        Bytes that are in flight count twice.
         """
         unacknowledged = kernel_socket(self._peer, self._own).unacknowledged
         return unacknowledged + kernel_socket(self._own, self._peer).unread
 
     @property
     def is_probed(self) -> bool:
-        """Whether the kernel has more for it than the window allows, and asks now and then."""
+        """Whether the kernel has more data than the window allows, and sends window probes."""
         return kernel_socket(self._peer, self._own).timer == PROBE_TIMER
 
     @property
@@ -94,17 +92,17 @@ class PausedDownload(Download):
 
     @property
     def arrived(self) -> tuple[int, int]:
-        """How many bytes and how many segments have come here (struct tcp_info of linux/tcp.h)."""
+        """Return the received bytes and segments (struct tcp_info of linux/tcp.h)."""
         info = self.transport.getHandle().getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 144)
         data, _sent, segments = struct.unpack_from("=QII", info, 128)
         return data, segments
 
 
 class StoppingTests(EndToEndTestCase):
-    """A server that is told to stop, and whose streams end in time, loses nothing of them."""
+    """A stopping server whose streams end in time loses no data."""
 
     async def test_a_forward(self) -> None:
-        """The stream has ended, and its caller has still to take the last of it."""
+        """The stream has ended, and its caller has not read the last part."""
         target = self.listen(Stepwise)
         tunnel = await self.start_tunnel(forwards=(target.port,), drain=UNLIMITED_DRAIN)
         download = await self.dial(tunnel.forward_ports[0], PausedDownload())
@@ -125,7 +123,7 @@ class StoppingTests(EndToEndTestCase):
         await self.stopped(tunnel, target, download)
 
     async def stopped(self, tunnel: Tunnel, target: Target, download: PausedDownload) -> None:
-        """Have the stream end while the server holds some of it, the server stop, and read."""
+        """Let the stream end while the server buffers data, stop the server, and read."""
         await self.eventually(lambda: target.peers, "the target is reached")
         (source,) = target.peers
         while await self.is_taken_by_the_kernel(tunnel, source, download):
@@ -144,10 +142,9 @@ class StoppingTests(EndToEndTestCase):
     async def is_taken_by_the_kernel(
         self, tunnel: Tunnel, source: Stepwise, download: PausedDownload
     ) -> bool:
-        """Whether all that was sent waits for the caller in the kernel, outside the server.
+        """Whether all sent data is in the kernel, outside the server.
 
-        If not it never will: once the kernel has been told that the window is closed, what it has
-        stays, and it makes no more room.
+        If not it never will be: after the kernel has seen a closed window its buffer does not grow.
         """
 
         async def received() -> bool:
@@ -176,7 +173,7 @@ class StoppingTests(EndToEndTestCase):
 
 
 def kernel_socket(port: int, peer: int) -> KernelSocket:
-    """Return what the kernel says of the socket at ``port``; Linux, proc_net_tcp.txt."""
+    """Return the kernel's data about the socket at ``port`` (Linux, proc_net_tcp.txt)."""
     for line in Path("/proc/net/tcp").read_text().splitlines():
         fields = line.split()
         if fields[1].endswith(f":{port:04X}") and fields[2].endswith(f":{peer:04X}"):
@@ -190,10 +187,10 @@ class TwistedStoppingTests(TwistedTransports, StoppingTests):
 
 
 class TlsTests(EndToEndTestCase):
-    """By CONNECT over TLS, where the end of the target closes the connection."""
+    """CONNECT over TLS, where the end of the target closes the connection."""
 
     async def test_a_caller_that_pauses_gets_everything(self) -> None:
-        """It may pause for longer than it may take to close."""
+        """It may pause for longer than the timeout of closing."""
         size = 6 * RECEIVE_BUFFER
         source = self.listen(lambda: Source(size))
         port = free_ports.take()

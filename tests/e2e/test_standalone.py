@@ -1,4 +1,4 @@
-"""Two commands on one machine give a working tunnel, and end as they should."""
+"""Two commands on one machine make a working tunnel, and exit normally."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class StandaloneTestCase(EndToEndTestCase):
 
 
 class StandaloneTests(StandaloneTestCase):
-    """The two commands give what docs/standalone.md promises."""
+    """The two commands work as docs/standalone.md says."""
 
     async def test_two_commands_make_a_tunnel_and_sigterm_ends_them(self) -> None:
         """Curl gets its answer through the forward, CONNECT by name and by address; both stop."""
@@ -128,7 +128,7 @@ class TwistedStandaloneTests(StandaloneTests):
 
 
 class TwoCommandsTests(EndToEndTestCase):
-    """What else a first user meets."""
+    """Further situations of a first user."""
 
     async def test_curl_reaches_the_node_through_its_proxy_option(self) -> None:
         """With a CONNECT endpoint on TCP, ``curl --proxytunnel`` works by name and address."""
@@ -158,7 +158,7 @@ class TwoCommandsTests(EndToEndTestCase):
         self.assertGreater(entry["bytes_received"], len(HttpTarget.BODY))
 
     async def test_both_restart_on_their_state_without_the_token(self) -> None:
-        """After a restart of both, the agent comes back with its own certificate."""
+        """After a restart of both, the agent reconnects with its own certificate."""
         target = self.listen(HttpTarget)
         tunnel = await self.start_tunnel(forwards=(target.port,))
         await tunnel.agent.stop()
@@ -175,7 +175,7 @@ class TwoCommandsTests(EndToEndTestCase):
         self.assertIn(HttpTarget.BODY, question.answer)
 
     async def test_an_agent_started_first_waits_for_its_server(self) -> None:
-        """An enrolled agent that finds no server keeps trying and is ready soon after it."""
+        """An enrolled agent without a server keeps trying and is ready soon after the server."""
         tunnel = await self.start_tunnel()
         await tunnel.agent.stop()
         await tunnel.server.stop()
@@ -188,7 +188,7 @@ class TwoCommandsTests(EndToEndTestCase):
         await again.ready()
 
     async def test_a_second_server_on_the_same_ports_names_port_and_flag(self) -> None:
-        """It exits non-zero at once, names what is taken and by which flag, without a traceback."""
+        """It exits non-zero at once, with the port and its flag, without a traceback."""
         tunnel = self.make_tunnel(forwards=(1,))
         tunnel.server.start()
         await tunnel.server.ready()
@@ -214,7 +214,7 @@ class TwoCommandsTests(EndToEndTestCase):
         self.assertTrue(os.path.exists(tunnel.socket_path))
 
     async def test_a_second_agent_on_the_same_meta_port_names_port_and_flag(self) -> None:
-        """It exits non-zero and names the port and the flag, without a traceback."""
+        """It exits non-zero, with the port and its flag, without a traceback."""
         tunnel = await self.start_tunnel()
         port = str(tunnel.agent.meta_port)
         second = tunnel.another_agent(state="A2", extra=("--meta-port", port))
@@ -224,7 +224,7 @@ class TwoCommandsTests(EndToEndTestCase):
         self.assertIn(port, second.log)
 
     async def test_bad_flags_are_named_in_one_line(self) -> None:
-        """A flag that cannot be understood ends the start with its name and no traceback."""
+        """An invalid flag ends the start with a message that names it, without a traceback."""
         tunnel = self.make_tunnel()
         bad = [
             ("--forward", "127.0.0.1=nowhere"),
@@ -244,7 +244,7 @@ class TwoCommandsTests(EndToEndTestCase):
 
 
 async def meta_answers(program: Program) -> bool:
-    """Whether the program's meta port answers at all."""
+    """Whether the program's meta port responds."""
     try:
         await program.get("/healthz")
     except Exception:
@@ -253,24 +253,24 @@ async def meta_answers(program: Program) -> bool:
 
 
 def _port_of(value: str) -> str:
-    """The port of an endpoint, a forward or a plain number."""
+    """Return the port of an endpoint, a forward or a plain number."""
     first = value.split("=")[0]
     return next(part for part in first.split(":") if part.isdigit())
 
 
 class DrainTests(EndToEndTestCase):
-    """SIGTERM loses no stream that ends within the drain time."""
+    """SIGTERM loses no stream that ends within the drain timeout."""
 
     async def test_sigterm_to_the_agent_lets_a_download_finish(self) -> None:
-        """An agent told to stop finishes what runs; new dials go there still; then it exits."""
+        """A stopping agent finishes open streams, still gets new dials, then exits."""
         await self.drained("agent")
 
     async def test_sigterm_to_the_server_lets_a_download_finish(self) -> None:
-        """A server told to stop finishes what runs, then exits."""
+        """A stopping server finishes open streams, then exits."""
         await self.drained("server")
 
     async def test_a_server_is_replaced_without_losing_a_stream(self) -> None:
-        """While a server told to stop ends its stream, its successor takes all that is new."""
+        """While a stopping server finishes its stream, its successor gets all new ones."""
         echo = self.listen(Echo)
         tunnel = await self.start_tunnel(forwards=(echo.port,), drain=UNLIMITED_DRAIN)
         held = await self.dial(tunnel.forward_ports[0], EchoClient(reactor))
@@ -297,7 +297,8 @@ class DrainTests(EndToEndTestCase):
         await client.round_trip()
 
     async def test_a_server_that_drains_enrolls_nobody(self) -> None:
-        """Who connected before that is refused, since a successor may know who is enrolled."""
+        """Enrolment on an earlier connection is rejected, since a successor may know who is
+        enrolled."""
         echo = self.listen(Echo)
         tunnel = await self.start_tunnel(forwards=(echo.port,), drain=UNLIMITED_DRAIN)
         held = await self.dial(tunnel.forward_ports[0], EchoClient(reactor))
@@ -313,7 +314,7 @@ class DrainTests(EndToEndTestCase):
         self.assertIn(await tunnel.server.ended(10), (0, -signal.SIGTERM))
 
     async def drained(self, which: str) -> None:
-        """Stop one of the programs during a download that a bandwidth limit makes last."""
+        """Stop one of the programs during a download that is slowed down by a rate limit."""
         size = 60_000_000
         target = self.listen(lambda: Source(size))
         slow = self.fault_proxy(target.port)
@@ -336,7 +337,7 @@ class DrainTests(EndToEndTestCase):
 
 
 def enrolment_connection(server: Server) -> ssl.SSLSocket:
-    """Connect as an agent does that is to enrol."""
+    """Connect like an agent that enrols."""
     context = ssl.create_default_context(cafile=f"{server.state}/ca.crt")
     context.set_alpn_protocols([ENROLMENT_PROTOCOL.decode()])
     connection = socket.create_connection(("127.0.0.1", server.agent_port), 10)
@@ -344,7 +345,7 @@ def enrolment_connection(server: Server) -> ssl.SSLSocket:
 
 
 def enroll(connection: ssl.SSLSocket, server: Server, node: str) -> str:
-    """Ask for the certificate of a node; the answer."""
+    """Request the certificate of a node; return the response."""
     with open(server.token_path) as file:
         token = JoinToken.parse(file.read())
     csr = request_certificate(new_key())

@@ -1,4 +1,4 @@
-"""State directories that cannot be used."""
+"""Unusable state directories."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tests.e2e.support import copy_state, which
 
 
 class StateDirectoryTests(HostileTestCase):
-    """A state directory that cannot be used ends the start with one line."""
+    """An unusable state directory ends the start with one line."""
 
     async def refused(self, server: Program, *words: str) -> None:
-        """Require a non-zero exit and a log that says what, without a traceback."""
+        """Require a non-zero exit and a log with the reason, without a traceback."""
         server.start()
         status = await server.ended(20)
         self.assertGreater(status, 0, server.log)
@@ -26,7 +26,7 @@ class StateDirectoryTests(HostileTestCase):
         self.assertEqual(server.forbidden_log_lines(), [], server.log)
 
     async def test_a_file_in_its_place_is_named(self) -> None:
-        """A plain file where the directory is due."""
+        """A regular file instead of the directory."""
         tunnel = self.make_tunnel()
         server = tunnel.another_server(state="file")
         with open(server.state, "w"):
@@ -34,7 +34,7 @@ class StateDirectoryTests(HostileTestCase):
         await self.refused(server, server.state)
 
     async def test_what_is_not_ours_is_named(self) -> None:
-        """A link in its place, another user's directory or key, and a place open to all."""
+        """A symbolic link, another user's directory or key, and a directory open to all."""
         if os.geteuid() != 0:
             raise SkipTest("only root can give files away")
         tunnel = self.make_tunnel()
@@ -69,7 +69,9 @@ class StateDirectoryTests(HostileTestCase):
         await self.refused(agent, f"--join-token-file {token}: it belongs to another user")
 
     async def test_a_second_process_is_told_which_one_has_it(self) -> None:
-        """Of servers and of agents; the first one goes on, and its end lets the next one in."""
+        """For servers and agents; the first one continues, and after its end the next one
+        starts.
+        """
         tunnel = await self.start_tunnel()
         again = tunnel.another_agent()
         for first, second in ((tunnel.server, tunnel.successor()), (tunnel.agent, again)):
@@ -82,7 +84,7 @@ class StateDirectoryTests(HostileTestCase):
         await third.ready()
 
     async def test_a_directory_that_cannot_be_read_is_named(self) -> None:
-        """No permission, also for a root without its privileges."""
+        """Missing permissions, also for root without capabilities."""
         prefix: tuple[str, ...] = ()
         if os.geteuid() == 0:
             drop = "--bounding-set=-dac_override,-dac_read_search"
@@ -94,7 +96,7 @@ class StateDirectoryTests(HostileTestCase):
         await self.refused(server, server.state)
 
     async def test_a_broken_authority_is_named(self) -> None:
-        """A CA certificate that is not one is not silently replaced."""
+        """An invalid CA certificate is not replaced."""
         tunnel = self.make_tunnel()
         server = tunnel.another_server(state="broken")
         os.mkdir(server.state, 0o700)
@@ -106,7 +108,7 @@ class StateDirectoryTests(HostileTestCase):
             self.assertEqual(file.read(), "not a certificate\n")
 
     async def test_an_agent_names_its_state_directory_and_token_file(self) -> None:
-        """The agent does the same, and names a token file that is not there."""
+        """The agent does the same, and names a missing token file."""
         tunnel = self.make_tunnel()
         token = os.path.join(self.directory, "token")
         with open(token, "w", opener=partial(os.open, mode=0o600)) as file:

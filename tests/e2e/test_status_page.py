@@ -48,13 +48,13 @@ DURATION = r"[\d.]+ m?s"
 
 
 def shown_seconds(text: str) -> float:
-    """The seconds that a tile shows."""
+    """Return the seconds that a tile shows."""
     number, unit = text.split()[-2:]
     return float(number) * {"s": 1.0, "ms": 0.001}[unit]
 
 
 class BrowserTestCase(InterceptionTestCase):
-    """Looks at pages in a browser."""
+    """Views pages in a browser."""
 
     async def setUp(self) -> None:
         """Start a browser."""
@@ -66,7 +66,7 @@ class BrowserTestCase(InterceptionTestCase):
         self.addCleanup(lambda: Deferred.fromCoroutine(self.browser.close()))
 
     async def visit(self, program: Program, query: str = "", **options) -> Page:
-        """Look at the page of a program."""
+        """Open the page of a program."""
         page = await self.browser.open_page(
             options.pop("width", 1400), 900, options.pop("dark", False), **options
         )
@@ -74,7 +74,7 @@ class BrowserTestCase(InterceptionTestCase):
         return page
 
     async def assert_tells(self, page: Page, selector: str, *texts: str) -> None:
-        """The element that matches the selector shows each of the texts."""
+        """Require that the element with the selector shows each of the texts."""
         shown = await page.text(selector)
         for text in texts:
             self.assertIn(text, shown)
@@ -91,13 +91,13 @@ class StatusPageTests(BrowserTestCase):
         self.client = await self.open_stream()
 
     async def open_stream(self) -> EchoClient:
-        """Open one more stream, which stays."""
+        """Open another stream, which stays open."""
         client = await self.dial(self.tunnel.forward_ports[0], EchoClient(reactor))
         await client.round_trip()
         return client
 
     async def test_the_server_tells_of_its_node_and_stream(self) -> None:
-        """Node, stream, readiness and certificates are there, and the console has no complaint."""
+        """Node, stream, readiness and certificates are shown, without errors in the console."""
         page = await self.visit(self.tunnel.server)
         await self.assert_tells(page, "h1", "yurttunnel-server")
         await self.assert_tells(page, "#readiness h2", "Ready")
@@ -112,7 +112,7 @@ class StatusPageTests(BrowserTestCase):
         self.assertEqual(page.console_errors, [])
 
     async def test_the_agent_tells_of_its_server_and_destinations(self) -> None:
-        """Its server, the stream, and what may be dialed are there."""
+        """Its server, the stream, and the allowed destinations are shown."""
         page = await self.visit(self.tunnel.agent)
         await self.assert_tells(page, "h1", "yurttunnel-agent")
         await self.assert_tells(page, "#sessions", f"127.0.0.1:{self.tunnel.server.agent_port}")
@@ -121,7 +121,7 @@ class StatusPageTests(BrowserTestCase):
         self.assertEqual(page.console_errors, [])
 
     async def test_it_is_live(self) -> None:
-        """A new stream, and the loss of the node, are seen without the page being loaded again."""
+        """A new stream, and the loss of the node, appear without a reload."""
         page = await self.visit(self.tunnel.server)
         await page.evaluate("window.sameDocument = true")
         await self.assert_tells(page, "#streams h2", "1")
@@ -142,7 +142,7 @@ class StatusPageTests(BrowserTestCase):
         self.assertEqual(page.console_errors, [])
 
     async def test_a_bar_under_the_pointer(self) -> None:
-        """What a chart shows there is told in figures, as long as the pointer is in it."""
+        """The figures of a chart are shown while the pointer is over it."""
         page = await self.visit(self.tunnel.server)
         moved = "new PointerEvent('pointermove', {bubbles: true, clientX: box.right - 1})"
         chart = "document.querySelector('#sessions .spark')"
@@ -183,7 +183,7 @@ class StatusPageTests(BrowserTestCase):
             self.assertEqual(f"about {written}, 5 s ago", shown)
 
     async def test_by_keyboard(self) -> None:
-        """Tables are sorted by the heads of their columns, which stay so on the live page."""
+        """Tables can be sorted by their column heads, and stay sorted on the live page."""
         await self.open_stream()
         page = await self.visit(self.tunnel.server)
         age = "document.querySelector('#streams .sort[id$=\"-5\"]')"
@@ -210,7 +210,7 @@ class StatusPageTests(BrowserTestCase):
             self.assertTrue(await page.evaluate(f"document.activeElement === {age}"))
 
     async def test_all_of_it_by_tabulator(self) -> None:
-        """Whatever can be clicked is come to by the key, in its order, and is seen to be."""
+        """All clickable elements are reached with the Tab key, in order, with a visible focus."""
         await self.open_stream()
         page = await self.visit(self.tunnel.server)
 
@@ -238,7 +238,7 @@ class StatusPageTests(BrowserTestCase):
             self.assertTrue(found, kind)
 
     async def test_what_a_screen_reader_is_told(self) -> None:
-        """What can be used, and what is shown, has a name."""
+        """All controls and contents have accessible names."""
         for query, expected in (
             (
                 "",
@@ -273,7 +273,7 @@ class StatusPageTests(BrowserTestCase):
             self.assertLessEqual(expected, set(told))
 
     async def test_it_says_when_nothing_answers(self) -> None:
-        """When the process is gone, the page says since when what it shows is old."""
+        """When the process is gone, the page says how old its content is."""
         page = await self.visit(self.tunnel.agent)
         await self.assert_tells(page, "#live", "Live")
         await self.tunnel.agent.stop()
@@ -285,7 +285,7 @@ class StatusPageTests(BrowserTestCase):
         await self.assert_tells(page, "h1", "yurttunnel-agent")
 
     async def test_pause(self) -> None:
-        """Whoever wants to read in peace stops the refreshing, and goes on."""
+        """Refreshing can be paused and resumed."""
         page = await self.visit(self.tunnel.server)
         await page.evaluate("document.getElementById('pause').click()")
         await self.assert_tells(page, "#live", "Paused")
@@ -293,7 +293,7 @@ class StatusPageTests(BrowserTestCase):
         await self.assert_tells(page, "#live", "Live")
 
     async def test_without_scripts(self) -> None:
-        """With JavaScript off all is there, and refreshes itself or by a link."""
+        """Without JavaScript everything is shown, and refreshed by itself or by a link."""
         page = await self.visit(self.tunnel.server, scripts=False)
         await self.assert_tells(page, "#sessions", "edge-1", "connected")
         await self.assert_tells(page, ".live", "Refresh")
@@ -303,7 +303,7 @@ class StatusPageTests(BrowserTestCase):
         self.assertEqual(page.console_errors, [])
 
     async def test_the_filter(self) -> None:
-        """What does not match is not shown; the live page keeps the filter."""
+        """Rows that do not match are hidden; the live page keeps the filter."""
         page = await self.visit(self.tunnel.server, "?q=edge-2")
         await self.assert_tells(page, "#sessions", "Nothing matches the filter.")
         self.assertEqual("edge-2", await page.evaluate("document.getElementById('q').value"))
@@ -311,7 +311,7 @@ class StatusPageTests(BrowserTestCase):
         await self.assert_tells(page, "#sessions", "edge-1")
 
     async def test_it_fits(self) -> None:
-        """From a small phone to a desk nothing is wider than the screen, in wide letters, too."""
+        """On no screen size is anything wider than the screen, also with wide letters."""
         server = self.tunnel.server
         for program, query in ((server, ""), (server, "?node=edge-1"), (self.tunnel.agent, "")):
             page = await self.visit(program, query)
@@ -325,7 +325,7 @@ class StatusPageTests(BrowserTestCase):
             self.assertEqual(page.console_errors, [])
 
     async def test_compact(self) -> None:
-        """Below 1,100 pixels every row of a table is lower than above."""
+        """Below 1,100 pixels the rows of tables are lower than above."""
         page = await self.visit(self.tunnel.server)
         # What is shown must not change between two looks.
         await page.evaluate("document.getElementById('pause').click()")
@@ -340,7 +340,7 @@ class StatusPageTests(BrowserTestCase):
         self.assertEqual(page.console_errors, [])
 
     async def test_day_and_night(self) -> None:
-        """It is light or dark as the browser wants it, on a phone and on a desk."""
+        """It is light or dark as the browser prefers, on a phone and on a desktop."""
         colours = set()
         for name, width, dark in SHAPES:
             for kind, program, query in (
@@ -357,7 +357,7 @@ class StatusPageTests(BrowserTestCase):
         self.assertEqual(2, len(colours), colours)
 
     async def test_nothing_comes_from_elsewhere(self) -> None:
-        """The browser asks this process, and nobody else."""
+        """The browser sends requests to this process only."""
         page = await self.visit(self.tunnel.server)
         origin = f"http://127.0.0.1:{self.tunnel.server.meta_port}/"
         for url in page.requested:
@@ -365,10 +365,10 @@ class StatusPageTests(BrowserTestCase):
 
 
 class FailedRequestTests(BrowserTestCase):
-    """What the pages tell of a request that failed."""
+    """Failed requests on the pages."""
 
     async def test_a_request_that_failed(self) -> None:
-        """It is on top, with its reason, and on the page of its node beside what else is known."""
+        """It is at the top, with its reason, and on the page of its node."""
         tunnel = await self.start_tunnel(forwards=(free_ports.take(),))
         await self.assert_disconnects(tunnel.forward_ports[0])
         page = await self.visit(tunnel.server)
@@ -387,7 +387,7 @@ class FailedRequestTests(BrowserTestCase):
 
 
 class EnrolmentOnly(FaultProxy):
-    """Lets one connection through, by which a node enrols, and closes each that comes after it."""
+    """Accepts one connection, by which a node enrols, and closes all later ones."""
 
     def _build(self, address):
         accepted = super()._build(address)
@@ -395,10 +395,10 @@ class EnrolmentOnly(FaultProxy):
 
 
 class HistoryTests(CommandCase, BrowserTestCase):
-    """What the pages tell of what has been: requests, and nodes that have gone or never came."""
+    """The history on the pages: requests, and nodes that disconnected or never connected."""
 
     async def tiles(self, page: Page) -> dict[str, list[str]]:
-        """What each tile shows, by its name."""
+        """Return the content of each tile by its name."""
         texts = "Array.from(tile.querySelectorAll('dd'), each => each.innerText)"
         return await page.evaluate(
             "Object.fromEntries(Array.from(document.querySelectorAll('#overview .tiles > div'),"
@@ -406,7 +406,7 @@ class HistoryTests(CommandCase, BrowserTestCase):
         )
 
     async def test_how_many_requests_and_how_long_they_take(self) -> None:
-        """Tiles have the rate with its chart, the median, and what 95 % take."""
+        """Tiles have the rate with its chart, the median, and the 95th percentile."""
 
         async def answer_slowly(request: Request) -> None:
             await deferLater(reactor, SLOW)
@@ -444,7 +444,7 @@ class HistoryTests(CommandCase, BrowserTestCase):
         self.assertEqual(page.console_errors, [])
 
     async def start_proxied(self) -> tuple[Tunnel, FaultProxy]:
-        """Start a tunnel, with a proxy before the agent's server."""
+        """Start a tunnel, with a proxy between agent and server."""
         proxies: list[FaultProxy] = []
 
         def proxied(port: int) -> int:
@@ -455,7 +455,7 @@ class HistoryTests(CommandCase, BrowserTestCase):
         return tunnel, proxies[0]
 
     async def test_what_is_known_after_a_restart(self) -> None:
-        """Who is lost, and why, and who never came: on the page, and by the command."""
+        """Lost nodes with the reasons, and absent nodes: on the page, and by the command."""
         tunnel, proxy = await self.start_proxied()
         server = tunnel.server
         page = await self.visit(server, "?node=edge-1")
@@ -498,7 +498,7 @@ class HistoryTests(CommandCase, BrowserTestCase):
         self.assertEqual(before, await self.told_of_nodes(server))
 
     async def told_of_nodes(self, server: Program) -> list[str]:
-        """See what page and command tell of both nodes; disconnections, and states."""
+        """Check both nodes on the page and in the command: disconnections, and states."""
         page = await self.visit(server)
         await self.assert_tells(page, "#lost h2", "Lost nodes 2")
         rows = "Array.from(document.querySelectorAll('#{} tbody tr'), row => row.innerText)"
@@ -524,10 +524,11 @@ class HistoryTests(CommandCase, BrowserTestCase):
 
 
 class KubeletRequestTests(BrowserTestCase):
-    """What the page tells of connections that callers use by turns."""
+    """Connections to kubelets on the page, which several callers share."""
 
     async def test_requests_to_kubelets(self) -> None:
-        """Who uses a connection is told while it is used; then it is idle, and stands apart."""
+        """The caller of a connection is shown while it uses it; then it is shown as idle,
+        separately."""
         held: list[Deferred[None]] = []
 
         async def answer_later(request: Request) -> None:

@@ -1,4 +1,4 @@
-"""What counts of the time that a test waits."""
+"""The measurement of the time for which a test waits."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tests.e2e.support import EndToEndTestCase
 
 
 class StopwatchTests(EndToEndTestCase):
-    """Bounds of seconds, on a machine that others use as well."""
+    """Bounds in seconds, on a machine with other load."""
 
     def setUp(self):
-        """Have two programs, of which one runs, and say how long each has waited."""
+        """Simulate two programs, one of which runs, and the time that each has waited."""
         self.clock = Clock()
         self.waits = {os.getpid(): 5.0, 1001: 7.0}
         self.one = SimpleNamespace(running=True, pid=1001)
@@ -31,17 +31,17 @@ class StopwatchTests(EndToEndTestCase):
         return super().setUp()
 
     def cpu_wait_by_thread(self, pid):
-        """Return what a program's only thread has waited, if it has not ended."""
+        """Return the time that a program's only thread has waited, if it has not ended."""
         return [] if pid in self.ended_threads else [(str(pid), self.waits[pid])]
 
     def test_what_programs_run_counts(self):
-        """It is the time that has passed where nobody had to wait."""
+        """Without waits it is the elapsed time."""
         watch = Stopwatch(self.clock)
         self.clock.advance(3)
         self.assertEqual(3.0, watch.seconds())
 
     def test_waiting_for_a_processor_does_not_count(self):
-        """Not of the tests' process nor of a program, also one that has come since."""
+        """Neither for the tests' process nor for a program, also one that was started later."""
         watch = Stopwatch(self.clock)
         self.clock.advance(3)
         self.waits.update({os.getpid(): 5.25, 1001: 7.5, 1002: 1.0})
@@ -50,21 +50,21 @@ class StopwatchTests(EndToEndTestCase):
         self.assertEqual(1.25, watch.seconds())
 
     def test_what_a_hypervisor_takes_does_not_count(self):
-        """Nobody here has waited for a processor that was not there."""
+        """Stolen time is excluded."""
         watch = Stopwatch(self.clock)
         self.clock.advance(3)
         self.stolen += 0.5
         self.assertEqual(2.5, watch.seconds())
 
     def test_who_has_ended_hides_nothing(self):
-        """What it had waited before is no part of what has passed since."""
+        """The earlier waits of an ended program are not subtracted."""
         watch = Stopwatch(self.clock)
         self.clock.advance(3)
         self.one.running = False
         self.assertEqual(3.0, watch.seconds())
 
     def test_what_a_thread_that_has_ended_had_waited_still_counts(self):
-        """Else a program that ends one would have waited less than nothing."""
+        """Otherwise a program whose thread ended would have a negative wait."""
         watch = Stopwatch(self.clock)
         self.clock.advance(3)
         self.waits[1001] += 1
@@ -73,7 +73,7 @@ class StopwatchTests(EndToEndTestCase):
         self.assertEqual((1.0, 2.0), (watch.waited(), watch.seconds()))
 
     def test_a_deadline_is_over_by_the_clock_and_by_what_programs_run(self):
-        """Whichever of them takes longer."""
+        """The longer of both applies."""
         deadline = Deadline(self.clock, 3)
         self.clock.advance(3)
         self.assertFalse(deadline.passed)
@@ -83,7 +83,7 @@ class StopwatchTests(EndToEndTestCase):
         self.assertFalse(deadline.passed)
 
     async def test_what_never_comes_is_a_failure(self):
-        """A bound ends what is waited for."""
+        """A bound cancels the wait."""
         ended = []
         never = Deferred(ended.append)
         with self.assertRaisesRegex(self.failureException, "not within 0.05 s: the answer"):
@@ -93,7 +93,7 @@ class StopwatchTests(EndToEndTestCase):
             await self.eventually(lambda: False, "it comes", 0.05)
 
     async def test_a_bound_is_longer_where_processors_are_others(self):
-        """As long as it was waited for them."""
+        """It is extended by the time that was waited for a processor."""
         answer = Deferred()
         watched = iter((5.0, 65.0, 65.0))
 

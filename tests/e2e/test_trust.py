@@ -1,4 +1,4 @@
-"""Who may join, as whom, and for how long."""
+"""Authentication: enrolment, identities, and their lifetime."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from yurttunnel.ops.shutdown import STATUS as FATAL
 
 
 class CertificateTests(EndToEndTestCase):
-    """The agents' port lets in whoever has a good certificate of the authority."""
+    """The agents' port accepts valid certificates of the authority only."""
 
     async def turned_away(self, tunnel: Tunnel, identity: Identity | None) -> None:
         """Require that a connection as ``identity`` ends soon and makes no session."""
@@ -46,7 +46,7 @@ class CertificateTests(EndToEndTestCase):
         self.assertEqual(after, sessions)
 
     async def test_expired_foreign_and_missing_certificates_are_turned_away(self) -> None:
-        """Each is refused at the handshake, with a line in the log, and the node stays served."""
+        """Each fails at the handshake, with a log line, and the node stays connected."""
         tunnel = await self.start_tunnel()
         authority = authority_of(tunnel.server.state)
         original = identity_of(tunnel.agent.state).certificate
@@ -69,7 +69,7 @@ class CertificateTests(EndToEndTestCase):
         await client.round_trip()
 
     async def test_an_agent_refuses_a_server_of_another_authority(self) -> None:
-        """An enrolled agent that is led to a foreign server does not join it and says why."""
+        """An enrolled agent that reaches a foreign server rejects it and reports why."""
         tunnel = await self.start_tunnel()
         await tunnel.agent.stop()
         other = tunnel.another_server(state="other")
@@ -93,7 +93,7 @@ class CertificateTests(EndToEndTestCase):
         self.assertEqual(stat.S_IMODE(os.stat(tunnel.socket_path).st_mode), 0o660)
 
     async def test_a_certificate_is_renewed_without_losing_a_stream(self) -> None:
-        """With short lifetimes the agent changes certificates while a hundred streams run on."""
+        """With short lifetimes the agent renews its certificate while a hundred streams run."""
         lifetime = ("--node-certificate-lifetime", "12s")
         tunnel = await self.start_tunnel(server_extra=lifetime)
         echo, sink = self.listen(Echo), self.listen(Sink)
@@ -117,10 +117,10 @@ class CertificateTests(EndToEndTestCase):
 
 
 class TokenTests(EndToEndTestCase):
-    """A join token enrolls, and nothing else does."""
+    """Enrolment requires a valid join token."""
 
     async def not_enrolled(self, tunnel: Tunnel, agent: Program, word: str) -> None:
-        """Require that the agent says why it is not let in, and ends: another try is no better."""
+        """Require that the agent reports why it is rejected, and exits: a retry would not help."""
         agent.start()
         self.assertIn(await agent.ended(15), (1, FATAL), agent.log)
         self.assertIn(word, agent.log.lower())
@@ -129,7 +129,7 @@ class TokenTests(EndToEndTestCase):
         self.assertNotIn("edge-2", names)
 
     def write_token(self, text: str) -> str:
-        """Write a token file and give its path."""
+        """Write a token file and return its path."""
         path = os.path.join(self.directory, "token")
         with open(path, "w") as file:
             file.write(text)
@@ -137,7 +137,7 @@ class TokenTests(EndToEndTestCase):
         return path
 
     async def test_a_wrong_token_enrolls_nobody(self) -> None:
-        """Wrong secret, wrong pin and nonsense are told apart and refused."""
+        """A wrong secret, a wrong pin and an invalid token are rejected with different errors."""
         tunnel = self.make_tunnel()
         tunnel.server.start()
         await tunnel.server.ready()
@@ -168,7 +168,7 @@ class TokenTests(EndToEndTestCase):
         await self.not_enrolled(tunnel, agent, "the join token expired at")
 
     async def test_a_replayed_token_gives_no_second_certificate_for_a_node(self) -> None:
-        """Whoever has the token cannot become a node that is enrolled already."""
+        """The owner of the token cannot enrol as a node that is enrolled already."""
         tunnel = await self.start_tunnel()
         thief = tunnel.another_agent(node="edge-1", state="T")
         thief.start()
@@ -181,14 +181,14 @@ class TokenTests(EndToEndTestCase):
         await client.round_trip()
 
     async def test_one_node_cannot_register_anothers_name(self) -> None:
-        """A node that claims another's host is refused, and the other one keeps its traffic."""
+        """A node that claims another's host is rejected, and the other one keeps its traffic."""
         tunnel = await self.start_tunnel()
         claim = ("--agent-identifiers", "host=edge-2&host=edge-1")
         thief = tunnel.another_agent(node="edge-2", state="N", extra=claim)
         await self.not_enrolled(tunnel, thief, "edge-1")
 
     async def test_an_enrolled_node_cannot_take_a_name_later(self) -> None:
-        """With a certificate for edge-2, claiming edge-1 or its own network is refused."""
+        """With a certificate for edge-2, claiming edge-1 or its own network is rejected."""
         tunnel = await self.start_tunnel()
         second = tunnel.another_agent(node="edge-2", state="N")
         second.start()
@@ -208,7 +208,7 @@ class TokenTests(EndToEndTestCase):
         self.assertIs(entries["edge-1"]["connected"], True)
 
     async def test_nobody_stands_in_for_an_enrolled_node(self) -> None:
-        """While edge-1 is away, what is for it goes to no network and no default route."""
+        """While edge-1 is disconnected, its requests go to no network and no default route."""
         own = ("--agent-identifiers", "host=edge-1&ipv4=10.77.2.2")
         tunnel = await self.start_tunnel(server_extra=("--resume-window", "1"), agent_extra=own)
         claim = (
@@ -233,10 +233,10 @@ class TokenTests(EndToEndTestCase):
 
 
 class RevocationTests(EndToEndTestCase):
-    """One command on the state directory shuts a node out."""
+    """One command on the state directory revokes a node."""
 
     async def test_revoking_a_node_ends_its_session_within_a_second(self) -> None:
-        """Streams and session end, the agent is told why and does not get in again."""
+        """Streams and session end, and the agent gets the reason and is rejected afterwards."""
         tunnel = await self.start_tunnel()
         echo = self.listen(Echo)
         client = await self.connected(tunnel, echo, EchoClient(reactor))
@@ -270,7 +270,7 @@ class RevocationTests(EndToEndTestCase):
         await client.round_trip()
 
     async def test_a_draining_server_still_revokes(self) -> None:
-        """While SIGTERM waits for streams, those of a node that is revoked end at once."""
+        """While SIGTERM waits for streams, those of a revoked node end at once."""
         tunnel = await self.start_tunnel(drain=30)
         echo = self.listen(Echo)
         client = await self.connected(tunnel, echo, EchoClient(reactor))
@@ -288,7 +288,7 @@ class RevocationTests(EndToEndTestCase):
         self.assertIn(await tunnel.server.ended(5), (0, -signal.SIGTERM))
 
     async def test_revoking_at_a_second_server_ends_its_session(self) -> None:
-        """A server on a copy of the state from before the enrolment shuts the node out, too."""
+        """A server on a copy of the state from before the enrolment rejects the node, too."""
         tunnel = self.make_tunnel()
         tunnel.server.start()
         await tunnel.server.ready()
@@ -322,7 +322,7 @@ class RevocationTests(EndToEndTestCase):
         self.assertTrue(await connected(tunnel.server))
 
     async def revoke(self, server: Server, node: str) -> Program:
-        """Run the command on a server's state directory; it succeeds."""
+        """Run the command on a server's state directory, which must succeed."""
         command = Program(
             reactor,
             ["yurttunnel-server", "--standalone", "--state-dir", server.state,
@@ -338,10 +338,10 @@ class RevocationTests(EndToEndTestCase):
 
 
 class CallerTests(EndToEndTestCase):
-    """``--connect-endpoint ssl:`` lets in whoever has the caller's certificate, and no node."""
+    """``--connect-endpoint ssl:`` accepts the caller's certificate, and no node's."""
 
     async def start_with_tls(self, **options) -> tuple[Tunnel, int]:
-        """Start a tunnel with a TLS front end, and give its port."""
+        """Start a tunnel with a TLS front end, and return its port."""
         port = free_ports.take()
         endpoint = ("--connect-endpoint", f"ssl:{port}")
         return await self.start_tunnel(server_extra=endpoint, **options), port

@@ -65,15 +65,15 @@ FIRST_PART = 5
 
 
 def any_directory(text: str) -> str:
-    """Return a text without what is random in the name of a temporary directory."""
+    """Return a text without the random part of a temporary directory's name."""
     return re.sub(r"(?<=/yurttunnel-quickstart-)\w+", "...", text)
 
 
 class TutorialsTests(EndToEndTestCase):
-    """Who types what stands there gets what stands there."""
+    """The commands of guides print what the guides show."""
 
     async def setUp(self) -> None:
-        """Make the machines."""
+        """Create the machines."""
         await super().setUp()
         self.network = Sites()
         self.addCleanup(self.network.close)
@@ -96,7 +96,7 @@ class TutorialsTests(EndToEndTestCase):
             command.chmod(0o755)
 
     async def follow(self, name: str, most: int | None = None) -> None:
-        """Do what a page says, from its first block to its last or for ``most`` of them."""
+        """Run the commands of a page, from its first block to its last or for ``most`` of them."""
         token = Path("S", "join-token")
         for number, block in enumerate(blocks(GUIDES[name])[:most]):
             where = block.marks[0]
@@ -114,12 +114,12 @@ class TutorialsTests(EndToEndTestCase):
                 await self.run_block(where, block)
 
     def environment(self, where: str) -> dict[str, str]:
-        """Return that of the commands on a machine, which are those that were installed there."""
+        """Return the environment of the commands installed on a machine."""
         programs = Path(self.directory, where, "yurt", "bin")
         return {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "no_proxy": "*"}
 
     async def start(self, where: str, block: Block, log: str) -> None:
-        """Run a program on a machine up to the end of the test, and see what it prints."""
+        """Run a program on a machine until the end of the test, and check its output."""
         machine, _ = MACHINES[where]
         path = Path(self.directory, log)
         with open(path, "wb") as output, self.network.inside(machine):
@@ -147,7 +147,7 @@ class TutorialsTests(EndToEndTestCase):
             self.fail(f"{error}; it has printed {path.read_text()}")
 
     def end(self, process: subprocess.Popen) -> None:
-        """End a program and what it has started."""
+        """End a program and its descendants."""
         try:
             os.killpg(process.pid, signal.SIGTERM)
             process.wait(STOP_SECONDS)
@@ -158,7 +158,7 @@ class TutorialsTests(EndToEndTestCase):
             process.wait()
 
     async def run_block(self, where: str, block: Block) -> None:
-        """Run commands until they end as they are to, and print what they are to print."""
+        """Run commands until they succeed or fail as expected, and check their output."""
         last = ""
 
         async def succeeds() -> bool:
