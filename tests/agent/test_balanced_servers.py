@@ -61,7 +61,8 @@ class BalancerTests(ReplicaTests):
 
     def test_stop_with_a_stream_at_one_server(self):
         """While the agent stops, all servers can reach the node until the last stream has ended,
-        and then none."""
+        and then none.
+        """
         self.pass_time(5)
         near, _ = self.replicas[0].stream()
         self.servers.drain("the agent is about to stop")
@@ -172,7 +173,8 @@ class BalancerTests(ReplicaTests):
 
     def test_killed_while_it_drains(self):
         """Streams of a server that is killed in its drain end soon, although other clients have
-        reached its successor first."""
+        reached its successor first.
+        """
         self.pass_time(5)
         leaving = self.replicas[0]
         _, far = leaving.stream()
@@ -268,7 +270,8 @@ class PatientServerTests(ReplicaTests):
 
     def test_a_new_server_beside_an_outage(self):
         """If a client reaches an unknown server and gives up its session, the callers of that
-        session get an error once the agent is back at its server."""
+        session get an error once the agent is back at its server.
+        """
         self.told = 3
         for _ in range(3):
             self.replica("lb")
@@ -330,7 +333,8 @@ class OutageTests(OutageTestCase):
 
     def test_misdirected_after_new_identifiers(self):
         """A session that drains because the node has new addresses is kept while its server is
-        alive, however often other servers reject it."""
+        alive, however often other servers reject it.
+        """
         self.told = 3
         for _ in range(3):
             self.replica("lb")
@@ -416,7 +420,8 @@ class TogetherTests(ReplicaTests):
 
     def test_told_meanwhile(self):
         """Each server is found soon after agents receive the new number; until then the missing
-        ones are reported."""
+        ones are reported.
+        """
         first = self.alone()
         for servers in (2, 3, 4):
             self.replica("lb")
@@ -473,7 +478,8 @@ class TogetherTests(ReplicaTests):
 
     def test_number_that_nobody_knows(self):
         """With an unknown number as many servers are connected as expected, and the agent does not
-        report that these are all."""
+        report that these are all.
+        """
         for _ in range(2):
             first = self.replica("lb")
         self.use("lb")

@@ -73,7 +73,8 @@ class GoingAwayTests(DrainingTests):
 
     def test_loss_of_the_old(self):
         """If the old session's connection breaks, a stopping server has closed the session, and so
-        does the client."""
+        does the client.
+        """
         [new] = self.present()
         self.links[0].cut()
         self.pass_time(31)

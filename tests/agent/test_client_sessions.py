@@ -91,7 +91,8 @@ class SessionTests(ClientTestCase):
 
     def test_other_identifiers_for_a_session_that_goes_on(self):
         """The claimed identifiers of a resumed session are unchanged, whatever the HELLO that
-        resumes it contains."""
+        resumes it contains.
+        """
         identifiers = ["host=edge-1"]
         self.settings.identifiers = lambda: identifiers[0]
         self.connect()

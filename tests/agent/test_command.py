@@ -217,7 +217,8 @@ class CommandTests(SynchronousTestCase):
 
     def test_several_servers(self):
         """There is a client for each server; one connected server suffices for readiness, the
-        others are named."""
+        others are named.
+        """
         self.start_server()
         agent = self.start("--tunnelserver-addr", "127.0.0.1:10262,127.0.0.1:10999")
         status, body = self.reactor.get(META, "/readyz")
@@ -229,7 +230,8 @@ class CommandTests(SynchronousTestCase):
 
     def test_two_addresses_of_one_server(self):
         """The client whose session was replaced by the other one stands by, which is not reported
-        as a problem."""
+        as a problem.
+        """
         self.start_server()
         agent = self.start("--tunnelserver-addr", "127.0.0.1:10262,[::1]:10262")
         [clients] = [part for part in agent if isinstance(part, AgentService)]

@@ -125,7 +125,8 @@ class AddressTests(DialerTests):
 
     def test_the_socket_is_quick_and_probed(self) -> None:
         """The socket has TCP_NODELAY and keepalive: a target whose host has gone is detected even
-        on an idle stream."""
+        on an idle stream.
+        """
         self.ask("10.0.0.5")
         handle = self.connect().handle
         self.assertTrue(handle.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
@@ -229,7 +230,8 @@ class LimitTests(DialerTests):
 
     def test_a_burst_to_one_target_waits_for_its_turn(self) -> None:
         """A burst to one target is served in order, in whatever form the target is spelled; another
-        target does not wait."""
+        target does not wait.
+        """
         requests = [self.ask(host) for host in ("10.0.0.5", "::ffff:10.0.0.5", "10.0.0.5")]
         self.assertEqual(len(self.attempts()), 2)
         self.connect(0)
@@ -263,7 +265,8 @@ class LimitTests(DialerTests):
 
     def test_a_dial_waits_no_longer_than_its_time(self) -> None:
         """A dial waits no longer than its timeout, which includes the wait for its turn; the error
-        says what it waited for."""
+        says what it waited for.
+        """
         self.ask("10.0.0.5", timeout=8.0)
         self.ask("10.0.0.5", timeout=8.0)
         waiting = self.ask("10.0.0.5", timeout=3.0)
@@ -277,7 +280,8 @@ class LimitTests(DialerTests):
 
     def test_a_silent_target_leaves_room_for_others(self) -> None:
         """If there is no room, the newest waiting dial of a silent target is evicted, but not for
-        that target itself."""
+        that target itself.
+        """
         limits = DialLimits(max_pending=4, max_concurrent=2)
         self.dialer.limits = limits
         silent = [self.ask("10.0.0.5") for _ in range(4)]
@@ -368,7 +372,8 @@ class NameTests(DialerTests):
 
     def test_a_slow_address_gets_company_after_250_ms(self) -> None:
         """After 250 ms the next address is tried concurrently, with alternating families; the
-        losers are stopped (RFC 8305)."""
+        losers are stopped (RFC 8305).
+        """
         request = self.ask("db.example.org")
         self.names.answer("2001:db8::1", "2001:db8::2", "192.0.2.1")
         self.reactor.advance(0.249)

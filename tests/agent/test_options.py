@@ -291,7 +291,8 @@ class ClusterTests(SynchronousTestCase):
 
     def test_node_names_may_be_as_long_as_kubernetes_has_them(self) -> None:
         """Long node names are allowed in a cluster only: elsewhere they are the whole common name
-        of a certificate."""
+        of a certificate.
+        """
         name = "n" * 60 + ".example"
         self.assertEqual(parse_cluster(f"--node-name={name}").node_name, name)
         with self.assertRaisesRegex(UsageError, "^--node-name: "):

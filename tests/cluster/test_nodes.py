@@ -6,7 +6,7 @@ from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.cluster.fakes import CLOUD, EDGE, FakeInformers, node
-from yurttunnel.cluster.nodes import METRICS, MOST_ADDRESSES, Nodes, node_from
+from yurttunnel.cluster.nodes import MAX_ADDRESSES, METRICS, Nodes, node_from
 from yurttunnel.kube.resources import NODES
 from yurttunnel.metrics import MetricRegistry
 from yurttunnel.ops.exposition import exposition
@@ -36,7 +36,7 @@ class NodeTests(SynchronousTestCase):
         """A node that reports endless addresses costs no more than one with a few."""
         many = [f"10.0.{number // 256}.{number % 256}" for number in range(1000)]
         kept = node_from(node("edge-1", ("Hostname", "x" * 1000), *many))
-        self.assertEqual(many[:MOST_ADDRESSES], [address for _, address in kept.addresses])
+        self.assertEqual(many[:MAX_ADDRESSES], [address for _, address in kept.addresses])
 
     def test_labels(self):
         """Edge nodes are those with either label under either prefix, if it is true."""
@@ -72,9 +72,9 @@ class NodeTests(SynchronousTestCase):
         """A node is recognized by its name and its addresses, in any spelling."""
         kept = node_from(node("edge-1", "2001:db8::7", ("Hostname", "Edge-1.Site")))
         for host in ("edge-1", "EDGE-1", "edge-1.", "2001:DB8:0::7", "edge-1.site"):
-            self.assertTrue(kept.is_called(host), host)
+            self.assertTrue(kept.has_host(host), host)
         for host in ("edge-2", "2001:db8::8", "no host", ""):
-            self.assertFalse(kept.is_called(host), host)
+            self.assertFalse(kept.has_host(host), host)
 
 
 class NodesTests(SynchronousTestCase):

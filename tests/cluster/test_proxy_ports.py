@@ -6,7 +6,7 @@ from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.cluster.fakes import FakeInformers, config_map
-from yurttunnel.cluster.proxy_ports import MOST_REPORTED, ProxyPorts, parse_ports, raw_ports
+from yurttunnel.cluster.proxy_ports import MAX_REPORTED, ProxyPorts, parse_ports, raw_ports
 from yurttunnel.kube.resources import CONFIG_MAPS
 
 
@@ -136,7 +136,7 @@ class ProxyPortsTests(SynchronousTestCase):
     def test_many(self):
         """Of very many bad items only some are reported, with the number of the others."""
         self.put(localhost_proxy_ports=",".join(f"x{i}" for i in range(1000)))
-        self.assertEqual(MOST_REPORTED + 1, len(self.lines))
+        self.assertEqual(MAX_REPORTED + 1, len(self.lines))
         [(_, text)] = self.reports
         self.assertIn("and 990 more", text)
         self.assertLess(len(text), 2000)

@@ -8,7 +8,7 @@ from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.cluster.fakes import CLOUD, EDGE, FakeInformers, node
-from yurttunnel.cluster.serving_names import MOST_OF_NODE, MOST_OF_NODES, ServingNames
+from yurttunnel.cluster.serving_names import MAX_NODES_BYTES, MAX_PER_NODE, ServingNames
 from yurttunnel.kube.resources import ENDPOINT_SLICES, NODES, SERVICES
 
 SERVICE = "x-tunnel-server-svc"
@@ -218,9 +218,9 @@ class ServingNamesTests(SynchronousTestCase):
         names = [("Hostname", f"{number}.example") for number in range(1000)]
         self.put_node("cloud-1", "192.0.2.1", labels=CLOUD)
         self.put_node("cloud-0", "192.0.2.9", *names, labels=CLOUD)
-        self.put_node("cloud", "x" * MOST_OF_NODES, labels=CLOUD)
+        self.put_node("cloud", "x" * MAX_NODES_BYTES, labels=CLOUD)
         self.put("NodePort")
-        some = [name for _, name in names[: MOST_OF_NODE - 1]]
+        some = [name for _, name in names[: MAX_PER_NODE - 1]]
         self.assert_names("10.96.0.1", "192.0.2.1", "192.0.2.9", *some)
         self.assertIsNone(self.names.warning())
 
@@ -233,7 +233,7 @@ class ServingNamesTests(SynchronousTestCase):
         self.put("NodePort")
         current = self.names.current()
         self.assertEqual(1000 + 2, len({each for each in current.addresses if each.version == 4}))
-        self.assertLess(len("".join(current.dns_names)), MOST_OF_NODES)
+        self.assertLess(len("".join(current.dns_names)), MAX_NODES_BYTES)
         self.assertIn("of more than 48 KiB", self.names.warning())
 
     def test_no_cloud_nodes(self):

@@ -92,7 +92,7 @@ class SteeringTests(Limits, unittest.SynchronousTestCase):
         ("the same from one address", passthrough.MAX_UNREAD_OF_ONE),
         ("size of a ClientHello", client_hello.LARGEST_HELLO / KIBIBYTE),
         ("time for it", passthrough.HELLO_TIMEOUT),
-        ("addresses and other names of a node", nodes.MOST_ADDRESSES, nodes.LONGEST_ADDRESS),
+        ("addresses and other names of a node", nodes.MAX_ADDRESSES, nodes.MAX_ADDRESS),
         ("addresses of a node", MAX_ADDRESSES_PER_NODE),
         ("addresses in a set", ipsets.MAX_ADDRESSES),
         ("time for a program", PROGRAM_SECONDS),

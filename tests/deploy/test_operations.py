@@ -259,11 +259,11 @@ class NumberTests(unittest.SynchronousTestCase):
             f"| body of a request to it | {http_site.MAX_BODY_BYTES // 1024} KiB |",
             f"which has the same bounds as a meta port | {MAX_TOKENS} |",
             "| nodes, streams, idle connections and lost nodes on the status page |"
-            f" {sessions.MAX_SHOWN}, {peers.MOST_STREAMS}, {peers.MOST_STREAMS},"
+            f" {sessions.MAX_SHOWN}, {peers.MAX_STREAMS}, {peers.MAX_STREAMS},"
             f" {lost_nodes.MAX_SHOWN} |",
             f"| warnings and errors on the status page | {events.MAX_KEPT} |",
             "| sessions and streams in `/debug/sessions` |"
-            f" {debug_sessions.MOST_SESSIONS}, {debug_sessions.MOST_STREAMS} |",
+            f" {debug_sessions.MAX_SESSIONS}, {debug_sessions.MAX_STREAMS} |",
             f"| time for which `/debug/memory` traces | {memory.TRACED_SECONDS:.0f} s |",
             "| time of another log level by `/debug/log-level` |"
             f" {log_level.DEFAULT_SECONDS} s, {log_level.MAX_SECONDS} s at most |",

@@ -29,7 +29,7 @@ from yurttunnel.kube.client import KubeClient
 from yurttunnel.kube.configuration import KubeConfiguration
 from yurttunnel.kube.credentials import FileCredentials
 from yurttunnel.kube.errors import ApiUnreachable
-from yurttunnel.kube.files import RereadFile
+from yurttunnel.kube.reloaded_file import ReloadedFile
 from yurttunnel.kube.resources import NODES
 from yurttunnel.tunnel.direct.reactor import with_transports
 
@@ -149,7 +149,7 @@ class KubeClientTests(TestCase):
         configuration = KubeConfiguration(
             f"https://{host}:{self.port}",
             "default",
-            RereadFile(self.directory / "ca.crt").read,
+            ReloadedFile(self.directory / "ca.crt").read,
             FileCredentials(**credentials),
             server_name,
         )
@@ -165,8 +165,8 @@ class KubeClientTests(TestCase):
     def certified(self):
         """Return credentials with the client's certificate."""
         return {
-            "certificate": RereadFile(self.directory / "client.crt"),
-            "key": RereadFile(self.directory / "client.key"),
+            "certificate": ReloadedFile(self.directory / "client.crt"),
+            "key": ReloadedFile(self.directory / "client.key"),
         }
 
     async def refused(self, client):

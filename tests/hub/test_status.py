@@ -19,7 +19,7 @@ from yurttunnel.hub.upstream.health import Health
 from yurttunnel.hub.upstream.node_lease import CheckFailed
 from yurttunnel.hub.upstream.servers import Server
 from yurttunnel.ops.status.markup import element
-from yurttunnel.ops.status.sections import Moment
+from yurttunnel.ops.status.sections import PageContext
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
@@ -55,7 +55,7 @@ class StatusTests(SynchronousTestCase):
         answers = Counter({("get", "200"): 2, ("list", "404"): 1})
         offline = SimpleNamespace(answers=answers, parked=range(7))
         makers = hub_sections(self.health, self.limits, lambda: self.cache, offline)
-        sections = [make(Moment(NOW, desired)) for make in makers]
+        sections = [make(PageContext(NOW, desired)) for make in makers]
         self.tiles = [each.tile for each in sections]
         return {
             each.name: " ".join(

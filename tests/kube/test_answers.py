@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.fakes import MemoryConnection
 from tests.kube.network import Network
 from yurttunnel.kube import responses
-from yurttunnel.kube.client import CALL_SECONDS, MOST_KEPT, KubeClient
+from yurttunnel.kube.client import CALL_SECONDS, MAX_IDLE, KubeClient
 from yurttunnel.kube.configuration import KubeConfiguration
 from yurttunnel.kube.credentials import Credentials, CredentialsUnavailable
 from yurttunnel.kube.endpoints import host_field
@@ -25,7 +25,7 @@ from yurttunnel.kube.errors import (
     Expired,
     NotAllowed,
     NotFound,
-    WatchCut,
+    WatchInterrupted,
 )
 from yurttunnel.kube.pages import FIRST_PAGE, PAGE_BYTES
 from yurttunnel.kube.resources import CONFIG_MAPS, NODES, PODS, TOKEN_REVIEWS
@@ -239,13 +239,13 @@ class RequestTests(AnswersTestCase):
 
     def test_some_connections_are_kept(self):
         """Of the connections of concurrent calls, the most recently used are kept."""
-        asked = [self.get() for _ in range(MOST_KEPT + 2)]
+        asked = [self.get() for _ in range(MAX_IDLE + 2)]
         for conversation in self.conversations:
             self.answer(200, {}, to=conversation)
         for each in asked:
             self.successResultOf(each)
         open_still = [each.transport.closed_with is None for each in self.conversations]
-        self.assertEqual([False] * 2 + [True] * MOST_KEPT, open_still)
+        self.assertEqual([False] * 2 + [True] * MAX_IDLE, open_still)
 
     def test_host(self):
         """Host is that of the URL without the user; a name that is not ASCII is in IDNA."""
@@ -613,11 +613,11 @@ class WatchTests(AnswersTestCase):
         """A watch that loses its connection fails, with a type that depends on the response."""
         self.begin()
         self.network.cut_off()
-        self.assertIn("watch of http://api:8001/", str(self.failed(WatchCut)))
+        self.assertIn("watch of http://api:8001/", str(self.failed(WatchInterrupted)))
         self.network.refusing = False
         self.watch()
         self.network.cut_off()
-        self.assertNotIsInstance(self.failed(), WatchCut)
+        self.assertNotIsInstance(self.failed(), WatchInterrupted)
 
     def test_refused(self):
         """A watch can be rejected."""
@@ -637,7 +637,7 @@ class WatchTests(AnswersTestCase):
         self.clock.advance(129)
         self.assertNoResult(self.watching)
         self.clock.advance(1)
-        self.assertNotIsInstance(self.failed(), WatchCut)
+        self.assertNotIsInstance(self.failed(), WatchInterrupted)
 
     def test_cancelled(self):
         """A cancelled watch closes its connection."""

@@ -9,14 +9,14 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
 from tests.kube.fakes import FakeKubeClient
-from yurttunnel.kube.errors import ApiError, ApiUnreachable, NotAllowed, WatchCut
+from yurttunnel.kube.errors import ApiError, ApiUnreachable, NotAllowed, WatchInterrupted
 from yurttunnel.kube.informer import Informers
 from yurttunnel.kube.interfaces import IInformer, IInformers, IKubeClient, InformerSpec
 from yurttunnel.kube.reflector import PAGE_OBJECTS
 from yurttunnel.kube.resources import CONFIG_MAPS, NODES, PODS, SERVICES
 
 AWAY = ApiUnreachable("GET https://api:6443/api/v1/pods: connection refused")
-CUT = WatchCut("watch of https://api:6443/api/v1/pods: the connection was lost")
+CUT = WatchInterrupted("watch of https://api:6443/api/v1/pods: the connection was lost")
 
 
 def whole(obj):
@@ -643,7 +643,7 @@ class ReadinessTests(InformerTestCase):
         problem = self.informers.problem()
         self.assertIn("not been heard of since 2025-06-15 15:0", problem)
         self.assertIn("about pods;", problem)
-        self.assertEqual(problem, self.informers.out_of_touch())
+        self.assertEqual(problem, self.informers.stale_informers())
         self.assertIsNone(self.informers.incomplete())
         self.client.recover()
         self.pass_time(70)

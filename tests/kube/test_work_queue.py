@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.kube import work_queue
 from yurttunnel.kube.errors import ApiUnreachable
-from yurttunnel.kube.work_queue import BURST, LONGEST_PAUSE, STOP_PATIENCE, WorkQueue
+from yurttunnel.kube.work_queue import BURST, MAX_BACKOFF, STOP_TIMEOUT, WorkQueue
 
 AWAY = ApiUnreachable("GET https://api:6443/: connection refused")
 
@@ -150,7 +150,7 @@ class FailureTests(WorkQueueTestCase):
         )
         _ = self.attempts_until(4000)
         last = self.attempts_until(4000)
-        self.assertAlmostEqual(LONGEST_PAUSE, last[-1] - last[-2])
+        self.assertAlmostEqual(MAX_BACKOFF, last[-1] - last[-2])
 
     def test_success_forgets(self):
         """After a success, the backoff is reset."""
@@ -239,7 +239,7 @@ class StopTests(WorkQueueTestCase):
         self.queue.add("a")
         stopped = self.queue.stopService()
         waiting = self.under_way["a"]
-        self.clock.advance(STOP_PATIENCE - 0.1)
+        self.clock.advance(STOP_TIMEOUT - 0.1)
         self.assertFalse(waiting.called)
         self.clock.advance(0.1)
         self.assertTrue(waiting.called)
@@ -263,10 +263,10 @@ class StopTests(WorkQueueTestCase):
         queue.startService()
         queue.add("a")
         stopped = queue.stopService()
-        self.clock.advance(STOP_PATIENCE)
+        self.clock.advance(STOP_TIMEOUT)
         self.assertEqual(["a"], swallowed)
         self.assertNoResult(stopped)
-        self.clock.advance(STOP_PATIENCE)
+        self.clock.advance(STOP_TIMEOUT)
         self.successResultOf(stopped)
         self.assertTrue(any("does not end" in line for line in self.lines))
         # The key still belongs to its handler: it is handled again only after that.
@@ -279,8 +279,8 @@ class StopTests(WorkQueueTestCase):
 
     def advanced(self, deferred):
         """Advance the clock for a stop."""
-        self.clock.advance(STOP_PATIENCE)
-        self.clock.advance(STOP_PATIENCE)
+        self.clock.advance(STOP_TIMEOUT)
+        self.clock.advance(STOP_TIMEOUT)
         return deferred
 
     def test_failure_while_stopping(self):

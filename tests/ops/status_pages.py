@@ -137,7 +137,7 @@ class PageUnderTest:
             counters=self.counters,
             sessions=lambda: self.sessions,
             snapshots=lambda: self.snapshots,
-            words=given.pop("words", NODES),
+            terms=given.pop("terms", NODES),
             **{name: given.pop(name) for name in ("pooled_streams", "one") if name in given},
         )
         self.failures = Failures(self.clock)

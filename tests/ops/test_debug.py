@@ -279,8 +279,8 @@ class PageTests(DebugTestCase):
 
     def test_bounds(self):
         """Only so many sessions and streams are told; how many are left out is said."""
-        self.patch(debug_sessions, "MOST_SESSIONS", 2)
-        self.patch(debug_sessions, "MOST_STREAMS", 3)
+        self.patch(debug_sessions, "MAX_SESSIONS", 2)
+        self.patch(debug_sessions, "MAX_STREAMS", 3)
         self.sessions = [self.pair.server] * 5
         for _ in range(2):
             self.pair.joined(User(), User())

@@ -11,8 +11,8 @@ from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.kube.configuration import BadKubeConfiguration
-from yurttunnel.kube.files import RereadFile
 from yurttunnel.kube.kube_config import read_kube_config
+from yurttunnel.kube.reloaded_file import ReloadedFile
 from yurttunnel.ops.configuration.file import parse_file
 from yurttunnel.ops.plain_files import MOST_BYTES, read_plain
 from yurttunnel.pki.authorities import AuthorityBundle, BadBundle
@@ -38,7 +38,7 @@ class PlainFileTests(SynchronousTestCase):
         """Check that everything that reads a file gives the reason."""
         readers = (
             lambda: read_plain(path),
-            RereadFile(path).read,
+            ReloadedFile(path).read,
             lambda: read_kube_config(path),
             lambda: parse_file(path),
             lambda: AuthorityBundle.file(Clock(), path, print),

@@ -336,7 +336,7 @@ class AgentPageTests(SynchronousTestCase):
         """It has servers, and what may be dialed, and no lost nodes."""
         status = PageUnderTest(
             "yurttunnel-agent",
-            words=SERVERS,
+            terms=SERVERS,
             sections=[lambda _: destination_section(["10.0.0.0/8", HOSTILE])],
         )
         page = status.render()
@@ -347,7 +347,7 @@ class AgentPageTests(SynchronousTestCase):
 
     def test_no_column_without_content(self) -> None:
         """Servers' certificates are not known, so there is no column for them."""
-        status = PageUnderTest("yurttunnel-agent", words=SERVERS, sections=())
+        status = PageUnderTest("yurttunnel-agent", terms=SERVERS, sections=())
         status.snapshots = [node("192.0.2.1:10262", certificate_not_after=None)]
         status.snapshots[0] = node(
             "192.0.2.1:10262", address="192.0.2.1:10262", certificate_not_after=None

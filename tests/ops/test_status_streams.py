@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.ops.status_pages import PageUnderTest, finished
 from tests.tunnel.memory import SessionPair
-from yurttunnel.ops.status.peers import MOST_STREAMS
+from yurttunnel.ops.status.peers import MAX_STREAMS
 from yurttunnel.ops.status.streams import StreamReport, oldest_streams
 from yurttunnel.tunnel.session import TunnelSession
 
@@ -92,13 +92,13 @@ class StreamTests(SynchronousTestCase):
         """The page has a row for each, up to a bound, and the filter looks into them."""
         status = PageUnderTest()
         status.sessions = [self.pair.server]
-        for number in range(MOST_STREAMS + 5):
+        for number in range(MAX_STREAMS + 5):
             _ = self.pair.dial(request_id=f"<r{number}>").addErrback(lambda _: None)
         self.pair.pump()
         status.snapshots = [self.pair.server.snapshot()]
         page = status.render()
-        self.assertEqual(MOST_STREAMS, len(page.rows["streams"]))
-        self.assertIn(f"{MOST_STREAMS} of {MOST_STREAMS + 5}", page.sections["streams"])
+        self.assertEqual(MAX_STREAMS, len(page.rows["streams"]))
+        self.assertIn(f"{MAX_STREAMS} of {MAX_STREAMS + 5}", page.sections["streams"])
         [row] = status.render("<R7>").rows["streams"]
         self.assertEqual(
             ["<r7>", "edge-1", "192.0.2.80:80", "other", "opening", "0 s", "0 B", "0 B"], row

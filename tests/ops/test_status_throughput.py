@@ -62,24 +62,26 @@ class ThroughputTests(SynchronousTestCase):
         """What only grows is shown by how often it does, each second."""
         self.requests = 17
         self.clock.advance(INTERVAL)
-        self.assertEqual([10 / INTERVAL], list(self.throughput.often("requests")))
+        self.assertEqual([10 / INTERVAL], list(self.throughput.rates("requests")))
         self.clock.pump([INTERVAL] * (2 * MAX_KEPT))
-        self.assertEqual([0.0] * MAX_KEPT, list(self.throughput.often("requests")))
+        self.assertEqual([0.0] * MAX_KEPT, list(self.throughput.rates("requests")))
 
     def test_how_long(self) -> None:
         """A part of what was done in the last minutes took no longer than so; earlier is past."""
-        self.assertIsNone(self.throughput.took("answers", 0.5))
+        self.assertIsNone(self.throughput.duration_quantile("answers", 0.5))
         self.answers.observe(20.0)
         self.clock.pump([INTERVAL] * (2 * MAX_KEPT))
-        self.assertIsNone(self.throughput.took("answers", 0.5))
+        self.assertIsNone(self.throughput.duration_quantile("answers", 0.5))
         for _ in range(10):
             self.answers.observe(0.05)
-        self.assertEqual(0.05, self.throughput.took("answers", 0.5))
+        self.assertEqual(0.05, self.throughput.duration_quantile("answers", 0.5))
         for _ in range(10):
             self.answers.observe(0.5)
-        self.assertEqual(0.55, self.throughput.took("answers", 0.75))
+        self.assertEqual(0.55, self.throughput.duration_quantile("answers", 0.75))
         self.answers.observe(20.0)
-        self.assertEqual(1.0, self.throughput.took("answers", 1.0), "no longer than it can tell")
+        self.assertEqual(
+            1.0, self.throughput.duration_quantile("answers", 1.0), "no longer than it can tell"
+        )
 
     def test_it_is_bounded(self) -> None:
         """Old samples go, and so do sessions that have ended."""

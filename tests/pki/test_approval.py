@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.cluster.nodes import MOST_ADDRESSES
+from yurttunnel.cluster.nodes import MAX_ADDRESSES
 from yurttunnel.pki.agent_template import agent_template
 from yurttunnel.pki.approval import decide, lookups
 from yurttunnel.pki.approval_decision import MAX_FURTHER_NAMES, Facts, Lookups, Reason
@@ -509,7 +509,7 @@ class AgentTests(World):
 
     def test_many_addresses(self):
         """Only the first addresses of a node count, however many it reports."""
-        many = [("InternalIP", f"10.0.0.{number}") for number in range(1, MOST_ADDRESSES)]
+        many = [("InternalIP", f"10.0.0.{number}") for number in range(1, MAX_ADDRESSES)]
         own = ("InternalIP", "192.0.2.7")
         self.approves(for_agent(), node=node("edge-1", *many, own))
         self.leaves(

@@ -557,8 +557,8 @@ class LoopbackTests(World):
     def test_names_that_the_api_reports(self):
         """A machine whose host name was never set does not become localhost."""
         kept = node_from(node("edge-1", ("Hostname", "localhost"), ("InternalIP", "192.0.2.7")))
-        self.assertFalse(kept.is_called("localhost"))
-        self.assertTrue(kept.is_called("192.0.2.7"))
+        self.assertFalse(kept.has_host("localhost"))
+        self.assertTrue(kept.has_host("192.0.2.7"))
 
     def test_addresses(self):
         """An address that no machine has belongs to nobody; loopback belongs to every node."""
@@ -573,7 +573,8 @@ class ProviderNamesTests(SynchronousTestCase):
 
     def test_names_that_end_in_an_address(self):
         """Nodes of Alibaba Cloud have names like cn-hangzhou.10.0.0.1, which no resolver
-        misinterprets."""
+        misinterprets.
+        """
         name = "cn-hangzhou.10.0.0.1"
         self.assertEqual(name, check_node_name(name))
         self.assertEqual(name, dialed_host(name))

@@ -7,7 +7,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.ops.status_pages import NOW, ParsedPage, finished
 from tests.tunnel.memory import SessionPair
-from yurttunnel.ops.status.sections import Moment, live
+from yurttunnel.ops.status.sections import PageContext, live
 from yurttunnel.server.listener_section import ListenerInfo, ListenerSection, format_address
 from yurttunnel.tunnel.shares import Holder, Kind
 from yurttunnel.tunnel.statistics import TunnelCounters
@@ -32,7 +32,7 @@ class EntryTests(SynchronousTestCase):
         listener_section = ListenerSection(
             self.counters, lambda: [self.pair.server], lambda: self.listed
         )
-        section = finished(listener_section.section(Moment(NOW, desired)))
+        section = finished(listener_section.section(PageContext(NOW, desired)))
         return ParsedPage("".join(live("entries", section.content)).encode()).rows["entries"]
 
     def test_entries(self) -> None:

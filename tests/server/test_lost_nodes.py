@@ -87,7 +87,8 @@ class LostNodesTests(SynchronousTestCase):
 
     def test_here_after_a_sibling(self) -> None:
         """A node that a sibling has lost is not lost while it is here; its reason is then our
-        own."""
+        own.
+        """
         session, remote = self.come("edge-1"), FakeSession("edge-1")
         self.registry.add_remote(remote)
         self.registry.remove_remote(remote)

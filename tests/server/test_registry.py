@@ -155,7 +155,8 @@ class FindTests(SynchronousTestCase):
 
     def test_sessions_that_wait_for_their_agent_come_late(self):
         """A connected session is preferred; a disconnected one may be back, and is preferred to
-        none and to a draining one."""
+        none and to a draining one.
+        """
         other = self.add("other", networks=["192.0.2.0/24"])
         session = self.add("edge-1", networks=["192.0.2.0/24"])
         session.connected = False

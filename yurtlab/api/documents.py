@@ -23,7 +23,7 @@ from yurtlab.api.negotiation import encode_json
 from yurtlab.api.resources import Resource
 from yurtlab.api.store import Object
 from yurttunnel.http.accept import MediaRange
-from yurttunnel.kube.protobuf_fields import bytes_form
+from yurttunnel.kube.protobuf_fields import encode_bytes
 
 Schema = dict[str, Any]
 Document = dict[str, Any]
@@ -160,8 +160,8 @@ def gnostic_v2() -> bytes:
     ``info`` (2, with ``title`` 1 and ``version`` 2) and ``paths`` (8). Without kinds in it, such a
     kubectl does not validate itself.
     """
-    info = bytes_form(1, _INFO["title"].encode()) + bytes_form(2, _INFO["version"].encode())
-    return bytes_form(1, b"2.0") + bytes_form(2, info) + bytes_form(8, b"")
+    info = encode_bytes(1, _INFO["title"].encode()) + encode_bytes(2, _INFO["version"].encode())
+    return encode_bytes(1, b"2.0") + encode_bytes(2, info) + encode_bytes(8, b"")
 
 
 JSON_V2: Document = {"swagger": "2.0", "info": _INFO, "paths": {}}

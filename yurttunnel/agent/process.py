@@ -34,7 +34,7 @@ from yurttunnel.ops.log_levels import log_level_filter
 from yurttunnel.ops.meta import meta_pages, meta_service
 from yurttunnel.ops.process_stats import add_process_metrics
 from yurttunnel.ops.readiness import Readiness
-from yurttunnel.ops.status.formatting import PeerWords
+from yurttunnel.ops.status.formatting import PeerTerms
 from yurttunnel.ops.status.markup import element
 from yurttunnel.ops.status.page import StatusPage
 from yurttunnel.ops.status.peers import Peers
@@ -62,7 +62,7 @@ MEMORY_BUDGET = 256 * 1024 * 1024
 LIVE_FLAGS = (options.ALLOW_DESTINATION, tunnel_flags.DRAIN_TIMEOUT, options.RESUME_WINDOW)
 """The flags that can change while the agent runs."""
 
-SERVERS = PeerWords("server", "servers", "about to return")
+SERVERS = PeerTerms("server", "servers", "about to return")
 
 METRICS: tuple[Metric[TunnelStats], ...] = (
     histogram(
@@ -157,7 +157,7 @@ class AgentProcess:
                 reactor_lag=self.lag.worst,
                 peers=Peers(
                     reactor,
-                    words=SERVERS,
+                    terms=SERVERS,
                     counters=counters,
                     sessions=self.agent.servers.sessions,
                     snapshots=self._snapshots,

@@ -51,7 +51,7 @@ class DiagnoseOptions(ClientOptions):
 
 def diagnose(options: DiagnoseOptions) -> int:
     """Diagnose the process by its own command line; return the exit status."""
-    from yurttunnel.ops.diagnose.command import NotWritten
+    from yurttunnel.ops.diagnose.command import BundleNotWritten
     from yurttunnel.ops.diagnose.command import diagnose as write_diagnosis
 
     program = options.value(PROGRAM)
@@ -90,7 +90,7 @@ def diagnose(options: DiagnoseOptions) -> int:
         subject = replace(subject, directories=(process.path.parent,))
     try:
         return write_diagnosis(subject, bundle, sys.stdout)
-    except NotWritten as error:
+    except BundleNotWritten as error:
         raise CommandFailed(str(error)) from None
 
 

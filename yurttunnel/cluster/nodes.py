@@ -28,10 +28,10 @@ LABEL_PREFIXES = ("openyurt.io", "alibabacloud.com")
 _EDGE_WORKER = tuple(f"{prefix}/is-edge-worker" for prefix in LABEL_PREFIXES)
 _TUNNEL_CLIENT = tuple(f"{prefix}/edge-enable-reverseTunnel-client" for prefix in LABEL_PREFIXES)
 
-MOST_ADDRESSES = 64
+MAX_ADDRESSES = 64
 """The maximum number of addresses per node; its own kubelet reports any number."""
 
-LONGEST_ADDRESS = 253
+MAX_ADDRESS = 253
 """Characters of an address that is kept: the limit of a name (RFC 1123 section 2.1)."""
 
 log = Logger()
@@ -71,7 +71,7 @@ class Node:
             if not is_machine_specific(canonical):
                 yield canonical
 
-    def is_called(self, host: str) -> bool:
+    def has_host(self, host: str) -> bool:
         """Return whether ``host`` is its name or one of its addresses, in any spelling."""
         try:
             desired = canonical_host(host)
@@ -87,7 +87,7 @@ def node_from(node: Object) -> Node:
     edge = any(labels.get(label) == "true" for label in (*_EDGE_WORKER, *_TUNNEL_CLIENT))
     return Node(
         name=intern(text(metadata.get("name"))),
-        addresses=tuple(islice(_addresses(status), MOST_ADDRESSES)),
+        addresses=tuple(islice(_addresses(status), MAX_ADDRESSES)),
         kubelet_port=_kubelet_port(status),
         edge=edge,
         cloud=not edge and any(labels.get(label) == "false" for label in _EDGE_WORKER),
@@ -101,7 +101,7 @@ def node_from(node: Object) -> Node:
 def _addresses(status: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     for each in objects(status.get("addresses")):
         address = text(each.get("address"))
-        if len(address) <= LONGEST_ADDRESS:
+        if len(address) <= MAX_ADDRESS:
             yield intern(text(each.get("type"))), address
 
 
@@ -180,7 +180,7 @@ class Nodes:
             if node.name == str(desired) or desired in set[object](node.internal())
         ] or found
 
-    def claiming(self, address: Address) -> Collection[Node]:
+    def with_address(self, address: Address) -> Collection[Node]:
         """Return all nodes that report ``address``, of any type."""
         return self._by_host.get(address, {}).values()
 

@@ -37,10 +37,10 @@ LOCALHOST, HTTP, HTTPS, PAIRS = KEYS = (
     "dnat-ports-pair",
 )
 
-MOST_REPORTED = 10
+MAX_REPORTED = 10
 """The maximum number of invalid items that are logged individually for one version."""
 
-_LONGEST_QUOTE = 40
+_MAX_QUOTE = 40
 
 log = Logger()
 
@@ -96,7 +96,7 @@ def _list_of_ports(values: dict[str, str], key: str, problems: list[str]) -> Ite
         try:
             yield parse_port(item)
         except BadAuthority as error:
-            problems.append(f"{key}: {_shortened(error)}")
+            problems.append(f"{key}: {_truncated(error)}")
 
 
 def _left_of_pairs(
@@ -110,7 +110,7 @@ def _left_of_pairs(
         try:
             port, target = parse_port(left), parse_port(right)
         except BadAuthority as error:
-            problems.append(f"{PAIRS}: {_shortened(error)} (an item is PORT={insecure_port})")
+            problems.append(f"{PAIRS}: {_truncated(error)} (an item is PORT={insecure_port})")
             continue
         if target == insecure_port:
             yield port
@@ -120,11 +120,11 @@ def _left_of_pairs(
             )
 
 
-def _shortened(error: BadAuthority) -> str:
+def _truncated(error: BadAuthority) -> str:
     """Return the error's text with the quoted item shortened."""
     quoted, separator, rest = str(error).partition(" is ")
-    if len(quoted) > _LONGEST_QUOTE:
-        quoted = quoted[:_LONGEST_QUOTE] + "...'"
+    if len(quoted) > _MAX_QUOTE:
+        quoted = quoted[:_MAX_QUOTE] + "...'"
     return quoted + separator + rest
 
 
@@ -160,23 +160,23 @@ class ProxyPorts:
     def _changed(self, old: RawPorts | None, new: RawPorts | None) -> None:
         before = self.ports
         self.ports = Ports() if new is None else parse_ports(new, self._insecure_port)
-        self._tell_problems(set(before.problems), new)
+        self._report_problems(set(before.problems), new)
         if self.ports != before:
             for callback in self.on_changed:
                 callback()
 
-    def _tell_problems(self, told: set[str], new: RawPorts | None) -> None:
-        problems = [each for each in dict.fromkeys(self.ports.problems) if each not in told]
+    def _report_problems(self, reported: set[str], new: RawPorts | None) -> None:
+        problems = [each for each in dict.fromkeys(self.ports.problems) if each not in reported]
         if new is None or not problems:
             return
-        for problem in problems[:MOST_REPORTED]:
+        for problem in problems[:MAX_REPORTED]:
             log.warn(
                 "ConfigMap {namespace}/{name}, {problem}; the item is ignored",
                 namespace=self._namespace,
                 name=CONFIG_MAP,
                 problem=problem,
             )
-        more = len(problems) - MOST_REPORTED
+        more = len(problems) - MAX_REPORTED
         if more > 0:
             log.warn(
                 "ConfigMap {namespace}/{name}: {more} more items are ignored",
@@ -184,7 +184,7 @@ class ProxyPorts:
                 name=CONFIG_MAP,
                 more=more,
             )
-        shown = "; ".join(problems[:MOST_REPORTED]) + (f"; and {more} more" if more > 0 else "")
+        shown = "; ".join(problems[:MAX_REPORTED]) + (f"; and {more} more" if more > 0 else "")
         self._report(self._reference(new), f"items are ignored: {shown}")
 
     def _reference(self, raw: RawPorts) -> Object:

@@ -32,16 +32,16 @@ several separated by commas."""
 class ServiceAddresses:
     """The cached part of a Service.
 
-    ``led`` are the other addresses that kube-proxy forwards to it, each with a port: those of its
-    load balancer and its external addresses. ``node_ports`` are forwarded on every machine, each
-    with its port of the Service. ``ingress`` are the addresses and names of its load balancer.
+    ``redirected`` are the other addresses that kube-proxy forwards to it, each with a port: those
+    of its load balancer and its external addresses. ``node_ports`` are forwarded on every machine,
+    each with its port of the Service. ``ingress`` are the addresses and names of its load balancer.
     ``external`` are the valid hosts in the annotation :data:`EXTERNAL_ADDRESS`, and
     ``has_external`` is whether the annotation exists.
     """
 
     type: str
     cluster_addresses: tuple[Address, ...]
-    led: frozenset[tuple[Address, int]]
+    redirected: frozenset[tuple[Address, int]]
     node_ports: frozenset[tuple[int, int]]
     ingress: tuple[str, ...]
     external: tuple[str, ...]
@@ -61,7 +61,7 @@ def service_addresses(service: Object) -> ServiceAddresses:
         cluster_addresses=tuple(
             address for each in cluster_addresses if (address := parse_address(each)) is not None
         ),
-        led=frozenset(_led(spec, balancer)),
+        redirected=frozenset(_redirected(spec, balancer)),
         node_ports=frozenset((node_port, port) for port, node_port in _ports(spec) if node_port),
         ingress=tuple(_ingress(balancer.get("ingress"))),
         external=tuple(_hosts(annotation)),
@@ -76,7 +76,7 @@ def _ingress(entries: object) -> Iterator[str]:
                 yield text(entry.get(key))
 
 
-def _led(
+def _redirected(
     spec: Mapping[str, object], balancer: Mapping[str, object]
 ) -> Iterator[tuple[Address, int]]:
     ingress = (text(entry.get("ip")) for entry in objects(balancer.get("ingress")))
@@ -115,7 +115,7 @@ class ClusterAddresses:
     def __init__(self, informers: IInformers, namespace: str) -> None:
         self.addresses: frozenset[Address] = frozenset()
         self._node_ports: dict[int, int] = {}
-        self._led: frozenset[tuple[Address, int]] = frozenset()
+        self._redirected: frozenset[tuple[Address, int]] = frozenset()
         self.on_changed: list[Callable[[], object]] = []
         """Callbacks for changes of the addresses."""
         self._informers = [
@@ -135,7 +135,7 @@ class ClusterAddresses:
 
         ``None`` if it does not forward them to servers.
         """
-        if address in self.addresses or (address, port) in self._led:
+        if address in self.addresses or (address, port) in self._redirected:
             return port
         return self._node_ports.get(port)
 
@@ -148,7 +148,7 @@ class ClusterAddresses:
             address for service in services for address in service.cluster_addresses
         )
         self._node_ports = dict(pair for service in services for pair in service.node_ports)
-        self._led = frozenset(way for service in services for way in service.led)
+        self._redirected = frozenset(way for service in services for way in service.redirected)
         if self.addresses != before:
             for callback in self.on_changed:
                 callback()

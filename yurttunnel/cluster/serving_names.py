@@ -50,10 +50,10 @@ log = Logger()
 
 _ENDPOINTS = "endpoints"
 
-MOST_OF_NODE = 16
+MAX_PER_NODE = 16
 """The maximum number of addresses per cloud node, which may report any number."""
 
-MOST_OF_NODES = 48 * 1024
+MAX_NODES_BYTES = 48 * 1024
 """Bytes of the addresses of all cloud nodes, enough for a thousand of them with their names.
 Clients reject certificates beyond 100 kB (``SSL_CTX_set_max_cert_list``)."""
 
@@ -166,14 +166,14 @@ class ServingNames:
             frozenset(each for each in found if isinstance(each, str)),
             frozenset(each for each in found if not isinstance(each, str)),
         )
-        self._tell(tuple(warnings))
+        self._log_warnings(tuple(warnings))
         if current == self._current:
             return
         self._current = current
         for callback in list(self._callbacks):
             callback()
 
-    def _tell(self, warnings: tuple[str, ...]) -> None:
+    def _log_warnings(self, warnings: tuple[str, ...]) -> None:
         former, self._warnings = self._warnings, warnings
         for warning in warnings:
             if warning not in former:
@@ -194,7 +194,7 @@ class ServingNames:
         else:
             yield from service.cluster_addresses
             yield from self._outside(service, warnings)
-            yield from self._last(_ENDPOINTS, self._endpoint_hosts())
+            yield from self._last_known(_ENDPOINTS, self._endpoint_hosts())
         internal: ServiceAddresses | None = self._internal.get(INTERNAL_SERVICE, self._namespace)
         if internal is not None:
             yield from self._names_of(INTERNAL_SERVICE)
@@ -219,10 +219,10 @@ class ServingNames:
         if not hosts:
             warnings.append(
                 f"Service {self._namespace}/{SERVICE} of type {service.type}"
-                f" {_WANTING.get(service.type, _UNKNOWN_TYPE)}; the serving certificate keeps the"
+                f" {_MISSING.get(service.type, _UNKNOWN_TYPE)}; the serving certificate keeps the"
                 " addresses that it gave last, if any"
             )
-        return self._last(service.type, hosts)
+        return self._last_known(service.type, hosts)
 
     def _hosts_outside(
         self, service: ServiceAddresses, warnings: list[str]
@@ -242,13 +242,13 @@ class ServingNames:
         """Return the addresses of cloud nodes, within limits that no single node can exhaust."""
         found: set[str] = set()
         size = 0
-        for host in _in_turns(self._cloud_nodes):
+        for host in _round_robin(self._cloud_nodes):
             if host in found:
                 continue
             size += len(host)
-            if size > MOST_OF_NODES:
+            if size > MAX_NODES_BYTES:
                 warnings.append(
-                    f"the cloud nodes report addresses of more than {MOST_OF_NODES >> 10} KiB, and"
+                    f"the cloud nodes report addresses of more than {MAX_NODES_BYTES >> 10} KiB, and"
                     " the serving certificate has no more of them: look for nodes that report too"
                     " many; what agents dial may be given by --cert-ips, too"
                 )
@@ -256,7 +256,7 @@ class ServingNames:
             found.add(host)
         return frozenset(found)
 
-    def _last(self, source: str, hosts: Iterable[Address | str]) -> frozenset[Address | str]:
+    def _last_known(self, source: str, hosts: Iterable[Address | str]) -> frozenset[Address | str]:
         """Return ``hosts``, or if it is empty the last names of the same source."""
         given = frozenset(hosts)
         if given:
@@ -264,7 +264,7 @@ class ServingNames:
         return self._kept.get(source, frozenset())
 
 
-_WANTING = {
+_MISSING = {
     "LoadBalancer": "has no address from its load balancer yet",
     "NodePort": "needs cloud nodes, and no node has the label openyurt.io/is-edge-worker=false",
     "ClusterIP": (
@@ -277,10 +277,10 @@ _WANTING = {
 _UNKNOWN_TYPE = "leads no agent to the server: make it LoadBalancer, NodePort or ClusterIP"
 
 
-def _in_turns(nodes: Mapping[str, Node]) -> Iterator[str]:
+def _round_robin(nodes: Mapping[str, Node]) -> Iterator[str]:
     """Yield the first address of each node, then the second ones; dialed types come first."""
     of_each = [
-        sorted(nodes[name].addresses, key=lambda address: address[0] not in _DIALED)[:MOST_OF_NODE]
+        sorted(nodes[name].addresses, key=lambda address: address[0] not in _DIALED)[:MAX_PER_NODE]
         for name in sorted(nodes)
     ]
     for turn in zip_longest(*of_each):

@@ -11,7 +11,7 @@ from yurttunnel.hub.offline.service import Offline
 from yurttunnel.hub.upstream.health import Health, ServerHealth, State
 from yurttunnel.ops.status import formatting
 from yurttunnel.ops.status.markup import Column, Markup, element, mark, pairs, table
-from yurttunnel.ops.status.sections import NO_MATCH, MakeSection, Moment, Section, listing
+from yurttunnel.ops.status.sections import NO_MATCH, MakeSection, PageContext, Section, listing
 
 _MARKS = {State.HEALTHY: "ok", State.UNHEALTHY: "bad", State.UNKNOWN: "warn"}
 
@@ -30,7 +30,7 @@ def hub_sections(
     )
 
 
-def _servers(health: Health, moment: Moment) -> Section:
+def _servers(health: Health, moment: PageContext) -> Section:
     servers = list(health.servers.values())
     shown = [each for each in servers if moment.matches(str(each.server), each.problem or "")]
     columns: list[Column[ServerHealth]] = [
@@ -50,7 +50,7 @@ def _servers(health: Health, moment: Moment) -> Section:
     return Section("servers", content, "sessions", ("healthy servers", f"{healthy}/{len(servers)}"))
 
 
-def _requests(limits: Limits, offline: Offline, moment: Moment) -> Section:
+def _requests(limits: Limits, offline: Offline, moment: PageContext) -> Section:
     verbs = [f"{verb} {number:,}" for verb, number in sorted(limits.in_hand.items()) if number]
     rows = [
         ("In hand", ", ".join(verbs) or "none"),

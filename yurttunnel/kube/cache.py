@@ -12,7 +12,7 @@ from twisted.logger import Logger
 Key = tuple[str, str]
 """Namespace, empty for objects that are in none, and name."""
 
-Changed = Callable[[Any | None, Any | None], object]
+ChangeHandler = Callable[[Any | None, Any | None], object]
 """Called with the previous and the new value; ``None`` if there is none."""
 
 
@@ -20,7 +20,7 @@ Changed = Callable[[Any | None, Any | None], object]
 class _Handler:
     """A registered handler; compared by identity, since one function may be added twice."""
 
-    changed: Changed
+    changed: ChangeHandler
 
 
 class Cache:
@@ -38,7 +38,7 @@ class Cache:
         self._values: dict[Key, Any] = {}
         self._handlers: list[_Handler] = []
         self._pending: deque[tuple[Key, Any | None]] = deque()
-        self._telling = False
+        self._notifying = False
 
     def get(self, key: Key) -> Any | None:
         """Return a value, ``None`` if there is none."""
@@ -48,7 +48,7 @@ class Cache:
         """Return a live view of all values."""
         return self._values.values()
 
-    def keys_but(self, known: Collection[Key]) -> list[Key]:
+    def keys_except(self, known: Collection[Key]) -> list[Key]:
         """Return the keys that are not in ``known``."""
         return [key for key in self._values if key not in known]
 
@@ -57,16 +57,16 @@ class Cache:
         self._pending.append((key, value))
         self._make_changes()
 
-    def add_handler(self, changed: Changed) -> Callable[[], None]:
+    def add_handler(self, changed: ChangeHandler) -> Callable[[], None]:
         """Call ``changed`` for all values, then for each change; return a function to remove it."""
         handler = _Handler(changed)
-        outermost, self._telling = not self._telling, True
+        outermost, self._notifying = not self._notifying, True
         try:
             self._handlers.append(handler)
             for value in tuple(self._values.values()):
-                self._tell(handler, None, value)
+                self._notify(handler, None, value)
         finally:
-            self._telling = not outermost
+            self._notifying = not outermost
         self._make_changes()
 
         def remove() -> None:
@@ -76,14 +76,14 @@ class Cache:
         return remove
 
     def _make_changes(self) -> None:
-        if self._telling:
+        if self._notifying:
             return
-        self._telling = True
+        self._notifying = True
         try:
             while self._pending:
                 self._change(*self._pending.popleft())
         finally:
-            self._telling = False
+            self._notifying = False
 
     def _change(self, key: Key, new: Any | None) -> None:
         old = self._values.get(key)
@@ -93,9 +93,9 @@ class Cache:
             self._values[key] = new
         if old != new:
             for handler in tuple(self._handlers):
-                self._tell(handler, old, new)
+                self._notify(handler, old, new)
 
-    def _tell(self, handler: _Handler, old: Any | None, new: Any | None) -> None:
+    def _notify(self, handler: _Handler, old: Any | None, new: Any | None) -> None:
         # An earlier handler may have removed this one.
         if handler not in self._handlers:
             return

@@ -27,11 +27,11 @@ from yurttunnel.http.simple_client import Response, send, write_whole_request
 from yurttunnel.kube.configuration import KubeConfiguration
 from yurttunnel.kube.credentials import Credentials, CredentialsUnavailable
 from yurttunnel.kube.endpoints import ApiEndpoint, host_field
-from yurttunnel.kube.errors import ApiUnreachable, WatchCut
+from yurttunnel.kube.errors import ApiUnreachable, WatchInterrupted
 from yurttunnel.kube.interfaces import IKubeClient
 from yurttunnel.kube.pages import PageLimits
 from yurttunnel.kube.resources import Object, Resource
-from yurttunnel.kube.responses import Body, Events, answered_error, described
+from yurttunnel.kube.responses import Body, Events, described, error_response
 from yurttunnel.ops.timeouts import all_fired_within
 from yurttunnel.tunnel.reactor import IReactor
 
@@ -44,12 +44,12 @@ CLOSE_SECONDS = 1.0
 WATCH_SLACK_SECONDS = 30.0
 """The extra time of a watch beyond its requested timeout."""
 
-MOST_KEPT = 4
+MAX_IDLE = 4
 """The maximum number of idle connections."""
 
-KEPT_SECONDS = 60.0
+IDLE_SECONDS = 60.0
 
-POOL = PoolSettings(max_per_key=MOST_KEPT, idle_timeout=KEPT_SECONDS)
+POOL = PoolSettings(max_per_key=MAX_IDLE, idle_timeout=IDLE_SECONDS)
 """Idle connections are closed before the API closes them, which is after 90 s (``IdleTimeout`` of
 k8s.io/apiserver pkg/server/secure_serving.go). Connections in use only count against the limit on
 all connections, so no call waits in a queue."""
@@ -57,14 +57,14 @@ all connections, so no call waits in a queue."""
 HEAD_LIMITS = HeadLimits(max_bytes=64 * 1024, max_fields=200)
 """The limits of response heads. Those of the API have less than 1 KiB, plus warnings (KEP-1693)."""
 
-_REPEATABLE = frozenset({b"GET", b"DELETE"})
+_RETRIABLE_METHODS = frozenset({b"GET", b"DELETE"})
 """The methods that are retried if the API closes an idle connection instead of responding."""
 
 _JSON = b"application/json"
 
 _CLOSED = "the client of the API has been closed"
 
-_TROUBLE = (
+_CONNECTION_ERRORS = (
     ConnectError,
     ConnectionClosed,
     ExchangeFailed,
@@ -194,7 +194,8 @@ class KubeClient:
     ) -> Deferred[None]:
         """Watch changes; a watch without a response fails with ``ApiUnreachable``.
 
-        A watch that loses its connection after the response has begun fails with ``WatchCut``.
+        A watch that loses its connection after the response has begun fails with
+        ``WatchInterrupted``.
         """
         query = {
             "watch": "true",
@@ -207,12 +208,12 @@ class KubeClient:
         what = f"watch of {self._configuration.host}{path}"
 
         async def run() -> None:
-            response = await self._within(
-                CALL_SECONDS, what, self._answer("GET", f"{path}?{urlencode(query)}", None)
+            response = await self._with_timeout(
+                CALL_SECONDS, what, self._get_response("GET", f"{path}?{urlencode(query)}", None)
             )
             events = Events(on_event, lambda: response.ended)
             reading = _read_events(response, events)
-            await self._within(timeout + WATCH_SLACK_SECONDS, what, reading)
+            await self._with_timeout(timeout + WATCH_SLACK_SECONDS, what, reading)
 
         return Deferred.fromCoroutine(run())
 
@@ -230,12 +231,12 @@ class KubeClient:
         target = f"{path}?{urlencode(query)}" if query else path
 
         async def run() -> Any:
-            response = await self._answer(method, target, body)
-            return (read or _object)(await _whole(response))
+            response = await self._get_response(method, target, body)
+            return (read or _object)(await _read_body(response))
 
-        return Deferred.fromCoroutine(self._within(CALL_SECONDS, what, run()))
+        return Deferred.fromCoroutine(self._with_timeout(CALL_SECONDS, what, run()))
 
-    async def _within(
+    async def _with_timeout(
         self, seconds: float, what: str, work: Coroutine[Any, Any, _Result]
     ) -> _Result:
         """Await ``work`` with a timeout, and convert all connection errors to one type."""
@@ -246,13 +247,13 @@ class KubeClient:
             problem = f"no answer within {seconds:.0f} s"
         except ApiUnreachable as error:
             kind, problem = type(error), str(error)
-        except _TROUBLE as error:
+        except _CONNECTION_ERRORS as error:
             problem = described(error)
         # Other idle connections are probably dead, too, and each would cost another call.
         self._drop_connections()
         raise kind(f"{what}: {problem}")
 
-    async def _answer(self, method: str, target: str, body: Object | None) -> Response:
+    async def _get_response(self, method: str, target: str, body: Object | None) -> Response:
         """Return a successful response, whose body is not read yet.
 
         After a 401, the credentials may be stale, or not known to the API yet: they are renewed and
@@ -262,19 +263,19 @@ class KubeClient:
         credentials = await source.current(self._reactor)
         response = await self._request(method, target, body, credentials)
         if response.status == 401:
-            await _whole(response)
+            await _read_body(response)
             source.forget(credentials)
             self._drop_connections()
             credentials = await source.current(self._reactor)
             response = await self._request(method, target, body, credentials)
         if 200 <= response.status <= 299:
             return response
-        data = await _whole(response)
+        data = await _read_body(response)
         if response.status < 400:
             # The API never redirects, and following a redirect would send the token to another
             # host.
             raise ApiUnreachable(f"it is answered with {response.status}, which is no API's answer")
-        raise answered_error(response.head, data)
+        raise error_response(response.head, data)
 
     async def _request(
         self, method: str, target: str, body: Object | None, credentials: Credentials
@@ -282,7 +283,7 @@ class KubeClient:
         self._api.use(credentials)
         data = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
         try:
-            request = self._written(method, target, credentials.token, data)
+            request = self._request_head(method, target, credentials.token, data)
         except ValueError as error:
             raise ApiUnreachable(f"it cannot be asked: {error}") from None
         fresh = False
@@ -292,11 +293,11 @@ class KubeClient:
             try:
                 return await send(connection, request, data)
             except ExchangeFailed as error:
-                if not (is_kept and error.unanswered and request.method in _REPEATABLE):
+                if not (is_kept and error.unanswered and request.method in _RETRIABLE_METHODS):
                     raise
             fresh = True
 
-    def _written(self, method: str, target: str, token: str, data: bytes) -> WrittenRequest:
+    def _request_head(self, method: str, target: str, token: str, data: bytes) -> WrittenRequest:
         """Encode a request; raises ``ValueError`` for invalid characters."""
         fields = [
             (b"Host", host_field(self._configuration.host)),
@@ -341,7 +342,7 @@ class _Connection(HTTPSConnection):
     """A connection with a ``Deferred`` that fires when it has closed."""
 
     def __init__(self, clock: IReactorTime, forget: Callable[[_Connection], object]) -> None:
-        super().__init__(clock, _described, HEAD_LIMITS)
+        super().__init__(clock, _error_text, HEAD_LIMITS)
         self.ended: Deferred[None] = Deferred()
         self._forget = forget
 
@@ -351,7 +352,7 @@ class _Connection(HTTPSConnection):
         self.ended.callback(None)
 
 
-def _described(failure: Failure) -> str:
+def _error_text(failure: Failure) -> str:
     return described(cast("BaseException", failure.value))
 
 
@@ -359,11 +360,11 @@ async def _read_events(response: Response, events: Events) -> None:
     try:
         await response.read(events.take)
     except ExchangeFailed as error:
-        raise WatchCut(described(error)) from None
+        raise WatchInterrupted(described(error)) from None
     events.end()
 
 
-async def _whole(response: Response) -> bytes:
+async def _read_body(response: Response) -> bytes:
     body = Body()
     await response.read(body.take)
     return body.whole()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from twisted.internet.defer import Deferred, execute
 from zope.interface import Interface, implementer
 
-from yurttunnel.kube.files import RereadFile
+from yurttunnel.kube.reloaded_file import ReloadedFile
 from yurttunnel.tunnel.reactor import IReactor
 
 
@@ -39,9 +39,9 @@ class CredentialsUnavailable(Exception):
 class FileCredentials:
     """Credentials from files, or from the configuration itself."""
 
-    token: RereadFile | str = ""
-    certificate: RereadFile | bytes = b""
-    key: RereadFile | bytes = b""
+    token: ReloadedFile | str = ""
+    certificate: ReloadedFile | bytes = b""
+    key: ReloadedFile | bytes = b""
 
     def current(self, reactor: IReactor) -> Deferred[Credentials]:
         return execute(self._read)
@@ -51,11 +51,11 @@ class FileCredentials:
 
     def _read(self) -> Credentials:
         token = self.token
-        if isinstance(token, RereadFile):
+        if isinstance(token, ReloadedFile):
             # Token files end with a newline.
             token = token.read().decode("ascii", "replace").strip()
         return Credentials(token, _content(self.certificate), _content(self.key))
 
 
-def _content(source: RereadFile | bytes) -> bytes:
-    return source.read() if isinstance(source, RereadFile) else source
+def _content(source: ReloadedFile | bytes) -> bytes:
+    return source.read() if isinstance(source, ReloadedFile) else source

@@ -47,5 +47,5 @@ class ApiUnreachable(Exception):
     """The API did not respond; the text contains the request, the address and the error."""
 
 
-class WatchCut(ApiUnreachable):
+class WatchInterrupted(ApiUnreachable):
     """The connection of a watch was lost after its response had begun."""

@@ -46,14 +46,14 @@ _Value = TypeVar("_Value")
 
 
 @dataclass(slots=True)
-class _Told:
+class _SentEvent:
     """An event with its count, and whether it was created in the API."""
 
     body: Object
     created: bool = False
 
 
-class _Recent(Generic[_Value]):
+class _RecentlyUsed(Generic[_Value]):
     """The :data:`MAX_REMEMBERED` most recently used values."""
 
     def __init__(self) -> None:
@@ -89,10 +89,10 @@ class EventRecorder(Service):
         self._client = client
         self._component = component
         self._instance = instance
-        self._told: _Recent[_Told] = _Recent()
+        self._sent: _RecentlyUsed[_SentEvent] = _RecentlyUsed()
         # The time at which an object's bucket is full again.
-        self._full_again: _Recent[float] = _Recent()
-        self._waiting: OrderedDict[_Key, _Told] = OrderedDict()
+        self._full_again: _RecentlyUsed[float] = _RecentlyUsed()
+        self._waiting: OrderedDict[_Key, _SentEvent] = OrderedDict()
         self._writing: Deferred[None] | None = None
         self._stopped = False
         self._last_stamp = 0
@@ -115,22 +115,22 @@ class EventRecorder(Service):
             return
         if self._stopped:
             return
-        message, reason = _shortened(message, MAX_MESSAGE), _shortened(reason, MAX_REASON)
+        message, reason = _truncated(message, MAX_MESSAGE), _truncated(reason, MAX_REASON)
         identity = tuple(
             str(about.get(each, "")) for each in ("apiVersion", "kind", "namespace", "name", "uid")
         )
         key = (*identity, type, reason, message)
-        told = self._told.get(key)
-        if told is None:
-            told = _Told(self._body(about, type, reason, message))
-            self._told.put(key, told)
+        sent = self._sent.get(key)
+        if sent is None:
+            sent = _SentEvent(self._body(about, type, reason, message))
+            self._sent.put(key, sent)
         else:
-            told.body["count"] += 1
-            told.body["lastTimestamp"] = self._timestamp()
-            told.body["involvedObject"] = about
+            sent.body["count"] += 1
+            sent.body["lastTimestamp"] = self._timestamp()
+            sent.body["involvedObject"] = about
         # A queued event already includes this repetition.
         if key not in self._waiting and self._is_allowed(identity):
-            self._enqueue(key, told)
+            self._enqueue(key, sent)
 
     def startService(self) -> None:
         super().startService()
@@ -155,16 +155,16 @@ class EventRecorder(Service):
             self._full_again.put(identity, full_again)
         return allowed
 
-    def _enqueue(self, key: _Key, told: _Told) -> None:
+    def _enqueue(self, key: _Key, sent: _SentEvent) -> None:
         if len(self._waiting) >= MAX_WAITING:
             self._limited.warn(
                 "the event {reason} about {about} is lost: {count} others wait to be written",
-                reason=told.body["reason"],
-                about=_described(told.body),
+                reason=sent.body["reason"],
+                about=_described(sent.body),
                 count=MAX_WAITING,
             )
             return
-        self._waiting[key] = told
+        self._waiting[key] = sent
         if self._writing is None:
             writing = self._writing = Deferred.fromCoroutine(self._write_all())
             _ = writing.addBoth(self._written)
@@ -174,35 +174,35 @@ class EventRecorder(Service):
 
     async def _write_all(self) -> None:
         while self._waiting:
-            _, told = self._waiting.popitem(last=False)
+            _, sent = self._waiting.popitem(last=False)
             try:
-                await self._write(told)
+                await self._write(sent)
             except CancelledError:
                 # The service was stopped.
                 return
             except (ApiError, ApiUnreachable) as error:
                 self._limited.warn(
                     "the event {reason} about {about} is lost: {error}",
-                    reason=told.body["reason"],
-                    about=_described(told.body),
+                    reason=sent.body["reason"],
+                    about=_described(sent.body),
                     error=error,
                 )
             except Exception:
                 # The events queued behind this one are still written.
                 self._log.failure("Defect: an event cannot be written")
 
-    async def _write(self, told: _Told) -> None:
-        if told.created:
+    async def _write(self, sent: _SentEvent) -> None:
+        if sent.created:
             # The API deletes events, by default after an hour.
             with suppress(NotFound):
-                await self._client.update(EVENTS, told.body)
+                await self._client.update(EVENTS, sent.body)
                 return
         try:
-            await self._client.create(EVENTS, told.body, told.body["metadata"]["namespace"])
+            await self._client.create(EVENTS, sent.body, sent.body["metadata"]["namespace"])
         except AlreadyExists:
             # Created by an attempt whose response was lost.
-            await self._client.update(EVENTS, told.body)
-        told.created = True
+            await self._client.update(EVENTS, sent.body)
+        sent.created = True
 
     def _body(self, about: Object, type: str, reason: str, message: str) -> Object:
         """Build an event (``k8s.io/api/core/v1``); those of cluster objects are in ``default``."""
@@ -256,7 +256,7 @@ def _described(body: Object) -> str:
     return f"{about['kind']} {name}"
 
 
-def _shortened(text: str, limit: int) -> str:
+def _truncated(text: str, limit: int) -> str:
     """Truncate text to ``limit`` bytes of UTF-8, with an ellipsis."""
     data = text.encode("utf-8", "replace")
     if len(data) <= limit:

@@ -85,7 +85,7 @@ class ExecCredentials:
 
     def _succeeded(self, output: bytes) -> None:
         try:
-            known, self._expires = _understood(self._plugin, output)
+            known, self._expires = _parse_output(self._plugin, output)
         except CredentialsUnavailable:
             self._failed(Failure())
             return
@@ -176,15 +176,15 @@ class _Run(ProcessProtocol):
         if not problem:
             self.ended.callback(bytes(self._output))
             return
-        said = " ".join(self._errors.decode("utf-8", "replace").split())
+        message = " ".join(self._errors.decode("utf-8", "replace").split())
         hint = " ".join(self._plugin.hint.split())
-        details = "; ".join(filter(None, (problem, said, hint)))
+        details = "; ".join(filter(None, (problem, message, hint)))
         self.ended.errback(
             CredentialsUnavailable(f"the credential plugin {self._plugin.command}: {details}")
         )
 
 
-def _understood(plugin: Plugin, output: bytes) -> tuple[Credentials, float | None]:
+def _parse_output(plugin: Plugin, output: bytes) -> tuple[Credentials, float | None]:
     """Parse an ``ExecCredential``; return it with its expiry, in seconds since 1970."""
     try:
         found = json.loads(output)

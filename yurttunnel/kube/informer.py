@@ -16,7 +16,7 @@ from yurttunnel.kube.cache import Cache
 from yurttunnel.kube.interfaces import IInformer, IInformers, IKubeClient, InformerSpec
 from yurttunnel.kube.reflector import Reflector, described
 
-OUT_OF_TOUCH_SECONDS = 60.0
+STALE_SECONDS = 60.0
 """How long the API may fail to respond before this is reported."""
 
 
@@ -79,18 +79,18 @@ class Informer(Service):
         error = self._reflector.error
         return described(self.spec) + (f" ({error})" if error is not None else "")
 
-    def unheard_since(self) -> float | None:
+    def failing_since(self) -> float | None:
         """Return when the API last responded, in seconds since 1970.
 
-        ``None`` if it responds, has failed for less than :data:`OUT_OF_TOUCH_SECONDS`, or has never
+        ``None`` if it responds, has failed for less than :data:`STALE_SECONDS`, or has never
         responded.
         """
         failing_since = self._reflector.failing_since
         if failing_since is None:
             return None
-        if self._clock.seconds() - failing_since <= OUT_OF_TOUCH_SECONDS:
+        if self._clock.seconds() - failing_since <= STALE_SECONDS:
             return None
-        return self._reflector.heard
+        return self._reflector.last_contact
 
     def _complete(self) -> None:
         self.synced = True
@@ -121,8 +121,8 @@ class Informers(MultiService):
         return Deferred.fromCoroutine(_all_synced(tuple(self._informers.values())))
 
     def problem(self) -> str | None:
-        """Return the result of :meth:`incomplete`, or else of :meth:`out_of_touch`."""
-        return self.incomplete() or self.out_of_touch()
+        """Return the result of :meth:`incomplete`, or else of :meth:`stale_informers`."""
+        return self.incomplete() or self.stale_informers()
 
     def incomplete(self) -> str | None:
         """Return which caches have never been synced, so that their users cannot work yet."""
@@ -131,12 +131,12 @@ class Informers(MultiService):
             return None
         return f"the API has not told all yet of {_joined(missing)}"
 
-    def out_of_touch(self) -> str | None:
+    def stale_informers(self) -> str | None:
         """Return since when the API has not responded; the cached state stays in use."""
         found = {
             described(each.spec): since
             for each in self._informers.values()
-            if (since := each.unheard_since()) is not None
+            if (since := each.failing_since()) is not None
         }
         if not found:
             return None

@@ -66,7 +66,7 @@ class IKubeClient(Interface):
         ``on_event(type, object)`` is called for ADDED, MODIFIED, DELETED and BOOKMARK. An ERROR
         event fails the ``Deferred`` instead, as an error response does: with ``Expired`` if the
         version is too old. The ``Deferred`` fires when the API ends the watch regularly, and fails
-        with ``WatchCut`` if the connection is lost after the response has begun.
+        with ``WatchInterrupted`` if the connection is lost after the response has begun.
         """
 
 

@@ -17,13 +17,13 @@ from yurttunnel.kube.configuration import (
 )
 from yurttunnel.kube.credentials import FileCredentials, ICredentialsSource
 from yurttunnel.kube.exec_credentials import ExecCredentials, Plugin
-from yurttunnel.kube.files import RereadFile
+from yurttunnel.kube.reloaded_file import ReloadedFile
 from yurttunnel.kube.yaml_documents import yaml_document
 from yurttunnel.ops.plain_files import read_plain
 
 _log = Logger()
 
-_REFUSED_OF_USERS = {
+_UNSUPPORTED_USER_FIELDS = {
     "auth-provider": "use a token, a client certificate or an exec plugin",
     "username": "passwords are not accepted by the API since Kubernetes 1.19",
     "as": "impersonation is not supported here",
@@ -40,7 +40,7 @@ def read_kube_config(path: Path) -> KubeConfiguration:
         root = yaml_document(read_plain(path))
         if root is None:
             raise FileNotFoundError
-        return _Reading(path, root).configuration()
+        return _KubeConfigReader(path, root).configuration()
     except FileNotFoundError:
         raise BadKubeConfiguration(f"{path}: there is no such kubeconfig, or it is empty") from None
     except OSError as error:
@@ -51,7 +51,7 @@ def read_kube_config(path: Path) -> KubeConfiguration:
         raise BadKubeConfiguration(f"{path} is not a kubeconfig: {reason}") from None
 
 
-class _Reading:
+class _KubeConfigReader:
     """The sections of one file for its current context."""
 
     def __init__(self, path: Path, root: object) -> None:
@@ -103,14 +103,14 @@ class _Reading:
         return KubeConfiguration(
             host,
             str(self._context.get("namespace") or "default"),
-            authorities.read if isinstance(authorities, RereadFile) else lambda: authorities,
+            authorities.read if isinstance(authorities, ReloadedFile) else lambda: authorities,
             self._credentials(),
             str(cluster.get("tls-server-name") or ""),
         )
 
     def _credentials(self) -> ICredentialsSource:
         user = self._user
-        for field, text in _REFUSED_OF_USERS.items():
+        for field, text in _UNSUPPORTED_USER_FIELDS.items():
             if field in user:
                 raise BadKubeConfiguration(f"{self._path}: the user has {field!r}: {text}")
         certificate = self._source(user, "client-certificate")
@@ -122,12 +122,12 @@ class _Reading:
         if user.get("exec") and not (user.get("token") or user.get("tokenFile")):
             return ExecCredentials(self._plugin(user["exec"]))
         # The file takes precedence, as in client-go.
-        token: RereadFile | str = str(user.get("token") or "").strip()
+        token: ReloadedFile | str = str(user.get("token") or "").strip()
         if user.get("tokenFile"):
             token = self._file(user["tokenFile"], "tokenFile")
         return FileCredentials(token, certificate, key)
 
-    def _source(self, section: dict[str, Any], key: str) -> RereadFile | bytes:
+    def _source(self, section: dict[str, Any], key: str) -> ReloadedFile | bytes:
         inline = section.get(f"{key}-data")
         if inline:
             try:
@@ -136,8 +136,8 @@ class _Reading:
                 raise BadKubeConfiguration(f"{self._path}: {key}-data is not base64") from None
         return self._file(section[key], key) if section.get(key) else b""
 
-    def _file(self, name: str, key: str) -> RereadFile:
-        file = RereadFile(self._path.parent / str(name))
+    def _file(self, name: str, key: str) -> ReloadedFile:
+        file = ReloadedFile(self._path.parent / str(name))
         try:
             file.read()
         except OSError as error:
@@ -175,7 +175,7 @@ class _Reading:
         if cluster.get("tls-server-name"):
             info["tls-server-name"] = cluster["tls-server-name"]
         authorities = self._source(cluster, "certificate-authority")
-        content = authorities.read() if isinstance(authorities, RereadFile) else authorities
+        content = authorities.read() if isinstance(authorities, ReloadedFile) else authorities
         if content:
             info["certificate-authority-data"] = base64.b64encode(content).decode("ascii")
         for extension in cluster.get("extensions") or ():

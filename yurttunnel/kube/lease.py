@@ -37,7 +37,7 @@ RELEASE_SECONDS = 2.0
 """The timeout of releasing the lease."""
 
 _JITTER = 1.2
-_TROUBLE = (ApiError, ApiUnreachable, DeferredTimeout)
+_CONNECTION_ERRORS = (ApiError, ApiUnreachable, DeferredTimeout)
 _Result = TypeVar("_Result")
 
 
@@ -49,12 +49,12 @@ class _Stop:
     """Cancels the current wait when the election is stopped; one instance for each start."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
         self._waiting: Deferred[Any] | None = None
 
-    def ask(self) -> None:
+    def request(self) -> None:
         """Cancel the current wait, and all later ones."""
-        self.asked = True
+        self.requested = True
         if self._waiting is not None:
             self._waiting.cancel()
 
@@ -62,27 +62,28 @@ class _Stop:
         """Await ``waiting``; raises ``_Stopped`` if the election is stopped."""
         self._waiting = waiting
         try:
-            if self.asked:
+            if self.requested:
                 waiting.cancel()
             result = await waiting
-        except (CancelledError, *_TROUBLE):
-            if self.asked:
+        except (CancelledError, *_CONNECTION_ERRORS):
+            if self.requested:
                 raise _Stopped from None
             raise
         finally:
             self._waiting = None
-        if self.asked:
+        if self.requested:
             raise _Stopped
         return result
 
 
 class LeaderElection(Service):
-    """Runs ``led`` while it holds the lease ``namespace/name`` as ``identity``.
+    """Runs ``service`` while it holds the lease ``namespace/name`` as ``identity``.
 
-    ``identity`` has to be unique to the process. ``led`` is started and stopped any number of
+    ``identity`` has to be unique to the process. ``service`` is started and stopped any number of
     times, and never started before its ``stopService`` has completed or timed out after
     :data:`STOP_SECONDS`. While it stops, the lease is neither renewed nor acquired. Stopping the
-    election stops ``led`` and then releases the lease, so that another process can lead at once.
+    election stops ``service`` and then releases the lease, so that another process can lead at
+    once.
     """
 
     _log = Logger()
@@ -94,15 +95,15 @@ class LeaderElection(Service):
         namespace: str,
         name: str,
         identity: str,
-        led: IService,
+        service: IService,
     ) -> None:
         self._clock = clock
         self._lock = LeaseLock(clock, client, namespace, name, identity)
         self._lease = f"lease {namespace}/{name}"
         self._identity = identity
-        self._led = led
+        self._service = service
         self._started = False
-        self._led_stopped = True
+        self._service_stopped = True
         self._error: str | None = None
         self._stop = _Stop()
         self._ended: Deferred[None] | None = None
@@ -110,7 +111,7 @@ class LeaderElection(Service):
 
     @property
     def leading(self) -> bool:
-        """Whether ``led`` runs, and the lease is valid."""
+        """Whether ``service`` runs, and the lease is valid."""
         return self._started and self._clock.seconds() < self._lock.renewed_at + LEASE_SECONDS
 
     def problem(self) -> str | None:
@@ -126,9 +127,9 @@ class LeaderElection(Service):
         self._ended = Deferred.fromCoroutine(self._run(self._stop, self._ended))
 
     def stopService(self) -> Deferred[None]:
-        """Stop ``led``, then release the lease; fires when both have completed or timed out."""
+        """Stop ``service``, then release the lease; fires when both have completed or timed out."""
         super().stopService()
-        self._stop.ask()
+        self._stop.request()
         stopped: Deferred[None] = Deferred()
         if self._ended is None:
             stopped.callback(None)
@@ -139,7 +140,7 @@ class LeaderElection(Service):
     async def _run(self, stop: _Stop, before: Deferred[None] | None) -> None:
         if before is not None:
             await before
-        while not stop.asked:
+        while not stop.requested:
             try:
                 await self._campaign(stop)
                 await self._lead(stop)
@@ -162,9 +163,9 @@ class LeaderElection(Service):
 
     async def _acquire(self, stop: _Stop) -> bool:
         try:
-            held = await stop.unless(self._within(RENEW_SECONDS, self._lock.acquire()))
-        except _TROUBLE as error:
-            self._tell(error)
+            held = await stop.unless(self._with_timeout(RENEW_SECONDS, self._lock.acquire()))
+        except _CONNECTION_ERRORS as error:
+            self._log_error(error)
             return False
         self._error = None
         return held and self._left() > 0
@@ -172,24 +173,24 @@ class LeaderElection(Service):
     # -- while it is held ------------------------------------------------------------------------
 
     async def _lead(self, stop: _Stop) -> None:
-        """Run ``led`` until the lease is lost or the election is stopped."""
+        """Run ``service`` until the lease is lost or the election is stopped."""
         self._log.info("{lease}: leading as {who}", lease=self._lease, who=self._identity)
         self._started = True
         failed = False
         try:
-            self._led.startService()
+            self._service.startService()
             await self._keep(stop)
         except _Stopped:
-            # ``led`` is stopped below; the caller checks ``stop.asked``.
+            # ``service`` is stopped below; the caller checks ``stop.requested``.
             pass
         except Exception:
-            # ``led`` may raise anything, and a process that cannot start it must not keep the
+            # ``service`` may raise anything, and a process that cannot start it must not keep the
             # lease.
             failed = True
             self._error = "what it is for cannot be started, see the log"
             self._log.failure("Defect: {lease}: what it is for fails", lease=self._lease)
-        await self._stop_led()
-        if failed and not stop.asked:
+        await self._stop_service()
+        if failed and not stop.requested:
             # Another process may succeed.
             await self._release()
             await stop.unless(deferLater(self._clock, LEASE_SECONDS))
@@ -202,9 +203,9 @@ class LeaderElection(Service):
             if left <= 0:
                 break
             try:
-                held = await stop.unless(self._within(left, self._lock.renew()))
-            except _TROUBLE as error:
-                self._tell(error)
+                held = await stop.unless(self._with_timeout(left, self._lock.renew()))
+            except _CONNECTION_ERRORS as error:
+                self._log_error(error)
                 continue
             if not held:
                 self._log.warn(
@@ -221,16 +222,16 @@ class LeaderElection(Service):
             error=self._error or "this process was held up",
         )
 
-    async def _stop_led(self) -> None:
+    async def _stop_service(self) -> None:
         self._started = False
         self._log.info("{lease}: leading no longer", lease=self._lease)
         rest = self._lock.renewed_at + LEASE_SECONDS - self._clock.seconds()
-        overtime = self._clock.callLater(max(0.0, rest), self._tell_overtime)
-        stopping = maybeDeferred(self._led.stopService).addErrback(self._stop_failed)
-        self._led_stopped = await fired_within(self._clock, STOP_SECONDS, stopping)
+        overtime = self._clock.callLater(max(0.0, rest), self._log_overtime)
+        stopping = maybeDeferred(self._service.stopService).addErrback(self._stop_failed)
+        self._service_stopped = await fired_within(self._clock, STOP_SECONDS, stopping)
         if overtime.active():
             overtime.cancel()
-        if not self._led_stopped:
+        if not self._service_stopped:
             self._log.error(
                 "Defect: {lease}: what it is for has not stopped in {seconds:g} s; going on all the"
                 " same, but the lease is not given back",
@@ -238,7 +239,7 @@ class LeaderElection(Service):
                 seconds=STOP_SECONDS,
             )
 
-    def _tell_overtime(self) -> None:
+    def _log_overtime(self) -> None:
         self._log.warn(
             "{lease}: its work is still stopping although the lease has ended: another process"
             " may do the same work now",
@@ -251,16 +252,16 @@ class LeaderElection(Service):
         )
 
     async def _release(self) -> None:
-        if not self._led_stopped:
+        if not self._service_stopped:
             return
         try:
-            await self._within(RELEASE_SECONDS, self._lock.release())
-        except _TROUBLE as error:
+            await self._with_timeout(RELEASE_SECONDS, self._lock.release())
+        except _CONNECTION_ERRORS as error:
             self._log.warn(
                 "{lease}: not released; others can acquire it in {seconds} s: {error}",
                 lease=self._lease,
                 seconds=LEASE_SECONDS,
-                error=_described(error),
+                error=_error_text(error),
             )
         except Exception:
             # The stop continues; the lease expires by itself.
@@ -269,16 +270,16 @@ class LeaderElection(Service):
     # -- help ------------------------------------------------------------------------------------
 
     def _left(self) -> float:
-        """Return the seconds until ``led`` has to stop unless the lease is renewed."""
+        """Return the seconds until ``service`` has to stop unless the lease is renewed."""
         return self._lock.renewed_at + RENEW_SECONDS - self._clock.seconds()
 
-    def _within(
-        self, seconds: float, asking: Coroutine[Deferred[Any], Any, _Result]
+    def _with_timeout(
+        self, seconds: float, call: Coroutine[Deferred[Any], Any, _Result]
     ) -> Deferred[_Result]:
-        return Deferred.fromCoroutine(asking).addTimeout(seconds, self._clock)
+        return Deferred.fromCoroutine(call).addTimeout(seconds, self._clock)
 
-    def _tell(self, error: Exception) -> None:
-        self._error = _described(error)
+    def _log_error(self, error: Exception) -> None:
+        self._error = _error_text(error)
         self._limited.warn(
             "{lease}: cannot be acquired or read, retrying: {error}",
             lease=self._lease,
@@ -286,7 +287,7 @@ class LeaderElection(Service):
         )
 
 
-def _described(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     if isinstance(error, DeferredTimeout):
         return "the API did not answer in time"
     if isinstance(error, NotAllowed) and error.status == 403:

@@ -28,7 +28,7 @@ LEASE_SECONDS = 15
 """The duration of a lease that is not renewed."""
 
 _RELEASE_ATTEMPTS = 3
-_SOMEBODY_WAS_FASTER = (AlreadyExists, Conflict, NotFound)
+_CONFLICTS = (AlreadyExists, Conflict, NotFound)
 
 
 class LeaseLock:
@@ -72,12 +72,12 @@ class LeaseLock:
 
     async def acquire(self) -> bool:
         """Acquire the lease unless another process holds it; return whether that succeeded."""
-        await self._look()
+        await self._read()
         if self.is_held_by_another():
             return False
         try:
             await self._write()
-        except _SOMEBODY_WAS_FASTER:
+        except _CONFLICTS:
             return False
         return True
 
@@ -86,12 +86,12 @@ class LeaseLock:
         if self._is_current:
             try:
                 await self._write()
-            except _SOMEBODY_WAS_FASTER:
+            except _CONFLICTS:
                 # The cause may be another edit of the lease, not another candidate.
                 pass
             else:
                 return True
-        await self._look()
+        await self._read()
         if self._lease is not None and self.holder != self._identity:
             return False
         await self._write()
@@ -102,7 +102,7 @@ class LeaseLock:
         for _ in range(_RELEASE_ATTEMPTS):
             if not self._may_be_ours:
                 return
-            await self._look()
+            await self._read()
             if self._lease is None or self.holder != self._identity:
                 self._may_be_ours = False
                 return
@@ -116,13 +116,13 @@ class LeaseLock:
             }
             try:
                 lease = await self._client.update(LEASES, {**self._lease, "spec": spec})
-            except _SOMEBODY_WAS_FASTER:
+            except _CONFLICTS:
                 # Probably a late write of our own: read the lease again.
                 continue
             self._observe(lease)
             self._may_be_ours = False
 
-    async def _look(self) -> None:
+    async def _read(self) -> None:
         try:
             self._observe(await self._client.get(LEASES, self._name, self._namespace))
         except NotFound:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from yurttunnel.kube.configuration import BadKubeConfiguration, KubeConfiguration, checked_host
 from yurttunnel.kube.credentials import FileCredentials
-from yurttunnel.kube.files import EmptyFile, RereadFile
+from yurttunnel.kube.reloaded_file import EmptyFile, ReloadedFile
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """The directory of a pod's service account: ``ca.crt``, ``token`` and ``namespace``."""
@@ -63,7 +63,7 @@ def _pod_host(environment: Mapping[str, str], flag: str) -> str:
 
 
 def _pod_configuration(host: str, directory: Path, flag: str) -> KubeConfiguration:
-    authorities, token = RereadFile(directory / "ca.crt"), RereadFile(directory / "token")
+    authorities, token = ReloadedFile(directory / "ca.crt"), ReloadedFile(directory / "token")
     for file in (authorities, token):
         try:
             file.read()

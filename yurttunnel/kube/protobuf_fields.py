@@ -87,7 +87,7 @@ def text(data: bytes, begin: int, end: int) -> str:
         raise BadBody("a text is not UTF-8") from None
 
 
-def varint_form(value: int) -> bytes:
+def encode_varint(value: int) -> bytes:
     """Encode a non-negative number as a varint."""
     octets = bytearray()
     while value > 0x7F:
@@ -97,6 +97,6 @@ def varint_form(value: int) -> bytes:
     return bytes(octets)
 
 
-def bytes_form(number: int, content: bytes) -> bytes:
+def encode_bytes(number: int, content: bytes) -> bytes:
     """Encode a field of bytes, a string or a message."""
-    return varint_form(tag(number)) + varint_form(len(content)) + content
+    return encode_varint(tag(number)) + encode_varint(len(content)) + content

@@ -18,7 +18,7 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from yurttunnel.kube.cache import Cache, Key
-from yurttunnel.kube.errors import ApiError, ApiUnreachable, Expired, WatchCut
+from yurttunnel.kube.errors import ApiError, ApiUnreachable, Expired, WatchInterrupted
 from yurttunnel.kube.interfaces import IKubeClient, InformerSpec
 from yurttunnel.kube.resources import Object
 from yurttunnel.ops.backoff import Backoff
@@ -31,7 +31,7 @@ MIN_WATCH_SECONDS = 300.0
 """A watch lasts one to two times as long, as in client-go, so that clients do not reconnect
 together."""
 
-_ANSWER_SECONDS = 35.0
+_RESPONSE_SECONDS = 35.0
 """A watch that has not failed by then has a response: the client's timeout is 30 s."""
 
 _SHORT_WATCH_SECONDS = 1.0
@@ -39,22 +39,22 @@ _SHORT_WATCH_SECONDS = 1.0
 connection is lost sooner."""
 
 _INTERNAL = 500
-_TRY_AGAIN_STATUSES = frozenset({429, _INTERNAL, 502, 503})
+_RETRIABLE_STATUSES = frozenset({429, _INTERNAL, 502, 503})
 """Statuses that do not invalidate the version from which a watch continues."""
 
-_MOST_INTERNAL_ERRORS = 5
+_MAX_INTERNAL_ERRORS = 5
 """The number of 500 responses in a row after which a new list is made: the cause may be that one
 version, for example an event that the API's store cannot decode."""
 
-_LONGEST_RETRY_AFTER = 60.0
+_MAX_RETRY_AFTER = 60.0
 
 
 class Reflector:
     """Syncs the objects of ``spec`` into ``cache``; ``complete()`` is called after each list.
 
-    ``heard`` is when the API last responded, in seconds since 1970. ``failing_since`` is when it
-    stopped responding, in the clock's seconds. ``error`` is the last error, ``None`` while there is
-    none.
+    ``last_contact`` is when the API last responded, in seconds since 1970. ``failing_since`` is
+    when it stopped responding, in the clock's seconds. ``error`` is the last error, ``None`` while
+    there is none.
     """
 
     _log = Logger()
@@ -79,7 +79,7 @@ class Reflector:
         self._backoff = Backoff()
         self._may_list_at_once = True
         self._internal_errors = 0
-        self.heard: float | None = None
+        self.last_contact: float | None = None
         self.failing_since: float | None = None
         self.error: Exception | None = None
 
@@ -115,12 +115,12 @@ class Reflector:
                 continue_token=token,
             )
             version, token, items = self._read_page(page)
-            self._heard()
-            listed.update(self._take(items))
+            self._contacted()
+            listed.update(self._put_all(items))
             if not token:
                 break
             await deferLater(self._clock, 0)
-        await self._forget_all_but(listed)
+        await self._remove_all_except(listed)
         self._version = version
         self._complete()
 
@@ -134,14 +134,14 @@ class Reflector:
             raise ApiUnreachable(f"the answer to a list of {self._what} is not a list with version")
         return str(version), str(metadata.get("continue") or ""), items
 
-    def _take(self, items: list[Any]) -> Iterator[Key]:
+    def _put_all(self, items: list[Any]) -> Iterator[Key]:
         for item in items:
             key = self._put(item)
             if key is not None:
                 yield key
 
-    async def _forget_all_but(self, listed: set[Key]) -> None:
-        gone = self._cache.keys_but(listed)
+    async def _remove_all_except(self, listed: set[Key]) -> None:
+        gone = self._cache.keys_except(listed)
         for start in range(0, len(gone), PAGE_OBJECTS):
             for key in gone[start : start + PAGE_OBJECTS]:
                 self._cache.put(key, None)
@@ -153,7 +153,7 @@ class Reflector:
     async def _watch(self, version: str) -> None:
         began = self._clock.seconds()
         self._events = 0
-        answered = self._clock.callLater(_ANSWER_SECONDS, self._watch_is_healthy)
+        answered = self._clock.callLater(_RESPONSE_SECONDS, self._watch_is_healthy)
         try:
             await self._client.watch(
                 self._spec.resource,
@@ -167,7 +167,7 @@ class Reflector:
             if not self._events and self._clock.seconds() - began < _SHORT_WATCH_SECONDS:
                 raise ApiUnreachable(f"the watch of {self._what} ended as soon as it had begun")
             self._watch_is_healthy()
-        except WatchCut:
+        except WatchInterrupted:
             if self._clock.seconds() - began < _SHORT_WATCH_SECONDS:
                 raise
             # A load balancer may close a watch that is idle for some seconds; the API has
@@ -230,15 +230,15 @@ class Reflector:
 
     # -- good and bad times --------------------------------------------------------------------
 
-    def _heard(self) -> None:
-        self.heard = time_of_day(self._clock)
+    def _contacted(self) -> None:
+        self.last_contact = time_of_day(self._clock)
         if self.error is not None:
             self._log.info("{what}: followed again", what=self._what)
         self.error = self.failing_since = None
 
     def _watch_is_healthy(self) -> None:
         # A successful list is not enough: the watch after it may fail each time.
-        self._heard()
+        self._contacted()
         self._backoff.reset()
         self._may_list_at_once = True
         self._internal_errors = 0
@@ -256,22 +256,22 @@ class Reflector:
         if self.failing_since is None:
             self.failing_since = self._clock.seconds()
         self.error = error
-        if isinstance(error, ApiError) and not self._may_go_on(error):
+        if isinstance(error, ApiError) and not self._is_transient(error):
             self._version = None
         if isinstance(error, Expired) and self._may_list_at_once:
             self._may_list_at_once = False
             return 0.0
         pause = self._backoff.next()
         retry_after = getattr(error, "retry_after", None) or 0.0
-        return max(pause, min(retry_after, _LONGEST_RETRY_AFTER))
+        return max(pause, min(retry_after, _MAX_RETRY_AFTER))
 
-    def _may_go_on(self, error: ApiError) -> bool:
+    def _is_transient(self, error: ApiError) -> bool:
         """Return whether a watch may succeed from the known version."""
         self._internal_errors = self._internal_errors + 1 if error.status == _INTERNAL else 0
-        if self._internal_errors == _MOST_INTERNAL_ERRORS:
+        if self._internal_errors == _MAX_INTERNAL_ERRORS:
             self._internal_errors = 0
             return False
-        return error.status in _TRY_AGAIN_STATUSES
+        return error.status in _RETRIABLE_STATUSES
 
 
 def described(spec: InformerSpec[Any]) -> str:

@@ -32,11 +32,11 @@ _MAX_TEXT = 300
 
 def api_error(status: int, body: object, retry_after: float | None = None) -> ApiError:
     """Return the error for a ``metav1.Status``; ``status`` is the HTTP status."""
-    said = body if isinstance(body, dict) and body.get("kind") == "Status" else {}
-    reason = said.get("reason") or "Unknown"
-    message = said.get("message") or "the API gives no reason"
-    if retry_after is None and isinstance(said.get("details"), dict):
-        retry_after = _seconds(said["details"].get("retryAfterSeconds"))
+    kube_status = body if isinstance(body, dict) and body.get("kind") == "Status" else {}
+    reason = kube_status.get("reason") or "Unknown"
+    message = kube_status.get("message") or "the API gives no reason"
+    if retry_after is None and isinstance(kube_status.get("details"), dict):
+        retry_after = _seconds(kube_status["details"].get("retryAfterSeconds"))
     kind: type[ApiError] = ApiError
     match status:
         case 401 | 403:
@@ -50,7 +50,7 @@ def api_error(status: int, body: object, retry_after: float | None = None) -> Ap
     return kind(status, str(reason), " ".join(str(message).split()), retry_after)
 
 
-def answered_error(head: ResponseHead, data: bytes) -> ApiError:
+def error_response(head: ResponseHead, data: bytes) -> ApiError:
     """Return the error for a response with an error status."""
     retry_after = _seconds(next(iter(head.values(b"retry-after")), None))
     try:

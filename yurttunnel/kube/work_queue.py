@@ -20,8 +20,8 @@ from yurttunnel.ops.backoff import exponential
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.ops.timeouts import fired_within
 
-SHORTEST_PAUSE = 0.005
-LONGEST_PAUSE = 1000.0
+MIN_BACKOFF = 0.005
+MAX_BACKOFF = 1000.0
 """Seconds before a failed key is retried, doubled with each failure in a row."""
 
 RATE = 10.0
@@ -31,13 +31,13 @@ BURST = 100
 MAX_KEYS = 10_000
 """The maximum number of keys that are queued, in progress, or waiting for a retry."""
 
-STOP_PATIENCE = 3.0
+STOP_TIMEOUT = 3.0
 """Seconds that handlers in progress have after a stop, before they are cancelled.
 
 Less than what is left of a lease when its leader gives it up (15 s - 10 s).
 """
 
-_CANCEL_PATIENCE = 1.0
+_CANCEL_TIMEOUT = 1.0
 _TRACEBACK_SECONDS = 60.0
 
 
@@ -58,7 +58,7 @@ class WorkQueue(Service):
     A key that is added while it is handled is handled again afterwards. A handler's exception is
     logged, and the key is retried with backoff until it succeeds. Keys that are added before the
     start are queued. Stopping lets handlers in progress complete, cancels them after
-    :data:`STOP_PATIENCE`, and removes all other keys; the queue can then be started again.
+    :data:`STOP_TIMEOUT`, and removes all other keys; the queue can then be started again.
     """
 
     _log = Logger()
@@ -127,11 +127,11 @@ class WorkQueue(Service):
         return Deferred.fromCoroutine(self._end(list(self._attempts)))
 
     async def _end(self, ending: list[Deferred[None]]) -> None:
-        if await self._has_ended(ending, STOP_PATIENCE):
+        if await self._has_ended(ending, STOP_TIMEOUT):
             return
         for attempt in ending:
             attempt.cancel()
-        if not await self._has_ended(ending, _CANCEL_PATIENCE):
+        if not await self._has_ended(ending, _CANCEL_TIMEOUT):
             self._log.error("Defect: what is under way does not end though it is cancelled")
 
     def _has_ended(self, ending: list[Deferred[None]], seconds: float) -> Deferred[bool]:
@@ -173,7 +173,7 @@ class WorkQueue(Service):
             # stop are dropped, as queued keys are.
             if stops == self._stops:
                 failed = True
-                self._tell(key, error)
+                self._log_error(key, error)
         state.under_way = False
         self._under_way -= 1
         if failed:
@@ -187,7 +187,7 @@ class WorkQueue(Service):
         self._work()
 
     def _pause(self, key: str, state: _Key) -> None:
-        pause = exponential(state.failures, SHORTEST_PAUSE, LONGEST_PAUSE)
+        pause = exponential(state.failures, MIN_BACKOFF, MAX_BACKOFF)
         state.failures += 1
         if state.again:
             state.again = False
@@ -200,7 +200,7 @@ class WorkQueue(Service):
         self._make_ready(key, state)
         self._work()
 
-    def _tell(self, key: str, error: Exception) -> None:
+    def _log_error(self, key: str, error: Exception) -> None:
         if isinstance(error, ApiError | ApiUnreachable):
             self._limited.warn("{key}: {error}; retrying", key=key, error=error)
             return

@@ -30,7 +30,8 @@ class GCFreezer(Service):
     objects are unfrozen and collected. That happens when the number of frozen objects, counting
     those freed since, is :data:`MAX_GROWTH` times what it was the last time. ``elapsed()`` is a
     clock in seconds. If a process has several of these, as the quickstart does, only the first one
-    works."""
+    works.
+    """
 
     def __init__(self, elapsed: Callable[[], float] = time.perf_counter) -> None:
         self._elapsed = elapsed

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from itertools import islice
 
 from yurttunnel.cluster.fields import mapping, objects, text
-from yurttunnel.cluster.nodes import MOST_ADDRESSES
+from yurttunnel.cluster.nodes import MAX_ADDRESSES
 from yurttunnel.http.authority import Address, parse_address
 from yurttunnel.kube.resources import Object
 from yurttunnel.pki.approval_decision import (
@@ -324,7 +324,7 @@ def _names_of(node: str, found: Object) -> tuple[set[str], set[Address]]:
     """
     hosts, addresses = {node}, set[Address]()
     reported = objects(mapping(found.get("status")).get("addresses"))
-    for each in islice(reported, MOST_ADDRESSES):
+    for each in islice(reported, MAX_ADDRESSES):
         name = text(each.get("address"))
         if (address := parse_address(name)) is not None:
             addresses.add(address)

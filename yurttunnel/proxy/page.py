@@ -20,7 +20,7 @@ from yurttunnel.ops.status.markup import (
     pairs,
     table,
 )
-from yurttunnel.ops.status.sections import NO_MATCH, MakeSection, Moment, Section, listing
+from yurttunnel.ops.status.sections import NO_MATCH, MakeSection, PageContext, Section, listing
 from yurttunnel.proxy.health import SyncHealth
 from yurttunnel.proxy.interfaces import EndpointStats, KernelStats, SocketStats
 from yurttunnel.proxy.proxier import Proxier
@@ -49,7 +49,7 @@ def services_section(
 ) -> MakeSection:
     """Return a function that makes the section of Services."""
 
-    def section(moment: Moment) -> Generator[str, None, Section]:
+    def section(moment: PageContext) -> Generator[str, None, Section]:
         every = yield from gather(statuses())
         found = yield from gather(every, lambda each: _matches(each, moment))
         failures = yield from gather(map(_failures, found))
@@ -73,7 +73,7 @@ def services_section(
 def syncs_section(health: SyncHealth, proxier: Callable[[], Proxier | None]) -> MakeSection:
     """Return a function that makes the section of syncs of sockets and rules."""
 
-    def section(moment: Moment) -> Section | None:
+    def section(moment: PageContext) -> Section | None:
         what = proxier()
         if what is None:
             return None
@@ -96,7 +96,7 @@ def syncs_section(health: SyncHealth, proxier: Callable[[], Proxier | None]) -> 
 def problems_section(problems: Callable[[], Sequence[Problem]]) -> MakeSection:
     """Return a function that makes the section of problems."""
 
-    def section(moment: Moment) -> Section | None:
+    def section(moment: PageContext) -> Section | None:
         every = problems()
         if not every:
             return None
@@ -198,8 +198,8 @@ def _lines(contents: Iterable[Content]) -> list[Markup]:
     return [element("div", each) for each in contents]
 
 
-def _matches(each: ServiceStatus, moment: Moment) -> bool:
-    return not moment.desired or moment.matches(*_texts(each))
+def _matches(each: ServiceStatus, moment: PageContext) -> bool:
+    return not moment.filter_text or moment.matches(*_texts(each))
 
 
 def _texts(each: ServiceStatus) -> list[str]:

@@ -70,7 +70,8 @@ Several agents in succession may still be finishing their streams, each for its 
 @implementer(IStreamAcceptor)
 class RefuseStreams:
     """Ends sessions of peers that open streams to a server, which accepts none: no genuine agent
-    does, so a peer that does wants to cause the work of each opening."""
+    does, so a peer that does wants to cause the work of each opening.
+    """
 
     def stream_requested(self, request: IStreamRequest) -> None:
         """End the session."""

@@ -115,7 +115,8 @@ class AuditLog(Service):
     """Accepts lines at any time, and has ``sink`` write them by ``in_thread``.
 
     ``in_thread(function, argument)`` calls the function in a thread, like
-    :func:`run_in_new_thread`. Stop it after everything that writes lines."""
+    :func:`run_in_new_thread`. Stop it after everything that writes lines.
+    """
 
     _log = Logger()
 

@@ -13,8 +13,8 @@ from yurttunnel.http.authority import join_authority
 from yurttunnel.ops.slices import visit
 from yurttunnel.ops.status import formatting
 from yurttunnel.ops.status.markup import Column, Content, table
-from yurttunnel.ops.status.sections import NO_MATCH, Moment, Section, listing
-from yurttunnel.ops.status.streams import MOST_EXAMINED
+from yurttunnel.ops.status.sections import NO_MATCH, PageContext, Section, listing
+from yurttunnel.ops.status.streams import MAX_EXAMINED
 from yurttunnel.tunnel.session import TunnelSession
 from yurttunnel.tunnel.shares import Holder, Kind
 from yurttunnel.tunnel.statistics import Traffic, TunnelCounters
@@ -66,12 +66,12 @@ class ListenerSection:
         self._sessions = sessions
         self._listeners = listeners
 
-    def section(self, moment: Moment) -> Generator[str, None, Section]:
+    def section(self, moment: PageContext) -> Generator[str, None, Section]:
         """Return the section of the status page."""
         listeners = self._listeners()
         streams = (each for s in self._sessions() for each in list(s.wire.streams.values()))
         live: dict[_Key, Traffic] = {}
-        yield from visit(islice(streams, MOST_EXAMINED), lambda stream: _add(stream, live))
+        yield from visit(islice(streams, MAX_EXAMINED), lambda stream: _add(stream, live))
         rows = [
             self._row(each, live)
             for each in listeners

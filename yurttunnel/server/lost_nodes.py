@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from yurttunnel.ops.slices import ITEMS_PER_PIECE, gather
 from yurttunnel.ops.status import formatting
-from yurttunnel.ops.status.formatting import PeerWords
+from yurttunnel.ops.status.formatting import PeerTerms
 from yurttunnel.ops.status.markup import Column, Content, mark, table
-from yurttunnel.ops.status.sections import NO_MATCH, Moment, Section, listing
+from yurttunnel.ops.status.sections import NO_MATCH, PageContext, Section, listing
 from yurttunnel.ops.status.sessions import peer_link
 from yurttunnel.server.expected_nodes import ExpectedNodes
 from yurttunnel.server.node_history import MAX_REMEMBERED, NodeHistory, NodeHistoryEntry
@@ -32,7 +32,7 @@ class LostNode:
 
 
 def lost_section(
-    lost: Iterable[LostNode | None], moment: Moment, peers: PeerWords
+    lost: Iterable[LostNode | None], moment: PageContext, peers: PeerTerms
 ) -> Generator[str, None, Section]:
     """Return the section of ``lost`` nodes, in their order; ``None`` is a pause."""
     every = []
@@ -63,7 +63,7 @@ def _seen(lost: LostNode) -> float:
     return lost.last_seen or 0.0
 
 
-def _last_seen(lost: LostNode, moment: Moment) -> Content:
+def _last_seen(lost: LostNode, moment: PageContext) -> Content:
     if lost.last_seen is None:
         return "never"
     return formatting.ago(formatting.at(lost.last_seen), moment.now)

@@ -9,9 +9,9 @@ from yurttunnel.ops.failures import Failures
 from yurttunnel.ops.status import formatting
 from yurttunnel.ops.status.certificates import certificate_left
 from yurttunnel.ops.status.failures import failure_table
-from yurttunnel.ops.status.formatting import PeerWords
+from yurttunnel.ops.status.formatting import PeerTerms
 from yurttunnel.ops.status.markup import Column, Content, element, mark, pairs, table
-from yurttunnel.ops.status.sections import Moment, nothing
+from yurttunnel.ops.status.sections import PageContext, nothing
 from yurttunnel.ops.status.session_rates import SessionRates
 from yurttunnel.ops.status.sessions import session_table
 from yurttunnel.ops.status.sparklines import Scale, captioned
@@ -32,7 +32,7 @@ class NodeView:
         history: NodeHistory,
         pages: NodePages,
         failures: Failures,
-        peers: PeerWords,
+        peers: PeerTerms,
     ) -> None:
         self._registry = registry
         self._history = history
@@ -41,7 +41,7 @@ class NodeView:
         self._peers = peers
 
     def sections(
-        self, node: str, moment: Moment, rates: SessionRates
+        self, node: str, moment: PageContext, rates: SessionRates
     ) -> Sequence[tuple[str, Content]] | None:
         """Return the sections, each with its id; ``None`` for an unknown node."""
         known = self._pages.describe(node)
@@ -59,7 +59,7 @@ class NodeView:
         ]
 
     def _facts(
-        self, known: dict[str, object], sessions: Sequence[SessionSnapshot], moment: Moment
+        self, known: dict[str, object], sessions: Sequence[SessionSnapshot], moment: PageContext
     ) -> Content:
         state = str(known["state"])
         rows: list[tuple[str, Content]] = [("State", mark(_KINDS[state], state))]
@@ -74,21 +74,21 @@ class NodeView:
         return [element("h2", "Node"), pairs("What is known of the node", rows)]
 
     def _sessions(
-        self, sessions: Sequence[SessionSnapshot], moment: Moment, rates: SessionRates
+        self, sessions: Sequence[SessionSnapshot], moment: PageContext, rates: SessionRates
     ) -> Content:
         return [
             element("h2", "Sessions"),
             session_table(sessions, rates.of, self._peers, moment.now),
         ]
 
-    def _failed(self, node: str, moment: Moment) -> Content:
+    def _failed(self, node: str, moment: PageContext) -> Content:
         of_node = [each for each in self._failures.newest_first() if each.node == node]
         heading = element("h2", "Requests that failed")
         if not of_node:
             return [heading, nothing(mark("ok", "None of the last ones was for this node."))]
         return [heading, failure_table(of_node, moment)]
 
-    def _disconnections(self, node: str, moment: Moment) -> Content:
+    def _disconnections(self, node: str, moment: PageContext) -> Content:
         past = self._history.get(node)
         heading = element("h2", "Disconnections")
         if past is None or not past.disconnections:
@@ -109,7 +109,7 @@ _FIELDS = (
 )
 
 
-def _since(timestamp: str, moment: Moment) -> str:
+def _since(timestamp: str, moment: PageContext) -> str:
     since = datetime.datetime.fromisoformat(timestamp)
     passed = formatting.duration((moment.now - since).total_seconds())
     return f"{since:%Y-%m-%d %H:%M:%S} UTC, {passed} ago"

@@ -16,7 +16,7 @@ from yurttunnel.ops.log_levels import log_level_filter
 from yurttunnel.ops.meta import meta_pages, meta_service
 from yurttunnel.ops.process_stats import add_process_metrics
 from yurttunnel.ops.readiness import Readiness
-from yurttunnel.ops.status.formatting import PeerWords
+from yurttunnel.ops.status.formatting import PeerTerms
 from yurttunnel.ops.status.page import StatusPage
 from yurttunnel.ops.status.peers import Peers
 from yurttunnel.ops.status.sections import Section
@@ -57,7 +57,7 @@ from yurttunnel.wire.credit import MemoryBudget
 MEMORY_BUDGET = 512 * 1024 * 1024
 """The maximum number of bytes that may be promised to the streams of all sessions."""
 
-NODES = PeerWords("node", "nodes", "waiting for its return", "node")
+NODES = PeerTerms("node", "nodes", "waiting for its return", "node")
 
 _FOR_CALLERS = frozenset({Kind.CONNECT, Kind.FORWARD, Kind.PASSTHROUGH})
 """The kinds of streams each of which is one request of a caller."""
@@ -174,7 +174,7 @@ class ServerProcess:
                 reactor_lag=self.lag.worst,
                 peers=Peers(
                     reactor,
-                    words=NODES,
+                    terms=NODES,
                     counters=counters,
                     sessions=lambda: self.sessions(),
                     snapshots=self._snapshots,

@@ -27,7 +27,8 @@ class BlackHoleTests(HubTestCase):
 
     async def test_what_is_asked_is_answered_from_the_cache(self) -> None:
         """The first requests get responses within five seconds, and the server is known to be
-        unhealthy within twelve."""
+        unhealthy within twelve.
+        """
         cloud, hub = await self.start(*HEARTBEAT)
         for number in range(20):
             cloud.add_pod(f"web-{number}")

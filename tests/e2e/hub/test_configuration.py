@@ -70,7 +70,8 @@ class ConfigurationTests(HubTestCase):
 
     async def test_filters_are_followed(self) -> None:
         """A watch with another result ends, and lists have the new result, online and from the
-        existing cache, with any kind of client."""
+        existing cache, with any kind of client.
+        """
         cloud, hub = await self.start()
         spec = {"type": "LoadBalancer", "clusterIP": "10.96.0.9"}
         cloud.add("services", "cloud", "default", spec=spec, annotations=CLOUD_ONLY)

@@ -20,7 +20,8 @@ class LimitTests(HubTestCase):
 
     async def test_watches_beyond_the_limit_are_refused_and_nothing_else(self) -> None:
         """Of 300 watches 50 get 429, and as many more as the hub has of its own; reads, health and
-        Leases continue."""
+        Leases continue.
+        """
         _, hub = await self.start("--max-watches", str(LIMIT))
         client = self.client(hub, "flanneld")
         asked = [

@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from yurttunnel.hub.media.interfaces import TypeMeta
 from yurttunnel.hub.media.occurrences import beyond, occurrences
 from yurttunnel.hub.media.protobuf_objects import envelope
-from yurttunnel.kube.protobuf_fields import BadBody, bytes_form, varint_form
+from yurttunnel.kube.protobuf_fields import BadBody, encode_bytes, encode_varint
 
 SECONDS = 1_750_000_000
 TIME = "2025-06-15T15:06:40Z"
@@ -17,12 +17,12 @@ TIME = "2025-06-15T15:06:40Z"
 
 def number_form(number, value):
     """Encode a field with a number."""
-    return varint_form(number << 3) + varint_form(value)
+    return encode_varint(number << 3) + encode_varint(value)
 
 
 def time_form(number, *more):
     """Encode a field with a time."""
-    return bytes_form(number, number_form(1, SECONDS) + b"".join(more))
+    return encode_bytes(number, number_form(1, SECONDS) + b"".join(more))
 
 
 SERIES = number_form(1, 4) + time_form(2, number_form(2, 123_456_000))
@@ -36,13 +36,13 @@ class ReadingTests(SynchronousTestCase):
         """Events of the core group have a count and a time, and may have a series."""
         message = b"".join(
             (
-                bytes_form(1, bytes_form(1, b"web.1")),
-                bytes_form(3, b"BackOff"),
-                bytes_form(4, b"it restarts"),
+                encode_bytes(1, encode_bytes(1, b"web.1")),
+                encode_bytes(3, b"BackOff"),
+                encode_bytes(4, b"it restarts"),
                 time_form(6),
                 time_form(7),
                 number_form(8, 3),
-                bytes_form(11, SERIES),
+                encode_bytes(11, SERIES),
             )
         )
         self.assertEqual(
@@ -52,13 +52,13 @@ class ReadingTests(SynchronousTestCase):
 
     def test_their_own_group(self):
         """Events of events.k8s.io have only a series, whose fields have other numbers."""
-        message = bytes_form(3, SERIES) + bytes_form(4, b"kubelet") + number_form(15, 9)
+        message = encode_bytes(3, SERIES) + encode_bytes(4, b"kubelet") + number_form(15, 9)
         found = occurrences("protobuf", envelope(TypeMeta("events.k8s.io/v1", "Event"), message))
         self.assertEqual({"series": READ_SERIES}, found)
 
     def test_unknown(self):
         """Events of another version have no known fields."""
-        message = bytes_form(3, SERIES) + bytes_form(4, b"m") + bytes_form(11, SERIES)
+        message = encode_bytes(3, SERIES) + encode_bytes(4, b"m") + encode_bytes(11, SERIES)
         self.assertEqual({}, occurrences("protobuf", envelope(TypeMeta("v2", "Event"), message)))
 
     def test_json(self):

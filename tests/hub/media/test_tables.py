@@ -10,7 +10,7 @@ from yurttunnel.hub.media.forms import media_for
 from yurttunnel.hub.media.interfaces import Item, ListMeta, TypeMeta
 from yurttunnel.hub.media.tables import conversion
 from yurttunnel.hub.request.requests import Form
-from yurttunnel.kube.protobuf_fields import bytes_form, varint_form
+from yurttunnel.kube.protobuf_fields import encode_bytes, encode_varint
 
 JSON, PROTOBUF = Form("json"), Form("protobuf")
 TABLE = Form("json", "Table", "v1")
@@ -39,12 +39,12 @@ def pod_in_json():
 
 def pod_in_protobuf():
     """Create an item in protobuf; the time is a message with seconds."""
-    created = b"\x08" + varint_form(CREATED)
+    created = b"\x08" + encode_varint(CREATED)
     texts = {1: b"p", 3: b"n", 5: b"u", 6: b"7"}
-    metadata = b"".join(bytes_form(number, text) for number, text in texts.items())
-    metadata += bytes_form(8, created)
-    metadata += bytes_form(11, bytes_form(1, b"app") + bytes_form(2, b"web"))
-    return item(bytes_form(1, metadata) + bytes_form(2, bytes_form(10, b"edge-1")))
+    metadata = b"".join(encode_bytes(number, text) for number, text in texts.items())
+    metadata += encode_bytes(8, created)
+    metadata += encode_bytes(11, encode_bytes(1, b"app") + encode_bytes(2, b"web"))
+    return item(encode_bytes(1, metadata) + encode_bytes(2, encode_bytes(10, b"edge-1")))
 
 
 class TableTests(SynchronousTestCase):
@@ -78,14 +78,14 @@ class TableTests(SynchronousTestCase):
 
     def test_unknown_ages(self):
         """Without a valid creation time the age is unknown."""
-        name = bytes_form(1, b"p")
+        name = encode_bytes(1, b"p")
         for kept, body in (
             (JSON, b'{"metadata":{"name":"p","creationTimestamp":null}}'),
             (JSON, b'{"metadata":{"name":"p","creationTimestamp":7}}'),
             (JSON, b'{"metadata":{"name":"p","creationTimestamp":"soon"}}'),
-            (PROTOBUF, bytes_form(1, name)),
-            (PROTOBUF, bytes_form(1, name + bytes_form(8, b"\x08" + varint_form(2**63)))),
-            (PROTOBUF, bytes_form(1, name + bytes_form(8, b"\x0b"))),
+            (PROTOBUF, encode_bytes(1, name)),
+            (PROTOBUF, encode_bytes(1, name + encode_bytes(8, b"\x08" + encode_varint(2**63)))),
+            (PROTOBUF, encode_bytes(1, name + encode_bytes(8, b"\x0b"))),
         ):
             (row,) = self.table(kept, item(body))["rows"]
             self.assertEqual(["p", "<unknown>"], row["cells"])

@@ -14,7 +14,7 @@ from yurttunnel.hub.media.forms import media_for
 from yurttunnel.hub.media.interfaces import Item, ListMeta, TypeMeta
 from yurttunnel.hub.request.callers import PAGES
 from yurttunnel.hub.request.requests import Form
-from yurttunnel.kube.protobuf_fields import bytes_form
+from yurttunnel.kube.protobuf_fields import encode_bytes
 
 TABLE = b"Accept: application/json;as=Table;v=v1;g=meta.k8s.io, application/json"
 PARTIAL = b"Accept: application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
@@ -24,8 +24,10 @@ PROTOBUF = b"Accept: application/vnd.kubernetes.protobuf,application/json"
 
 def protobuf_item(name, version="1", more=b""):
     """Create an item in protobuf."""
-    metadata = bytes_form(1, name.encode()) + bytes_form(3, b"n") + bytes_form(6, version.encode())
-    return Item("n", name, version, {}, "", bytes_form(1, metadata) + more)
+    metadata = (
+        encode_bytes(1, name.encode()) + encode_bytes(3, b"n") + encode_bytes(6, version.encode())
+    )
+    return Item("n", name, version, {}, "", encode_bytes(1, metadata) + more)
 
 
 class GetTests(OfflineTestCase):
@@ -428,7 +430,7 @@ class TransformTests(OfflineTestCase):
 
     def test_metadata_in_protobuf(self):
         """A list of metadata is built from protobuf, with all metadata and its length."""
-        spec = bytes_form(2, b"x" * 300)
+        spec = encode_bytes(2, b"x" * 300)
         whole = [protobuf_item("a", more=spec), protobuf_item("b", more=spec)]
         self.keep("services.v1.core", *whole, form="protobuf", version=7)
         status, fields, body = self.ask("/api/v1/services", PARTIAL_PROTOBUF)
@@ -443,7 +445,7 @@ class TransformTests(OfflineTestCase):
 
     def test_clients_that_leave_metadata(self):
         """The conversion stops when the client disconnects."""
-        spec = bytes_form(2, b"x" * 1000)
+        spec = encode_bytes(2, b"x" * 1000)
         many = [protobuf_item(f"s{number:04}", more=spec) for number in range(3000)]
         self.keep("services.v1.core", *many, form="protobuf")
         connection = self.server.connect()

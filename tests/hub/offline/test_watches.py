@@ -10,7 +10,7 @@ from tests.http.support import request, responses, settle
 from tests.hub.offline.world import OfflineTestCase, collection, item
 from yurttunnel.hub.cache.interfaces import Scope
 from yurttunnel.hub.media.interfaces import Item
-from yurttunnel.kube.protobuf_fields import bytes_form
+from yurttunnel.kube.protobuf_fields import encode_bytes
 
 SERVICES = {"resource": "services.v1.core"}
 WATCH = "/api/v1/services?watch=true"
@@ -120,8 +120,8 @@ class BeginningTests(WatchTestCase):
 
     def test_protobuf(self):
         """A watch has the best form with cached data."""
-        metadata = bytes_form(1, b"a") + bytes_form(6, b"1")
-        one = Item("", "a", "1", {}, "", bytes_form(1, metadata))
+        metadata = encode_bytes(1, b"a") + encode_bytes(6, b"1")
+        one = Item("", "a", "1", {}, "", encode_bytes(1, metadata))
         self.keep("nodes.v1.core", one, form="protobuf")
         accept = b"Accept: application/vnd.kubernetes.protobuf;stream=watch,application/json"
         connection = self.open("/api/v1/nodes?watch=1", accept)

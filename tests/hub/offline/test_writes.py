@@ -14,7 +14,7 @@ from yurttunnel.hub.media.interfaces import Item, TypeMeta
 from yurttunnel.hub.media.protobuf_objects import envelope
 from yurttunnel.hub.offline.writes import LONGEST_BODY
 from yurttunnel.hub.request.callers import read_token
-from yurttunnel.kube.protobuf_fields import bytes_form
+from yurttunnel.kube.protobuf_fields import encode_bytes
 
 POD = "/api/v1/namespaces/n/pods/p"
 EVENTS = "/api/v1/namespaces/n/events"
@@ -137,7 +137,7 @@ class EventTests(OfflineTestCase):
 
     def test_protobuf(self):
         """In protobuf it is stored as received."""
-        body = envelope(EVENT, bytes_form(1, bytes_form(1, b"e")))
+        body = envelope(EVENT, encode_bytes(1, encode_bytes(1, b"e")))
         status, fields, answer = self.create(body, PROTOBUF)
         self.assertEqual((201, body), (status, answer))
         self.assertEqual(PROTOBUF.partition(b": ")[2], fields[b"content-type"])
@@ -318,7 +318,7 @@ class TokenReviewTests(OfflineTestCase):
             },
         }
         self.assertEqual(expected, self.review({"token": self.TOKEN}))
-        message = bytes_form(2, bytes_form(1, self.TOKEN.encode()))
+        message = encode_bytes(2, encode_bytes(1, self.TOKEN.encode()))
         type = TypeMeta("authentication.k8s.io/v1", "TokenReview")
         self.assertEqual(expected, self.review(envelope(type, message), PROTOBUF))
 
@@ -387,20 +387,20 @@ class TokenRequestTests(OfflineTestCase):
         """The kubelet gets a placeholder for the account of a known pod."""
         self.keep_one("pods.v1.core", item("p", spec={"serviceAccountName": "web"}))
         self.check(*self.request(self.SPEC))
-        bound = bytes_form(1, b"Pod") + bytes_form(3, b"p")
-        message = bytes_form(2, bytes_form(3, bound))
+        bound = encode_bytes(1, b"Pod") + encode_bytes(3, b"p")
+        message = encode_bytes(2, encode_bytes(3, bound))
         type = TypeMeta("authentication.k8s.io/v1", "TokenRequest")
         self.check(*self.request(envelope(type, message), PROTOBUF))
 
     def test_a_pod_in_protobuf(self):
         """The account is also read from a pod in protobuf."""
-        pod = bytes_form(1, bytes_form(1, b"p")) + bytes_form(2, bytes_form(8, b"web"))
+        pod = encode_bytes(1, encode_bytes(1, b"p")) + encode_bytes(2, encode_bytes(8, b"web"))
         self.keep_one("pods.v1.core", Item("n", "p", "1", {}, "", pod), form="protobuf")
         self.check(*self.request(self.SPEC))
 
     def test_a_pod_in_both_forms(self):
         """The newer form counts: the other is from before the kubelet changed its form."""
-        pod = bytes_form(1, bytes_form(1, b"p")) + bytes_form(2, bytes_form(8, b"other"))
+        pod = encode_bytes(1, encode_bytes(1, b"p")) + encode_bytes(2, encode_bytes(8, b"other"))
         for version, status in (("4", 201), ("6", 403)):
             self.keep_one("pods.v1.core", Item("n", "p", version, {}, "", pod), form="protobuf")
             self.keep_one("pods.v1.core", item("p", 5, spec={"serviceAccountName": "web"}))

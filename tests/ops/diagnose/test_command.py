@@ -80,14 +80,14 @@ class CommandTests(SynchronousTestCase):
     def test_file_that_is_there(self):
         """An existing file, or a link, is not written to; the flag is named."""
         self.output.write_text("precious")
-        error = self.assertRaises(command.NotWritten, self.run_it)
+        error = self.assertRaises(command.BundleNotWritten, self.run_it)
         sentence = f"--output: {self.output}: File exists: name another file"
         self.assertEqual(sentence, str(error))
         self.assertEqual("", self.screen.getvalue())
         self.assertEqual("precious", self.output.read_text())
         link = self.directory / "link.tar.gz"
         link.symlink_to(self.directory / "elsewhere")
-        self.assertRaises(command.NotWritten, self.run_it, link)
+        self.assertRaises(command.BundleNotWritten, self.run_it, link)
         self.assertFalse((self.directory / "elsewhere").exists())
 
     def test_directory_of_another_user(self):
@@ -97,7 +97,7 @@ class CommandTests(SynchronousTestCase):
         os.chown(self.directory, 12345, 12345)
         for asking in ({}, {"SUDO_UID": "54321"}, {"SUDO_UID": "x"}):
             self.patch(os, "environ", asking)
-            with self.assertRaisesRegex(command.NotWritten, "belongs to another user"):
+            with self.assertRaisesRegex(command.BundleNotWritten, "belongs to another user"):
                 self.run_it()
         self.patch(os, "environ", {"SUDO_UID": "12345"})
         self.assertEqual(0, self.run_it())
@@ -110,7 +110,7 @@ class CommandTests(SynchronousTestCase):
             raise OSError(28, "No space left on device")
 
         self.patch(bundle, "redact", fail)
-        with self.assertRaisesRegex(command.NotWritten, "No space left on device"):
+        with self.assertRaisesRegex(command.BundleNotWritten, "No space left on device"):
             self.run_it()
         self.assertFalse(self.output.exists())
 

@@ -159,7 +159,7 @@ class FileTests(SynchronousTestCase):
 
     def test_many(self):
         """Only so many files are listed."""
-        self.patch(files, "MOST_FILES", 3)
+        self.patch(files, "MAX_FILES", 3)
         for number in range(5):
             self.write(f"{number}", "")
         self.assertEqual(4, self.look().text.count("\n"))

@@ -11,7 +11,7 @@ from unittest import mock
 from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.ops.diagnose import meta_pages
-from yurttunnel.ops.diagnose.meta_pages import Reply, ask, page_parts
+from yurttunnel.ops.diagnose.meta_pages import Reply, fetch, page_parts
 
 CONNECT = socket.create_connection
 
@@ -23,11 +23,11 @@ class PageTests(SynchronousTestCase):
         """Return all parts by name; pages without a reply of their own are fine."""
         self.asked = []
 
-        def ask(host, port, path, seconds=0.0):
+        def fetch(host, port, path, seconds=0.0):
             self.asked.append(path)
             return replies.get(path.replace("/", "_"), Reply(200, "ok\n"))
 
-        self.patch(meta_pages, "ask", ask)
+        self.patch(meta_pages, "fetch", fetch)
         return {part.name: part for part in page_parts("yurttunnel-server", "127.0.0.1", 10265)}
 
     def findings(self, **replies):
@@ -83,7 +83,7 @@ class PageTests(SynchronousTestCase):
         """A process that is not there is told as such."""
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]
-        reply = ask("127.0.0.1", port, "healthz")
+        reply = fetch("127.0.0.1", port, "healthz")
         self.assertEqual(f"nothing listens on 127.0.0.1:{port}", reply.problem)
         [finding] = self.findings(healthz=reply)
         self.assertIn("does not run here", finding)
@@ -91,7 +91,7 @@ class PageTests(SynchronousTestCase):
     def test_hanging(self):
         """A process that accepts and does not answer costs no more than the deadline."""
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            reply = ask("127.0.0.1", listener.getsockname()[1], "healthz", seconds=0.05)
+            reply = fetch("127.0.0.1", listener.getsockname()[1], "healthz", seconds=0.05)
         self.assertIn("no answer", reply.problem)
 
     def test_dripping(self):
@@ -102,7 +102,7 @@ class PageTests(SynchronousTestCase):
         connection = mock.MagicMock()
         connection.__enter__.return_value.recv = lambda size: pieces.append(b"x") or b"x"
         self.patch(socket, "create_connection", lambda *_, **__: connection)
-        reply = ask("127.0.0.1", 10265, "healthz", seconds=10)
+        reply = fetch("127.0.0.1", 10265, "healthz", seconds=10)
         self.assertEqual("no answer from 127.0.0.1:10265 within 10 s", reply.problem)
         self.assertLess(len(pieces), 11)
 
@@ -115,7 +115,7 @@ class PageTests(SynchronousTestCase):
             self.patch(socket, "create_connection", lambda *_, **__: client)
             server.sendall(data)
             server.close()
-            reply = ask("127.0.0.1", port, "healthz")
+            reply = fetch("127.0.0.1", port, "healthz")
         self.patch(socket, "create_connection", CONNECT)
         return reply
 

@@ -330,7 +330,8 @@ class NodeTests(TwoServersTests):
 
     def test_agent_that_comes_back_to_a_sibling_only(self):
         """Dials go there at once, also those that waited for it here; streams here wait for the
-        resume window, as it is unknown whether its process is a new one."""
+        resume window, as it is unknown whether its process is a new one.
+        """
         window = 30.0
         listener = self.first.listener
         listener.settings = replace(listener.settings, return_grace=window)

@@ -222,4 +222,5 @@ class ICache(Interface):
 
     def problem() -> str | None:
         """Return why nothing can be cached now, or why data of the node's own clients could not be
-        cached at the last write; for ``/readyz``."""
+        cached at the last write; for ``/readyz``.
+        """

@@ -10,7 +10,7 @@ from yurttunnel.hub.identity.authorities import ClusterAuthorities
 from yurttunnel.hub.settings import BootstrapMode, BootstrapSettings
 from yurttunnel.kube.configuration import BadKubeConfiguration
 from yurttunnel.kube.credentials import CredentialsUnavailable, FileCredentials
-from yurttunnel.kube.files import RereadFile
+from yurttunnel.kube.reloaded_file import ReloadedFile
 from yurttunnel.ops.plain_files import read_plain
 from yurttunnel.pki.credentials import BadCredentials, certificates_from_pem
 from yurttunnel.pki.discovery import (
@@ -104,7 +104,7 @@ class Joining:
 
     def _of_kubelet(self) -> FileCredentials:
         settings = self._settings
-        pem = RereadFile(settings.kubelet_certificate)
+        pem = ReloadedFile(settings.kubelet_certificate)
         try:
             pem.read()
             self._authorities.take(certificates_from_pem(read_plain(settings.kubelet_authorities)))

@@ -52,7 +52,8 @@ def occurrences(form: str, body: bytes) -> Mapping[str, Any]:
 
 def beyond(kept: Mapping[str, Any], there: Mapping[str, Any]) -> dict[str, Any]:
     """Return the merge patch that updates ``there`` with the newer occurrences in ``kept``; it
-    never decreases the count or the time."""
+    never decreases the count or the time.
+    """
     found = _more(kept, there, "lastTimestamp")
     if "count" in found and kept.get("message"):
         found["message"] = kept["message"]

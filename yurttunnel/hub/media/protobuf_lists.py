@@ -29,13 +29,13 @@ from yurttunnel.hub.media.protobuf_objects import (
 from yurttunnel.kube.protobuf_fields import (
     VARINT,
     BadBody,
-    bytes_form,
+    encode_bytes,
+    encode_varint,
     fields,
     header,
     tag,
     text,
     varint,
-    varint_form,
 )
 
 MAX_FIELD: Final = 4096
@@ -141,7 +141,7 @@ class ProtobufListWriter:
 
     def __init__(self, meta: ListMeta, sizes: Sequence[int]) -> None:
         type = TypeMeta(meta.type.api_version, meta.type.kind + LIST)
-        before = bytes_form(1, _encode_meta(meta))
+        before = encode_bytes(1, _encode_meta(meta))
         length = len(before) + sum(sizes) + sum(len(_item_head(size)) for size in sizes)
         self.head = envelope_head(type, length) + before
         self.length = len(self.head) - len(before) + length + len(self.tail)
@@ -152,7 +152,7 @@ class ProtobufListWriter:
 
 
 def _item_head(size: int) -> bytes:
-    return varint_form(ITEMS) + varint_form(size)
+    return encode_varint(ITEMS) + encode_varint(size)
 
 
 def _decode_meta(data: bytes) -> ListMeta:
@@ -171,10 +171,10 @@ def _decode_meta(data: bytes) -> ListMeta:
 def _encode_meta(meta: ListMeta) -> bytes:
     # The API writes these strings even if they are empty.
     encoded = (
-        bytes_form(1, b"")
-        + bytes_form(2, meta.version.encode())
-        + bytes_form(3, meta.continue_token.encode())
+        encode_bytes(1, b"")
+        + encode_bytes(2, meta.version.encode())
+        + encode_bytes(3, meta.continue_token.encode())
     )
     if meta.remaining is not None:
-        encoded += varint_form(_REMAINING) + varint_form(meta.remaining)
+        encoded += encode_varint(_REMAINING) + encode_varint(meta.remaining)
     return encoded

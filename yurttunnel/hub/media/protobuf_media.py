@@ -28,7 +28,7 @@ from yurttunnel.hub.media.protobuf_objects import (
     is_held,
     open_envelope,
 )
-from yurttunnel.kube.protobuf_fields import BadBody, bytes_form, fields, tag, text
+from yurttunnel.kube.protobuf_fields import BadBody, encode_bytes, fields, tag, text
 
 LENGTH: Final = 4
 """The size in bytes of the length before each frame (pkg/util/framer of k8s.io/apimachinery)."""
@@ -91,7 +91,7 @@ def _decode_event(frame: bytes) -> tuple[str, bytes]:
 
 
 def _event_form(type: str, envelope: bytes) -> bytes:
-    event = bytes_form(1, type.encode()) + bytes_form(2, bytes_form(1, envelope))
+    event = encode_bytes(1, type.encode()) + encode_bytes(2, encode_bytes(1, envelope))
     return len(event).to_bytes(LENGTH) + event
 
 

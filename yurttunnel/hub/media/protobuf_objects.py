@@ -17,12 +17,12 @@ from yurttunnel.hub.media.kinds import INITIAL_EVENTS_END, UNKNOWN, is_namespace
 from yurttunnel.kube.protobuf_fields import (
     VARINT,
     BadBody,
-    bytes_form,
+    encode_bytes,
+    encode_varint,
     fields,
     tag,
     text,
     varint,
-    varint_form,
 )
 
 MEDIA_TYPE: Final = "application/vnd.kubernetes.protobuf"
@@ -40,7 +40,7 @@ _DELETION_TIMESTAMP, _GRACE_SECONDS, _FINALIZERS = tag(9), 10 << 3 | VARINT, tag
 _NAMESPACE_FINALIZERS = tag(1)
 _SECONDS, _NANOS = 1 << 3 | VARINT, 2 << 3 | VARINT
 
-ENVELOPE_TAIL: Final = bytes_form(3, b"") + bytes_form(4, b"")
+ENVELOPE_TAIL: Final = encode_bytes(3, b"") + encode_bytes(4, b"")
 """The envelope's fields after the content: no content encoding, and the default media type."""
 
 
@@ -80,8 +80,8 @@ def open_envelope(data: bytes) -> tuple[TypeMeta, bytes]:
 
 def envelope_head(type: TypeMeta, length: int) -> bytes:
     """Return the start of an envelope for a message of ``length`` bytes, before its tail."""
-    meta = bytes_form(1, type.api_version.encode()) + bytes_form(2, type.kind.encode())
-    return MAGIC + bytes_form(1, meta) + varint_form(RAW) + varint_form(length)
+    meta = encode_bytes(1, type.api_version.encode()) + encode_bytes(2, type.kind.encode())
+    return MAGIC + encode_bytes(1, meta) + encode_varint(RAW) + encode_varint(length)
 
 
 def envelope(type: TypeMeta, message: bytes) -> bytes:
@@ -155,11 +155,11 @@ def is_held(body: bytes, type: TypeMeta) -> bool:
 
 def bookmark_form(version: str, initial_events_end: bool) -> bytes:
     """Return the message of a bookmark."""
-    metadata = bytes_form(6, version.encode())
+    metadata = encode_bytes(6, version.encode())
     if initial_events_end:
-        entry = bytes_form(1, INITIAL_EVENTS_END.encode()) + bytes_form(2, b"true")
-        metadata += bytes_form(12, entry)
-    return bytes_form(1, metadata)
+        entry = encode_bytes(1, INITIAL_EVENTS_END.encode()) + encode_bytes(2, b"true")
+        metadata += encode_bytes(12, entry)
+    return encode_bytes(1, metadata)
 
 
 def _entry(body: bytes, begin: int, end: int) -> tuple[str, str]:

@@ -16,7 +16,7 @@ from yurttunnel.hub.media.json_shapes import PARTIAL, TABLE
 from yurttunnel.hub.media.protobuf_objects import METADATA, time_text
 from yurttunnel.hub.request.requests import Form
 from yurttunnel.kube.durations import since
-from yurttunnel.kube.protobuf_fields import bytes_form, fields, tag, text
+from yurttunnel.kube.protobuf_fields import encode_bytes, fields, tag, text
 from yurttunnel.ops.clocks import timestamp
 
 COLUMNS: Final = msgspec.json.encode(
@@ -102,7 +102,7 @@ def _partial_json(item: Item) -> bytes:
 
 
 def _partial_protobuf(item: Item) -> bytes:
-    return b"".join(bytes_form(1, metadata) for metadata in _messages(item.body))
+    return b"".join(encode_bytes(1, metadata) for metadata in _messages(item.body))
 
 
 def _protobuf_metadata(item: Item) -> bytes:

@@ -46,7 +46,8 @@ class ConfigurationReloader(Reconciler, Generic[Settings]):
 
     A file is read once it was the same at two checks: it may still be being written. While it is
     invalid, missing, or rejected by a subscriber, everything stays as it was. ``levels`` follow
-    ``--v``. ``in_thread(function, argument)`` calls the function in a thread."""
+    ``--v``. ``in_thread(function, argument)`` calls the function in a thread.
+    """
 
     _log = Logger()
 

@@ -58,7 +58,8 @@ def environment(
     """Return the values from the environment; an empty variable counts as unset.
 
     Without ``for_each_flag`` only flags that name a variable have one. Raises ``UsageError`` for a
-    switch with an invalid value."""
+    switch with an invalid value.
+    """
     found = {}
     for entry in table:
         for variable in _variables(entry, for_each_flag):

@@ -21,7 +21,7 @@ from yurttunnel.tunnel.reactor import IReactor
 TRACED_SECONDS = 900.0
 """The time after which tracing ends: it costs memory and time in everything that runs."""
 
-MOST_FRAMES = 25
+MAX_FRAMES = 25
 """The maximum number of frames to record for each allocation."""
 
 _LINES_SHOWN = 40
@@ -53,7 +53,7 @@ class MemoryTrace(Service):
         self._stop()
 
     def _change(self, parameters: Parameters) -> PageResponse:
-        frames = number(parameters, "frames", 0, MOST_FRAMES, None)
+        frames = number(parameters, "frames", 0, MAX_FRAMES, None)
         self._stop()
         if frames == 0:
             self._log.info("memory is no longer traced")

@@ -78,16 +78,18 @@ class Page:
         return {name: value for name, (value,) in given.items()}
 
 
-def number(parameters: Parameters, name: str, least: int, most: int, default: int | None) -> int:
-    """Return a parameter that is a number from ``least`` to ``most``."""
+def number(
+    parameters: Parameters, name: str, minimum: int, maximum: int, default: int | None
+) -> int:
+    """Return a parameter that is a number from ``minimum`` to ``maximum``."""
     given = parameters.get(name)
     if given is None and default is not None:
         return default
     if given is None or not (given.isascii() and given.isdecimal() and len(given) < 10):
-        raise BadParameter(f"{name} is wanted: a number from {least} to {most}")
+        raise BadParameter(f"{name} is wanted: a number from {minimum} to {maximum}")
     value = int(given)
-    if not least <= value <= most:
-        raise BadParameter(f"{name} is a number from {least} to {most}")
+    if not minimum <= value <= maximum:
+        raise BadParameter(f"{name} is a number from {minimum} to {maximum}")
     return value
 
 

@@ -18,7 +18,7 @@ from yurttunnel.ops.http_site import PageResponse, text
 from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.tunnel.reactor import IReactor
 
-_MOST_FRAMES = 100
+_MAX_FRAMES = 100
 """The maximum number of frames of each thread's stack."""
 
 
@@ -59,7 +59,7 @@ def _thread_stacks() -> Iterable[str]:
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     for identity, frame in sys._current_frames().items():
         yield f"thread {names.get(identity, 'unknown')}\n"
-        yield from traceback.format_stack(frame, _MOST_FRAMES)
+        yield from traceback.format_stack(frame, _MAX_FRAMES)
         yield "\n"
 
 

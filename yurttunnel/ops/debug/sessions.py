@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from yurttunnel.tunnel.session import TunnelSession
     from yurttunnel.wire.stream import Stream
 
-MOST_SESSIONS = 100
+MAX_SESSIONS = 100
 """The maximum number of sessions in a response."""
 
-MOST_STREAMS = 1000
+MAX_STREAMS = 1000
 """The maximum number of streams in a response, of all sessions together."""
 
-_LONGEST_TEXT = 256
+_MAX_TEXT = 256
 """The maximum length of what a peer may choose, such as request IDs, in characters."""
 
-_WORDS_AT_ONCE = 100
+_TOKENS_PER_PIECE = 100
 """The number of JSON tokens in a piece."""
 
 
@@ -47,17 +47,17 @@ def sessions_page(
     return Page(get, parameters=("node",))
 
 
-def _pieces(told: object) -> Iterator[str]:
+def _pieces(value: object) -> Iterator[str]:
     """Encode indented JSON in pieces: a thousand streams take tens of milliseconds."""
-    words = json.JSONEncoder(indent=1).iterencode(told)
-    while piece := "".join(islice(words, _WORDS_AT_ONCE)):
+    tokens = json.JSONEncoder(indent=1).iterencode(value)
+    while piece := "".join(islice(tokens, _TOKENS_PER_PIECE)):
         yield piece
     yield "\n"
 
 
 def _describe_all(sessions: list[TunnelSession], now: float) -> dict[str, object]:
-    shown, room = [], MOST_STREAMS
-    for session in sessions[:MOST_SESSIONS]:
+    shown, room = [], MAX_STREAMS
+    for session in sessions[:MAX_SESSIONS]:
         streams = [_stream(each, now) for each in islice(session.wire.streams.values(), room)]
         room -= len(streams)
         shown.append(_session(session, streams))
@@ -92,8 +92,8 @@ def _stream(stream: Stream, now: float) -> dict[str, object]:
     return {
         "id": stream.number,
         "opened": "here" if stream.opened_here else "by the peer",
-        "destination": join_authority(request.host, request.port)[:_LONGEST_TEXT],
-        "request_id": request.request_id[:_LONGEST_TEXT],
+        "destination": join_authority(request.host, request.port)[:_MAX_TEXT],
+        "request_id": request.request_id[:_MAX_TEXT],
         "state": stream.state.value,
         "age_seconds": round(now - stream.since, 3),
         "receiving": {

@@ -29,7 +29,7 @@ def write_bundle(path: Path, parts: Iterable[Part], secrets: Iterable[str]) -> N
     Raises ``OSError``: a ``FileExistsError`` if ``path`` exists, and an error if others could
     replace it. A partial file is then removed.
     """
-    check_parents(path, _who_asks())
+    check_parents(path, _sudo_user())
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     directory = path.name.removesuffix(".gz").removesuffix(".tar")
     now = int(time.time())
@@ -50,7 +50,7 @@ def write_bundle(path: Path, parts: Iterable[Part], secrets: Iterable[str]) -> N
         raise
 
 
-def _who_asks() -> Collection[int]:
+def _sudo_user() -> Collection[int]:
     """Return the user who called sudo(8) and chose the path: that one's directories are trusted."""
     try:
         return (int(os.environ["SUDO_UID"]),)

@@ -23,11 +23,11 @@ from yurttunnel.ops.diagnose.subject import Subject
 MAX_SHOWN = 15
 """The maximum number of sentences in the printed summary; the bundle has all."""
 
-_LONGEST_SHOWN = 400
+_MAX_SENTENCE = 400
 """The maximum length of one of them, in characters."""
 
 
-class NotWritten(Exception):
+class BundleNotWritten(Exception):
     """The bundle could not be written; the message says why."""
 
 
@@ -37,7 +37,7 @@ def run_diagnosis(subject: Subject, output: Path | None) -> NoReturn:
     screen = sys.__stdout__ or sys.stdout
     try:
         status = diagnose(subject, output, screen)
-    except NotWritten as error:
+    except BundleNotWritten as error:
         print(error, file=screen)
         status = 1
     raise SystemExit(status)
@@ -47,7 +47,7 @@ def diagnose(subject: Subject, output: Path | None, screen: TextIO) -> int:
     """Write the bundle to ``output``, and the summary to ``screen``; return the exit status.
 
     Without ``output`` the bundle is a new file in the working directory. Raises
-    :class:`NotWritten`.
+    :class:`BundleNotWritten`.
     """
     if output is None:
         moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
@@ -59,7 +59,7 @@ def diagnose(subject: Subject, output: Path | None, screen: TextIO) -> int:
         write_bundle(output, parts, subject.secrets)
     except OSError as error:
         why = error.strerror or str(error)
-        raise NotWritten(f"--output: {output}: {why}: name another file") from None
+        raise BundleNotWritten(f"--output: {output}: {why}: name another file") from None
     print(f"{output.absolute()}", file=screen)
     for line in _summary(subject.program, findings):
         print(line, file=screen)
@@ -72,7 +72,7 @@ def _summary(program: str, findings: list[str]) -> Iterator[str]:
         return
     yield f"{program}: this looks wrong:"
     for sentence in findings[:MAX_SHOWN]:
-        short = sentence[:_LONGEST_SHOWN] + ("..." if len(sentence) > _LONGEST_SHOWN else "")
+        short = sentence[:_MAX_SENTENCE] + ("..." if len(sentence) > _MAX_SENTENCE else "")
         yield f"- {' '.join(short.split())}"
     if len(findings) > MAX_SHOWN:
         yield f"- and {len(findings) - MAX_SHOWN} more, in summary.txt."

@@ -22,11 +22,11 @@ SOON = datetime.timedelta(days=30)
 """The remaining validity below which a certificate of years is reported; other certificates are
 reported in the last tenth of their lifetime."""
 
-MOST_FILES = 1000
-_MOST_BYTES = 1024 * 1024
+MAX_FILES = 1000
+_MAX_BYTES = 1024 * 1024
 """The maximum size of a file that is searched."""
 
-LEAST_FREE_BYTES = 64 * 1024 * 1024
+MIN_FREE_BYTES = 64 * 1024 * 1024
 
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 _SECRET = re.compile(
@@ -49,19 +49,19 @@ def files_part(directories: Iterable[Path], files: Iterable[Path], now: datetime
     for directory in directories:
         findings += _disk(directory)
         refused: list[OSError] = []
-        for path in _below(directory, refused.append):
-            _look(path, now, lines, findings)
+        for path in _walk(directory, refused.append):
+            _examine(path, now, lines, findings)
         for error in refused:
-            _unread(error.filename, error, lines, findings)
+            _report_unreadable(error.filename, error, lines, findings)
     for path in files:
-        _look(path, now, lines, findings)
+        _examine(path, now, lines, findings)
         if os.path.islink(path):
             # A file that a flag names is in use, wherever a link leads.
-            _look(Path(os.path.realpath(path)), now, lines, findings)
+            _examine(Path(os.path.realpath(path)), now, lines, findings)
     return Part("files", "".join(f"{line}\n" for line in lines), tuple(findings))
 
 
-def _look(path: Path, now: datetime.datetime, lines: list[str], findings: list[str]) -> None:
+def _examine(path: Path, now: datetime.datetime, lines: list[str], findings: list[str]) -> None:
     try:
         status = os.lstat(path)
         line = f"{stat.filemode(status.st_mode)} {status.st_uid}:{status.st_gid}"
@@ -69,11 +69,11 @@ def _look(path: Path, now: datetime.datetime, lines: list[str], findings: list[s
         if stat.S_ISLNK(status.st_mode):
             line += f" -> {os.readlink(path)}"
         lines.append(line)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_BYTES:
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_BYTES:
             return
         content = _content(path)
     except OSError as error:
-        _unread(path, error, lines, findings)
+        _report_unreadable(path, error, lines, findings)
         return
     secret = _SECRET.search(content) or path.name in _SECRET_NAMES
     if secret and status.st_mode & 0o077:
@@ -120,17 +120,19 @@ def _content(path: Path) -> bytes:
     # Do not follow a link or open a pipe that has meanwhile replaced the file.
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as file:
-        return file.read(_MOST_BYTES)
+        return file.read(_MAX_BYTES)
 
 
-def _unread(path: Path | str, error: OSError, lines: list[str], findings: list[str]) -> None:
+def _report_unreadable(
+    path: Path | str, error: OSError, lines: list[str], findings: list[str]
+) -> None:
     lines.append(f"{path}: {error.strerror}")
     if not isinstance(error, FileNotFoundError):
         findings.append(f"{path} could not be read ({error.strerror}).")
 
 
-def _below(directory: Path, refused: Callable[[OSError], object]) -> Iterator[Path]:
-    """Yield a directory and its contents, up to :data:`MOST_FILES`; links are not followed.
+def _walk(directory: Path, refused: Callable[[OSError], object]) -> Iterator[Path]:
+    """Yield a directory and its contents, up to :data:`MAX_FILES`; links are not followed.
 
     ``refused(error)`` is called for directories that cannot be read.
     """
@@ -142,7 +144,7 @@ def _below(directory: Path, refused: Callable[[OSError], object]) -> Iterator[Pa
         directories.sort()
         for name in sorted([*directories, *names]):
             count += 1
-            if count > MOST_FILES:
+            if count > MAX_FILES:
                 return
             yield Path(root, name)
 
@@ -153,5 +155,5 @@ def _disk(directory: Path) -> Iterator[str]:
     except OSError:
         return  # The list of files says that it does not exist.
     free = disk.f_bavail * disk.f_frsize
-    if free < LEAST_FREE_BYTES:
+    if free < MIN_FREE_BYTES:
         yield f"Only {free / 2**20:.0f} MiB are free where {directory} is."

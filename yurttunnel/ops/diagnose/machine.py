@@ -97,10 +97,10 @@ def firewall_part(own_lines: OwnLines, own_table: str = "") -> Part:
 def _rules(own_lines: OwnLines) -> Iterator[str]:
     for base, tables in (("iptables", "ip_tables_names"), ("ip6tables", "ip6_tables_names")):
         for table in _WITH_OWN_RULES:
-            yield from _told_by(own_lines, f"{base}-nft-save", "-t", table)
+            yield from _program_output(own_lines, f"{base}-nft-save", "-t", table)
             # Listing a table of the legacy firewall would create it.
             if table in _setting(Path("/proc/net") / tables).split():
-                yield from _told_by(own_lines, f"{base}-legacy-save", "-t", table)
+                yield from _program_output(own_lines, f"{base}-legacy-save", "-t", table)
 
 
 def _tables(name: str) -> Iterator[str]:
@@ -112,12 +112,12 @@ def _tables(name: str) -> Iterator[str]:
         tables.extend(filter(None, map(own.fullmatch, lines)))
         return [table[0].encode() for table in tables]
 
-    yield from _told_by(find, "nft", "list", "tables")
+    yield from _program_output(find, "nft", "list", "tables")
     for table in tables:
-        yield from _told_by(bytes.splitlines, "nft", "-n", "list", "table", *table.groups())
+        yield from _program_output(bytes.splitlines, "nft", "-n", "list", "table", *table.groups())
 
 
-def _told_by(own_lines: OwnLines, program: str, *arguments: str) -> Iterator[str]:
+def _program_output(own_lines: OwnLines, program: str, *arguments: str) -> Iterator[str]:
     yield f"{program} {' '.join(arguments)}:"
     path = shutil.which(program, path=f"{os.environ.get('PATH', '')}:{_SYSTEM_PATH}")
     if path is None:
@@ -135,8 +135,8 @@ def _told_by(own_lines: OwnLines, program: str, *arguments: str) -> Iterator[str
         yield f"    {error}"
         return
     if finished.returncode != 0:
-        complaint = finished.stderr.decode("utf-8", "backslashreplace").strip()
-        yield f"    exit status {finished.returncode}: {complaint}"
+        message = finished.stderr.decode("utf-8", "backslashreplace").strip()
+        yield f"    exit status {finished.returncode}: {message}"
     for line in own_lines(finished.stdout):
         yield f"    {line.decode('utf-8', 'backslashreplace')}"
 

@@ -15,7 +15,7 @@ from yurttunnel.ops.diagnose.bundle import Part
 PAGE_SECONDS = 5.0
 """The timeout of a response; a process that takes longer hangs."""
 
-MOST_BYTES = 64 * 1024 * 1024
+MAX_BYTES = 64 * 1024 * 1024
 """The maximum size of a response: the metrics of 10,000 nodes are some 10 MB."""
 
 LAG_SECONDS = 0.5
@@ -50,7 +50,7 @@ class Reply:
     problem: str | None = None
 
 
-def ask(host: str, port: int, path: str, seconds: float = PAGE_SECONDS) -> Reply:
+def fetch(host: str, port: int, path: str, seconds: float = PAGE_SECONDS) -> Reply:
     """Get a page within ``seconds``, however slowly it arrives."""
     where = join_authority(host, port)
     request = f"GET /{path} HTTP/1.0\r\nHost: {where}\r\n\r\n".encode()
@@ -59,7 +59,7 @@ def ask(host: str, port: int, path: str, seconds: float = PAGE_SECONDS) -> Reply
     try:
         with socket.create_connection((host, port), timeout=seconds) as connection:
             connection.sendall(request)
-            while len(data) <= MOST_BYTES:
+            while len(data) <= MAX_BYTES:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise TimeoutError
@@ -74,7 +74,7 @@ def ask(host: str, port: int, path: str, seconds: float = PAGE_SECONDS) -> Reply
         return Reply(problem=f"no answer from {where} within {seconds:g} s")
     except OSError as error:
         return Reply(problem=f"{where}: {error.strerror or error}")
-    head, _, body = bytes(data[:MOST_BYTES]).partition(b"\r\n\r\n")
+    head, _, body = bytes(data[:MAX_BYTES]).partition(b"\r\n\r\n")
     words = head.split(b" ", 2)
     if len(words) < 2 or not words[0].startswith(b"HTTP/") or not words[1].isdigit():
         return Reply(problem=f"{where} does not answer in HTTP: another program listens there")
@@ -89,16 +89,16 @@ def page_parts(program: str, host: str, port: int) -> Iterator[Part]:
         if problem is not None:
             yield Part(name, f"not asked for: {problem}\n")
             continue
-        reply = ask(host, port, path)
+        reply = fetch(host, port, path)
         if reply.problem is not None:
             problem = reply.problem
-            yield Part(name, f"{problem}\n", (_no_answer(program, problem),))
+            yield Part(name, f"{problem}\n", (_no_response(program, problem),))
         else:
             findings = _FINDINGS.get(path, lambda program, reply: ())(program, reply)
             yield Part(name, f"HTTP {reply.status}\n\n{reply.body}", tuple(findings))
 
 
-def _no_answer(program: str, problem: str) -> str:
+def _no_response(program: str, problem: str) -> str:
     if "nothing listens" in problem:
         return f"{program} does not run here, or with another meta port: {problem}."
     if "no answer" in problem:
@@ -119,11 +119,11 @@ def _agents(program: str, reply: Reply) -> Iterator[str]:
     sessions = _parsed(reply)
     if not isinstance(sessions, list):
         return
-    away = [str(each.get("node")) for each in sessions if not each.get("connected")]
-    if away:
-        named = ", ".join(away[:5]) + (" and others" if len(away) > 5 else "")
+    lost = [str(each.get("node")) for each in sessions if not each.get("connected")]
+    if lost:
+        named = ", ".join(lost[:5]) + (" and others" if len(lost) > 5 else "")
         yield (
-            f"{len(away)} of {len(sessions)} sessions have lost their connection and wait for"
+            f"{len(lost)} of {len(sessions)} sessions have lost their connection and wait for"
             f" their peer: {named}."
         )
 

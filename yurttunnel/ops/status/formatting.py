@@ -16,7 +16,7 @@ DAY = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
-class PeerWords:
+class PeerTerms:
     """The terms for the peers of sessions: ``peer`` is one, ``peers`` are several.
 
     ``waiting`` describes a peer that has lost its connection; ``page`` is the query parameter for
@@ -69,7 +69,7 @@ def rate(bytes_per_second: float) -> str:
     return f"{size(bytes_per_second)}/s"
 
 
-def each_second(number: float) -> str:
+def per_second(number: float) -> str:
     """Format a number of events per second: ``0/s``, ``0.25/s``, ``1,200/s``."""
     return f"{number:,.0f}/s" if number >= 10 or not number else f"{number:.2g}/s"
 

@@ -18,7 +18,7 @@ from yurttunnel.ops.clocks import time_of_day
 from yurttunnel.ops.status import formatting
 from yurttunnel.ops.status.events import RecentEvents
 from yurttunnel.ops.status.markup import Markup, element
-from yurttunnel.ops.status.sections import LONGEST_FILTER
+from yurttunnel.ops.status.sections import MAX_FILTER
 from yurttunnel.ops.status.throughput import Throughput
 from yurttunnel.ops.status.view import StatusSources, View
 
@@ -55,7 +55,7 @@ class StatusPage(MultiService):
     def __init__(self, clock: IReactorTime, sources: StatusSources) -> None:
         super().__init__()
         peers = sources.peers
-        self.parameter = "" if peers is None else peers.words.page
+        self.parameter = "" if peers is None else peers.terms.page
         self._clock = clock
         self._sources = sources
         self._started = clock.seconds()
@@ -72,36 +72,36 @@ class StatusPage(MultiService):
             part.setServiceParent(self)
 
     def pieces(
-        self, desired: str, pages: Iterable[tuple[str, str]], one: str = ""
+        self, filter_text: str, pages: Iterable[tuple[str, str]], one: str = ""
     ) -> Iterator[str]:
         """Yield the page in pieces.
 
-        ``desired`` is a filter: only sessions, nodes and streams whose text contains it are shown.
-        With ``one`` it is the page of that peer, if peers have pages. ``pages`` are the names and
-        descriptions of the other pages.
+        ``filter_text`` is a filter: only sessions, nodes and streams whose text contains it are
+        shown. With ``one`` it is the page of that peer, if peers have pages. ``pages`` are the
+        names and descriptions of the other pages.
         """
-        desired = desired[:LONGEST_FILTER].strip()
+        filter_text = filter_text[:MAX_FILTER].strip()
         one = one if self.parameter else ""
         view = View(
             self._sources,
             self._throughput,
             self._events,
-            desired,
+            filter_text,
             formatting.at(time_of_day(self._clock)),
             self._clock.seconds() - self._started,
         )
         program = self._sources.program
-        about = f"{one[:LONGEST_FILTER]}: " if one else ""
+        about = f"{one[:MAX_FILTER]}: " if one else ""
         title = f"{'' if view.ready else 'Not ready: '}{about}{program} on {socket.gethostname()}"
         again = "/"
         if one:
             again = f"/?{self.parameter}={quote(one, errors='replace')}"
-        elif desired:
-            again = f"/?q={quote(desired, errors='replace')}"
+        elif filter_text:
+            again = f"/?q={quote(filter_text, errors='replace')}"
         yield '<!DOCTYPE html>\n<html lang="en">'
         yield _head(title)
         yield "<body>"
-        yield _header(one[:LONGEST_FILTER], program, again)
+        yield _header(one[:MAX_FILTER], program, again)
         yield "<main>"
         yield from view.pieces_of(one) if one else view.pieces()
         yield "</main>"

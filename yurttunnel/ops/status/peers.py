@@ -8,29 +8,29 @@ from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.ops.slices import gather
 from yurttunnel.ops.status import formatting
-from yurttunnel.ops.status.formatting import PeerWords
+from yurttunnel.ops.status.formatting import PeerTerms
 from yurttunnel.ops.status.markup import Content, Markup, element
 from yurttunnel.ops.status.sections import (
-    LONGEST_FILTER,
+    MAX_FILTER,
     NO_MATCH,
-    Moment,
+    PageContext,
     listing,
     live,
     nothing,
     tile,
 )
 from yurttunnel.ops.status.session_rates import SessionRates
-from yurttunnel.ops.status.sessions import session_table, worst_first
+from yurttunnel.ops.status.sessions import most_severe, session_table
 from yurttunnel.ops.status.sparklines import Scale, sparkline
 from yurttunnel.ops.status.streams import StreamReport, oldest_streams, stream_table
 from yurttunnel.tunnel.session import TunnelSession
 from yurttunnel.tunnel.statistics import SessionSnapshot, TunnelCounters
 from yurttunnel.tunnel.stream import TunnelStream
 
-MOST_STREAMS = 50
+MAX_STREAMS = 50
 """The maximum number of streams shown at once, and of idle streams."""
 
-MakeOne = Callable[[str, Moment, SessionRates], Sequence[tuple[str, Content]] | None]
+MakePeerPage = Callable[[str, PageContext, SessionRates], Sequence[tuple[str, Content]] | None]
 """Makes the sections of the page of one peer, each with its ID; ``None`` for an unknown peer."""
 
 
@@ -45,36 +45,36 @@ class Peers:
         self,
         clock: IReactorTime,
         *,
-        words: PeerWords,
+        terms: PeerTerms,
         counters: TunnelCounters,
         sessions: Callable[[], Iterable[TunnelSession]],
         snapshots: Callable[[], Iterable[SessionSnapshot]],
         pooled_streams: Callable[[], Iterable[tuple[TunnelStream, str]]] = tuple,
-        one: MakeOne | None = None,
+        one: MakePeerPage | None = None,
     ) -> None:
-        self.words = words
+        self.terms = terms
         self.sessions = sessions
         self.snapshots = snapshots
         self.pooled_streams = pooled_streams
         self.one = one
         self.rates = SessionRates(clock, counters, sessions)
 
-    def at(self, moment: Moment, desired: str) -> PeersView:
-        """Return the view at ``moment``; ``desired`` is the text in the filter."""
-        return PeersView(self, moment, desired)
+    def at(self, moment: PageContext, filter_text: str) -> PeersView:
+        """Return the view at ``moment``; ``filter_text`` is the text in the filter."""
+        return PeersView(self, moment, filter_text)
 
 
 class PeersView:
-    """The sections and tiles of ``peers`` at one moment; call :meth:`look` first."""
+    """The sections and tiles of ``peers`` at one moment; call :meth:`load_sessions` first."""
 
-    def __init__(self, peers: Peers, moment: Moment, desired: str) -> None:
+    def __init__(self, peers: Peers, moment: PageContext, filter_text: str) -> None:
         self._peers = peers
-        self._words = peers.words
-        self._moment = moment
-        self._desired = desired
+        self._terms = peers.terms
+        self._context = moment
+        self._filter_text = filter_text
         self._sessions: list[SessionSnapshot] = []
 
-    def look(self) -> Generator[str, None, None]:
+    def load_sessions(self) -> Generator[str, None, None]:
         """Describe the sessions, with pauses: there may be many."""
         self._sessions = yield from gather(self._peers.snapshots())
 
@@ -82,8 +82,8 @@ class PeersView:
         """Return the tile with the number of connected peers."""
         connected = len({each.node for each in self._sessions if each.connected})
         waiting = sum(not each.connected for each in self._sessions)
-        away = f"{waiting:,} {self._words.waiting}" if waiting else ""
-        return tile(f"{self._words.peers} connected", f"{connected:,}", away)
+        disconnected = f"{waiting:,} {self._terms.waiting}" if waiting else ""
+        return tile(f"{self._terms.peers} connected", f"{connected:,}", disconnected)
 
     def traffic(self) -> list[Markup]:
         """Return the tiles of streams and traffic."""
@@ -91,7 +91,7 @@ class PeersView:
         received, sent = rates.newest()
         streams = sum(each.streams for each in self._sessions)
         scale = Scale(max([*rates.received, *rates.sent], default=0.0), "B/s")
-        name = self._words.peers
+        name = self._terms.peers
         return [
             tile("streams open", f"{streams:,}"),
             tile(f"from {name}", formatting.rate(received), sparkline(rates.received, scale)),
@@ -101,18 +101,18 @@ class PeersView:
     def session_pieces(self) -> Iterator[str]:
         """Yield the filter, and the section of the sessions that match it."""
         yield self._filter()
-        now = self._moment.now
+        now = self._context.now
         matching = yield from gather(
             self._sessions,
-            lambda each: self._moment.matches(each.node, each.address, each.version),
+            lambda each: self._context.matches(each.node, each.address, each.version),
         )
         contents = listing(
-            self._words.peers.capitalize(),
-            worst_first(matching, now),
+            self._terms.peers.capitalize(),
+            most_severe(matching, now),
             len(matching),
             "trouble first",
-            lambda shown: session_table(shown, self._peers.rates.of, self._words, now),
-            NO_MATCH if self._sessions else f"No {self._words.peer} is connected.",
+            lambda shown: session_table(shown, self._peers.rates.of, self._terms, now),
+            NO_MATCH if self._sessions else f"No {self._terms.peer} is connected.",
         )
         yield from live("sessions", contents)
 
@@ -123,7 +123,7 @@ class PeersView:
     def pieces_of(self, name: str) -> Iterator[str]:
         """Yield the sections of the page of the peer ``name``."""
         make = self._peers.one
-        found = make(name, self._moment, self._peers.rates) if make is not None else None
+        found = make(name, self._context, self._peers.rates) if make is not None else None
         yield element("p", element("a", "All nodes", href="/"), class_="back")
         if found is None:
             yield from live("node", nothing(f"Nothing is known of {name!r}."))
@@ -142,21 +142,21 @@ class PeersView:
                 type="search",
                 id="q",
                 name="q",
-                value=self._desired,
+                value=self._filter_text,
                 placeholder="name, address, request id",
-                maxlength=str(LONGEST_FILTER),
+                maxlength=str(MAX_FILTER),
             ),
             element("button", "Show"),
-            element("a", "Show all", href="/") if self._desired else "",
+            element("a", "Show all", href="/") if self._filter_text else "",
             action="/",
             role="search",
         )
 
     def _stream_sections(
-        self, sessions: Iterable[TunnelSession], desired: Callable[[StreamReport], bool]
+        self, sessions: Iterable[TunnelSession], filter_text: Callable[[StreamReport], bool]
     ) -> Iterator[str]:
         pooled = self._peers.pooled_streams()
-        used, idle = yield from oldest_streams(sessions, MOST_STREAMS, desired, pooled)
+        used, idle = yield from oldest_streams(sessions, MAX_STREAMS, filter_text, pooled)
         for name, heading, streams in (
             ("streams", "Streams", used),
             ("idle", "Idle connections, kept for the next request", idle),
@@ -167,12 +167,12 @@ class PeersView:
                     streams.shown,
                     streams.total,
                     "the oldest first",
-                    lambda shown: stream_table(shown, self._words),
+                    lambda shown: stream_table(shown, self._terms),
                     NO_MATCH if streams.total else "No stream is open.",
                 )
                 yield from live(name, content)
 
     def _matches_stream(self, stream: StreamReport) -> bool:
-        return self._moment.matches(
-            stream.peer, stream.destination, stream.request_id, stream.asker, stream.kind
+        return self._context.matches(
+            stream.peer, stream.destination, stream.request_id, stream.caller_address, stream.kind
         )

@@ -13,20 +13,20 @@ Row = TypeVar("Row")
 
 NO_MATCH = "Nothing matches the filter."
 
-LONGEST_FILTER = 200
+MAX_FILTER = 200
 """The maximum length of ``?q=`` in characters; the rest is ignored."""
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class PageContext:
     """The time of the page, and its filter in lower case; an empty filter matches everything."""
 
     now: datetime.datetime
-    desired: str = ""
+    filter_text: str = ""
 
     def matches(self, *texts: str) -> bool:
         """Return whether one of ``texts`` contains the filter."""
-        return not self.desired or any(self.desired in text.casefold() for text in texts)
+        return not self.filter_text or any(self.filter_text in text.casefold() for text in texts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Section:
 
 
 MadeSection = Section | None | Generator[str, None, Section | None]
-MakeSection = Callable[[Moment], MadeSection]
+MakeSection = Callable[[PageContext], MadeSection]
 """Makes a section for each page; ``None`` omits it. One that processes much data is a generator,
 which yields pauses (:func:`yurttunnel.ops.slices.gather`)."""
 
@@ -63,14 +63,14 @@ def listing(
     total: int,
     order: str,
     table: Callable[[Sequence[Row]], Content],
-    nobody: Content,
+    empty_text: Content,
 ) -> list[Content]:
     """Return the contents of a section with ``rows``, out of ``total`` in their ``order``."""
     title: list[Content] = [heading]
     if total:
         count = f"{total:,}" if len(rows) == total else f"{len(rows):,} of {total:,}, {order}"
         title += [" ", element("span", count, class_="count")]
-    return [element("h2", *title), table(rows) if rows else nothing(nobody)]
+    return [element("h2", *title), table(rows) if rows else nothing(empty_text)]
 
 
 def nothing(sentence: Content) -> Markup:

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from yurttunnel.ops.status import formatting
 from yurttunnel.ops.status.certificates import SOON, certificate_left
-from yurttunnel.ops.status.formatting import PeerWords
+from yurttunnel.ops.status.formatting import PeerTerms
 from yurttunnel.ops.status.markup import Column, Content, Markup, element, joined, mark, table
 from yurttunnel.ops.status.session_rates import Rates
 from yurttunnel.ops.status.sparklines import MINUTES, Scale, sparkline
@@ -18,35 +18,35 @@ from yurttunnel.tunnel.statistics import SessionSnapshot
 MAX_SHOWN = 100
 """The maximum number of sessions shown at once."""
 
-_OF_NOTE = 99
+_NO_PROBLEM = 99
 """The rank of a session without problems."""
 
 
-def trouble(session: SessionSnapshot, now: datetime.datetime) -> int:
+def severity(session: SessionSnapshot, now: datetime.datetime) -> int:
     """Return the rank of a session by its problems: the smaller, the worse."""
     if not session.connected:
         return 0
     if session.certificate_not_after is None:
-        return _OF_NOTE
+        return _NO_PROBLEM
     left = (session.certificate_not_after - now).total_seconds()
-    return 1 if left <= 0 else 2 if left < SOON else _OF_NOTE
+    return 1 if left <= 0 else 2 if left < SOON else _NO_PROBLEM
 
 
-def worst_first(
+def most_severe(
     sessions: Iterable[SessionSnapshot], now: datetime.datetime
 ) -> list[SessionSnapshot]:
     """Return up to :data:`MAX_SHOWN` sessions: those with problems first, then by name."""
     return heapq.nsmallest(
         MAX_SHOWN,
         sessions,
-        key=lambda session: (trouble(session, now), session.node, session.since),
+        key=lambda session: (severity(session, now), session.node, session.since),
     )
 
 
 def session_table(
     sessions: Sequence[SessionSnapshot],
     rates_of: Callable[[bytes], Rates],
-    peers: PeerWords,
+    peers: PeerTerms,
     now: datetime.datetime,
 ) -> Iterable[Content]:
     """Yield the table of ``sessions``, in their order; their charts share a scale."""
@@ -71,7 +71,7 @@ def session_table(
         Column("Streams", lambda session: f"{session.streams:,}", "number", lambda s: s.streams),
         Column(
             f"Last {MINUTES} minutes, {scale}",
-            lambda session: _carried(session, rates_of(_id(session)), scale),
+            lambda session: _traffic(session, rates_of(_id(session)), scale),
             "chart",
             lambda session: sum(rates_of(_id(session)).newest()),
         ),
@@ -88,14 +88,14 @@ def session_table(
     return table(f"Sessions with {peers.peers}", columns, sessions)
 
 
-def peer_link(name: str, peers: PeerWords) -> Content:
+def peer_link(name: str, peers: PeerTerms) -> Content:
     """Return the name of a peer, linked to its page if it has one."""
     if not peers.page:
         return name
     return element("a", name, href=f"/?{peers.page}={quote(name, errors='replace')}")
 
 
-def _name(session: SessionSnapshot, peers: PeerWords) -> Markup:
+def _name(session: SessionSnapshot, peers: PeerTerms) -> Markup:
     address = element("small", session.address) if session.address != session.node else ""
     return joined(peer_link(session.node, peers), address)
 
@@ -113,7 +113,7 @@ def _certificate(session: SessionSnapshot, now: datetime.datetime) -> Content:
     return "" if not_after is None else certificate_left(not_after, now)
 
 
-def _state(session: SessionSnapshot, peers: PeerWords) -> Markup:
+def _state(session: SessionSnapshot, peers: PeerTerms) -> Markup:
     resumed = (
         element("small", formatting.counted(session.resumptions, "resumption"))
         if session.resumptions
@@ -125,7 +125,7 @@ def _state(session: SessionSnapshot, peers: PeerWords) -> Markup:
     return joined(mark("warn", peers.waiting), element("small", left), resumed)
 
 
-def _carried(session: SessionSnapshot, rates: Rates, scale: Scale) -> Markup:
+def _traffic(session: SessionSnapshot, rates: Rates, scale: Scale) -> Markup:
     received, sent = rates.newest()
     size = formatting.size
     total = f"{size(session.bytes_received)} in, {size(session.bytes_sent)} out in all"

@@ -14,7 +14,7 @@ HEIGHT = 24
 
 _WRITERS: Mapping[str, Callable[[float], str]] = {
     "B/s": formatting.rate,
-    "/s": formatting.each_second,
+    "/s": formatting.per_second,
     "s": formatting.round_trip,
 }
 

@@ -15,14 +15,14 @@ from twisted.internet.interfaces import IProtocol
 from yurttunnel.http.authority import display_host, join_authority
 from yurttunnel.ops.slices import gather
 from yurttunnel.ops.status import formatting
-from yurttunnel.ops.status.formatting import PeerWords
+from yurttunnel.ops.status.formatting import PeerTerms
 from yurttunnel.ops.status.markup import Column, Content, element, joined, table
 from yurttunnel.ops.status.sessions import peer_link
 from yurttunnel.tunnel.relay import StreamSide
 from yurttunnel.tunnel.session import TunnelSession
 from yurttunnel.tunnel.stream import TunnelStream
 
-MOST_EXAMINED = 10_000
+MAX_EXAMINED = 10_000
 """The maximum number of streams to examine for those to show."""
 
 
@@ -31,8 +31,8 @@ class StreamReport:
     """One stream: ``age`` is in seconds, bytes are payload; ``state`` is the protocol's term.
 
     ``peer`` is the other end of the session: the node, or, at an agent, the server. ``kind`` is the
-    kind of entry point, and ``asker`` the caller, empty if it is on the other end. An ``idle``
-    stream is kept for the next request.
+    kind of entry point, and ``caller_address`` the caller, empty if it is on the other end. An
+    ``idle`` stream is kept for the next request.
     """
 
     request_id: str
@@ -43,7 +43,7 @@ class StreamReport:
     bytes_received: int
     bytes_sent: int
     kind: str = ""
-    asker: str = ""
+    caller_address: str = ""
     idle: bool = False
 
 
@@ -51,7 +51,7 @@ class StreamReport:
 class Streams:
     """Some of the streams that are in use, or idle, oldest first, and their number.
 
-    There may be more if the process has more than :data:`MOST_EXAMINED`.
+    There may be more if the process has more than :data:`MAX_EXAMINED`.
     """
 
     shown: list[StreamReport]
@@ -76,7 +76,7 @@ def oldest_streams(
         count[report.idle] += 1
         return desired(report)
 
-    reports = yield from gather(islice(_reports(sessions, callers), MOST_EXAMINED), wanted)
+    reports = yield from gather(islice(_reports(sessions, callers), MAX_EXAMINED), wanted)
     used, unused = (
         Streams(
             heapq.nlargest(most, (r for r in reports if r.idle is idle), key=lambda each: each.age),
@@ -94,13 +94,13 @@ def _reports(
         now = session.clock.seconds()
         for stream in list(session.wire.streams.values()):
             request, events = stream.request, stream.events
-            kind = asker = ""
+            kind = caller_address = ""
             idle = False
             if isinstance(events, TunnelStream) and events.holder is not None:
                 kind = events.holder.kind.value
                 caller = callers.get(events)
                 idle = caller == ""
-                asker = _asker(events.user) if caller is None else caller
+                caller_address = _caller_address(events.user) if caller is None else caller
             yield StreamReport(
                 request_id=request.request_id,
                 peer=session.peer_name,
@@ -110,12 +110,12 @@ def _reports(
                 bytes_received=stream.window.received,
                 bytes_sent=stream.sent,
                 kind=kind,
-                asker=asker,
+                caller_address=caller_address,
                 idle=idle,
             )
 
 
-def _asker(user: IProtocol | None) -> str:
+def _caller_address(user: IProtocol | None) -> str:
     """Return the address of the caller whose connection is joined to ``user``, of a stream."""
     if not isinstance(user, StreamSide):
         return ""
@@ -126,7 +126,7 @@ def _asker(user: IProtocol | None) -> str:
     return "" if host is None else join_authority(display_host(host), peer.port)
 
 
-def stream_table(streams: Sequence[StreamReport], peers: PeerWords) -> Content:
+def stream_table(streams: Sequence[StreamReport], peers: PeerTerms) -> Content:
     """Return the table of streams; the caller is known where the stream was opened."""
     columns: list[Column[StreamReport]] = [
         Column("Request", lambda stream: stream.request_id or "-", "name code"),
@@ -154,4 +154,4 @@ def stream_table(streams: Sequence[StreamReport], peers: PeerWords) -> Content:
 
 
 def _who(stream: StreamReport) -> Content:
-    return joined(stream.asker, element("small", stream.kind))
+    return joined(stream.caller_address, element("small", stream.kind))

@@ -91,11 +91,11 @@ class Throughput(Service):
         self._sampled_at = 0.0
         self._call: IDelayedCall | None = None
 
-    def often(self, name: str) -> Sequence[float]:
+    def rates(self, name: str) -> Sequence[float]:
         """Return the rates of a counter, per second."""
         return self._counted[name].rates
 
-    def took(self, name: str, part: float) -> float | None:
+    def duration_quantile(self, name: str, part: float) -> float | None:
         """Return the quantile ``part`` of recent durations in seconds, ``None`` without any."""
         return self._timed[name].quantile(part)
 

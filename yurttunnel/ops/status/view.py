@@ -15,7 +15,7 @@ from yurttunnel.ops.status.certificates import certificate_table
 from yurttunnel.ops.status.events import RecentEvents, event_table
 from yurttunnel.ops.status.failures import failure_content
 from yurttunnel.ops.status.markup import Markup, element, mark
-from yurttunnel.ops.status.sections import MakeSection, Moment, Section, live, nothing, tile
+from yurttunnel.ops.status.sections import MakeSection, PageContext, Section, live, nothing, tile
 from yurttunnel.ops.status.sparklines import Scale, sparkline
 from yurttunnel.ops.status.throughput import Throughput
 
@@ -62,7 +62,7 @@ class StatusSources:
 class View:
     """The page at one moment, section by section.
 
-    ``desired`` is the filter, ``age`` the age of the process in seconds.
+    ``filter_text`` is the filter, ``age`` the age of the process in seconds.
     """
 
     def __init__(
@@ -70,17 +70,17 @@ class View:
         sources: StatusSources,
         throughput: Throughput,
         events: RecentEvents,
-        desired: str,
+        filter_text: str,
         now: datetime.datetime,
         age: float,
     ) -> None:
         self._sources = sources
         self._throughput = throughput
         self._events = events
-        self._moment = Moment(now, desired.casefold())
+        self._context = PageContext(now, filter_text.casefold())
         self._age = age
         peers = sources.peers
-        self._peers = None if peers is None else peers.at(self._moment, desired)
+        self._peers = None if peers is None else peers.at(self._context, filter_text)
         self._features: list[Section] = []
         self._findings = sources.readiness.findings()
 
@@ -93,25 +93,25 @@ class View:
         """Yield all sections in order, in pieces."""
         yield from live("readiness", self._readiness())
         if self._peers is not None:
-            yield from self._peers.look()
-        self._features = yield from self._made()
-        yield from self._behind("readiness")
+            yield from self._peers.load_sessions()
+        self._features = yield from self._feature_sections()
+        yield from self._sections_after("readiness")
         failures = self._sources.failures
         if failures is not None:
-            of_late = self._throughput.often(FAILURES)
-            yield from live("failures", failure_content(failures, of_late, self._moment))
+            recent_rates = self._throughput.rates(FAILURES)
+            yield from live("failures", failure_content(failures, recent_rates, self._context))
         yield from live("overview", self._overview())
         if self._peers is not None:
             yield from self._peers.session_pieces()
-        yield from self._behind("sessions")
+        yield from self._sections_after("sessions")
         if self._peers is not None:
             yield from self._peers.stream_pieces()
-        yield from self._behind("streams")
+        yield from self._sections_after("streams")
         if self._sources.certificates is not None:
             yield from self._certificate_section(self._sources.certificates())
-        yield from self._behind("certificates")
+        yield from self._sections_after("certificates")
         yield from self._event_section()
-        yield from self._behind("events")
+        yield from self._sections_after("events")
 
     def pieces_of(self, name: str) -> Iterator[str]:
         """Yield the sections of the page of the peer ``name``.
@@ -124,17 +124,17 @@ class View:
         if self._peers is not None:
             yield from self._peers.pieces_of(name)
 
-    def _made(self) -> Generator[str, None, list[Section]]:
+    def _feature_sections(self) -> Generator[str, None, list[Section]]:
         features = []
         for make in self._sources.sections:
-            made = make(self._moment)
+            made = make(self._context)
             if isinstance(made, Generator):
                 made = yield from made
             if made is not None:
                 features.append(made)
         return features
 
-    def _behind(self, name: str) -> Iterator[str]:
+    def _sections_after(self, name: str) -> Iterator[str]:
         for each in self._features:
             if each.after == name:
                 yield from live(each.name, each.content)
@@ -166,15 +166,15 @@ class View:
     def _requests(self) -> list[Markup]:
         if self._sources.requests is None:
             return []
-        rates = self._throughput.often("requests")
+        rates = self._throughput.rates("requests")
         chart = sparkline(rates, Scale(max(rates, default=0.0), "/s"))
         return [
-            tile("requests", formatting.each_second(rates[-1] if rates else 0.0), chart),
+            tile("requests", formatting.per_second(rates[-1] if rates else 0.0), chart),
             *map(self._latency, self._sources.durations),
         ]
 
     def _latency(self, name: str) -> Markup:
-        half, most = (self._throughput.took(name, part) for part in (0.5, 0.95))
+        half, most = (self._throughput.duration_quantile(name, part) for part in (0.5, 0.95))
         if half is None or most is None:
             return tile(f"median {name}", "none")
         slow = f"95 % within {formatting.round_trip(most)}"
@@ -184,7 +184,7 @@ class View:
         return live(
             "certificates",
             element("h2", "Certificates"),
-            certificate_table(certificates, self._moment.now)
+            certificate_table(certificates, self._context.now)
             if certificates
             else nothing("There is no certificate yet."),
         )
@@ -194,7 +194,7 @@ class View:
         return live(
             "events",
             element("h2", "Warnings and errors"),
-            event_table(events, self._moment.now)
+            event_table(events, self._context.now)
             if events
             else nothing(mark("ok", "None has been logged since the start.")),
         )

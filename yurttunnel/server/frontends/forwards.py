@@ -267,7 +267,8 @@ class Forwards:
 
     def drain(self) -> Deferred[Any]:
         """Return a ``Deferred`` that fires when no connection is left; for after
-        :meth:`stopListening`."""
+        :meth:`stopListening`.
+        """
         return DeferredList([factory.drain() for factory in self._closed])
 
     def close(self) -> None:

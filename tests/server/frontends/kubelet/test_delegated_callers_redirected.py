@@ -24,7 +24,8 @@ class LedTests(DeputiesWorld):
 
     def test_ordinary(self):
         """``kubectl get --raw /api/v1/nodes/edge-1/proxy/metrics`` reaches the node, in both
-        families, although ``Host`` is the API's own name."""
+        families, although ``Host`` is the API's own name.
+        """
         for address in EDGE_1:
             self.lead(address)
             for host in API_HOSTS:
@@ -193,7 +194,8 @@ class LedTests(DeputiesWorld):
 
     def test_unlabelled_node(self):
         """A node with an agent is behind the tunnel, whatever its labels, and so is a labelled one
-        that is cut off."""
+        that is cut off.
+        """
         self.put_node("edge-1", *EDGE_1, labels={})
         self.lead(EDGE_1[0])
         self.reaches(self.apiserver(), (EDGE_1[0], 10250))

@@ -98,7 +98,8 @@ class ShareTests(DeputiesWorld):
 
     def test_only_kube_apiserver_is_believed(self):
         """A caller that acts for itself, or is redirected to the port without authentication, is
-        counted as itself."""
+        counted as itself.
+        """
         for verb in ("proxy", "metrics"):
             self.api.rules.add(("jane", "create", verb, "edge-1"))
         for number in range(20):

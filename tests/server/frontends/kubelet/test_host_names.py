@@ -144,7 +144,8 @@ class HostNamesTests(SynchronousTestCase):
 
     def test_proven(self):
         """If the connection has determined the destination, Host does not count; over TLS the
-        caller chooses it."""
+        caller chooses it.
+        """
         destination = Destination("edge-1", "10.0.0.1", 10250)
         asked = head(host="evil.example:10264")
         self.assertIsNone(self.ask(asked, destination=destination, proven=True))

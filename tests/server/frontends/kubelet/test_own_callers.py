@@ -72,7 +72,8 @@ class OwnTests(DeputiesWorld):
 
     def test_ordinary(self):
         """A kube-apiserver that is not in the list reaches the node of its packets, if it has
-        permission itself, and the log names the flag."""
+        permission itself, and the log names the flag.
+        """
         self.lead(EDGE_1[0])
         for number, host in enumerate((*API_HOSTS, "127.0.0.1:10266", "edge-1:10266")):
             name = f"apiserver-{number}"

@@ -23,7 +23,8 @@ _OWN = {4: "198.51.100.1", 6: "2001:db8:1::1"}
 
 def leading_network(test, listener):
     """Create a network for the rest of ``test``, which redirects connections to the port
-    ``listener``."""
+    ``listener``.
+    """
     if shutil.which("iptables") is None or shutil.which("ip6tables") is None:
         raise SkipTest("iptables is not installed")
     network = ClusterNetwork([_OWN[4]])

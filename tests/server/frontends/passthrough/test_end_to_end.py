@@ -232,7 +232,8 @@ class NamedTests(EndToEndTestCase):
 
     async def test_no_name(self):
         """Without a name TLS ends at the server, as for a client that does not verify; the kubelet
-        is not dialed."""
+        is not dialed.
+        """
         creator = OptionalCallerContexts(Issuer.make(self).server("edge-1"))
         transports = with_transports(reactor, self.transports)
         self.factory.no_sni_factory = tls.server_side(

@@ -271,7 +271,7 @@ class DelegatedCallers:
                 f"the firewall has redirected this connection from {redirected_from} here, but not"
                 " by rules that this server knows (yet): see /steering of the meta port",
             )
-        nodes = self._tunneled(cluster.nodes.claiming(redirected_from.address))
+        nodes = self._tunneled(cluster.nodes.with_address(redirected_from.address))
         if not nodes:
             raise RequestFailed(
                 503,

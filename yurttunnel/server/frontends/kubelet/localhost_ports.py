@@ -50,7 +50,7 @@ class LocalhostPorts:
             # The proxy reports it to the caller.
             return destination
         node = self._nodes.get(session.node) or _node_behind(session)
-        if not node.is_called(destination.host):
+        if not node.has_host(destination.host):
             return destination
         versions = {address.version for address in node.internal()}
         return replace(destination, host="::1" if versions == {6} else "127.0.0.1")

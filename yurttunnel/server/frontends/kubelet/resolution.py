@@ -103,7 +103,7 @@ class Resolution:
         """
         named = named_node(head)
         node = None if names_destination(head) else self._node_of_pod(head)
-        if node is not None and (not named or node.is_called(named)):
+        if node is not None and (not named or node.has_host(named)):
             return self._kubelet(node, head, secure)
         requested = destination_of(head)
         node = self._only(requested.node)
@@ -131,7 +131,7 @@ class Resolution:
         so the address is dialed.
         """
         knows = host == node.name and self._finder.own_session(node.name) is not None
-        if knows or parse_address(host) is not None or not node.is_called(host):
+        if knows or parse_address(host) is not None or not node.has_host(host):
             return host
         return self._finder.address(node)
 

@@ -47,7 +47,7 @@ class PassthroughNodes:
             return None
         if self._services.port_behind(original.address, original.port) is not None:
             return None
-        node = _only(self._nodes.claiming(original.address))
+        node = _only(self._nodes.with_address(original.address))
         return (
             None if node is None else Destination(node.name, str(original.address), original.port)
         )

@@ -17,7 +17,7 @@ class EmptyFile(OSError):
     """A file is empty, or contains only white space."""
 
 
-class RereadFile:
+class ReloadedFile:
     """The content of a file, read again when the file has changed.
 
     If a file that was read before becomes unreadable or empty, this is logged, and its previous
@@ -30,7 +30,7 @@ class RereadFile:
         self.path = path
         self._state: _State | None = None
         self._content = b""
-        self._told = ""
+        self._logged_error = ""
 
     def read(self) -> bytes:
         """Return the content, which is never empty.
@@ -48,14 +48,14 @@ class RereadFile:
                     raise EmptyFile(errno.ENODATA, "it is empty", str(self.path))
                 self._content = content
                 self._state = state
-                self._told = ""
+                self._logged_error = ""
         except OSError as error:
             if self._state is None:
                 raise
-            self._tell(error)
+            self._log_error(error)
         return self._content
 
-    def _tell(self, error: OSError) -> None:
-        if str(error) != self._told:
-            self._told = str(error)
+    def _log_error(self, error: OSError) -> None:
+        if str(error) != self._logged_error:
+            self._logged_error = str(error)
             self._log.warn("the previous content stays in use: {error}", error=error)
