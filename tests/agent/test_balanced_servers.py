@@ -486,7 +486,7 @@ class TogetherTests(ReplicaTests):
         self.pass_time(20)
         self.assertEqual([1, 1], self.counts())
         self.assertIsNone(self.servers.problem())
-        self.assertIn("how many servers there are is not known", self.servers.warning())
+        self.assertIn("the total number of servers is not known", self.servers.warning())
         self.told = 2
         first.listener.replicas_changed()
         self.settle()

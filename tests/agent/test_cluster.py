@@ -159,7 +159,7 @@ class ClusterTests(SynchronousTestCase):
         status, body = self.ready()
         self.assertEqual(503, status)
         self.assertIn("servers: there is no certificate of node edge-1", body)
-        self.assertIn("server addresses: the API has not told of service", body)
+        self.assertIn("server addresses: the API has not returned service", body)
         self.api.recover()
         self.reactor.pass_time(90, 1)
         self.assertEqual("edge-1", registry.find("edge-1").node)

@@ -271,7 +271,7 @@ class LimitTests(DialerTests):
         self.ask("10.0.0.5", timeout=8.0)
         waiting = self.ask("10.0.0.5", timeout=3.0)
         self.reactor.advance(3.0)
-        self.assert_failed(waiting, Code.TIMEOUT, "not answered 2 others in time")
+        self.assert_failed(waiting, Code.TIMEOUT, "not answered 2 earlier dials in time")
         patient = self.ask("10.0.0.5", timeout=8.0)
         self.reactor.advance(2.0)
         self.refuse(0)

@@ -121,4 +121,4 @@ class TwistedKernelErrorTests(KernelErrors, TestCase):
     """With Twisted's, which lose the reason."""
 
     transports = "twisted"
-    unreachable = "the network says that it cannot be reached"
+    unreachable = "the network reports that it is unreachable"

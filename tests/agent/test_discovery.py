@@ -202,7 +202,7 @@ class DiscoveryTests(SynchronousTestCase):
             self.refuse(NODES, error)
             self.make()
             self.start()
-            self.assertIn("has not told of nodes", self.found.problem())
+            self.assertIn("has not returned nodes", self.found.problem())
             self.assertNotIn("deploy/base", self.found.problem())
             self.stop()
 
@@ -226,7 +226,7 @@ class DiscoveryTests(SynchronousTestCase):
         self.make()
         self.start()
         self.assertEqual([(("a", 1), ("fd00::1", 2))], self.told)
-        self.assertIn("has not told", self.found.problem())
+        self.assertIn("has not returned", self.found.problem())
         self.pass_time(3600)
         self.client.put(SERVICES, service("ClusterIP", annotation="b:1"))
         self.client.recover()

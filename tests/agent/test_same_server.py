@@ -56,7 +56,7 @@ class SameServerTests(ReplicaTests):
         """Standing by is logged once, without a warning about another agent."""
         self.pass_time(5 * MAX_PROBE_DELAY, 5)
         self.assertEqual([], self.warnings())
-        self.assertEqual(1, sum("stands by" in formatEvent(event) for event in self.events))
+        self.assertEqual(1, sum("standing by" in formatEvent(event) for event in self.events))
 
     def test_disconnected(self):
         """While the session can be resumed, it is not replaced."""
@@ -151,7 +151,7 @@ class HeldTests(ClientTestCase):
             self.look()
         self.assertTrue(self.other.standing_by)
         self.assertEqual((0, []), (self.other.failed_attempts, self.warnings()))
-        self.assertEqual(1, sum("stands by" in text for text in self.logged("info")))
+        self.assertEqual(1, sum("standing by" in text for text in self.logged("info")))
 
     def test_held(self):
         """HELLO names the server process of the other client's session, and no other."""

@@ -132,7 +132,7 @@ class OneServerTests(EndToEndTestCase):
         index = arguments.index("--tunnelserver-addr") + 1
         arguments[index] = f"127.0.0.1:{port},localhost:{port}"
         await tunnel.start()
-        await self.eventually(lambda: "stands by" in tunnel.agent.log, "one stands by")
+        await self.eventually(lambda: "standing by" in tunnel.agent.log, "one stands by")
 
         async def one_session() -> bool:
             return len(await tunnel.server.agents()) == 1

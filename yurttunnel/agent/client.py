@@ -47,7 +47,7 @@ LEFT_SESSION_TIMEOUT = 60.0
 """Seconds in which a server that accepts no new streams in a session should end it, after the last
 stream; the agent then does so."""
 
-_NO_NEW_SESSION = "the agent begins no new session here"
+_NO_NEW_SESSION = "the agent starts no new session here"
 
 
 class ServerClient(Factory):
@@ -274,7 +274,7 @@ class ServerClient(Factory):
         self.retries += 1
         if self.standing_by and not was_standing_by:
             self._log.info(
-                "{server}: leads to a server that is connected already; stands by",
+                "{server}: reaches a server that is already connected; standing by",
                 server=self.server,
             )
         self._schedule_attempt(delay)
@@ -312,7 +312,7 @@ class ServerClient(Factory):
         self.knows_server_count = servers is not None
         self._group.set_advertised(servers)
         if session is not None and session.session_id == hello.session:
-            self._log.info("{server}: back, the session goes on", server=self.server)
+            self._log.info("{server}: reconnected, and resumed the session", server=self.server)
             self._routes.session_started(self)
             connection.start(session, hello)
             self._group.on_change()
@@ -428,7 +428,7 @@ class ServerClient(Factory):
         """Leave a server that is going away."""
         if not self._draining:
             self._log.info(
-                "{server}: the server wants no new streams in the session", server=self.server
+                "{server}: the server accepts no new streams in the session", server=self.server
             )
             self._routes.failed(self)
             self._start_draining()
@@ -497,7 +497,7 @@ class ServerClient(Factory):
         self.last_error = error
         self.failed_server = self.server
         if self.has_session and self._group.has_spare_servers and not self._draining:
-            self.drain("the agent has gone to another server meanwhile")
+            self.drain("the agent has connected to another server")
             self._notify_siblings()
 
     def _close_if_server_gone(self) -> None:
@@ -513,7 +513,7 @@ class ServerClient(Factory):
         # If its process is held, it is alive: another client has a new session with it, through a
         # load balancer that leads elsewhere.
         if len(connected) >= self._group.servers and session.wire.peer.process not in connected:
-            text = "its server has gone: there are sessions with all that there are"
+            text = "the server is gone: the agent has sessions with all existing servers"
             session.close(Code.SESSION_LOST, text)
 
 

@@ -62,7 +62,7 @@ def _classify(reason: BaseException, address: Address) -> tuple[Code, str]:
     number = getattr(reason, "osError", None) or getattr(reason, "errno", None)
     if number is None and isinstance(next(iter(reason.args), None), Failure):
         # Twisted's own transports do not read SO_ERROR, see ``tunnel.direct.connector``.
-        return Code.UNREACHABLE, "the network says that it cannot be reached"
+        return Code.UNREACHABLE, "the network reports that it is unreachable"
     if number is None:
         return Code.UNREACHABLE, str(reason)
     if number == errno.EADDRNOTAVAIL and address.version == 4:

@@ -129,7 +129,7 @@ class Dialer:
         if self._stopped:
             dial.fail(Code.GOING_AWAY, f"the agent of node {self.node} is stopping")
         elif dial.deadline <= dial.started:
-            dial.fail_to_connect(Code.TIMEOUT, "no time was left for it")
+            dial.fail_to_connect(Code.TIMEOUT, "its deadline had passed already")
         elif not 1 <= request.port <= 65535:
             dial.fail(Code.BAD_DESTINATION, f"{request.port} is not a port")
         else:
@@ -227,9 +227,7 @@ class _Dial:
     def _queue_timed_out(self, before: int) -> None:
         """Fail because the target has not responded."""
         self._timer = None
-        self.fail_to_connect(
-            Code.TIMEOUT, f"it has not answered {before} others in time, which were before this"
-        )
+        self.fail_to_connect(Code.TIMEOUT, f"it has not answered {before} earlier dials in time")
 
     # The name
 

@@ -49,7 +49,7 @@ class DiscoveredAddresses(Service):
         self._file = file
         self._locations: Sequence[Location] = ()
         self._written: Sequence[Location] = ()
-        self._problem: str | None = "the API has not been asked yet"
+        self._problem: str | None = "the API has not been queried yet"
         # What is needed and not synced yet, by the name of its informer here.
         self._unsynced: str | None = None
         self._followers: list[Follower] = []
@@ -68,7 +68,7 @@ class DiscoveredAddresses(Service):
         error = self._informers_by_name[self._unsynced].error
         if isinstance(error, NotAllowed) and error.status == 403:
             return _forbidden_text(self._unsynced, error)
-        return f"the API has not told of {self._unsynced} yet"
+        return f"the API has not returned {self._unsynced} yet"
 
     # -- Service -------------------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ class DiscoveredAddresses(Service):
     def _set_problem(self, problem: str | None) -> None:
         """Store the current problem, and log it if it is new."""
         if problem is not None and problem != self._problem:
-            kept = ", the addresses found before stay in use" if self._locations else ""
+            kept = "; the previous addresses stay in use" if self._locations else ""
             self._log.warn("no addresses of servers: {problem}{kept}", problem=problem, kept=kept)
         self._problem = problem
 
@@ -176,8 +176,8 @@ class DiscoveredAddresses(Service):
 def _forbidden_text(description: str, error: NotAllowed) -> str:
     """Return what to do if the API does not allow the agent to read something."""
     return (
-        f"the API does not let this agent read {description} ({error}). Kubelets' credentials allow"
-        " services, but no EndpointSlices, and from Kubernetes 1.32 on no nodes but their own:"
-        f" start the agent with --tunnelserver-addr, or give service {SERVICE} the annotation"
+        f"the API does not allow this agent to read {description} ({error}). Kubelets' credentials"
+        " allow services, but no EndpointSlices, and from Kubernetes 1.32 on no nodes but their"
+        f" own: start the agent with --tunnelserver-addr, or give service {SERVICE} the annotation"
         f" {EXTERNAL_ADDRESS}, or run the agent with the service account of deploy/base"
     )

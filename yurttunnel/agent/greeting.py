@@ -33,12 +33,13 @@ def print_greeting(settings: Settings, terminal: TextIO) -> None:
     loopback = "127.0.0.1" if settings.node_ip.version == 4 else "[::1]"
     print(
         f"""
-This machine is node {node} of the server now. There, this has port 9000 lead to port 80 here:
+This machine is now node {node} of the server. There, this command forwards port 9000 to port 80
+here:
 
   yurttunnel forward add 9000={node}/{target}
 
-Of what listens on loopback alone the ports of a kubelet are reached; for another one start this
-agent with --allow-destination {loopback}:PORT.
+On loopback only the kubelet's ports can be reached; for others start this agent with
+--allow-destination {loopback}:PORT.
 """,
         file=terminal,
         flush=True,

@@ -129,10 +129,10 @@ class ServerSet:
         for client in self._clients:
             if client.connected and not client.draining and client.sent_identifiers != identifiers:
                 self._log.info(
-                    "{server}: the certificate covers other identifiers now; begins a new session",
+                    "{server}: the certificate has other identifiers now; starting a new session",
                     server=client.server,
                 )
-                client.replace_session("the agent begins a session with other identifiers")
+                client.replace_session("the agent starts a session with other identifiers")
                 return
 
     def drain(self, text: str) -> None:
@@ -220,8 +220,8 @@ class ServerSet:
         if any(client.connected and client.knows_server_count for client in self._clients):
             return None
         return (
-            f"connected to {self.connected}; how many servers there are is not known, since none of"
-            " these knows it yet"
+            f"connected to {self.connected}; the total number of servers is not known, because no"
+            " connected server has sent it yet"
         )
 
     def _missing(self) -> list[str]:
@@ -346,7 +346,7 @@ class ServerSet:
         ]
         for client in unused:
             self._log.info(
-                "{server}: no address of a server any more; its session ends with its streams",
+                "{server}: the address is no longer in use; the session ends with its last stream",
                 server=client.server,
             )
             client.drain("the server's address has changed")
