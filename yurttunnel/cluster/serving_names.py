@@ -248,9 +248,9 @@ class ServingNames:
             size += len(host)
             if size > MAX_NODES_BYTES:
                 warnings.append(
-                    f"the cloud nodes report addresses of more than {MAX_NODES_BYTES >> 10} KiB, and"
-                    " the serving certificate has no more of them: look for nodes that report too"
-                    " many; what agents dial may be given by --cert-ips, too"
+                    f"the cloud nodes report addresses of more than {MAX_NODES_BYTES >> 10} KiB,"
+                    " and the serving certificate has no more of them: look for nodes that report"
+                    " too many; what agents dial may be given by --cert-ips, too"
                 )
                 break
             found.add(host)
