@@ -55,7 +55,7 @@ LOOPBACK = ip_address("127.0.0.1")
 AT_A_TIME = 8
 """The number of concurrent enrolments, so that the server is kept busy but not overloaded."""
 
-MOST_CONNECTING = 512
+MAX_CONNECTING = 512
 """The number of concurrent connection attempts. An agent on its own machine answers its server
 within a round trip; in this process it would wait for thousands of other attempts, for longer than
 the server's timeout."""
@@ -105,7 +105,7 @@ class Crowd:
         self._enrolment_seconds = 0.0
         self._agents: list[ServerSet] = []
         self._starting: IDelayedCall | None = None
-        self._turns = DeferredSemaphore(MOST_CONNECTING)
+        self._connecting = DeferredSemaphore(MAX_CONNECTING)
         names = {NODE_NAME % number: (LOOPBACK,) for number in range(count)}
         counters = TunnelCounters()
         dialer = Dialer(
@@ -173,7 +173,7 @@ class Crowd:
         def secured(host: str, port: int) -> IStreamClientEndpoint:
             endpoint = server_endpoint(self._reactor, host, port)
             secured = tls.TLSEndpoint(self._reactor, contexts.creator(host), endpoint)
-            return _InTurn(secured, self._turns)
+            return _QueuedEndpoint(secured, self._connecting)
 
         settings = ClientSettings(NODE_NAME % number, lambda: identifiers, Limits(), "benchmark")
         servers = ServerSet(self._context, settings, secured)
@@ -205,26 +205,26 @@ class Crowd:
 
 
 @implementer(IStreamClientEndpoint)
-class _InTurn:
-    """Connects through ``endpoint`` once it has acquired one of the ``turns``.
+class _QueuedEndpoint:
+    """Connects through ``endpoint`` once it has acquired one of the ``connecting``.
 
     It releases that when the session has begun, or the attempt has failed.
     """
 
-    def __init__(self, endpoint: IStreamClientEndpoint, turns: DeferredSemaphore) -> None:
+    def __init__(self, endpoint: IStreamClientEndpoint, connecting: DeferredSemaphore) -> None:
         self._endpoint = endpoint
-        self._turns = turns
+        self._connecting = connecting
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
         """Connect a protocol of ``protocolFactory``."""
         return Deferred.fromCoroutine(self._connect(protocolFactory))
 
     async def _connect(self, factory: IProtocolFactory) -> IProtocol:
-        await self._turns.acquire()
+        await self._connecting.acquire()
         try:
             connection = await self._endpoint.connect(factory)
         except BaseException:
-            self._turns.release()
+            self._connecting.release()
             raise
         assert isinstance(connection, SessionConnection)
         self._release_after(connection)
@@ -234,12 +234,12 @@ class _InTurn:
         start, lost = connection.start, connection.connectionLost
 
         def begun(session: TunnelSession, hello: Hello) -> None:
-            self._turns.release()
+            self._connecting.release()
             connection.connectionLost = lost  # type: ignore[method-assign] # it has been released
             start(session, hello)
 
         def failed(reason: Failure = connectionDone) -> None:
-            self._turns.release()
+            self._connecting.release()
             lost(reason)
 
         connection.start = begun  # type: ignore[method-assign] # no event reports it

@@ -37,7 +37,7 @@ from yurttunnel.tunnel import tls
 
 CALM_SECONDS = 3.0
 """The time from the last list until memory is measured."""
-MOST_SECONDS = 120.0
+MAX_SECONDS = 120.0
 """The maximum time of a start."""
 INCOMPLETE = "has not told all yet"
 """A part of the body of ``/readyz`` while lists are missing."""
@@ -98,7 +98,7 @@ async def _measure(reactor: Any, directory: Path, kubeconfig: Path) -> Stats:
     with _server(directory, kubeconfig) as (process, meta_port):
         began = reactor.seconds()
         while not await _is_complete(meta_port):
-            if process.poll() is not None or reactor.seconds() - began > MOST_SECONDS:
+            if process.poll() is not None or reactor.seconds() - began > MAX_SECONDS:
                 end = (directory / "server.log").read_text("utf-8", "replace")[-2000:]
                 raise BenchmarkFailed(f"the caches are not complete; the log ends:\n{end}")
             await deferLater(reactor, 0.1)

@@ -69,7 +69,7 @@ class Nginx:
         self.path = path
         told = subprocess.run([path, "-V"], capture_output=True, text=True, check=True).stderr
         self.versions = [line for line in told.splitlines() if "version" in line or "built" in line]
-        self.told = told
+        self.version_output = told
 
     def start(
         self, stack: ExitStack, directory: Path, name: str, text: str, ports: Sequence[int]
@@ -130,7 +130,7 @@ class Pair:
             port=port, to=to, own=authority.issue(name), authority=authority.certificate
         )
         configuration = _CONFIGURATION.format(
-            module=stream_module(nginx.told), name=name, server=text
+            module=stream_module(nginx.version_output), name=name, server=text
         )
         return nginx.start(stack, directory, name, configuration, [port])
 

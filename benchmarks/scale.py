@@ -24,7 +24,7 @@ RESTARTS, QUICK_RESTARTS = (2000, 5000), (500,)
 REQUESTS, QUICK_REQUESTS = (1, 100, 1000), (1, 500)
 WORK, QUICK_WORK = Work(seconds=4.0, warm_up=1.0), Work(seconds=1.0, warm_up=0.5)
 
-FEWEST = 2
+MIN_AGENTS = 2
 """The minimum number of agents: one is compared with all."""
 
 _ROW = "{:<52} {:>6} {:>12} {:<12} {:>9}  {}"
@@ -64,8 +64,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         help="where to write the JSON [default: %(default)s]",
     )
     chosen = parser.parse_args(arguments)
-    if chosen.agents is not None and chosen.agents < FEWEST:
-        parser.error(f"--agents must be at least {FEWEST}")
+    if chosen.agents is not None and chosen.agents < MIN_AGENTS:
+        parser.error(f"--agents must be at least {MIN_AGENTS}")
     return chosen
 
 

@@ -29,20 +29,20 @@ CALM = 2.0
 PINGS = 10.0
 """The seconds for which an idle server is measured: the interval of PINGs."""
 
-PATIENCE = 180.0
+TIMEOUT = 180.0
 """The timeout in seconds for any number of agents to connect."""
 
-MOST_MEMORY = 100.0
+MAX_MEMORY = 100.0
 """The maximum memory of the server per agent in KiB (design, table of figures)."""
 
-MOST_RETURN = 20.0
+MAX_RECONNECT_SECONDS = 20.0
 """The maximum seconds until all agents have reconnected after a restart of the server."""
 
-MOST_PEAK = 2.0
+MAX_PEAK_MEMORY = 2.0
 """The maximum ratio of the server's peak memory during reconnection to its idle memory before."""
 
 PAGES = ("/metrics", "/agents", "/")
-LOOKS = 3
+PAGE_REQUESTS = 3
 """How often each page is fetched."""
 
 STREAMS = (1, 10, 100, 500)
@@ -95,12 +95,12 @@ class World:
             ManyAgents(directory, settings, self.server, count, ENROLLING)
         )
         before = self.processor()
-        self.agents.have_certificates(PATIENCE)
+        self.agents.have_certificates(TIMEOUT)
         self.enrolling = self.processor() - before
 
     def connect(self, count: int) -> None:
         """Connect agents until ``count`` are connected."""
-        self.agents.connect(count, RATE, PATIENCE)
+        self.agents.connect(count, RATE, TIMEOUT)
 
     def memory(self) -> int:
         """Return the memory of the idle server in bytes."""
@@ -132,7 +132,7 @@ def growth(directory: Path, settings: Settings, steps: Sequence[int]) -> Iterato
                 first = memory
             else:
                 each = (memory - first) / (step - steps[0]) / 1024
-                yield Figure("memory of an idle agent", step, each, "KiB", MOST_MEMORY)
+                yield Figure("memory of an idle agent", step, each, "KiB", MAX_MEMORY)
             yield Figure("memory of the server", step, memory / 2**20, "MiB")
             connected = step
             yield Figure("CPU at idle", step, _idle_share(world) * 100, "% of a core")
@@ -151,9 +151,9 @@ def _idle_share(world: World) -> float:
 def _page_seconds(world: World, page: str) -> float:
     """Return the CPU time of a page of the meta port, for which it blocks everything else."""
     before = world.processor()
-    for _ in range(LOOKS):
+    for _ in range(PAGE_REQUESTS):
         world.server.get(page)
-    return (world.processor() - before) / LOOKS
+    return (world.processor() - before) / PAGE_REQUESTS
 
 
 def restarts(directory: Path, settings: Settings, count: int) -> Iterator[Figure]:
@@ -167,7 +167,7 @@ def restarts(directory: Path, settings: Settings, count: int) -> Iterator[Figure
             ended = time.time()
             end()
             world.server.start_again()
-            world.agents.all_connected(PATIENCE)
+            world.agents.all_connected(TIMEOUT)
             stats = world.agents.stats()
             since = [moment - ended for moment in stats["connected_since"]]
             most = Counter(int(moment) for moment in since).most_common(1)[0][1]
@@ -176,12 +176,12 @@ def restarts(directory: Path, settings: Settings, count: int) -> Iterator[Figure
             tried = (stats["failed_attempts"] - failed) / count
             yield Figure(f"{name}: ready again", count, world.server.seconds, "s")
             yield Figure(f"{name}: half are back", count, statistics.median(since), "s")
-            yield Figure(f"{name}: all are back", count, max(since), "s", MOST_RETURN)
+            yield Figure(f"{name}: all are back", count, max(since), "s", MAX_RECONNECT_SECONDS)
             yield Figure(f"{name}: most in one second", count, most, "agents")
             yield Figure(f"{name}: attempts in vain", count, tried, "each")
             yield Figure(f"{name}: CPU, start included", count, cost * 1e3, "ms each")
             yield Figure(f"{name}: peak memory", count, peak / 2**20, "MiB")
-            yield Figure(f"{name}: peak to calm before", count, peak / calm, "", MOST_PEAK)
+            yield Figure(f"{name}: peak to calm before", count, peak / calm, "", MAX_PEAK_MEMORY)
             world.memory()
 
 
@@ -239,7 +239,7 @@ class Load:
         """
         server = self.world.server
         # Streams of the last run count until they have ended.
-        server.streams_end(PATIENCE)
+        server.streams_end(TIMEOUT)
         result = self.clients.run(
             {
                 "work": "requests",

@@ -26,12 +26,12 @@ from tests.e2e.network.namespaces import Namespace
 from yurttunnel.steering.interception import Match
 
 BACK_ENDS = ("nft", "legacy")
-FEWEST, SOME = 100, 1000
+MIN_NODES, MEDIUM_NODES = 100, 1000
 NODES = 5000
 REPEATS, ROUNDS, CONNECTIONS = 5, 25, 300
 QUICK_REPEATS, QUICK_ROUNDS = 1, 5
 
-MOST_PROCESSES = 1
+MAX_PROCESSES = 1
 """The processes of an unchanged sync: one that reads the rules, as all addresses are IPv4."""
 
 _ROW = "{:<7} {:<13} {:<34} {:>9} {:>9}  {}"
@@ -79,7 +79,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         type=int,
         default=NODES,
         metavar="N",
-        help=f"edge nodes, and as many cloud nodes, at least {FEWEST} [default: %(default)s]",
+        help=f"edge nodes, and as many cloud nodes, at least {MIN_NODES} [default: %(default)s]",
     )
     parser.add_argument(
         "--output",
@@ -89,8 +89,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         help="where to write the JSON [default: %(default)s]",
     )
     chosen = parser.parse_args(arguments)
-    if chosen.nodes < FEWEST:
-        parser.error(f"--nodes must be at least {FEWEST}")
+    if chosen.nodes < MIN_NODES:
+        parser.error(f"--nodes must be at least {MIN_NODES}")
     return chosen
 
 
@@ -108,7 +108,7 @@ def sync_figures(backend: str, match: Match, runs: Sequence[Mapping[str, Any]]) 
         ("first sync, processes", middle("first", "processes"), None),
         ("unchanged sync, s", middle("unchanged", "seconds"), None),
         ("unchanged sync, CPU s", middle("unchanged", *cpu), 0.1),
-        ("unchanged sync, processes", middle("unchanged", "processes"), MOST_PROCESSES),
+        ("unchanged sync, processes", middle("unchanged", "processes"), MAX_PROCESSES),
         ("one node's change, s", middle("changed", "seconds"), 0.2),
         ("one node's change, CPU s", middle("changed", *cpu), None),
         ("removing everything, s", middle("removed", "seconds"), None),
@@ -117,14 +117,14 @@ def sync_figures(backend: str, match: Match, runs: Sequence[Mapping[str, Any]]) 
 
 
 def connection_figures(
-    backend: str, ratios: Mapping[Case, float], most_nodes: int
+    backend: str, ratios: Mapping[Case, float], max_nodes: int
 ) -> Iterator[Figure]:
     """Yield the figures from the ratios to connections without rules."""
     for case, ratio in ratios.items():
         name = f"connections, {case.nodes} edge nodes"
         yield Figure(backend, case.match.value, name, ratio)
-    growth = ratios[Case(Match.EDGE_SET, most_nodes)] / ratios[Case(Match.EDGE_SET, FEWEST)]
-    name = f"the same, {most_nodes} : {FEWEST} nodes"
+    growth = ratios[Case(Match.EDGE_SET, max_nodes)] / ratios[Case(Match.EDGE_SET, MIN_NODES)]
+    name = f"the same, {max_nodes} : {MIN_NODES} nodes"
     yield Figure(backend, Match.EDGE_SET.value, name, growth, least=0.9)
 
 
@@ -139,7 +139,7 @@ def stats(nodes: int, repeats: int, rounds: int) -> Iterator[Figure]:
         for match in Match:
             runs = [_syncs(backend, match, nodes) for _ in range(repeats)]
             yield from sync_figures(backend, match, runs)
-        sizes = sorted({FEWEST, min(SOME, nodes), nodes})
+        sizes = sorted({MIN_NODES, min(MEDIUM_NODES, nodes), nodes})
         cases = [Case(match, size) for match in Match for size in sizes]
         rates = measure(backend, cases, rounds, CONNECTIONS)
         yield from connection_figures(backend, {each.case: each.ratio for each in rates}, nodes)

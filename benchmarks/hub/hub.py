@@ -33,7 +33,7 @@ ANSWER_SECONDS = 60.0
 QUIET = 0.5
 """The seconds without CPU usage after which a hub has written everything."""
 
-MOST_WORK = 60.0
+MAX_WORK_SECONDS = 60.0
 """The timeout in seconds for a hub to finish its background work."""
 
 
@@ -113,7 +113,7 @@ class Hub(MetaProgram):
 
     def finish_work(self) -> None:
         """Wait until its work after a response is done, such as writing the cache."""
-        deadline = time.monotonic() + MOST_WORK
+        deadline = time.monotonic() + MAX_WORK_SECONDS
         while True:
             before = self.processor()
             # The condition is that nothing happens for this time.
@@ -121,4 +121,4 @@ class Hub(MetaProgram):
             if self.processor() - before < QUIET / 50:
                 return
             if time.monotonic() > deadline:
-                raise self.failed(f"has been at work for {MOST_WORK:.0f} s behind an answer")
+                raise self.failed(f"has been at work for {MAX_WORK_SECONDS:.0f} s behind an answer")

@@ -16,14 +16,14 @@ from benchmarks.run import Unit
 CALM = 2.0
 """Seconds from the start until memory is measured."""
 
-GIVEN_BACK = 20.0
+RELEASE_SECONDS = 20.0
 """Seconds from the last event until memory is measured: within 15 the hub returns freed memory to
 the kernel (:mod:`yurttunnel.ops.memory_trimming`)."""
 
 ASKING = 0.25
 """Seconds between requests while the API does not respond."""
 
-MOST_OUTAGE = 40.0
+MAX_OUTAGE_SECONDS = 40.0
 """The timeout in seconds for a hub to detect that the API is silent, or responds again."""
 
 _KEPT_MEGABYTES = 1.0
@@ -120,7 +120,7 @@ def memory(bench: Bench) -> Iterator[Figure]:
                 hub.finish_work()
         bench.watch(through(hub))
         # Wait until the process is idle.
-        time.sleep(GIVEN_BACK)
+        time.sleep(RELEASE_SECONDS)
         after.ours.append(hub.resident())
         peak.ours.append(hub.peak())
     yield from (idle, after, peak)
@@ -165,7 +165,7 @@ def outage(bench: Bench) -> Iterator[Figure]:
                     hub = stack.enter_context(bench.hub(directory, online=False))
                     offline.ours.append(hub.first_answer)
             began = time.monotonic()
-            hub.wait_until(hub.is_online, "it was online again", MOST_OUTAGE, interval=0.05)
+            hub.wait_until(hub.is_online, "it was online again", MAX_OUTAGE_SECONDS, interval=0.05)
             back.ours.append(time.monotonic() - began)
     yield from (online, offline, *listed.values(), *first.values(), unhealthy, answered, back)
 
@@ -192,8 +192,8 @@ def _fall(hub: Hub) -> tuple[float, float]:
 
     asking: list[threading.Thread] = []
     while hub.is_online():
-        if time.monotonic() - began > MOST_OUTAGE:
-            raise hub.failed(f"takes a silent API for healthy after {MOST_OUTAGE:.0f} s")
+        if time.monotonic() - began > MAX_OUTAGE_SECONDS:
+            raise hub.failed(f"takes a silent API for healthy after {MAX_OUTAGE_SECONDS:.0f} s")
         path = PODS_PATH if len(asking) % 4 == 3 else NODE_PATH
         asking.append(threading.Thread(target=ask, args=(path,)))
         asking[-1].start()

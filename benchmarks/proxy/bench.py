@@ -16,7 +16,7 @@ from benchmarks.proxy.peer import Peer
 from benchmarks.proxy.proxy import ServiceProxy
 from tests.black_hole import BlackHole
 
-LOOPBACK, LIVING, REFUSING, SILENT = (f"127.0.0.{number}" for number in range(1, 5))
+LOOPBACK, WORKING, REFUSING, SILENT = (f"127.0.0.{number}" for number in range(1, 5))
 """The address of a proxy for this machine only, and its endpoints."""
 
 
@@ -32,7 +32,7 @@ class Bench(Loads):
         identity = Authority(directory).issue("bench")
         load = stack.enter_context(Clients(program))
         backend = stack.enter_context(Backend(program, identity, address))
-        self._living = stack.enter_context(Backend(program, identity, LIVING))
+        self._working = stack.enter_context(Backend(program, identity, WORKING))
         behind = address, backend.plain_port, backend.echo_port
         peer = Peer(stack, directory, nginx, *behind)
         self.proxy = stack.enter_context(
@@ -51,12 +51,12 @@ class Bench(Loads):
         """Return the seconds that clients wait for a response with two of three endpoints dead:
         first ``at_once`` clients at a time with a new proxy, then one after the other.
         """
-        port = self._living.plain_port
-        endpoints = (LIVING, REFUSING, SILENT)
+        port = self._working.plain_port
+        endpoints = (WORKING, REFUSING, SILENT)
         with (
             closing(BlackHole(SILENT, port)),
             ServiceProxy(
-                self._directory, endpoints, port, self._living.echo_port, LOOPBACK
+                self._directory, endpoints, port, self._working.echo_port, LOOPBACK
             ) as proxy,
         ):
             where = LOOPBACK, proxy.port

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from benchmarks.processes import BenchmarkFailed
 
-_QUESTION = b"GET /once HTTP/1.1\r\nHost: bench\r\n\r\n"
+_REQUEST = b"GET /once HTTP/1.1\r\nHost: bench\r\n\r\n"
 
-_PATIENCE = 30.0
+_TIMEOUT = 30.0
 """The timeout of a client in seconds."""
 
 
@@ -26,8 +26,8 @@ def dial_all(where: tuple[str, int], clients: int, at_once: int) -> list[float]:
 def _dial(where: tuple[str, int]) -> float:
     begun = time.monotonic()
     try:
-        with socket.create_connection(where, _PATIENCE) as client:
-            client.sendall(_QUESTION)
+        with socket.create_connection(where, _TIMEOUT) as client:
+            client.sendall(_REQUEST)
             answer = client.recv(1)
     except OSError as error:
         raise BenchmarkFailed(f"a client has failed: {error}") from None

@@ -15,7 +15,7 @@ CLIENTS = 16
 DIALS, DIALS_AT_ONCE = 200, 10
 """The clients of a Service with two of three endpoints dead, in total and concurrently."""
 
-MOST_BESIDE_DEAD, MOST_LEFT_OUT = 800.0, 5.0
+MAX_BESIDE_DEAD, MAX_AFTER_EJECTION = 800.0, 5.0
 """The maximum in milliseconds with dead endpoints: before they are detected, two steps of the retry
 plan, 0.25 and 0.5 s, and a response; and afterwards."""
 
@@ -70,8 +70,8 @@ def _bulk(work: str, streams: int, least: float) -> Callable[..., Iterator[Figur
 
 def retry(bench: Bench) -> Iterator[Figure]:
     """Measure how long clients wait while one endpoint refuses and one is a black hole."""
-    first = Figure(Demand("2 of 3 dead: p99", Unit.LATENCY, MOST_BESIDE_DEAD))
-    then = Figure(Demand("2 of 3 dead, left out: p99", Unit.LATENCY, MOST_LEFT_OUT))
+    first = Figure(Demand("2 of 3 dead: p99", Unit.LATENCY, MAX_BESIDE_DEAD))
+    then = Figure(Demand("2 of 3 dead, left out: p99", Unit.LATENCY, MAX_AFTER_EJECTION))
     for _ in range(bench.scale.repeats):
         for figure, seconds in zip(
             (first, then), bench.beside_dead(DIALS, DIALS_AT_ONCE), strict=True

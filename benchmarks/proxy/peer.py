@@ -44,7 +44,7 @@ class Peer:
     ) -> None:
         self.port = free_ports.take()
         text = _CONFIGURATION.format(
-            module=stream_module(nginx.told), address=address, port=self.port,
+            module=stream_module(nginx.version_output), address=address, port=self.port,
             backend=backend, echo=echo,
         )  # fmt: skip
         program = nginx.start(stack, directory, "peer", text, [self.port])

@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from benchmarks import scale, scale_parts
 from benchmarks.scale import parse, row, up_to
-from benchmarks.scale_parts import MOST_MEMORY, Figure
+from benchmarks.scale_parts import MAX_MEMORY, Figure
 from benchmarks.tunnel import Settings
 
 AGENTS = 5
@@ -52,7 +52,7 @@ class FigureTests(SynchronousTestCase):
 
     def test_a_row_has_the_figure_in_its_unit_and_the_verdict(self) -> None:
         """Everything that a figure is about is on one line."""
-        shown = row(Figure("memory of an idle agent", 2000, 61.26, "KiB", MOST_MEMORY)).split()
+        shown = row(Figure("memory of an idle agent", 2000, 61.26, "KiB", MAX_MEMORY)).split()
         self.assertEqual(shown[-6:], ["2000", "61.3", "KiB", "<=", "100", "holds"])
 
 

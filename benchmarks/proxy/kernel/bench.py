@@ -24,7 +24,7 @@ from tests.e2e.network.namespaces import Namespace
 from tests.proxy.kernel.lab import Lab
 from yurttunnel.proxy.kernel import sysctl
 
-LIVING, REFUSING, SILENT = range(3)
+WORKING, REFUSING, SILENT = range(3)
 """The endpoints; only the first one is used, unless stated otherwise."""
 
 _HOLE = """
@@ -56,7 +56,7 @@ use. BBR would pace packets by round trips that virtual links do not have, and t
 stream would vary by a third.
 """
 
-_PATIENCE = 30.0
+_TIMEOUT = 30.0
 
 
 class Bench(Loads):
@@ -84,23 +84,23 @@ class Bench(Loads):
         self._addresses = [str(lab.address(number).address) for number in range(3)]
         self._load, self._behind = self._ends(lab)
         load, backend = self._ends(others)
-        living = self._addresses[LIVING]
-        self.direct = Way(load, backend, living, backend.plain_port, backend.echo_port)
+        working = self._addresses[WORKING]
+        self.direct = Way(load, backend, working, backend.plain_port, backend.echo_port)
         self._machines.callback(self._stop)
 
     def _ends(self, lab: Lab) -> tuple[Clients, Backend]:
         with lab.client.inside():
             clients = self._machines.enter_context(Clients(self._program))
-        with lab.endpoints[LIVING].inside():
-            living = self._addresses[LIVING]
-            backend = Backend(self._program, self._identity, living)
+        with lab.endpoints[WORKING].inside():
+            working = self._addresses[WORKING]
+            backend = Backend(self._program, self._identity, working)
             return clients, self._machines.enter_context(backend)
 
     @property
     def ours(self) -> Way:
         """The route through the cluster IP of a Service with one endpoint."""
-        if self._endpoints != (LIVING,):
-            self._start(LIVING)
+        if self._endpoints != (WORKING,):
+            self._start(WORKING)
         return self.current
 
     @property
@@ -113,7 +113,7 @@ class Bench(Loads):
         """Return the seconds until the last of ``clients`` is connected by a new proxy while two of
         three endpoints are dead.
         """
-        self._start(LIVING, REFUSING, SILENT)
+        self._start(WORKING, REFUSING, SILENT)
         return max(self._connect(clients))
 
     def _start(self, *endpoints: int) -> None:
@@ -143,7 +143,7 @@ class Bench(Loads):
                     client.connect_ex((CLUSTER_IP, PORT))
                     waiting.register(client, selectors.EVENT_WRITE)
             while waiting.get_map():
-                for key, _ in waiting.select(_PATIENCE):
+                for key, _ in waiting.select(_TIMEOUT):
                     connected = key.fileobj
                     assert isinstance(connected, socket.socket)
                     waiting.unregister(connected)
@@ -151,8 +151,8 @@ class Bench(Loads):
                     if error:
                         raise BenchmarkFailed(f"a client has failed: {os.strerror(error)}")
                     seconds.append(time.monotonic() - begun)
-                if time.monotonic() - begun > _PATIENCE:
-                    raise BenchmarkFailed(f"clients were not connected within {_PATIENCE:.0f} s")
+                if time.monotonic() - begun > _TIMEOUT:
+                    raise BenchmarkFailed(f"clients were not connected within {_TIMEOUT:.0f} s")
         return seconds
 
 

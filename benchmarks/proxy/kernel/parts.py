@@ -14,7 +14,7 @@ from benchmarks.run import Unit
 KEPT = 0.95
 """The minimum fraction of the figure without a proxy."""
 
-BESIDE_DEAD, MOST_MILLISECONDS = 24, 1200.0
+BESIDE_DEAD, MAX_MILLISECONDS = 24, 1200.0
 """The clients of a Service with two of three endpoints dead, and how long they may wait: the first
 packet is retransmitted after 1 s."""
 
@@ -24,7 +24,7 @@ BODIES = 41
 _MEGABYTE, _MILLISECOND = 1e6, 1e3
 
 
-_Taken = TypeVar("_Taken")
+_Measured = TypeVar("_Measured")
 
 
 def _many(work: str, title: str) -> Callable[..., Iterator[Figure]]:
@@ -63,7 +63,7 @@ def _bulk(work: str, streams: int) -> Callable[..., Iterator[Figure]]:
     return part
 
 
-def _in_turn(turn: int, direct: _Taken, ours: _Taken) -> tuple[_Taken, _Taken]:
+def _in_turn(turn: int, direct: _Measured, ours: _Measured) -> tuple[_Measured, _Measured]:
     """Return both in alternating order, because the state of the machine differs for the second."""
     return (ours, direct) if turn % 2 else (direct, ours)
 
@@ -73,7 +73,7 @@ def retry(bench: Bench) -> Iterator[Figure]:
     the rate of connections once both are left out.
     """
     title = f"slowest of {BESIDE_DEAD} clients, 2 of 3 dead"
-    slowest = Figure(Demand(title, Unit.LATENCY, MOST_MILLISECONDS))
+    slowest = Figure(Demand(title, Unit.LATENCY, MAX_MILLISECONDS))
     rate = Figure(Demand("new connections, dead left out", Unit.RATE, KEPT, True, True))
     waited = []
     for turn in range(bench.scale.repeats):
