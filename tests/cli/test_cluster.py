@@ -159,12 +159,14 @@ class ClusterTests(SynchronousTestCase):
         with contextlib.redirect_stdout(shown):
             self.assertEqual(1, status(options))
         first, second, check = shown.getvalue().splitlines()
-        self.assertRegex(first, "^s-1: s-1 cannot be asked: .*, nodes connected: 0$")
+        self.assertRegex(first, "^s-1: s-1 cannot be queried: .*, nodes connected: 0$")
         self.assertEqual("s-2: ready, nodes connected: 1", second)
         self.assertEqual("  disk: full", check)
 
     def test_not_reached(self) -> None:
         """Where neither works it is said what kubectl says last."""
         self.answers()
-        with self.assertRaisesRegex(CommandFailed, "s-1 cannot be asked: .*unable to forward port"):
+        with self.assertRaisesRegex(
+            CommandFailed, "s-1 cannot be queried: .*unable to forward port"
+        ):
             servers(Kubectl(), "ns", 10265)[0].get("/nodes")

@@ -47,7 +47,7 @@ class FindTests(SynchronousTestCase):
             (["forward", "ad"], "there is no command 'forward ad': did you mean forward add?"),
             (
                 ["--state-dir", "S", "nodes"],
-                "--state-dir stands before the command: flags stand behind it, COMMAND --state-dir",
+                "--state-dir is before the command: flags come after it, COMMAND --state-dir",
             ),
         ):
             error = self.assertRaises(UnknownCommand, all_commands().find, words)

@@ -89,7 +89,7 @@ class AnswerTests(SynchronousTestCase):
         """Its sentence is told, without what moves the cursor, and never nothing."""
         head = b"HTTP/1.1 409 Conflict\r\nConnection: close\r\n\r\n"
         self.assertEqual("it \\x1b is there", self.refused(head + b"it \x1b is there\n"))
-        self.assertRegex(self.refused(head), f"{SOCKET}: it answers with status 409$")
+        self.assertRegex(self.refused(head), f"{SOCKET}: it responds with status 409$")
 
     def test_bytes_of_all_kinds(self) -> None:
         """A word that is no UTF-8 is sent as it was typed, for the process to refuse."""
@@ -145,7 +145,7 @@ class SilentTests(SynchronousTestCase):
     def test_no_answer(self) -> None:
         """It is not taken for one that does not run."""
         error = self.assertRaises(NoResponse, self.process.get, "/v1/process")
-        self.assertEqual(f"{self.path}: it runs, but gave no answer within 0.1 s", str(error))
+        self.assertEqual(f"{self.path}: it runs, but did not respond within 0.1 s", str(error))
 
     def test_no_room(self) -> None:
         """Nor is one that takes no connection any more, for which nobody waits."""
@@ -168,7 +168,7 @@ class SilentTests(SynchronousTestCase):
             CommandFailed, discovery.select_process, None, "server", [self.process]
         )
         self.assertEqual(
-            f"what runs in {self.directory} gives no answer: if that is the server, name it with"
+            f"what runs in {self.directory} does not respond: if that is the server, name it with"
             " --state-dir",
             str(error),
         )
@@ -205,14 +205,14 @@ class OneTests(SynchronousTestCase):
         with contextlib.redirect_stderr(beside):
             self.assertEqual("/1/server/s", self.select_process("/2/silent/s", "/1/server/s"))
         self.assertEqual("passed over: /2/silent/s: it runs\n", beside.getvalue())
-        with self.assertRaisesRegex(CommandFailed, "^what runs in /2/silent, /3/silent gives no"):
+        with self.assertRaisesRegex(CommandFailed, "^what runs in /2/silent, /3/silent does not"):
             self.select_process("/1/agent/s", "/2/silent/s", "/3/silent/s")
 
     def test_none_or_several(self) -> None:
         """It is said what to name."""
         sentence = (
-            r"^no server of yours runs on this machine: start one \(yurttunnel server --help shows"
-            r" how\), name its directory with --state-dir, or run this as its user or root$"
+            r"^no server of this user runs on this machine: start one \(yurttunnel server --help"
+            r" shows how\), name its directory with --state-dir, or run this as its user or root$"
         )
         with self.assertRaisesRegex(CommandFailed, sentence):
             self.select_process("/1/agent/s")

@@ -120,7 +120,7 @@ class GoneTests(SynchronousTestCase):
             self.looks = [[Told(), Told(NODE)]]
             self.run_command(options, act, *words)
         self.assertEqual(2, self.shown.getvalue().count("connected"))
-        self.assertEqual("not asked: kubectl: pods s-1 not found\n" * 2, self.beside.getvalue())
+        self.assertEqual("not queried: kubectl: pods s-1 not found\n" * 2, self.beside.getvalue())
 
     def test_nobody_is_left(self) -> None:
         """The command fails, and says why."""
@@ -153,7 +153,7 @@ class GoneTests(SynchronousTestCase):
         self.looks = [gone, gone, gone, both, gone]
         with self.assertRaises(KeyboardInterrupt):
             self.run_command(NodesOptions(), nodes, "--watch")
-        self.assertEqual("not asked: kubectl: pods s-1 not found\n" * 2, self.beside.getvalue())
+        self.assertEqual("not queried: kubectl: pods s-1 not found\n" * 2, self.beside.getvalue())
 
     def test_one_that_is_not_asked_once(self) -> None:
         """The nodes of a server that was not asked at one look have not changed for that."""

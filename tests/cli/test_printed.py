@@ -177,7 +177,7 @@ class PrintedTests(SynchronousTestCase):
         )
         self.assertEqual(1, self.status)
         running.pop()
-        with self.assertRaisesRegex(CommandFailed, "nothing of yours runs"):
+        with self.assertRaisesRegex(CommandFailed, "nothing of this user runs"):
             self.printed(status.status, StatusOptions())
 
     def test_status_of_one_that_is_silent(self) -> None:

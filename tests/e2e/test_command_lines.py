@@ -39,7 +39,7 @@ SAID = {
     # A flag of twist behind the command.
     "yurttunnel-server --log-level debug": (
         "--log-level: it is a flag of twist itself: write it before the command, twist --log-level"
-        " LEVEL yurttunnel-server, or give --v=4 here for all that there is to tell"
+        " LEVEL yurttunnel-server, or give --v=4 here for debug messages"
     ),
     "yurttunnel-agent --log-file x": (
         "--log-file: it is a flag of twist itself: write it before the command, twist --log-file"
@@ -72,7 +72,7 @@ SAID_BY_ITSELF = {
     "server --stat-dir S": SAID["yurttunnel-server --stat-dir S"],
     "quickstart --chek": SAID["yurttunnel-quickstart --chek"],
     "server --log-level debug": (
-        f"--log-level: {_UNKNOWN}: give --v=2 for each request, --v=4 for all that there is to tell"
+        f"--log-level: {_UNKNOWN}: give --v=2 for each request, --v=4 for debug messages"
     ),
     "agent": (
         "--node-name is missing: give it or set NODE_NAME, or add --standalone where there is no"

@@ -342,7 +342,7 @@ with socket.socket(socket.AF_UNIX) as caller:
         os.chmod(sockets, 0o666)
         output, errors, _ = await self.run_command(*command)
         self.assertIn(b" 403 ", output, errors)
-        self.assertIn(b"user id 65534 may not ask here", output)
+        self.assertIn(b"user id 65534 is not allowed", output)
         os.chmod(tunnel.server.state, 0o700)
 
     async def test_a_killed_process(self) -> None:

@@ -132,7 +132,7 @@ class DebugTests(DiagnoseTestCase):
         status, _ = await tunnel.server.get("/healthz")
         self.assertEqual(status, 200)
         status, body = await tunnel.server.get("/debug/sessions")
-        self.assertEqual((status, "this machine alone" in body), (403, True))
+        self.assertEqual((status, "only for this machine" in body), (403, True))
 
     async def test_callers_of_the_tunnel_are_refused(self) -> None:
         """The agent's /debug is not reached by CONNECT, nor through a port of the server.
@@ -256,7 +256,7 @@ class DiagnoseTests(DiagnoseTestCase):
         self.assertIn("hangs", screen)
         self.assertIn("is stopped", screen)
         self.assertIn(f"pid: {tunnel.server.pid}\n", found["process.txt"])
-        self.assertIn("not asked for", found["pages/metrics.txt"])
+        self.assertIn("not requested", found["pages/metrics.txt"])
 
     async def test_output_alone_is_refused(self) -> None:
         """--output without --diagnose is rejected with a message."""

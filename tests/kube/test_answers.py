@@ -264,7 +264,7 @@ class RequestTests(AnswersTestCase):
         configuration = replace(self.configuration, host="http://a..b:8001")
         client = KubeClient(self.clock, configuration, self.network)
         error = self.failureResultOf(client.get(NODES, "n1"), ApiUnreachable).value
-        self.assertIn("cannot be asked", str(error))
+        self.assertIn("cannot be queried", str(error))
 
     def test_a_name_that_idna_refuses(self):
         """The error for a name that IDNA rejects quotes it and does not blame certificates."""
@@ -417,7 +417,7 @@ class ErrorTests(AnswersTestCase):
         """A token of two lines is an error, which does not contain it."""
         self.source.token = f"{SECRET}\nx"
         error = self.failureResultOf(self.get(), ApiUnreachable).value
-        self.assertIn("cannot be asked: the value of Authorization has control", str(error))
+        self.assertIn("cannot be queried: the value of Authorization has control", str(error))
         self.assertNotIn(SECRET, str(error))
         self.assertEqual([], self.conversations)
 
@@ -590,7 +590,7 @@ class WatchTests(AnswersTestCase):
         for line in (b"{", b"[]", b'{"type": 1, "object": {}}', b'{"type": "ADDED"}', b"\xff"):
             self.begin()
             self.send(self.event() + line + b"\n")
-            self.assertIn("is no event", str(self.failed()))
+            self.assertIn("invalid event", str(self.failed()))
             self.assertEqual(1, len(self.events))
 
     def test_too_long(self):

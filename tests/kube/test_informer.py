@@ -463,7 +463,7 @@ class BadTimesTests(InformerTestCase):
         self.client.fail(NotAllowed(403, "Forbidden", text))
         informer, _ = self.follow()
         self.assertEqual(
-            f"the API has not told all yet of pods ({text} (403 Forbidden))",
+            f"the API has not yet listed all pods ({text} (403 Forbidden))",
             self.informers.problem(),
         )
         self.client.recover()

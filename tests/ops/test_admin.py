@@ -68,7 +68,7 @@ class AdminPagesTests(SynchronousTestCase):
             for method in ("GET", "POST", "DELETE"):
                 answer = self.site.ask(target, method, other)
                 self.assertEqual(403, answer.status)
-                self.assertIn(b"user id %d may not ask here" % other, answer.body)
+                self.assertIn(b"user id %d is not allowed" % other, answer.body)
 
     def test_no_unix_socket(self) -> None:
         """Who comes by TCP is refused: there nobody knows whose process it is."""

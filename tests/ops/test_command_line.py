@@ -79,13 +79,12 @@ class OneLineTests(SynchronousTestCase):
         """Under twist it is said where they stand; elsewhere, what there is in their place."""
         self.assertEqual(
             "--log-level: it is a flag of twist itself: write it before the command, twist"
-            " --log-level LEVEL yurttunnel-server, or give --v=4 here for all that there is to"
-            " tell\n",
+            " --log-level LEVEL yurttunnel-server, or give --v=4 here for debug messages\n",
             self.told("--log-level", "debug", twist_command="yurttunnel-server"),
         )
         self.assertEqual(
-            "--log-level: there is no such flag: give --v=2 for each request, --v=4 for all that"
-            " there is to tell",
+            "--log-level: there is no such flag: give --v=2 for each request, --v=4 for debug"
+            " messages",
             self.told("--log-level=debug"),
         )
         self.assertEqual(
@@ -99,8 +98,8 @@ class OneLineTests(SynchronousTestCase):
         for given, told in {
             "--state-dir": "--state-dir: its value is missing: write --state-dir=VALUE",
             "-s": "-s: its value is missing: write -s=VALUE",
-            "--standalone=yes": "--standalone: it takes no value: leave out what stands behind the"
-            " equals sign",
+            "--standalone=yes": "--standalone: it takes no value: remove the equals sign and"
+            " what follows it",
             "--meta=1": "--meta: it may be short for --meta-host or --meta-port: write it out",
             "--meta-port=x": "--meta-port: 'x' is not a port: write a number from 1 to 65535",
             "yes": "unexpected argument 'yes': it belongs to no flag",

@@ -145,7 +145,7 @@ class AccessTests(DebugTestCase):
                 answer = self.ask(path, method, peer="192.0.2.1")
                 self.assertEqual(403, answer.status, path)
                 if method != "HEAD":
-                    self.assertIn(b"for this machine alone", answer.body)
+                    self.assertIn(b"only for this machine", answer.body)
         self.assertEqual(403, self.ask("/", peer="2001:db8::1").status)
 
     def test_the_tunnel(self):

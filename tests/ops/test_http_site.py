@@ -39,7 +39,7 @@ METRICS = b"GET /metrics HTTP/1.1\r\nHost: meta\r\n\r\n"
 PROBE = b"GET /healthz HTTP/1.1\r\nHost: meta\r\n\r\n"
 
 
-BROKEN = b"the page could not be made: the log says why\n"
+BROKEN = b"the page could not be made: the log has the reason\n"
 
 
 class CountingPage:

@@ -300,7 +300,7 @@ class HttpTests(MetaTestCase):
                 for method in ("GET", "POST"):
                     answer = self.ask(path, method, host, "127.0.0.1")
                     self.assertEqual(403, answer.status, host)
-                    self.assertIn(b"ask for an IP address", answer.body)
+                    self.assertIn(b"use an IP address", answer.body)
             self.assertEqual(200, self.ask(path, host="meta.example").status)
         answer = self.ask("/healthz", host="probe.example", peer="127.0.0.1")
         self.assertEqual(200, answer.status)

@@ -148,4 +148,4 @@ class IgnoreRepeatedStopsTests(SynchronousTestCase):
         reactor.stop()
         self.assertEqual(1, reactor.stopped)
         (event,) = events
-        self.assertIn("stops already", event["log_format"])
+        self.assertIn("already stopping", event["log_format"])

@@ -322,7 +322,7 @@ class ServerPageTests(SynchronousTestCase):
         page = self.status.render()
         self.assertEqual(MAX_SHOWN, len(page.rows["sessions"]))
         self.assertEqual(MAX_LOST, len(page.rows["lost"]))
-        self.assertIn(f"{MAX_SHOWN} of 2,000, trouble first", page.sections["sessions"])
+        self.assertIn(f"{MAX_SHOWN} of 2,000, problems first", page.sections["sessions"])
         self.assertIn("4 waiting for its return", page.sections["overview"])
         names = [row[0].split()[0] for row in page.rows["sessions"][:4]]
         self.assertEqual(["edge-1007", "edge-1507", "edge-507", "edge-7"], names)

@@ -168,7 +168,7 @@ class GuideTests(SynchronousTestCase):
         self.start(CheckRun(("config", "hub"), self.handlers))
         self.reactor.advance(CHECK_SECONDS)
         self.assertTrue(self.reactor.processes[0].ended)
-        self.assertIn("not over", self.ends[0])
+        self.assertIn("did not finish", self.ends[0])
 
     def test_orders(self):
         """What the check orders is done, with its words, and answered when it is over."""
@@ -241,7 +241,7 @@ class GuideTests(SynchronousTestCase):
         self.start(CheckRun(("config", "hub"), self.handlers))
         handlers[signal.SIGHUP](signal.SIGHUP, None)
         self.assertEqual(1, len(self.ends))
-        self.assertIn("was not over", self.ends.pop())
+        self.assertIn("before the check finished", self.ends.pop())
         self.start(CheckRun(("config", "hub"), self.handlers))
         self.reactor.processes[-1].end(ProcessDone(0))
         handlers[signal.SIGHUP](signal.SIGHUP, None)

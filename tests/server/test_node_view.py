@@ -36,7 +36,7 @@ class NodeViewTests(SynchronousTestCase):
     def test_nobody(self) -> None:
         """For an unknown name the page says so, whatever it is."""
         page = self.status.render(one=HOSTILE)
-        self.assertIn(f"Nothing is known of '{HOSTILE}'", page.sections["node"])
+        self.assertIn(f"Node '{HOSTILE}' is unknown.", page.sections["node"])
         self.assertEqual(1, sum(name == "script" for name, _ in page.elements))
 
     def test_a_node(self) -> None:

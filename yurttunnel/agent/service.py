@@ -88,7 +88,7 @@ class AgentService(Service):
             # A retry would not help; whoever started the agent should see the error.
             exit_with_error(self._reactor, f"yurttunnel-agent: {error}")
         except Exception as error:
-            self._log.failure("the agent could not begin because of a defect")
+            self._log.failure("the agent could not start because of a defect")
             exit_with_error(self._reactor, f"yurttunnel-agent: internal error: {error!r}")
 
     def stopService(self) -> Deferred[None]:

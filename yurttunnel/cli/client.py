@@ -113,7 +113,9 @@ class Process:
             )
         if response.status != http.client.OK:
             message = shown(body.decode("utf-8", "replace").strip())
-            raise CommandFailed(message or f"{self.path}: it answers with status {response.status}")
+            raise CommandFailed(
+                message or f"{self.path}: it responds with status {response.status}"
+            )
         return body
 
 
@@ -125,7 +127,7 @@ def _readable_errors(path: Path, seconds: float) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise CommandFailed(f"nothing runs at {path}: there is no such socket") from None
+        raise CommandFailed(f"nothing runs at {path}: the socket does not exist") from None
     except NotADirectoryError:
         raise CommandFailed(
             f"{path.parent} is not a directory: name the one that has {path.name}"
@@ -137,7 +139,7 @@ def _readable_errors(path: Path, seconds: float) -> Iterator[None]:
     except PermissionError:
         raise CommandFailed(f"{path} is another user's: run this as that user or root") from None
     except TimeoutError:
-        raise NoResponse(f"{path}: it runs, but gave no answer within {seconds:g} s") from None
+        raise NoResponse(f"{path}: it runs, but did not respond within {seconds:g} s") from None
     except (OSError, http.client.HTTPException) as error:
         why = getattr(error, "strerror", None) or str(error) or repr(error)
         raise CommandFailed(f"{path}: {why}") from None

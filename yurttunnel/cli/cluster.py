@@ -44,7 +44,7 @@ class Kubectl:
                 command, stdin=subprocess.DEVNULL, capture_output=True, timeout=2 * SECONDS
             )
         except subprocess.TimeoutExpired:
-            raise CommandFailed(f"kubectl gave no answer within {2 * SECONDS:g} s") from None
+            raise CommandFailed(f"kubectl did not respond within {2 * SECONDS:g} s") from None
         if finished.returncode:
             message = " ".join(finished.stderr.decode("utf-8", "replace").split())
             raise CommandFailed(f"kubectl: {message or f'status {finished.returncode}'}")
@@ -54,7 +54,7 @@ class Kubectl:
         """Return a command line; raise :class:`CommandFailed` if kubectl is not installed."""
         path = shutil.which("kubectl")
         if path is None:
-            raise CommandFailed("kubectl is not installed: a cluster is asked by it")
+            raise CommandFailed("kubectl is not installed: it is required to query a cluster")
         return [path, *self.global_flags, *arguments]
 
 
@@ -96,7 +96,9 @@ class Server:
                 response = connection.getresponse()
                 body = response.read(MAX_BYTES)
             except (OSError, http.client.HTTPException) as error:
-                raise CommandFailed(f"{self.name}: its meta port gave no answer: {error}") from None
+                raise CommandFailed(
+                    f"{self.name}: its meta port did not respond: {error}"
+                ) from None
             finally:
                 connection.close()
         if response.status == http.client.NOT_FOUND:
@@ -136,7 +138,7 @@ def _read_port(pod: str, process: subprocess.Popen[bytes]) -> int:
         if match is not None:
             return int(match[1])
         why = " ".join(line.decode("utf-8", "replace").split()) or why
-    raise CommandFailed(f"{pod} cannot be asked: kubectl port-forward: {why or 'no answer'}")
+    raise CommandFailed(f"{pod} cannot be queried: kubectl port-forward: {why or 'no answer'}")
 
 
 def servers(kubectl: Kubectl, namespace: str, port: int) -> list[Server]:

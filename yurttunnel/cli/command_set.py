@@ -42,7 +42,7 @@ class Commands:
 
     def _unknown(self, first: str, second: str = "") -> str:
         if first.startswith("-"):
-            return f"{first} stands before the command: flags stand behind it, COMMAND {first}"
+            return f"{first} is before the command: flags come after it, COMMAND {first}"
         further = [command.name.partition(" ")[2] for command in self.family(first)]
         if further:
             meant = did_you_mean(second, further, f"{first} ")

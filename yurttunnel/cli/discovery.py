@@ -36,13 +36,13 @@ def select_process(state_dir: Path | None, program: str, processes: Sequence[Pro
         return Process(found[0].path)
     if not found and unresponsive:
         raise CommandFailed(
-            f"what runs in {_directories(unresponsive)} gives no answer: if that is the {program},"
+            f"what runs in {_directories(unresponsive)} does not respond: if that is the {program},"
             " name it with --state-dir"
         )
     if not found:
         raise CommandFailed(
-            f"no {program} of yours runs on this machine: start one (yurttunnel {program} --help"
-            " shows how), name its directory with --state-dir, or run this as its user or root"
+            f"no {program} of this user runs on this machine: start one (yurttunnel {program}"
+            " --help shows how), name its directory with --state-dir, or run this as its user or root"
         )
     raise CommandFailed(
         f"more than one {program} runs here: choose one with --state-dir: {_directories(found)}"

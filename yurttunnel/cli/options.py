@@ -244,7 +244,7 @@ class ClientOptions(CommandOptions[None]):
         for sentence in sentences:
             # Repeated queries (--watch) report a failure only when it changes.
             if sentence not in self._reported_failures:
-                print(f"not asked: {sentence}", file=sys.stderr)
+                print(f"not queried: {sentence}", file=sys.stderr)
         self._reported_failures = sentences
         return responses
 

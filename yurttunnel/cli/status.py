@@ -46,8 +46,8 @@ def status(options: StatusOptions) -> int:
         found, unresponsive = [_query(process_in(directory))], []
     if not found and not unresponsive:
         raise CommandFailed(
-            "nothing of yours runs on this machine: start it (yurttunnel --help lists programs),"
-            " name its directory with --state-dir, or run this as its user or root"
+            "nothing of this user runs on this machine: start it (yurttunnel --help lists"
+            " programs), name its directory with --state-dir, or run this as its user or root"
         )
     for each in unresponsive:
         print(each, file=sys.stderr)

@@ -285,7 +285,7 @@ class KubeClient:
         try:
             request = self._request_head(method, target, credentials.token, data)
         except ValueError as error:
-            raise ApiUnreachable(f"it cannot be asked: {error}") from None
+            raise ApiUnreachable(f"it cannot be queried: {error}") from None
         fresh = False
         while True:
             connection = await self._connection(fresh)

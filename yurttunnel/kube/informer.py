@@ -129,7 +129,7 @@ class Informers(MultiService):
         missing = sorted(filter(None, (each.incomplete() for each in self._informers.values())))
         if not missing:
             return None
-        return f"the API has not told all yet of {_joined(missing)}"
+        return f"the API has not yet listed all {_joined(missing)}"
 
     def stale_informers(self) -> str | None:
         """Return since when the API has not responded; the cached state stays in use."""

@@ -42,7 +42,7 @@ def read_kube_config(path: Path) -> KubeConfiguration:
             raise FileNotFoundError
         return _KubeConfigReader(path, root).configuration()
     except FileNotFoundError:
-        raise BadKubeConfiguration(f"{path}: there is no such kubeconfig, or it is empty") from None
+        raise BadKubeConfiguration(f"{path}: the kubeconfig does not exist or is empty") from None
     except OSError as error:
         raise BadKubeConfiguration(f"{path} cannot be read: {error}") from None
     except (ValueError, TypeError, AttributeError, KeyError) as error:

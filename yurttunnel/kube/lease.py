@@ -234,7 +234,7 @@ class LeaderElection(Service):
         if not self._service_stopped:
             self._log.error(
                 "Defect: {lease}: what it is for has not stopped in {seconds:g} s; going on all the"
-                " same, but the lease is not given back",
+                " same, but the lease is not released",
                 lease=self._lease,
                 seconds=STOP_SECONDS,
             )
@@ -265,7 +265,7 @@ class LeaderElection(Service):
             )
         except Exception:
             # The stop continues; the lease expires by itself.
-            self._log.failure("Defect: {lease} is not given back", lease=self._lease)
+            self._log.failure("Defect: {lease} is not released", lease=self._lease)
 
     # -- help ------------------------------------------------------------------------------------
 

@@ -143,7 +143,7 @@ class Events:
                 raise TypeError
         except (ValueError, KeyError, TypeError, RecursionError):
             text = line[:_MAX_TEXT].decode("utf-8", "replace")
-            raise ApiUnreachable(f"what a watch tells is no event: {text!r}") from None
+            raise ApiUnreachable(f"a watch has an invalid event: {text!r}") from None
         if kind == "ERROR":
             code = obj.get("code")
             raise api_error(code if isinstance(code, int) else 500, obj)

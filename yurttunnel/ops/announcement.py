@@ -54,4 +54,4 @@ class Announcement(Service):
             self._announce()
 
     def _defect(self, failure: Failure) -> None:
-        self._log.failure("Defect: it is not said what to do next", failure)
+        self._log.failure("Defect: the startup message is not printed", failure)

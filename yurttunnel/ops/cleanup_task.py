@@ -61,7 +61,7 @@ class CleanupTask(Service):
             return
         except Exception as error:
             # Without this, whatever waits for the process to end would wait forever.
-            self._log.failure("{flag} could not be done because of a defect", flag=self._flag)
+            self._log.failure("{flag} failed because of a defect", flag=self._flag)
             exit_with_error(self._reactor, f"{self._flag}: internal error: {error!r}")
             return
         # The exit must not depend on a reader of the output.

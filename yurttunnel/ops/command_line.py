@@ -29,14 +29,14 @@ _MAX_SIMILARITY_DIFFERENCE = 0.1
 """The maximum difference in similarity (1: equal) between the best suggestion and further ones."""
 
 _TWIST_FLAGS = {
-    "log-level": ("LEVEL", ", or give --v=4 here for all that there is to tell"),
+    "log-level": ("LEVEL", ", or give --v=4 here for debug messages"),
     "log-file": ("FILE", ""),
     "reactor": ("NAME", ""),
 }
 """Flags that go before the name of a ``twist`` command, with their value and an alternative."""
 
 _ALTERNATIVES = {
-    "log-level": "give --v=2 for each request, --v=4 for all that there is to tell",
+    "log-level": "give --v=2 for each request, --v=4 for debug messages",
     "log-file": "the log goes to standard error: 2> FILE puts it into a file",
 }
 """The alternatives to these flags where there is no ``twist``."""
@@ -120,7 +120,7 @@ def getopt_error_message(
     if "requires argument" in error.msg:
         return f"{_written(name)}: its value is missing: write {_written(name)}=VALUE"
     if "must not have an argument" in error.msg:
-        return f"--{name}: it takes no value: leave out what stands behind the equals sign"
+        return f"--{name}: it takes no value: remove the equals sign and what follows it"
     if "not a unique prefix" in error.msg:
         meant = " or ".join(f"--{each}" for each in sorted(known) if each.startswith(name))
         return f"--{name}: it may be short for {meant}: write it out"

@@ -61,7 +61,7 @@ class DeferredStart(Service):
         except Exception as error:
             # A process that stayed up without listening would look healthy to its supervisor.
             self._log.failure(
-                "{program} could not begin because of a defect", program=self._program
+                "{program} could not start because of a defect", program=self._program
             )
             exit_with_error(self._reactor, f"{self._program}: internal error: {error!r}")
 

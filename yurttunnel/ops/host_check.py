@@ -39,7 +39,7 @@ def refusal(request: PageRequest) -> str | None:
     hosts = request.head.values(b"host")
     if len(hosts) == 1 and names_this_machine(hosts[0]):
         return None
-    return "on this machine, ask for an IP address, localhost, or this machine's own name"
+    return "on this machine, use an IP address, localhost, or this machine's own name"
 
 
 def is_loopback(host: str) -> bool:

@@ -132,7 +132,7 @@ def not_found(request: PageRequest) -> PageResponse:
 def allowed_methods(methods: Iterable[bytes]) -> tuple[str, Fields]:
     """Return the message and the header field of a 405 response that allows ``methods``."""
     allowed = b", ".join(methods)
-    return f"only {allowed.decode()} are answered here", ((b"Allow", allowed),)
+    return f"only {allowed.decode()} are allowed here", ((b"Allow", allowed),)
 
 
 def with_access_control(
@@ -234,8 +234,8 @@ class LimitedSite(HTTPFactory):
             body = await self._joined(exchange, response.body)
         except Exception:
             # Whatever the error, the client gets a response, and the log the traceback.
-            self._log.failure("{path!r} could not be answered", path=request.path)
-            body = b"the page could not be made: the log says why\n"
+            self._log.failure("The request for {path!r} failed", path=request.path)
+            body = b"the page could not be made: the log has the reason\n"
             response = PageResponse(TEXT, body, 500)
         fields = {
             b"Content-Type": response.content_type,

@@ -117,7 +117,7 @@ class LogOutput:
         if file.lost != self._lost_before and not self._losing:
             self._losing = True
             self._log.warn(
-                "The log cannot be written: {problem}; its lines are lost, traffic goes on",
+                "The log cannot be written: {problem}; its lines are lost, traffic is not affected",
                 problem=file.problem,
             )
         elif self._losing and file.lost == lost and file.has_kept_up:

@@ -111,7 +111,7 @@ class MemoryTrimmer(Service):
                 self._min_free, self._resident = heap.free(), heap.resident()
         except OSError as error:
             # No file descriptor is free. The next check will do as well.
-            self._log.debug("cannot tell what is in memory: {error}", error=error)
+            self._log.debug("the resident memory cannot be read: {error}", error=error)
 
     def _defect(self, failure: Failure) -> None:
-        self._log.failure("Defect: freed memory is not given back any longer", failure)
+        self._log.failure("Defect: freed memory is no longer returned to the system", failure)

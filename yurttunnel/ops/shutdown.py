@@ -75,6 +75,6 @@ def ignore_repeated_stops(reactor: Any) -> None:
         try:
             stop()
         except ReactorNotRunning:
-            _log.info("told to stop again: it stops already, when its drain allows")
+            _log.info("stop requested again: already stopping, and waiting for the drain")
 
     reactor.stop = stop_unless_stopping

@@ -147,7 +147,7 @@ class NotifyingService(StoppedInReverse):
             self._status = status
 
     def _defect(self, failure: Failure) -> None:
-        self._log.failure("Defect: systemd is not told of this process any longer", failure)
+        self._log.failure("Defect: systemd is no longer notified of this process", failure)
 
 
 def _watchdog_seconds(environment: Mapping[str, str]) -> float | None:

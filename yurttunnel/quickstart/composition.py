@@ -259,7 +259,7 @@ class Outage:
 
     async def begin(self) -> None:
         """Stop the API; log only errors, as all its clients would log its absence."""
-        _log.info("the API is away for some seconds, as the check wants it")
+        _log.info("the API is stopped for some seconds, as the check requests")
         self._levels.set_temporarily(LogLevel.error, requests=False)
         await self._api.stop_part()
 

@@ -135,7 +135,7 @@ class StartupMonitor(Service):
             self._reactor.stop()
         else:
             # Status 0 would mean that all steps have succeeded.
-            sentence = "the check was not over when its terminal was closed"
+            sentence = "the terminal was closed before the check finished"
             exit_with_error(self._reactor, f"yurttunnel-quickstart: {sentence}")
 
     async def _run(self) -> None:
@@ -149,7 +149,7 @@ class StartupMonitor(Service):
         except _Failed as failed:
             exit_with_error(self._reactor, f"yurttunnel-quickstart: {failed}")
         except Exception as error:
-            self._log.failure("the quickstart failed by a defect of its own")
+            self._log.failure("the quickstart failed because of a defect")
             exit_with_error(self._reactor, f"yurttunnel-quickstart: internal error: {error!r}")
 
     def _print_introduction(self) -> None:
@@ -163,17 +163,19 @@ class StartupMonitor(Service):
         deadline = self._reactor.seconds() + REACHABLE_SECONDS
         while (problem := await self._probe()) is not None:
             if self._reactor.seconds() > deadline:
-                raise _Failed(f"the node was not reached in {REACHABLE_SECONDS:g} s: {problem}")
+                raise _Failed(
+                    f"the node was not reachable within {REACHABLE_SECONDS:g} s: {problem}"
+                )
             await deferLater(self._reactor, _PAUSE)
 
     async def _check(self, run: CheckRun) -> None:
         status = await _run_check(self._reactor, run)
         if status is None:
-            raise _Failed(f"the check was not over in {CHECK_SECONDS:g} s")
+            raise _Failed(f"the check did not finish within {CHECK_SECONDS:g} s")
         if status < 0:
             raise _Failed(f"the check was ended by signal {-status}")
         if status != 0:
-            raise _Failed("the check failed: the lines above say where")
+            raise _Failed("the check failed: see the lines above")
         self._check_finished = True
         self._reactor.stop()
 

@@ -76,7 +76,7 @@ class PageTests(SynchronousTestCase):
         parts = self.parts(readyz=Reply(problem="no answer from 127.0.0.1:10265 within 5 s"))
         self.assertEqual(["healthz", "readyz"], self.asked)
         self.assertIn("hangs", parts["pages/readyz"].findings[0])
-        self.assertIn("not asked for: no answer", parts["pages/metrics"].text)
+        self.assertIn("not requested: no answer", parts["pages/metrics"].text)
         self.assertEqual((), parts["pages/metrics"].findings)
 
     def test_not_running(self):

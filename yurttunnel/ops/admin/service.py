@@ -49,11 +49,11 @@ VERSION = "v1"
 def refusal(request: PageRequest) -> str | None:
     """Return the reason, in one line, why ``request`` is refused, or ``None``."""
     if not isinstance(request.transport.getPeer(), UNIXAddress):
-        return "this is served on a Unix socket alone"
+        return "this page is served only on a Unix socket"
     user = user_id_behind(request.transport.getHandle())
     if user in (0, os.geteuid()):
         return None
-    return f"user id {user} may not ask here: only the user of this process and root may"
+    return f"user id {user} is not allowed: only the user of this process and root are"
 
 
 def admin_pages(meta: Pages, debug: Pages, own: Mapping[str, Page]) -> dict[str, AnyPage]:

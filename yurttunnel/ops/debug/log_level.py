@@ -37,7 +37,7 @@ class TemporaryLogLevel(Service):
     def _change(self, parameters: Parameters) -> PageResponse:
         name = parameters.get("level")
         if name not in _LEVELS:
-            raise BadParameter(f"level is wanted: one of {', '.join(_LEVELS)}")
+            raise BadParameter(f"the parameter level is required: one of {', '.join(_LEVELS)}")
         seconds = number(parameters, "seconds", 1, MAX_SECONDS, DEFAULT_SECONDS)
         self._restore()
         level = LogLevel.levelWithName(name)

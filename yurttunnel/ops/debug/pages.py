@@ -86,7 +86,9 @@ def number(
     if given is None and default is not None:
         return default
     if given is None or not (given.isascii() and given.isdecimal() and len(given) < 10):
-        raise BadParameter(f"{name} is wanted: a number from {minimum} to {maximum}")
+        raise BadParameter(
+            f"the parameter {name} is required: a number from {minimum} to {maximum}"
+        )
     value = int(given)
     if not minimum <= value <= maximum:
         raise BadParameter(f"{name} is a number from {minimum} to {maximum}")
@@ -97,16 +99,16 @@ def refusal(request: PageRequest, is_tunnelled: IsTunnelled) -> str | None:
     """Return the reason, in one line, why ``request`` is refused, or ``None``."""
     peer = request.transport.getPeer()
     if not isinstance(peer, TcpAddress | Tcp6Address) or not is_loopback(peer.host):
-        return "/debug is for this machine alone: connect to the meta port by a loopback address"
+        return "/debug is only for this machine: connect to the meta port by a loopback address"
     if is_tunnelled(peer, request.transport.getHost()):
-        return "/debug is for this machine alone: it is not served through the tunnel"
+        return "/debug is only for this machine: it is not served through the tunnel"
     hosts = request.head.values(b"host")
     if len(hosts) != 1 or not _names_loopback(hosts[0]):
-        return "/debug wants a loopback address, or localhost, in the Host field"
+        return "/debug requires a loopback address, or localhost, in the Host field"
     sites = request.head.values(b"sec-fetch-site")
     origins = request.head.values(b"origin")
     if is_cross_origin(hosts[0], sites, origins):
-        return "/debug answers no requests that pages of other sites make in a browser"
+        return "/debug rejects cross-site requests of browsers"
     return None
 
 

@@ -64,7 +64,7 @@ def _describe_all(sessions: list[TunnelSession], now: float) -> dict[str, object
     return {
         "sessions": shown,
         "sessions_left_out": len(sessions) - len(shown),
-        "hint": "?node=NAME tells of one peer's sessions alone",
+        "hint": "?node=NAME shows only the sessions of one peer",
     }
 
 

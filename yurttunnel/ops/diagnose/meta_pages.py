@@ -87,7 +87,7 @@ def page_parts(program: str, host: str, port: int) -> Iterator[Part]:
     for path in PAGES:
         name = f"pages/{path.replace('/', '-') or 'status'}"
         if problem is not None:
-            yield Part(name, f"not asked for: {problem}\n")
+            yield Part(name, f"not requested: {problem}\n")
             continue
         reply = fetch(host, port, path)
         if reply.problem is not None:
@@ -102,15 +102,15 @@ def _no_response(program: str, problem: str) -> str:
     if "nothing listens" in problem:
         return f"{program} does not run here, or with another meta port: {problem}."
     if "no answer" in problem:
-        return f"{program} hangs, or has far too much to do: {problem}."
-    return f"{program} could not be asked: {problem}."
+        return f"{program} hangs or is overloaded: {problem}."
+    return f"{program} could not be queried: {problem}."
 
 
 def _readiness(program: str, reply: Reply) -> Iterator[str]:
     lines = [line.partition(": ") for line in reply.body.splitlines()]
     wrong = [f"{name}: {text}" for name, colon, text in lines if colon and text != "ok"]
     if reply.status != 200:
-        yield f"{program} is not ready: {'; '.join(wrong) or 'it does not say why'}."
+        yield f"{program} is not ready: {'; '.join(wrong) or 'no reason given'}."
     elif wrong:
         yield f"{program} is ready, with warnings: {'; '.join(wrong)}."
 

@@ -52,12 +52,10 @@ def failure_content(
 def failure_table(failures: Iterable[Failure], context: PageContext) -> Content:
     """Return the table of ``failures``, newest first; those of one cause share a row."""
     columns: list[Column[FailureGroup]] = [
-        Column("What the caller was told", lambda one: _message(one.last), "name text"),
+        Column("Message to the caller", lambda one: _message(one.last), "name text"),
         Column("Status", lambda one: _status(one.last), "number", lambda one: one.last.status or 0),
         Column("Node", lambda one: one.last.node or "-"),
-        Column(
-            "Asked by", lambda one: joined(one.last.who, element("small", one.last.kind)), "who"
-        ),
+        Column("Caller", lambda one: joined(one.last.who, element("small", one.last.kind)), "who"),
         Column("Times", lambda one: f"{one.count:,}", "number", lambda one: one.count),
         Column(
             "Last",

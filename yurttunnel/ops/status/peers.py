@@ -110,7 +110,7 @@ class PeersView:
             self._terms.peers.capitalize(),
             most_severe(matching, now),
             len(matching),
-            "trouble first",
+            "problems first",
             lambda shown: session_table(shown, self._peers.rates.of, self._terms, now),
             NO_MATCH if self._sessions else f"No {self._terms.peer} is connected.",
         )
@@ -126,7 +126,7 @@ class PeersView:
         found = make(name, self._context, self._peers.rates) if make is not None else None
         yield element("p", element("a", "All nodes", href="/"), class_="back")
         if found is None:
-            yield from live("node", nothing(f"Nothing is known of {name!r}."))
+            yield from live("node", nothing(f"Node {name!r} is unknown."))
             return
         for section, content in found:
             yield from live(section, content)

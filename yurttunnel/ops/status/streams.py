@@ -132,7 +132,7 @@ def stream_table(streams: Sequence[StreamReport], peers: PeerTerms) -> Content:
         Column("Request", lambda stream: stream.request_id or "-", "name code"),
         Column(peers.peer.capitalize(), lambda stream: peer_link(stream.peer, peers)),
         Column("Destination", lambda stream: stream.destination),
-        Column("Asked by", _who, "who"),
+        Column("Caller", _who, "who"),
         Column("State", lambda stream: stream.state),
         Column("Age", lambda one: formatting.duration(one.age), "number", lambda one: one.age),
         Column(
