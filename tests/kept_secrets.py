@@ -10,7 +10,7 @@ _KEYS = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----(.*?)-----END", re.DOTAL
 _TOKENS = re.compile(rb"[0-9a-f]{16}\.([0-9a-f]{32})(?![0-9a-f])")
 """Join tokens; only the part after the id is secret."""
 
-_SHORTEST = 16
+_MIN_LENGTH = 16
 """The minimum length of a line of a key to search for; its last line may be shorter."""
 
 
@@ -23,5 +23,5 @@ def secrets_in(*directories: Path | str) -> frozenset[bytes]:
             found.update(_TOKENS.findall(content))
             # In JSON, line breaks are escaped as "\n".
             for key in _KEYS.findall(content.replace(rb"\n", b"\n")):
-                found.update(line for line in key.split() if len(line) >= _SHORTEST)
+                found.update(line for line in key.split() if len(line) >= _MIN_LENGTH)
     return frozenset(found)

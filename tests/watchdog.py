@@ -23,7 +23,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.garbage import collect_if_due
 
-LONGEST = 300.0
+MAX_SECONDS = 300.0
 """The timeout in seconds of a test without one by trial. The slowest takes 10 on two busy
 processors, and 45 on slow ones with nine other processes."""
 
@@ -74,7 +74,7 @@ def _watched(run: Callable[..., None]) -> Callable[..., None]:
 def _bound(test: SynchronousTestCase) -> float:
     """Return the timeout of a test in seconds, including all of its parts."""
     timeout = getattr(test, "getTimeout", None)
-    return LONGEST if timeout is None else PARTS * timeout()
+    return MAX_SECONDS if timeout is None else PARTS * timeout()
 
 
 def _hung(name: str, bound: float, _signal: int, _frame: FrameType | None) -> None:

@@ -14,7 +14,7 @@ from yurttunnel.kube.configuration import BadKubeConfiguration
 from yurttunnel.kube.kube_config import read_kube_config
 from yurttunnel.kube.reloaded_file import ReloadedFile
 from yurttunnel.ops.configuration.file import parse_file
-from yurttunnel.ops.plain_files import MOST_BYTES, read_plain
+from yurttunnel.ops.plain_files import MAX_BYTES, read_plain
 from yurttunnel.pki.authorities import AuthorityBundle, BadBundle
 from yurttunnel.proxy.options import Options
 from yurttunnel.proxy.sources.manifests import read_manifests
@@ -61,6 +61,6 @@ class PlainFileTests(SynchronousTestCase):
 
     def test_most(self):
         """The maximum itself is read."""
-        os.truncate(self.huge, MOST_BYTES)
-        self.assertEqual(MOST_BYTES, len(read_plain(self.huge)))
+        os.truncate(self.huge, MAX_BYTES)
+        self.assertEqual(MAX_BYTES, len(read_plain(self.huge)))
         self.assertRaises(IsADirectoryError, partial(read_plain, self.huge.parent))

@@ -42,7 +42,8 @@ def select_process(state_dir: Path | None, program: str, processes: Sequence[Pro
     if not found:
         raise CommandFailed(
             f"no {program} of this user runs on this machine: start one (yurttunnel {program}"
-            " --help shows how), name its directory with --state-dir, or run this as its user or root"
+            " --help shows how), name its directory with --state-dir, or run this as its user or"
+            " root"
         )
     raise CommandFailed(
         f"more than one {program} runs here: choose one with --state-dir: {_directories(found)}"

@@ -7,11 +7,11 @@ import os
 import stat
 from pathlib import Path
 
-MOST_BYTES = 4 * 1024 * 1024
+MAX_BYTES = 4 * 1024 * 1024
 """The default maximum; a bundle of all public authorities has 220 KB."""
 
 
-def read_plain(path: Path, most: int = MOST_BYTES) -> bytes:
+def read_plain(path: Path, most: int = MAX_BYTES) -> bytes:
     """Return the content of a file of at most ``most`` bytes.
 
     Raises ``OSError``, also for a pipe or a device, whose content may never come or never end.

@@ -158,7 +158,7 @@ VALUES = {
     "identifiers of a node": [MAX_IDENTIFIERS],
     "events that wait": [MAX_WAITING, MAX_MESSAGE],
     "time for a certificate": [MAX_WAIT / 60],
-    "file of authorities": [plain_files.MOST_BYTES / KIB / KIB],
+    "file of authorities": [plain_files.MAX_BYTES / KIB / KIB],
     "time from its start": [LISTED_SECONDS],
     "time in which agents look": [URGENT_DELAY],
     "other servers": [MAX_SIBLINGS],
