@@ -126,7 +126,7 @@ class SessionTests(ClientTestCase):
 
         def ask_too_late(connection):
             ready(connection)
-            old.close(Code.SESSION_LOST, "the peer did not come back in time")
+            old.close(Code.SESSION_LOST, "the peer did not reconnect in time")
 
         self.patch(self.client, "connection_ready", ask_too_late)
         self.attempt()

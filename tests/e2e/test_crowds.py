@@ -296,7 +296,7 @@ class SharesTests(CrowdTestCase):
         (session,) = await tunnel.server.agents()
         by_entry = session["streams_by_entry"]
         self.assertGreater(by_entry["forward"], 400)
-        self.assertIn("close some, or use connections again", tunnel.server.log)
+        self.assertIn("close some, or reuse connections", tunnel.server.log)
 
 
 class HalfOpenContract:

@@ -225,8 +225,8 @@ class RefusedUpgradeTests(InterceptionTestCase):
             for target, host, said in (
                 ("/exec", "edge-9:10250", "no agent is connected for edge-9"),
                 ("/exec", f"edge-1:{closed}", f"the kubelet of edge-1 at edge-1:{closed}: "),
-                ("/closes", door.host, "closed before an answer"),
-                ("/talks-nonsense", door.host, "cannot be used"),
+                ("/closes", door.host, "closed before a response"),
+                ("/talks-nonsense", door.host, "the response is invalid"),
                 ("/exec", "a b", "the Host field"),
             ):
                 for protocol in ("SPDY/3.1", "websocket"):

@@ -322,7 +322,7 @@ class ResponseTests(ClientTestCase):
         receiver.exchange.deliver_body(receiver.sink)
         self.assertEqual(b"abc", receiver.sink.body)
         self.assertFalse(receiver.sink.finished)
-        self.assert_failed(receiver, "broke off", False)
+        self.assert_failed(receiver, "truncated", False)
 
     def test_early_answer(self):
         """A response before the request is complete is accepted, and ends the connection."""

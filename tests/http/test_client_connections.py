@@ -158,7 +158,7 @@ class FailureTests(ClientTestCase):
             self.connect()
             receiver = self.ask()
             end()
-            error = self.assert_failed(receiver, "closed before an answer", True)
+            error = self.assert_failed(receiver, "closed before a response", True)
             self.assertIsInstance(error.__cause__, cause)
 
     def test_closed_in_the_head(self):
@@ -208,7 +208,7 @@ class FailureTests(ClientTestCase):
             self.connect()
             receiver = self.ask()
             self.answer(data)
-            self.assert_failed(receiver, "cannot be used", False)
+            self.assert_failed(receiver, "the response is invalid", False)
 
     def test_limits(self):
         """The limits of heads are applied."""
@@ -295,14 +295,14 @@ class SwitchTests(ClientTestCase):
         """A 101 without a requested upgrade is an error."""
         receiver = self.ask()
         self.answer(SWITCHING)
-        self.assert_failed(receiver, "unasked", False)
+        self.assert_failed(receiver, "no upgrade was requested", False)
         self.assertEqual([], self.responses)
 
     def test_request_incomplete(self):
         """A 101 before the request is complete is an error, too."""
         receiver = self.ask(b"POST", *UPGRADE, has_body=True, upgrade=True)
         self.answer(SWITCHING)
-        self.assert_failed(receiver, "unasked", False)
+        self.assert_failed(receiver, "no upgrade was requested", False)
 
     def test_not_taken(self):
         """A 101 without a switch aborts the exchange."""

@@ -263,7 +263,7 @@ class TotalTests(PoolTestCase):
         self.begin(self.new(long_running=True))
         for long_running in (False, True):
             error = self.failureResultOf(self.ask(long_running=long_running), PoolBusy)
-            self.assertIn("for long", str(error.value))
+            self.assertIn("in long use", str(error.value))
         self.assert_statistics(refusals=2, connects=4)
         streams[0].transport.break_off(ConnectionLost())
         self.new()

@@ -76,7 +76,7 @@ class ShareTests(PoolTestCase):
         """A caller has half of all connections, for any kind of long use."""
         self.assertEqual(512, self.served("mallory", long_running=True))
         error = self.failureResultOf(self.ask(caller="mallory", long_running=True), PoolBusy)
-        self.assertIn("for long", str(error.value))
+        self.assertIn("in long use", str(error.value))
         self.failureResultOf(self.ask(caller="mallory"), PoolBusy)
         self.begin(self.new(caller="jane", long_running=True))
         self.use(self.new(caller="jane"))

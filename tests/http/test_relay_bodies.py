@@ -101,7 +101,7 @@ class StalledUploadTests(RelayTestCase):
         settle(self.clock, self.client)
         ((status, _, body, _),) = self.responses("PUT", closed=True)
         self.assertEqual(504, status)
-        self.assertIn(b"edge-1: nothing of the request's body was taken for 30 seconds", body)
+        self.assertIn(b"edge-1: no data of the request body was accepted for 30 seconds", body)
         self.assertTrue(self.client.write_ended)
 
     def test_patience(self):

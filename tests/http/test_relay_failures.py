@@ -107,14 +107,14 @@ class OriginFailsTests(RelayTestCase):
         """An invalid response results in 502."""
         self.send(request())
         self.answer(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab")
-        self.assert_refused(502, b"the kubelet of edge-1: the answer cannot be used")
+        self.assert_refused(502, b"the kubelet of edge-1: the response is invalid")
         self.assertTrue(self.origin.aborted)
 
     def test_unasked_switch(self):
         """A 101 without a requested upgrade results in 502, too."""
         self.send(request())
         self.answer(SWITCHING)
-        self.assert_refused(502, b"unasked")
+        self.assert_refused(502, b"no upgrade was requested")
 
     def test_never_answers(self):
         """An origin that does not respond in time results in 504."""
@@ -123,7 +123,7 @@ class OriginFailsTests(RelayTestCase):
         self.settle()
         self.assertEqual(b"", self.client.sent)
         self.clock.advance(1)
-        self.assert_refused(504, b"the kubelet of edge-1: no answer came within 30 seconds")
+        self.assert_refused(504, b"the kubelet of edge-1: no response within 30 seconds")
         self.assertTrue(self.origin.aborted)
 
     def test_time_begins_with_the_complete_request(self):

@@ -434,7 +434,7 @@ class HalfCloseTests(ServerTestCase):
         self.exchange.deliver_body(sink)
         self.settle()
         self.client.receive_end()
-        self.assertIn("broke off", str(self.handler.ends[0][1]))
+        self.assertIn("ended its request early", str(self.handler.ends[0][1]))
         self.assertTrue(self.client.aborted)
         self.assertFalse(sink.finished)
 
@@ -444,7 +444,7 @@ class HalfCloseTests(ServerTestCase):
         self.client.receive_end()
         self.assertEqual([], self.handler.ends)
         self.exchange.deliver_body(Sink())
-        self.assertIn("broke off", str(self.handler.ends[0][1]))
+        self.assertIn("ended its request early", str(self.handler.ends[0][1]))
 
     def test_idle(self):
         """An idle connection is closed when its client ends its direction."""

@@ -202,13 +202,13 @@ class RefusalTests(UpgradeTestCase):
         """An unreachable origin is reported as for any request."""
         self.send(request(b"/exec", *UPGRADE))
         self.origin.receive_end()
-        self.assert_refused(502, b"closed before an answer")
+        self.assert_refused(502, b"closed before a response")
 
     def test_never_answers(self):
         """An origin that does not respond is reported as for any request."""
         self.send(request(b"/exec", *UPGRADE))
         self.clock.advance(30)
-        self.assert_refused(504, b"no answer")
+        self.assert_refused(504, b"no response")
 
 
 class EndTests(UpgradeTestCase):

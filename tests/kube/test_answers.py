@@ -235,7 +235,7 @@ class RequestTests(AnswersTestCase):
                 self.server.transport.loseConnection()
             self.network.settle()
             error = self.failureResultOf(asked, ApiUnreachable).value
-            self.assertIn("closed before an answer came", str(error))
+            self.assertIn("closed before a response arrived", str(error))
 
     def test_some_connections_are_kept(self):
         """Of the connections of concurrent calls, the most recently used are kept."""
@@ -372,7 +372,7 @@ class ErrorTests(AnswersTestCase):
         self.server.transport.loseConnection()
         self.network.settle()
         error = self.failureResultOf(asked, ApiUnreachable).value
-        self.assertIn("the answer is incomplete", str(error))
+        self.assertIn("the response is incomplete", str(error))
 
     def test_too_big(self):
         """A response over the limit is discarded, and its connection is closed."""

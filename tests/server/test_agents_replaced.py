@@ -73,7 +73,7 @@ class ReplacementTests(ListenerTests):
         first = self.connected()
         second = self.agent()
         second.hello = replace(second.hello, properties={"kept": "none"})
-        self.refused(second, Code.PROTOCOL, "a property kept that lists no sessions")
+        self.refused(second, Code.PROTOCOL, "a property kept that is not a list of sessions")
         self.assertEqual([], first.ends)
         self.assertEqual(1, len(self.listener.sessions()))
 

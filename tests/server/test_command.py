@@ -261,7 +261,7 @@ class CommandTests(SynchronousTestCase):
             self.reactor.pass_time(seconds)
             caller.turn()
             self.assertEqual(answered, b" 504 " in caller.sent)
-        self.assertIn(b"no answer came within 7 seconds", caller.sent)
+        self.assertIn(b"no response within 7 seconds", caller.sent)
 
     def test_no_response_timeout(self):
         """With --response-timeout 0 it has unlimited time."""

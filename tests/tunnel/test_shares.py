@@ -159,8 +159,8 @@ class SharesTests(SharesTestCase):
         """The messages contain the share that is used up, where, and what to do."""
         self.take(holder("a"))
         self.assertEqual(
-            "this caller has 572 streams to edge-1 by this entry, its share of 1000: close some,"
-            " or use connections again",
+            "this caller has 572 streams to edge-1 through this entry, its share of 1000: close"
+            " some, or reuse connections",
             str(self.refused(holder("a"))),
         )
         self.take(OTHER)
@@ -179,8 +179,8 @@ class SharesTests(SharesTestCase):
         refusal = self.assertRaises(ShareUsedUp, shares.check, holder("a"))
         self.assertEqual(Share.ALL, refusal.share)
         self.assertEqual(
-            "there is no memory for another stream to edge-1 beside the 2 that are open: have those"
-            " read what waits for them, or try again later",
+            "there is no memory for another stream to edge-1 in addition to the 2 open ones: read"
+            " the data that is buffered for them, or try again later",
             str(refusal),
         )
 

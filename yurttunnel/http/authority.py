@@ -185,9 +185,9 @@ def parse_network(text: str) -> Network:
         network = ip_network(text, strict=False)
         address = ip_address(given)
     except ValueError:
-        raise BadAuthority(f"{text!r} is not a network, as 10.0.0.0/8 or fd00::/8 are") from None
+        raise BadAuthority(f"{text!r} is not a network such as 10.0.0.0/8 or fd00::/8") from None
     if address != network.network_address:
-        raise BadAuthority(f"{text!r} has bits behind its prefix: write {network} or {given}")
+        raise BadAuthority(f"{text!r} has host bits set: write {network} or {given}")
     if isinstance(network, IPv6Network) and network.subnet_of(_IPV4_MAPPED):
         return IPv4Network((int(network.network_address) & 0xFFFFFFFF, network.prefixlen - 96))
     return network

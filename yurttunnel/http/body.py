@@ -99,7 +99,7 @@ class BodyReader:
         if self._kind is _UNTIL_CLOSE:
             self.ended = True
         elif not self.ended:
-            raise BodyError("the body broke off before its end")
+            raise BodyError("the body is truncated")
 
     def _counted(self, data: bytes) -> tuple[bytes, bytes]:
         remaining = self._remaining
@@ -126,12 +126,12 @@ class BodyWriter:
             return b""
         kind = self._kind
         if self._finished or kind is _NONE:
-            raise BodyError("there is more of the body than its head has announced")
+            raise BodyError("the body is longer than its head announced")
         if kind is _CHUNKED:
             return b"%x\r\n%b\r\n" % (len(data), data)
         if kind is _LENGTH:
             if len(data) > self._remaining:
-                raise BodyError("there is more of the body than its head has announced")
+                raise BodyError("the body is longer than its head announced")
             self._remaining -= len(data)
         return data
 
@@ -246,7 +246,7 @@ class _Chunks:
         overhead = self._overhead + end - start - _FREE_LINE_BYTES - 2 * size
         self._overhead = max(0, overhead)
         if overhead > self._limits.max_overhead:
-            raise BodyError("the chunked body consists of little but extensions")
+            raise BodyError("the chunked body has too many extensions")
 
     def _data(self, data: bytes, start: int) -> int | None:
         if start == len(data):

@@ -233,7 +233,7 @@ class ClientConnection(HTTPConnection):
                 return
             framing = response_framing(exchange.method, head)
         except HeadError as error:
-            self.fail(f"the answer cannot be used: {error}")
+            self.fail(f"the response is invalid: {error}")
             return
         self._held = self._reader.early
         # The reader holds the whole head, which may be long, and the connection may live long.
@@ -245,7 +245,7 @@ class ClientConnection(HTTPConnection):
         self._take = None
         switches = head.status == 101
         if switches and not exchange.may_switch:
-            self.fail("the protocol was changed unasked")
+            self.fail("the origin switched protocols although no upgrade was requested")
             return
         if switches and self.on_response is not None:
             self.on_response(self, True)
@@ -268,7 +268,7 @@ class ClientConnection(HTTPConnection):
             self._interim_responses > MAX_INTERIM_RESPONSES
             or self._interim_bytes > MAX_INTERIM_BYTES
         ):
-            self.fail("the answer cannot be used: too many interim responses come before it")
+            self.fail("the response is invalid: too many interim responses")
             return
         self._reader = ResponseHeadReader(self._limits)
         exchange.receiver.informational_received(head)
@@ -303,7 +303,7 @@ class ClientConnection(HTTPConnection):
         try:
             rest = reader.feed(data, self._deliver)
         except BodyError as error:
-            self.fail(f"the answer cannot be used: {error}")
+            self.fail(f"the response is invalid: {error}")
             return
         if reader.ended and self._exchange is exchange:
             # It refers to the exchange, and the connection may live long.
@@ -377,7 +377,7 @@ class ClientConnection(HTTPConnection):
             return
         if not exchange.reading:
             if self._take is not None:
-                self.fail("the connection was closed before an answer came", reason)
+                self.fail("the connection was closed before a response arrived", reason)
             # Otherwise the response waits for a consumer of its body.
             return
         try:
@@ -385,7 +385,7 @@ class ClientConnection(HTTPConnection):
                 raise BodyError("the connection broke")
             exchange.reader.end_of_input()
         except BodyError as error:
-            self.fail(f"the answer is incomplete: {error}", reason)
+            self.fail(f"the response is incomplete: {error}", reason)
         else:
             self.response_complete(exchange)
 

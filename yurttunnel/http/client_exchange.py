@@ -195,5 +195,5 @@ class ClientExchange(ExchangeSide):
 
     def wrong_length(self, error: BodyError) -> None:
         """Abort after a body whose length does not match its head."""
-        self._log.error("Defect: the body of a request does not have its length: {e}", e=error)
+        self._log.error("Defect: the body of a request does not match its length: {e}", e=error)
         self.abort()

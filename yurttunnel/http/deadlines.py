@@ -95,4 +95,4 @@ class Deadlines(Generic[T]):
             self._expired(item)
         except Exception:
             # The other items have to expire all the same.
-            log.failure("Defect: ending what has taken too long failed")
+            log.failure("Defect: handling a timeout failed")

@@ -371,7 +371,7 @@ class ServerExchange(ExchangeSide):
     def wrong_length(self, error: BodyError) -> None:
         """Abort after a body whose length does not match its head."""
         self._log.error(
-            "Defect: the response to {method} {target} does not have its length: {error}",
+            "Defect: the response to {method} {target} does not match its length: {error}",
             method=self.head.method.decode("ascii"),
             # Without the query, which may contain the command of an exec request.
             target=self.head.target.partition(b"?")[0].decode("ascii"),

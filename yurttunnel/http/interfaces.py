@@ -51,7 +51,7 @@ class IBodySink(Interface):
 class IBodySource(IPushProducer):
     """An incoming body, paused until it has a consumer."""
 
-    has_body: bool = Attribute("`bool`: there is a body, perhaps an empty one.")
+    has_body: bool = Attribute("`bool`: whether there is a body, which may be empty.")
 
     def deliver_body(sink: IBodySink) -> None:
         """Write the body to ``sink``, then finish it (at once if there is no body); called once.
@@ -78,17 +78,18 @@ class IExchange(IBodySink, IConsumer, IBodySource):
     After the exchange has ended all methods do nothing, so callers need not check first.
     """
 
-    head: RequestHead = Attribute("`RequestHead`: the request.")
-    secure: bool = Attribute("`bool`: it came by TLS.")
+    head: RequestHead = Attribute("`RequestHead`: the head of the request.")
+    secure: bool = Attribute("`bool`: whether the request arrived over TLS.")
     transport: ITransport = Attribute(
-        "`ITransport`: to see who the client is; nothing is to be written to it."
+        "`ITransport`: identifies the client; must not be written to."
     )
-    head_sent: bool = Attribute("`bool`: the final response has begun.")
-    status: int = Attribute("`int`: that of the final response, 0 before it has begun.")
+    head_sent: bool = Attribute("`bool`: whether the final response has begun.")
+    status: int = Attribute("`int`: the status of the final response, 0 before it has begun.")
     failure: str = Attribute(
-        "`str`: what the client was told by :meth:`fail`, or of a body that is none; else empty."
+        "`str`: the message of the error response by :meth:`fail`, or for an invalid request body;"
+        " otherwise empty."
     )
-    bytes_sent: int = Attribute("`int`: the length of the response's body so far.")
+    bytes_sent: int = Attribute("`int`: the length of the response body so far.")
 
     def send_informational(status: int, fields: Fields = ()) -> None:
         """Send an interim response, 100 to 199 except 101; ignored for HTTP/1.0 clients."""

@@ -336,12 +336,12 @@ class _Origin:
             return got
         if checkout.use is _Use.LONG or not self.in_use.short:
             # No connection will become free soon.
-            return self._refuse(
-                "too many connections are in use for long, of all or of this caller"
-            )
+            return self._refuse("too many connections are in long use, in total or by this caller")
         queue = self.waiters[checkout.use]
         if not queue.limit.has_room_for(checkout.caller):
-            return self._refuse("too many requests wait for a connection, of all or of this caller")
+            return self._refuse(
+                "too many requests wait for a connection, in total or from this caller"
+            )
         waiter = _Waiter(self, checkout)
         queue.add(waiter)
         self.in_use.waiting_origins.setdefault(self)

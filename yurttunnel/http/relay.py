@@ -269,7 +269,7 @@ class _Forwarding:
 
     def _defect(self) -> None:
         self._log.failure("Defect: an HTTP request could not be forwarded")
-        self._exchange.fail(500, "the server has a defect; its log has more")
+        self._exchange.fail(500, "internal error: see the log of the server")
 
     # -- the request ---------------------------------------------------------------------------
 
@@ -406,7 +406,7 @@ class _Forwarding:
 
     def response_overdue(self) -> None:
         """Abort: the origin has not responded in time."""
-        self._time_out(f"no answer came within {self._relay.response_timeout:g} seconds")
+        self._time_out(f"no response within {self._relay.response_timeout:g} seconds")
 
     def upload_overdue(self) -> None:
         """Abort: the origin no longer accepts the request body.
@@ -414,7 +414,7 @@ class _Forwarding:
         This also frees a client that has disconnected, which is not noticed while it is paused.
         """
         seconds = self._relay.upload_timeout
-        self._time_out(f"nothing of the request's body was taken for {seconds:g} seconds")
+        self._time_out(f"no data of the request body was accepted for {seconds:g} seconds")
 
     def _time_out(self, text: str) -> None:
         upstream, self._upstream = self._upstream, None

@@ -94,4 +94,6 @@ class _Collector:
     def exchange_ended(self, error: ExchangeFailed | None) -> None:
         if not self.whole.called:
             self._pieces.clear()
-            self.whole.errback(error or ExchangeFailed("it was answered before its body had come"))
+            self.whole.errback(
+                error or ExchangeFailed("the request was answered before its body had arrived")
+            )

@@ -134,7 +134,7 @@ class ServerConnection(HTTPConnection):
         except Exception:
             # A handler may be third-party code, and the client waits for a response.
             self._log.failure("Defect: the handler of an HTTP request failed")
-            exchange.fail(500, "the server has a defect; its log has more")
+            exchange.fail(500, "internal error: see the log of the server")
 
     def _count_long_head(self, size: int) -> None:
         """Charge the bytes of a head so far; raise ``HeadError`` if its caller has too many."""
@@ -360,7 +360,7 @@ class ServerConnection(HTTPConnection):
             if not self._held:
                 self._close(True)
         elif self._body is not None and not self._held:
-            exchange.end(ExchangeFailed("the client broke off its request"))
+            exchange.end(ExchangeFailed("the client ended its request early"))
             self.abort()
         elif has_hung_up(self.transport):
             self._client_disconnected()

@@ -26,9 +26,9 @@ class IStream(IHalfCloseableTransport):
       no credit, and blocks no other stream.
     """
 
-    request_id: str = Attribute("`str`: names the stream in logs of both ends.")
-    bytes_received: int = Attribute("`int`: payload bytes that came from the peer.")
-    bytes_sent: int = Attribute("`int`: payload bytes that were handed to the session.")
+    request_id: str = Attribute("`str`: the name of the stream in the logs of both ends.")
+    bytes_received: int = Attribute("`int`: the number of payload bytes received from the peer.")
+    bytes_sent: int = Attribute("`int`: the number of payload bytes passed to the session.")
 
     def attach(protocol: IProtocol) -> None:
         """Connect ``protocol`` to the stream by ``makeConnection``; called once.
@@ -63,10 +63,10 @@ class IStreamOpener(Interface):
 class IStreamRequest(Interface):
     """A peer's request to open a stream, to be answered exactly once."""
 
-    host: str = Attribute("`str`: name or address of the target.")
-    port: int = Attribute("`int`: 1-65535.")
-    timeout: float = Attribute("`float`: seconds in which the peer wants an answer.")
-    request_id: str = Attribute("`str`: names the stream in logs of both ends.")
+    host: str = Attribute("`str`: the name or address of the target.")
+    port: int = Attribute("`int`: the port of the target, 1-65535.")
+    timeout: float = Attribute("`float`: the seconds within which the peer expects an answer.")
+    request_id: str = Attribute("`str`: the name of the stream in the logs of both ends.")
 
     def accept() -> IStream:
         """Answer OK and return the :class:`IStream`; the caller then attaches a protocol.

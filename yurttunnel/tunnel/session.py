@@ -399,7 +399,7 @@ class TunnelSession:
     def _drain_exhausted(self) -> None:
         """Drain the session as if the peer had asked; the next one starts with new numbers."""
         if self.connected and not self.draining:
-            text = "the session has nearly used up the numbers of its streams"
+            text = "the session has nearly used up its stream numbers"
             self.drain(text, min_delay=REPLACEMENT_TIME)
             self._notify_draining()
 

@@ -66,18 +66,18 @@ _ENTRY_BITS, _CALLER_BITS = 21, 48
 
 _MESSAGES = {
     Share.CALLER: (
-        "this caller has {callers} streams {where} by this entry, its share of {most}: close some,"
-        " or use connections again"
+        "this caller has {callers} streams {where} through this entry, its share of {most}: close"
+        " some, or reuse connections"
     ),
     Share.ENTRY: (
         "the callers of this entry have {entries} streams {where}, its share of {most}: close"
-        " some, or use connections again"
+        " some, or reuse connections"
     ),
     Share.ALL: "{used} streams are open {where}, of {most}: close some, or try again later",
 }
 _NO_MEMORY = (
-    "there is no memory for another stream {where} beside the {used} that are open: have those read"
-    " what waits for them, or try again later"
+    "there is no memory for another stream {where} in addition to the {used} open ones: read the"
+    " data that is buffered for them, or try again later"
 )
 
 

@@ -179,8 +179,8 @@ def tunnel_metrics(prefix: str, peer: str) -> tuple[Metric[TunnelStats], ...]:
         ),
         counter(
             f"{prefix}stream_ends",
-            "Reasons for which streams ended: done is a normal end, cancelled a caller that went"
-            " away, connection_lost a broken socket of a caller or target, session_lost and"
+            "Reasons for which streams ended: done is a normal end, cancelled a caller that"
+            " disconnected, connection_lost a broken socket of a caller or target, session_lost and"
             " going_away an end by the tunnel. protocol, flow_control and internal are defects:"
             " please report them.",
             lambda stats: _by_reason(stats.counters.stream_ends),
@@ -208,50 +208,50 @@ def tunnel_metrics(prefix: str, peer: str) -> tuple[Metric[TunnelStats], ...]:
         ),
         gauge(
             f"{prefix}open_streams",
-            "Streams that are open now, over all sessions. A value that only grows means that "
-            "somebody does not close connections.",
+            "Open streams of all sessions. A value that only grows means that a caller or target"
+            " does not close connections.",
             lambda stats: sum(each.streams for each in stats.sessions),
         ),
         gauge(
             f"{prefix}unacknowledged_bytes",
-            "What is kept to be sent again if a connection breaks, over all sessions. It follows "
-            "the traffic, and is nothing 0.2 s after it.",
+            "Sent data that peers have not acknowledged, retained for retransmission after a lost"
+            " connection, of all sessions. It follows the traffic, and is 0 from 0.2 s after it.",
             lambda stats: sum(each.unacknowledged for each in stats.sessions),
         ),
         counter(
             f"{prefix}sessions_started",
-            "Sessions that began. A steady rate without new nodes means that sessions do not live: "
-            "look at the reasons in session_ends.",
+            "Sessions that were started. A steady rate without new nodes means that sessions end"
+            " early: see the reasons in session_ends.",
             lambda stats: stats.counters.sessions_started,
         ),
         counter(
             f"{prefix}connections_lost",
-            "Connections that broke under a session. Harmless as long as resumptions keeps up with "
-            "it; a high rate is a bad network or a NAT that forgets.",
+            "Connections of sessions that were lost. Harmless as long as resumptions grows as fast;"
+            " a high rate indicates a bad network, or a NAT that drops idle connections.",
             lambda stats: stats.counters.connections_lost,
         ),
         counter(
             f"{prefix}resumptions",
-            "Sessions that went on over a new connection, with all their streams. What "
-            "connections_lost has more than this became session_lost, or is still waiting.",
+            "Sessions that were resumed over a new connection, with all their streams. The difference"
+            " to connections_lost became session_lost, or is still waiting.",
             lambda stats: stats.counters.resumptions,
         ),
         gauge(
             f"{prefix}memory_budget_used_bytes",
-            "Promised to streams as windows, and kept until peers acknowledge it. Near the limit "
-            "windows stop growing, and single streams become slower on long links.",
+            "Memory promised to streams as windows, or holding unacknowledged data. Near the limit"
+            " windows stop growing, and single streams become slower on long links.",
             lambda stats: stats.memory.used,
         ),
         gauge(
             f"{prefix}memory_budget_limit_bytes",
-            "What may be promised and kept; at the limit new streams are refused.",
+            "Upper limit of memory_budget_used_bytes; at the limit new streams are rejected.",
             lambda stats: stats.memory.limit,
         ),
         gauge(
             f"{prefix}session_round_trip_seconds",
-            "Round trip time by PING, the shortest of the last eight by the same connection, "
-            "absent before the first answer; an agent without streams measures it once for a "
-            "connection. Every new stream and every keystroke waits for one of these.",
+            "Round-trip time of PING, the shortest of the last eight on the same connection; absent"
+            " before the first reply. An agent without streams measures it once per connection."
+            " Every new stream and every keystroke waits for one round trip.",
             lambda stats: (
                 (name, each.round_trip)
                 for name, each in stats.newest.items()
@@ -261,13 +261,13 @@ def tunnel_metrics(prefix: str, peer: str) -> tuple[Metric[TunnelStats], ...]:
         ),
         gauge(
             f"{prefix}session_open_streams",
-            "Streams that are open in this session.",
+            "Open streams of this session.",
             lambda stats: ((name, each.streams) for name, each in stats.newest.items()),
             peer,
         ),
         counter(
             f"{prefix}session_bytes",
-            "Payload of the session's streams; starts at 0 with every new session.",
+            "Payload of the streams of this session; starts at 0 with each new session.",
             lambda stats: (
                 sample
                 for name, each in stats.newest.items()

@@ -11,7 +11,7 @@ from zope.interface import Attribute, Interface
 class IHalfCloseableTransport(ITransport, IConsumer, IPushProducer):
     """The transport that this project requires: a TCP or Unix socket, or a stream."""
 
-    disconnecting: bool = Attribute("`bool`: loseConnection has been called.")
+    disconnecting: bool = Attribute("`bool`: whether loseConnection has been called.")
 
     def loseWriteConnection() -> None:
         """End the sending direction once written data is flushed; the other one continues."""

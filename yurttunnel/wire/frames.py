@@ -111,7 +111,7 @@ def decode_open(payload: bytes) -> OpenRequest:
         raise Violation(Code.PROTOCOL, "OPEN is too short")
     timeout, port, host_size, request_id_size = _OPEN.unpack_from(payload)
     if len(payload) != _OPEN.size + host_size + request_id_size:
-        raise Violation(Code.PROTOCOL, "OPEN has a length that its fields do not add up to")
+        raise Violation(Code.PROTOCOL, "the length of OPEN does not match its fields")
     if not (timeout and port and host_size):
         raise Violation(Code.PROTOCOL, "OPEN has no timeout, no port or no host")
     host_end = _OPEN.size + host_size
@@ -119,7 +119,9 @@ def decode_open(payload: bytes) -> OpenRequest:
         host = payload[_OPEN.size : host_end].decode()
         request_id = payload[host_end:].decode("ascii")
     except UnicodeDecodeError as error:
-        raise Violation(Code.PROTOCOL, "OPEN has a host or request id that is no text") from error
+        raise Violation(
+            Code.PROTOCOL, "OPEN has a host or request id that is not valid text"
+        ) from error
     if CONTROL_CHARACTER.search(host + request_id):
         raise Violation(Code.PROTOCOL, "OPEN has control characters in its host or request id")
     return OpenRequest(host, port, timeout, request_id)
@@ -158,10 +160,10 @@ def servers_frame(servers: int) -> bytes:
 def decode_servers(payload: bytes) -> int:
     """Decode the payload of SERVERS."""
     if len(payload) != _SERVERS.size:
-        raise Violation(Code.PROTOCOL, "SERVERS is not one number")
+        raise Violation(Code.PROTOCOL, "SERVERS does not contain exactly one number")
     servers: int = _SERVERS.unpack(payload)[0]
     if not servers:
-        raise Violation(Code.PROTOCOL, "SERVERS counts not even its sender")
+        raise Violation(Code.PROTOCOL, "SERVERS is 0, but must count its sender")
     return servers
 
 

@@ -128,7 +128,7 @@ def decode_hello(payload: bytes) -> Hello:
     lowest, highest = payload[0], payload[1]
     if not lowest <= VERSION <= highest:
         raise Violation(
-            Code.VERSION, f"the peer speaks versions {lowest} to {highest}, this end {VERSION}"
+            Code.VERSION, f"the peer supports versions {lowest} to {highest}, this end {VERSION}"
         )
     if len(payload) < _FIXED.size:
         raise Violation(Code.PROTOCOL, "HELLO is too short")
@@ -165,7 +165,7 @@ def _listed(hello: Hello, name: str, what: str) -> frozenset[bytes]:
     except ValueError:
         listed = frozenset({b""})
     if any(len(each) != _ID_SIZE for each in listed):
-        raise Violation(Code.PROTOCOL, f"HELLO has a property {name} that lists no {what}")
+        raise Violation(Code.PROTOCOL, f"HELLO has a property {name} that is not a list of {what}")
     return listed
 
 
@@ -178,7 +178,7 @@ def _checked(limits: Limits) -> Limits:
         and 1 <= limits.ping_interval <= MAX_PING_INTERVAL
     )
     if not usable:
-        raise Violation(Code.PROTOCOL, f"HELLO has limits that cannot be worked with: {limits}")
+        raise Violation(Code.PROTOCOL, f"HELLO has unusable limits: {limits}")
     return limits
 
 
@@ -198,7 +198,7 @@ def _decode_properties(payload: bytes) -> dict[str, str]:
             name = payload[name_start:value_start].decode()
             value = payload[value_start:position].decode()
         except UnicodeDecodeError as error:
-            raise Violation(Code.PROTOCOL, "HELLO has a property that is no text") from error
+            raise Violation(Code.PROTOCOL, "HELLO has a property that is not valid text") from error
         if frames.CONTROL_CHARACTER.search(name + value):
             raise Violation(Code.PROTOCOL, "HELLO has a property with control characters")
         properties[name] = value

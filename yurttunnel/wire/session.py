@@ -224,7 +224,7 @@ class Session:
         previous connection no longer carries the session.
         """
         if self.state is SessionState.CLOSED:
-            raise Violation(Code.SESSION_LOST, "the session is over")
+            raise Violation(Code.SESSION_LOST, "the session has ended")
         self._now = now
         self.state = SessionState.DETACHED
         try:
@@ -296,7 +296,7 @@ class Session:
         if self.state is SessionState.ATTACHED:
             self._tick_attached(now)
         elif self.state is SessionState.DETACHED and now >= self._expires:
-            self._end(Code.SESSION_LOST, "the peer did not come back in time", by_peer=False)
+            self._end(Code.SESSION_LOST, "the peer did not reconnect in time", by_peer=False)
         self._schedule(self._next_deadline())
 
     def _tick_attached(self, now: float) -> None:
@@ -532,7 +532,9 @@ class Session:
             self.bytes_received += size
             return
         if stream.receive_ended or stream.state is OPENING:
-            raise Violation(Code.PROTOCOL, f"data for stream {number}, which cannot have any now")
+            raise Violation(
+                Code.PROTOCOL, f"data for stream {number}, which cannot receive data in its state"
+            )
         self._receiver.arrived(stream, size, self._now)
         self.bytes_received += size
         if stream.paused:
@@ -565,9 +567,9 @@ class Session:
         table = self._table
         table.take_number(number)
         if self._send_queue.control_size > MAX_ANSWERS:
-            raise Violation(Code.FLOOD, "streams are opened and no answers read")
+            raise Violation(Code.FLOOD, "streams are opened, but the answers are not read")
         if self._refuses_streams:
-            self._fail_at_once(number, Code.GOING_AWAY, "the peer takes no new streams")
+            self._fail_at_once(number, Code.GOING_AWAY, "the peer accepts no new streams")
             return
         if table.opened_by_peer >= self.local.limits.max_streams:
             self._fail_at_once(number, Code.OVERLOADED, "too many streams are open")
@@ -586,7 +588,7 @@ class Session:
         if stream is None:
             return
         if stream.state is not StreamState.OPENING:
-            raise Violation(Code.PROTOCOL, f"OK for stream {number}, which was not asked for")
+            raise Violation(Code.PROTOCOL, f"OK for stream {number}, which is not being opened")
         del self._table.openings[number]
         stream.state = StreamState.OPEN
         self._notify(stream, stream.events.stream_opened)
@@ -597,7 +599,7 @@ class Session:
         if stream is None:
             return
         if stream.state is not StreamState.OPENING:
-            raise Violation(Code.PROTOCOL, f"FAIL for stream {number}, which was not asked for")
+            raise Violation(Code.PROTOCOL, f"FAIL for stream {number}, which is not being opened")
         self._forget(stream, _failure(code), text)
 
     def _on_fin(self, number: int, payload: bytes) -> None:
@@ -607,7 +609,9 @@ class Session:
         if stream is None:
             return
         if stream.receive_ended or stream.state is StreamState.OPENING:
-            raise Violation(Code.PROTOCOL, f"FIN for stream {number}, which cannot end now")
+            raise Violation(
+                Code.PROTOCOL, f"FIN for stream {number}, which cannot end in its state"
+            )
         stream.receive_ended = True
         if stream.paused:
             stream.end_waiting = True
@@ -680,13 +684,13 @@ class Session:
 
     def _check_may_open(self) -> None:
         if self.state is SessionState.CLOSED:
-            raise OpenRefused(Code.SESSION_LOST, "the session is over")
+            raise OpenRefused(Code.SESSION_LOST, "the session has ended")
         if self._refuses_streams or self._peer_refuses_streams:
-            raise OpenRefused(Code.GOING_AWAY, "the session takes no new streams")
+            raise OpenRefused(Code.GOING_AWAY, "the session accepts no new streams")
         if self._table.opened_here >= self.peer.limits.max_streams:
             raise OpenRefused(Code.OVERLOADED, "too many streams are open to the node")
         if self._send_queue.control_size > MAX_CONTROL:
-            raise OpenRefused(Code.OVERLOADED, "too much waits to be sent to the node")
+            raise OpenRefused(Code.OVERLOADED, "too much data is queued for the node")
         if self._table.next_number > frames.MAX_STREAM:
             raise OpenRefused(Code.OVERLOADED, "the session has used up its stream numbers")
 

@@ -590,7 +590,7 @@ class DirectTLSTests(TLSContract, SynchronousTestCase):
                 self.assertEqual(len(link.user.received), 152 if at_once == 1 else 0)
                 link.close_plain()
                 link.user.reason.trap(ConnectionLost)
-                self.assertIn("changes keys", str(link.user.reason.value))
+                self.assertIn("updates keys", str(link.user.reason.value))
 
     def test_keys_that_are_changed_now_and_then(self) -> None:
         """Occasional key updates are no flood, whatever their total."""

@@ -255,4 +255,4 @@ class DirectCalls:
     def _raise(self, result: int) -> NoReturn:
         """Raise the exception of pyOpenSSL for the call that has just failed."""
         self._tls._raise_ssl_error(self._ssl, result)
-        raise SSL.Error([("", "", f"OpenSSL gives {result} and no reason")])
+        raise SSL.Error([("", "", f"OpenSSL returned {result} without an error")])

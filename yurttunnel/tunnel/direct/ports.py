@@ -72,7 +72,7 @@ class _Acceptor:
                 self._connect(connection, peer)
             except Exception:
                 # As in Twisted, a failed connection does not affect the port.
-                self._log.failure("Defect: a connection could not be taken")
+                self._log.failure("Defect: a connection could not be accepted")
         more = accepted == self._expected
         self._expected = min(2 * accepted, MAX_ACCEPTED_PER_EVENT) if more else max(1, accepted)
 

@@ -297,7 +297,7 @@ class TLSTransport(Protocol):
         replies = self._state.produced()
         self._reply_bytes += len(replies)
         if self._reply_bytes > MAX_REPLY_BYTES:
-            text = "the peer changes keys, or renegotiates, more often than an honest one does"
+            text = "the peer updates keys or renegotiates too often"
             self._error = Failure(ConnectionLost(text))
             # Aborted rather than closed: a close would wait for a peer that may read nothing.
             self.abortConnection()

@@ -460,5 +460,5 @@ class DefectTests(AuthorizedWorld):
         self.api.rules.add(("jane", "get", "metrics", "edge-1"))
         caller = self.user("jane")
         self.ask(caller)
-        self.answered(caller, 500, "defect")
+        self.answered(caller, 500, "internal error")
         self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))

@@ -257,7 +257,7 @@ class PoolTests(World):
         for caller in callers[:16]:
             self.answered(caller, 502, "did not come back")
         for caller in callers[16:]:
-            self.answered(caller, 503, "the session is over")
+            self.answered(caller, 503, "the session has ended")
         self.assertEqual({"in_use": 0, "idle": 0}, self.pooled())
 
 
@@ -276,7 +276,7 @@ class TimeTests(World):
         self.pass_time(RESPONSE_TIMEOUT - 1)
         self.assertEqual(b"", caller.received)
         self.pass_time(2)
-        self.answered(caller, 504, "edge-1", "no answer came within 60 seconds")
+        self.answered(caller, 504, "edge-1", "no response within 60 seconds")
 
     def test_another_response_timeout_from_now_on(self):
         """A request in flight keeps its timeout; later ones have the new one."""
@@ -285,11 +285,11 @@ class TimeTests(World):
         self.interception.use_response_timeout(5.0)
         self.ask(after)
         self.pass_time(8)
-        self.answered(after, 504, "no answer came within 5 seconds")
+        self.answered(after, 504, "no response within 5 seconds")
         self.assertEqual(b"", before.received)
         self.interception.use_response_timeout(60.0)
         self.pass_time(60)
-        self.answered(before, 504, "no answer came within 60 seconds")
+        self.answered(before, 504, "no response within 60 seconds")
 
     def test_follow(self):
         """A request that follows something has no timeout."""

@@ -36,7 +36,7 @@ class RequestTests(World):
         self.session.open_stream = lambda *asked: 1 / 0
         caller = self.dial()
         self.ask(caller)
-        self.answered(caller, 500, "the server has a defect; its log has more")
+        self.answered(caller, 500, "internal error: see the log of the server")
         self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
 
     def test_insecure(self):

@@ -85,7 +85,7 @@ class ChainTests(SynchronousTestCase):
         clock.advance(1)
         self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
         [(status, text)] = intercepted.exchange.failures
-        self.assertEqual((500, "the server has a defect; its log has more"), (status, text))
+        self.assertEqual((500, "internal error: see the log of the server"), (status, text))
 
     def test_own_ones(self):
         """The server's own middlewares provide the interface."""

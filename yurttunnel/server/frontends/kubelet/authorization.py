@@ -215,7 +215,7 @@ class Authorization:
             request_id=request.request_id,
             node=request.node,
         )
-        request.exchange.fail(500, "the server has a defect; its log has more")
+        request.exchange.fail(500, "internal error: see the log of the server")
 
 
 def _unavailable(what: str, error: ReviewFailed) -> _Refused:

@@ -142,6 +142,6 @@ def _answering(handler: Handler) -> Handler:
                 request_id=request.request_id,
                 node=request.node,
             )
-            request.exchange.fail(500, "the server has a defect; its log has more")
+            request.exchange.fail(500, "internal error: see the log of the server")
 
     return answering

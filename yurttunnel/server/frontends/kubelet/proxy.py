@@ -188,4 +188,4 @@ def _describe(request: InterceptedRequest, failure: Failure) -> tuple[int, str]:
         node=request.node,
         request_id=request.request_id,
     )
-    return 500, "the server has a defect; its log has more"
+    return 500, "internal error: see the log of the server"
