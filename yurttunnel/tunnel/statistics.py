@@ -232,8 +232,8 @@ def tunnel_metrics(prefix: str, peer: str) -> tuple[Metric[TunnelStats], ...]:
         ),
         counter(
             f"{prefix}resumptions",
-            "Sessions that were resumed over a new connection, with all their streams. The difference"
-            " to connections_lost became session_lost, or is still waiting.",
+            "Sessions that were resumed over a new connection, with all their streams. The"
+            " difference to connections_lost became session_lost, or is still waiting.",
             lambda stats: stats.counters.resumptions,
         ),
         gauge(
