@@ -489,8 +489,8 @@ class NothingRunsTests(CommandCase):
         """Each error is one line, with the fix."""
         nothing = os.path.join(self.directory, "S")
         self.assertEqual(
-            f"yurttunnel status: nothing runs at {nothing}/yurttunnel.sock: there is no such"
-            " socket",
+            f"yurttunnel status: nothing runs at {nothing}/yurttunnel.sock: the socket does not"
+            " exist",
             await self.failed("status", "--state-dir", nothing),
         )
         for arguments, sentence in (

@@ -40,7 +40,7 @@ def revoke(options: RevokeOptions) -> None:
     known = _known_nodes(process)
     result = process.post("/v1/revocations", node=name)
     print(
-        output.as_json(result) if options.as_json else f"{output.shown(result['result'])}\n", end=""
+        output.as_json(result) if options.as_json else f"{output.shown(result['done'])}\n", end=""
     )
     meant = "" if name in known else did_you_mean(name, known)
     if meant:
