@@ -85,7 +85,7 @@ class DefaultTests(ServiceTestCase):
 class AllocationTests(ServiceTestCase):
     """Addresses and ports."""
 
-    def test_wishes(self):
+    def test_requested_values(self):
         """A service may wish for an address and a port, which nobody else gets."""
         ports = [{"port": 80, "nodePort": 30080}]
         spec = self.spec(type="NodePort", clusterIP="10.96.0.10", ports=ports)

@@ -117,7 +117,7 @@ class SignerTests(SynchronousTestCase):
         self.put("csr", "Approved")
         self.certificate()
 
-    def test_left_alone(self):
+    def test_not_signed(self):
         """What is not approved, denied, failed, or for others, is left alone."""
         self.put("a")
         self.put("b", "Denied")

@@ -80,7 +80,7 @@ def signing_request(pem, requester, signer="kubernetes.io/kube-apiserver-client"
     }
 
 
-def of_template(template, requester, **spec):
+def template_request(template, requester, **spec):
     """Create a request of an entitled requester."""
     return signing_request(
         template.request(new_key()),
@@ -89,12 +89,12 @@ def of_template(template, requester, **spec):
     )
 
 
-def for_agent(requester=KUBELET, text="host=edge-1&ipv4=192.0.2.7", name="edge-1", **spec):
+def agent_request(requester=KUBELET, text="host=edge-1&ipv4=192.0.2.7", name="edge-1", **spec):
     """Create an agent's request."""
-    return of_template(agent_template(name, parse_identifiers(text)), requester, **spec)
+    return template_request(agent_template(name, parse_identifiers(text)), requester, **spec)
 
 
-def by_hand(
+def request_pem(
     subject=(("O", "openyurt:yurttunnel"), ("CN", "tunnel-agent:edge-1")),
     names=EDGE_1,
     key=None,
@@ -125,7 +125,7 @@ def with_two_attributes():
     key = new_key()
 
     def information(names):
-        return x509.load_pem_x509_csr(by_hand(names=names, key=key)).tbs_certrequest_bytes
+        return x509.load_pem_x509_csr(request_pem(names=names, key=key)).tbs_certrequest_bytes
 
     # With one header of two bytes and one of three, according to the lengths.
     rest = information(())[3:-2]
@@ -174,7 +174,7 @@ class World(SynchronousTestCase):
         for each in words:
             self.assertIn(each, decision.message)
 
-    def leaves(self, reason, csr, *words, **facts):
+    def does_not_approve(self, reason, csr, *words, **facts):
         """Assert that a request is left alone for ``reason``, in one line with ``words``."""
         decision = self.decide(csr, **facts)
         self.assertEqual(reason, decision.reason, decision)
@@ -190,9 +190,9 @@ class RecognitionTests(SynchronousTestCase):
     def test_kinds(self):
         """Each kind is recognized by its signer and its common name."""
         for kind, csr in (
-            (Kind.SERVING, of_template(serving_template(["x.test"]), SERVER)),
-            (Kind.PROXY_CLIENT, of_template(proxy_client_template(), SERVER)),
-            (Kind.AGENT, for_agent()),
+            (Kind.SERVING, template_request(serving_template(["x.test"]), SERVER)),
+            (Kind.PROXY_CLIENT, template_request(proxy_client_template(), SERVER)),
+            (Kind.AGENT, agent_request()),
         ):
             self.assertIs(kind, recognize(csr).kind)
             self.assertTrue(is_for_tunnel(csr))
@@ -210,16 +210,16 @@ class RecognitionTests(SynchronousTestCase):
             ("tunnel-agent-client", {}),
             ("jane", {}),
         ):
-            pem = by_hand([("O", "openyurt:yurttunnel"), ("CN", common_name)])
+            pem = request_pem([("O", "openyurt:yurttunnel"), ("CN", common_name)])
             csr = signing_request(pem, KUBELET, **spec)
             self.assertIsNone(recognize(csr), common_name)
             self.assertFalse(is_for_tunnel(csr), common_name)
 
     def test_malformed(self):
         """Malformed requests are not recognized."""
-        good = for_agent()
+        good = agent_request()
         pem = base64.b64decode(good["spec"]["request"])
-        other = by_hand([("O", "openyurt:yurttunnel"), ("CN", "tunnel-agent:edge-2")])
+        other = request_pem([("O", "openyurt:yurttunnel"), ("CN", "tunnel-agent:edge-2")])
         texts = [
             b"",
             b"nothing",
@@ -243,7 +243,7 @@ class RecognitionTests(SynchronousTestCase):
 
     def test_padded(self):
         """Padding with blank lines takes linear time, and a request that is too long is ignored."""
-        good = base64.b64decode(for_agent()["spec"]["request"])
+        good = base64.b64decode(agent_request()["spec"]["request"])
         beginning, rest = good.split(b"\n", 1)
         room = MAX_REQUEST * 3 // 4 - len(good)
 
@@ -261,7 +261,7 @@ class RecognitionTests(SynchronousTestCase):
     def test_many_names(self):
         """A request of a megabyte, which would block the server, is not parsed."""
         names = [x509.DNSName(f"a{number}.b") for number in range(50_000)]
-        csr = signing_request(by_hand(names=names), KUBELET)
+        csr = signing_request(request_pem(names=names), KUBELET)
         before = time.process_time()
         self.assertFalse(is_for_tunnel(csr))
         self.assertIsNone(recognize(csr))
@@ -308,19 +308,19 @@ class RecognitionTests(SynchronousTestCase):
 
 
 _PEM = b"-----BEGIN CERTIFICATE REQUEST-----\n%b-----END CERTIFICATE REQUEST-----\n"
-_DER = x509.load_pem_x509_csr(by_hand()).public_bytes(serialization.Encoding.DER)
+_DER = x509.load_pem_x509_csr(request_pem()).public_bytes(serialization.Encoding.DER)
 
 
 class FormTests(World):
     """The form that every request needs."""
 
-    def leaves_pem(self, reason, pem, *words, **spec):
+    def does_not_approve_pem(self, reason, pem, *words, **spec):
         """Assert that an agent's request, otherwise entitled, is left alone."""
-        self.leaves(reason, signing_request(pem, KUBELET, **spec), *words, node=node())
+        self.does_not_approve(reason, signing_request(pem, KUBELET, **spec), *words, node=node())
 
     def test_good(self):
         """The request that the other tests modify is approved."""
-        self.approves(signing_request(by_hand(), KUBELET), node=node())
+        self.approves(signing_request(request_pem(), KUBELET), node=node())
 
     def test_subject(self):
         """A subject has one common name, one organization and nothing else."""
@@ -333,13 +333,13 @@ class FormTests(World):
             ([name], "0 organizations"),
             ([organization, ("OU", "x"), name], "2.5.4.11"),
         ):
-            self.leaves_pem(Reason.MALFORMED, by_hand(subject), words)
+            self.does_not_approve_pem(Reason.MALFORMED, request_pem(subject), words)
 
     def test_organization(self):
         """The organization is that of the certificate's kind."""
         for organization in ("system:masters", "system:nodes", "openyurt:yurthub", "a\nb"):
-            pem = by_hand([("O", organization), ("CN", "tunnel-agent:edge-1")])
-            self.leaves_pem(
+            pem = request_pem([("O", organization), ("CN", "tunnel-agent:edge-1")])
+            self.does_not_approve_pem(
                 Reason.ORGANIZATION, pem, repr(organization), "that of", "'openyurt:yurttunnel'"
             )
 
@@ -349,7 +349,7 @@ class FormTests(World):
             ["client auth", "digital signature"],
             ["client auth", "key encipherment", "digital signature", "client auth"],
         ):
-            self.approves(signing_request(by_hand(), KUBELET, usages=usages), node=node())
+            self.approves(signing_request(request_pem(), KUBELET, usages=usages), node=node())
         for usages in (
             [],
             None,
@@ -359,7 +359,7 @@ class FormTests(World):
             [*CLIENT_USAGES, "cert sign"],
             ["any"],
         ):
-            self.leaves_pem(Reason.USAGES, by_hand(), "'client auth'", usages=usages)
+            self.does_not_approve_pem(Reason.USAGES, request_pem(), "'client auth'", usages=usages)
 
     def test_keys(self):
         """Weak keys and keys of other types are left alone."""
@@ -367,48 +367,52 @@ class FormTests(World):
             ec.generate_private_key(ec.SECP224R1()),
             rsa.generate_private_key(65537, 1024),
         ):
-            self.leaves_pem(Reason.KEY, by_hand(key=key), "too weak", "P-256")
+            self.does_not_approve_pem(Reason.KEY, request_pem(key=key), "too weak", "P-256")
         for key in (
             ec.generate_private_key(ec.SECP384R1()),
             rsa.generate_private_key(65537, 2048),
         ):
-            self.approves(signing_request(by_hand(key=key), KUBELET), node=node())
+            self.approves(signing_request(request_pem(key=key), KUBELET), node=node())
 
     def test_signature(self):
         """A request with an invalid signature is left alone."""
-        signed = x509.load_pem_x509_csr(by_hand())
+        signed = x509.load_pem_x509_csr(request_pem())
         der = bytearray(signed.public_bytes(serialization.Encoding.DER))
         der[der.index(b"edge-1")] = ord("f")
         forged = x509.load_der_x509_csr(bytes(der)).public_bytes(serialization.Encoding.PEM)
         csr = signing_request(forged, "system:node:fdge-1")
-        self.leaves(Reason.KEY, csr, "not signed by the key")
+        self.does_not_approve(Reason.KEY, csr, "not signed by the key")
 
     def test_extensions(self):
         """Extensions except alternative names are left alone, since other signers may copy them."""
         authority = x509.BasicConstraints(ca=True, path_length=None)
-        self.leaves_pem(Reason.MALFORMED, by_hand(extensions=[authority]), "2.5.29.19")
+        self.does_not_approve_pem(
+            Reason.MALFORMED, request_pem(extensions=[authority]), "2.5.29.19"
+        )
 
     def test_networks(self):
         """A network is not accepted as an address, in any form."""
         network = x509.IPAddress(ip_network("192.0.2.0/24"))
-        self.leaves_pem(Reason.MALFORMED, by_hand(names=[*EDGE_1, network]), "192.0.2.0/24")
+        self.does_not_approve_pem(
+            Reason.MALFORMED, request_pem(names=[*EDGE_1, network]), "192.0.2.0/24"
+        )
 
     def test_attributes(self):
         """A second attribute is left alone, since other parsers might find more names in it."""
         other = x509.ObjectIdentifier("1.2.840.113549.1.9.14")
         for oid in (AttributeOID.CHALLENGE_PASSWORD, other):
-            pem = by_hand(attributes=[(oid, b"x")])
-            self.leaves_pem(Reason.MALFORMED, pem, "attributes")
+            pem = request_pem(attributes=[(oid, b"x")])
+            self.does_not_approve_pem(Reason.MALFORMED, pem, "attributes")
         pem = with_two_attributes()
         self.assertTrue(x509.load_pem_x509_csr(pem).is_signature_valid)
-        self.leaves_pem(Reason.MALFORMED, pem, "attributes other than one")
+        self.does_not_approve_pem(Reason.MALFORMED, pem, "attributes other than one")
 
     def test_names_of_bits(self):
         """A name that is not text is malformed."""
         directory = x509.DirectoryName(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "ab")]))
-        signed = x509.load_pem_x509_csr(by_hand(names=[*EDGE_1, directory]))
+        signed = x509.load_pem_x509_csr(request_pem(names=[*EDGE_1, directory]))
         der = with_bits(signed.public_bytes(serialization.Encoding.DER), b"ab")
-        self.leaves_pem(Reason.MALFORMED, _PEM % base64.encodebytes(der), "malformed")
+        self.does_not_approve_pem(Reason.MALFORMED, _PEM % base64.encodebytes(der), "malformed")
 
     def test_kinds_of_names(self):
         """Alternative names are host names and addresses."""
@@ -423,8 +427,8 @@ class FormTests(World):
             x509.DNSName(".".join(["a" * 60] * 5)),
             x509.DNSName(""),
         ):
-            pem = by_hand(names=[x509.DNSName("edge-1"), name])
-            self.leaves_pem(Reason.MALFORMED, pem, "only host names and addresses")
+            pem = request_pem(names=[x509.DNSName("edge-1"), name])
+            self.does_not_approve_pem(Reason.MALFORMED, pem, "only host names and addresses")
 
 
 class ServerTests(World):
@@ -436,12 +440,12 @@ class ServerTests(World):
             ["x-tunnel-server-svc.kube-system.svc", "LB-7.Example.com"],
             [ip_address("192.0.2.1"), ip_address("2001:db8::1")],
         )
-        return of_template(template, requester, **spec)
+        return template_request(template, requester, **spec)
 
     def test_entitled(self):
         """The service account of servers gets both."""
         self.approves(self.serving(), "serving certificate", SERVER)
-        self.approves(of_template(proxy_client_template(), SERVER), "for kubelets", SERVER)
+        self.approves(template_request(proxy_client_template(), SERVER), "for kubelets", SERVER)
 
     def test_others(self):
         """Agents, nodes and accounts of other namespaces get neither."""
@@ -459,41 +463,47 @@ class ServerTests(World):
         ):
             for csr in (
                 self.serving(requester),
-                of_template(proxy_client_template(), requester),
+                template_request(proxy_client_template(), requester),
             ):
-                self.leaves(Reason.REQUESTER, csr, ascii(requester), f"only {SERVER} may have")
+                self.does_not_approve(
+                    Reason.REQUESTER, csr, ascii(requester), f"only {SERVER} may have"
+                )
 
     def test_other_namespace(self):
         """The service account is the one in the tunnel's namespace."""
         account = "system:serviceaccount:tunnel:yurt-tunnel-server"
         self.approves(self.serving(account), namespace="tunnel")
-        self.leaves(Reason.OTHER_INSTALLATION, self.serving(), account, namespace="tunnel")
+        self.does_not_approve(
+            Reason.OTHER_INSTALLATION, self.serving(), account, namespace="tunnel"
+        )
 
     def test_other_installation(self):
         """Requests of servers in another namespace are left alone, and not alarming."""
         account = "system:serviceaccount:other:yurt-tunnel-server"
-        for csr in (self.serving(account), of_template(proxy_client_template(), account)):
-            self.leaves(Reason.OTHER_INSTALLATION, csr, "another installation", account, SERVER)
+        for csr in (self.serving(account), template_request(proxy_client_template(), account)):
+            self.does_not_approve(
+                Reason.OTHER_INSTALLATION, csr, "another installation", account, SERVER
+            )
             self.assertFalse(self.decide(csr).is_alarming)
             self.assertFalse(self.decide(csr).may_change)
         self.assertTrue(self.decide(self.serving(KUBELET)).is_alarming)
 
     def test_names(self):
         """The serving certificate needs names, and the other one must have none."""
-        nameless = of_template(serving_template(), SERVER)
-        self.leaves(Reason.NAMES, nameless, "contains no host name and no address")
-        pem = by_hand(
+        nameless = template_request(serving_template(), SERVER)
+        self.does_not_approve(Reason.NAMES, nameless, "contains no host name and no address")
+        pem = request_pem(
             [("O", "openyurt:yurttunnel"), ("CN", "tunnel-proxy-client")],
             [x509.DNSName("edge-1")],
         )
-        self.leaves(Reason.NAMES, signing_request(pem, SERVER), "'edge-1'", "a node")
+        self.does_not_approve(Reason.NAMES, signing_request(pem, SERVER), "'edge-1'", "a node")
 
     def test_form(self):
         """Organization and usages are those of serving certificates."""
-        self.leaves(Reason.USAGES, self.serving(usages=CLIENT_USAGES), "'server auth'")
-        pem = by_hand([("O", "openyurt:yurttunnel"), ("CN", "system:node:tunnel-server")])
+        self.does_not_approve(Reason.USAGES, self.serving(usages=CLIENT_USAGES), "'server auth'")
+        pem = request_pem([("O", "openyurt:yurttunnel"), ("CN", "system:node:tunnel-server")])
         csr = signing_request(pem, SERVER, "kubernetes.io/kubelet-serving")
-        self.leaves(Reason.ORGANIZATION, csr, "'system:nodes'")
+        self.does_not_approve(Reason.ORGANIZATION, csr, "'system:nodes'")
 
     def test_lookups(self):
         """They need no lookups."""
@@ -505,39 +515,41 @@ class AgentTests(World):
 
     def test_kubelet(self):
         """It is approved for the node's own kubelet."""
-        self.approves(for_agent(), "agent of node edge-1", KUBELET, node=node())
+        self.approves(agent_request(), "agent of node edge-1", KUBELET, node=node())
 
     def test_many_addresses(self):
         """Only the first addresses of a node count, however many it reports."""
         many = [("InternalIP", f"10.0.0.{number}") for number in range(1, MAX_ADDRESSES)]
         own = ("InternalIP", "192.0.2.7")
-        self.approves(for_agent(), node=node("edge-1", *many, own))
-        self.leaves(
-            Reason.NAMES, for_agent(), "192.0.2.7", node=node("edge-1", *many, many[0], own)
+        self.approves(agent_request(), node=node("edge-1", *many, own))
+        self.does_not_approve(
+            Reason.NAMES, agent_request(), "192.0.2.7", node=node("edge-1", *many, many[0], own)
         )
 
     def test_other_kubelet(self):
         """It is left alone for another node's kubelet, and the message names both."""
-        self.leaves(
+        self.does_not_approve(
             Reason.REQUESTER,
-            for_agent("system:node:edge-2"),
+            agent_request("system:node:edge-2"),
             "'system:node:edge-2' requests the certificate of node edge-1",
             node=node(),
         )
 
     def test_kubelet_without_group(self):
         """It is left alone for a user with a node's name but not its group."""
-        self.leaves(Reason.REQUESTER, for_agent(groups=["system:authenticated"]), node=node())
+        self.does_not_approve(
+            Reason.REQUESTER, agent_request(groups=["system:authenticated"]), node=node()
+        )
 
     def test_account_on_node(self):
         """It is approved for the agent's account with a token bound to the node."""
-        csr = for_agent(AGENT, extra=BOUND_TO_NODE)
+        csr = agent_request(AGENT, extra=BOUND_TO_NODE)
         self.assertEqual(Lookups("edge-1"), lookups(recognize(csr), NAMESPACE))
         self.approves(csr, AGENT, node=node())
 
     def test_account_in_pod(self):
         """If the token does not name the node, the pod's node counts."""
-        csr = for_agent(AGENT, extra=BOUND_TO_POD)
+        csr = agent_request(AGENT, extra=BOUND_TO_POD)
         desired = lookups(recognize(csr), NAMESPACE)
         self.assertEqual(Lookups("edge-1", "yurt-tunnel-agent-x7x7x"), desired)
         self.approves(csr, AGENT, node=node(), pod=POD)
@@ -548,35 +560,43 @@ class AgentTests(World):
         elsewhere = {**POD, "spec": {"nodeName": "edge-2"}}
         words = f"{AGENT} on node edge-2 requests the certificate of node edge-1"
         for csr, pod in (
-            (for_agent(AGENT, extra=extra), None),
-            (for_agent(AGENT, extra=extra), POD),
-            (for_agent(AGENT, extra=BOUND_TO_POD), elsewhere),
+            (agent_request(AGENT, extra=extra), None),
+            (agent_request(AGENT, extra=extra), POD),
+            (agent_request(AGENT, extra=BOUND_TO_POD), elsewhere),
         ):
-            self.leaves(Reason.REQUESTER, csr, words, node=node(), pod=pod)
+            self.does_not_approve(Reason.REQUESTER, csr, words, node=node(), pod=pod)
 
     def test_unbound(self):
         """It is left alone for a token that is not bound."""
         name = "authentication.kubernetes.io/pod-name"
         for extra in (None, {}, {name: []}, {name: [""]}, {name: ["a", "b"]}, {name: "a"}):
-            csr = for_agent(AGENT, extra=extra)
+            csr = agent_request(AGENT, extra=extra)
             self.assertEqual(Lookups("edge-1"), lookups(recognize(csr), NAMESPACE))
-            self.leaves(Reason.UNBOUND_TOKEN, csr, "not bound to a pod", node=node(), pod=POD)
+            self.does_not_approve(
+                Reason.UNBOUND_TOKEN, csr, "not bound to a pod", node=node(), pod=POD
+            )
 
     def test_pod_is_gone(self):
         """A pod that is gone, was replaced, or is not scheduled does not identify the node."""
-        csr = for_agent(AGENT, extra=BOUND_TO_POD)
-        self.leaves(Reason.UNBOUND_TOKEN, csr, "is not in kube-system any more", node=node())
+        csr = agent_request(AGENT, extra=BOUND_TO_POD)
+        self.does_not_approve(
+            Reason.UNBOUND_TOKEN, csr, "is not in kube-system any more", node=node()
+        )
         other = {**POD, "metadata": {**POD["metadata"], "uid": "another"}}
-        self.leaves(Reason.UNBOUND_TOKEN, csr, "that was deleted", node=node(), pod=other)
+        self.does_not_approve(Reason.UNBOUND_TOKEN, csr, "that was deleted", node=node(), pod=other)
         for spec in (None, {}, {"nodeName": ""}, {"nodeName": 5}):
             nowhere = {**POD, "spec": spec}
-            self.leaves(Reason.UNBOUND_TOKEN, csr, "is not scheduled", node=node(), pod=nowhere)
+            self.does_not_approve(
+                Reason.UNBOUND_TOKEN, csr, "is not scheduled", node=node(), pod=nowhere
+            )
 
     def test_node_was_replaced(self):
         """A token bound to a deleted node is not valid for a new node of the same name."""
         extra = {**BOUND_TO_NODE, "authentication.kubernetes.io/node-uid": ["another"]}
-        csr = for_agent(AGENT, extra=extra)
-        self.leaves(Reason.UNBOUND_TOKEN, csr, "node edge-1 that was deleted", node=node())
+        csr = agent_request(AGENT, extra=extra)
+        self.does_not_approve(
+            Reason.UNBOUND_TOKEN, csr, "node edge-1 that was deleted", node=node()
+        )
 
     def test_other_accounts(self):
         """It is left alone for all other accounts, whatever their tokens are bound to."""
@@ -585,12 +605,14 @@ class AgentTests(World):
             "system:serviceaccount:default:yurt-tunnel-agent",
             "yurt-tunnel-agent",
         ):
-            csr = for_agent(requester, extra=BOUND_TO_NODE)
-            self.leaves(Reason.REQUESTER, csr, ascii(requester), node=node())
+            csr = agent_request(requester, extra=BOUND_TO_NODE)
+            self.does_not_approve(Reason.REQUESTER, csr, ascii(requester), node=node())
 
     def test_unknown_node(self):
         """A request for an unknown node may be approved later."""
-        self.leaves(Reason.UNKNOWN_NODE, for_agent(), "no node edge-1", "checked again")
+        self.does_not_approve(
+            Reason.UNKNOWN_NODE, agent_request(), "no node edge-1", "checked again"
+        )
 
     def test_names_of_node(self):
         """All names and addresses in the node's object may be requested."""
@@ -606,79 +628,85 @@ class AgentTests(World):
             "host=edge-1&host=edge-1.example&host=edge-1.internal"
             "&ipv4=192.0.2.7&ipv6=2001:db8::7&ipv4=198.51.100.7"
         )
-        self.approves(for_agent(text=text), node=found)
+        self.approves(agent_request(text=text), node=found)
 
     def test_foreign_names(self):
         """Other names and addresses are left alone, and the message lists them."""
         for item in ("host=edge-2", "host=kubernetes", "ipv4=192.0.2.8", "ipv6=2001:db8::8"):
-            csr = for_agent(text=f"host=edge-1&{item}")
+            csr = agent_request(text=f"host=edge-1&{item}")
             value = item.partition("=")[2]
-            self.leaves(Reason.NAMES, csr, f"'{value}' does not belong to node edge-1", node=node())
+            self.does_not_approve(
+                Reason.NAMES, csr, f"'{value}' does not belong to node edge-1", node=node()
+            )
 
     def test_address_has_changed(self):
         """For a former address of the node, the message tells how the agent gets the new one."""
-        self.leaves(
+        self.does_not_approve(
             Reason.NAMES,
-            for_agent(text="host=edge-1&ipv4=192.0.2.8"),
+            agent_request(text="host=edge-1&ipv4=192.0.2.8"),
             "'192.0.2.8' does not belong to node edge-1",
             "restart the agent's pod",
             "--node-ip",
             node=node(),
         )
-        decision = self.decide(for_agent(text="host=edge-1&ipv4=192.0.2.8"), node=node())
+        decision = self.decide(agent_request(text="host=edge-1&ipv4=192.0.2.8"), node=node())
         self.assertNotIn("--agent-identifiers", decision.message)
-        decision = self.decide(for_agent(text="host=edge-1&host=camera"), node=node())
+        decision = self.decide(agent_request(text="host=edge-1&host=camera"), node=node())
         self.assertIn("Leave 'camera' out of the agent's --agent-identifiers", decision.message)
         self.assertNotIn("--node-ip", decision.message)
 
     def test_name_of_other_node(self):
         """The name of another node is left alone, even if the node reports it."""
         found = node("edge-1", ("InternalIP", "192.0.2.7"), ("Hostname", "edge-2"))
-        csr = for_agent(text="host=edge-1&host=edge-2")
+        csr = agent_request(text="host=edge-1&host=edge-2")
         self.assertEqual(("edge-2",), lookups(recognize(csr), NAMESPACE).further_names)
         words = ("'edge-2' is the name of another node", "node edge-1 cannot have it")
-        self.leaves(Reason.OTHER_NODE, csr, *words, node=found, others=["edge-2"])
+        self.does_not_approve(Reason.OTHER_NODE, csr, *words, node=found, others=["edge-2"])
         self.assertTrue(self.decide(csr, node=found, others=["edge-2"]).may_change)
         self.approves(csr, node=found)
 
     def test_own_name_is_not_another(self):
         """A node's own name is not looked up as another node's."""
-        self.assertEqual((), lookups(recognize(for_agent()), NAMESPACE).further_names)
-        self.approves(for_agent(), node=node(), others=["edge-1"])
+        self.assertEqual((), lookups(recognize(agent_request()), NAMESPACE).further_names)
+        self.approves(agent_request(), node=node(), others=["edge-1"])
 
     def test_many_names(self):
         """A request with more names than the lookup limit is left alone."""
         for count in (MAX_FURTHER_NAMES, MAX_FURTHER_NAMES + 1):
             hosts = [f"h{number}.example" for number in range(count)]
             found = node("edge-1", *(("Hostname", host) for host in hosts))
-            csr = for_agent(text="&".join(f"host={host}" for host in ["edge-1", *hosts]))
+            csr = agent_request(text="&".join(f"host={host}" for host in ["edge-1", *hosts]))
             looked_up = lookups(recognize(csr), NAMESPACE).further_names
             if count == MAX_FURTHER_NAMES:
                 self.assertEqual(tuple(hosts), looked_up)
                 self.approves(csr, node=found)
             else:
                 self.assertEqual((), looked_up)
-                self.leaves(Reason.NAMES, csr, f"{count} host names", node=found)
+                self.does_not_approve(Reason.NAMES, csr, f"{count} host names", node=found)
 
     def test_strange_names(self):
         """A name that no node's certificate can have is left alone, even if the node reports it."""
         for host in ("*.example", "edge_2"):
             found = node("edge-1", ("Hostname", host))
-            csr = signing_request(by_hand(names=[*EDGE_1, x509.DNSName(host)]), KUBELET)
+            csr = signing_request(request_pem(names=[*EDGE_1, x509.DNSName(host)]), KUBELET)
             self.assertEqual((), lookups(recognize(csr), NAMESPACE).further_names)
-            self.leaves(Reason.NAMES, csr, f"'{host}' does not belong to node", node=found)
+            self.does_not_approve(
+                Reason.NAMES, csr, f"'{host}' does not belong to node", node=found
+            )
 
     def test_networks(self):
         """Networks and the default route are left alone, since they cover other nodes."""
         for item in ("cidr=10.0.0.0/8", "default-route=true"):
-            self.leaves(Reason.MALFORMED, for_agent(text=f"host=edge-1&{item}"), node=node())
+            self.does_not_approve(
+                Reason.MALFORMED, agent_request(text=f"host=edge-1&{item}"), node=node()
+            )
 
     def test_malformed_node(self):
         """A malformed node object has only the node's name."""
         for status in (None, [], {"addresses": "x"}, {"addresses": [None, {"address": 5}]}):
             found = {"metadata": {"name": "edge-1"}, "status": status}
-            self.approves(for_agent(text="host=edge-1"), node=found)
-            self.leaves(Reason.NAMES, for_agent(), "'192.0.2.7'", node=found)
+            self.approves(agent_request(text="host=edge-1"), node=found)
+            self.does_not_approve(Reason.NAMES, agent_request(), "'192.0.2.7'", node=found)
 
     def test_name_and_common_name(self):
         """The common name has to be that of exactly one node."""
@@ -688,18 +716,18 @@ class AgentTests(World):
             ("tunnel-agent:", ["edge-1"]),
             ("tunnel-agent:EDGE-1", ["EDGE-1"]),
         ):
-            pem = by_hand(
+            pem = request_pem(
                 [("O", "openyurt:yurttunnel"), ("CN", common_name)],
                 [x509.DNSName(host) for host in hosts],
             )
             csr = signing_request(pem, KUBELET)
             self.assertEqual(Lookups(), lookups(recognize(csr), NAMESPACE))
-            self.leaves(Reason.NAMES, csr, node=node())
+            self.does_not_approve(Reason.NAMES, csr, node=node())
 
     def test_long_name(self):
         """A node whose name is too long for a common name gets its certificate, too."""
         name = "edge-1." + "x" * 60 + ".example.com"
         template = agent_template(name, Identifiers(frozenset({name})))
-        csr = of_template(template, f"system:node:{name}")
+        csr = template_request(template, f"system:node:{name}")
         self.assertEqual(Lookups(name), lookups(recognize(csr), NAMESPACE))
         self.approves(csr, name, node=node(name))

@@ -13,10 +13,10 @@ END = BEGIN + datetime.timedelta(days=90)
 DAY = datetime.timedelta(days=1)
 
 
-class MisdatedTests(SynchronousTestCase):
+class ClockSkewTests(SynchronousTestCase):
     """The messages, with the server's time and without."""
 
-    def told(self, now: datetime.datetime, server_time: datetime.datetime | None = None) -> str:
+    def message(self, now: datetime.datetime, server_time: datetime.datetime | None = None) -> str:
         """Return the message for a time of this machine."""
         return ClockSkew(now, "the server's certificate", BEGIN, END).sentence(server_time)
 
@@ -25,24 +25,24 @@ class MisdatedTests(SynchronousTestCase):
         self.assertEqual(
             "this machine's clock is 20576 days behind the server's: it says 1970-01-01 00:00:00"
             " UTC. The agent waits until it is set",
-            self.told(datetime.datetime.fromtimestamp(0, datetime.UTC), BEGIN + DAY),
+            self.message(datetime.datetime.fromtimestamp(0, datetime.UTC), BEGIN + DAY),
         )
         self.assertEqual(
             "this machine's clock is 3 days ahead of the server's: it says 2026-08-02 12:00:00"
             " UTC. The agent waits until it is set",
-            self.told(END + 3 * DAY, END),
+            self.message(END + 3 * DAY, END),
         )
 
     def test_no_time_that_helps(self) -> None:
         """The least difference, if the server has sent no time or one that is as wrong."""
         words = "the clock of this machine seems wrong, by 1 day, 0:00:00 at least: it says"
         for server_time in (None, BEGIN - DAY, END + DAY):
-            self.assertIn(words, self.told(BEGIN - DAY, server_time))
-            self.assertIn(words, self.told(END + DAY, server_time))
+            self.assertIn(words, self.message(BEGIN - DAY, server_time))
+            self.assertIn(words, self.message(END + DAY, server_time))
 
     def test_spans(self) -> None:
         """Durations are in the largest unit of which there are at least two."""
-        for seconds, told in {
+        for seconds, message in {
             1: "1 seconds",
             119: "119 seconds",
             120: "2 minutes",
@@ -50,4 +50,4 @@ class MisdatedTests(SynchronousTestCase):
             7200: "2 hours",
             172800: "2 days",
         }.items():
-            self.assertEqual(told, format_duration(seconds))
+            self.assertEqual(message, format_duration(seconds))

@@ -167,7 +167,7 @@ class RequestTests(SynchronousTestCase):
         self.clock.advance(1)
         self.assertEqual(self.successResultOf(asked).chain, (authority,))
 
-    def test_patience(self):
+    def test_timeout(self):
         """The polling interval grows with the time that the answer takes."""
         for wait in (1, 10, 30):
             asked = self.ask()

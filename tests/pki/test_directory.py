@@ -380,7 +380,7 @@ class StateFileTests(SynchronousTestCase):
             self.assertEqual(self.directory.names(), [])
 
 
-class LedElsewhereTests(SynchronousTestCase):
+class ReplacedPathTests(SynchronousTestCase):
     """A user's directory that root changes while the user moves it."""
 
     def setUp(self) -> None:
@@ -399,12 +399,12 @@ class LedElsewhereTests(SynchronousTestCase):
         self.roots.mkdir(parents=True, mode=0o711)
         (self.roots / "list").write_bytes(b"root's")
 
-    def lead_itself(self) -> None:
+    def replace_directory(self) -> None:
         """Replace the directory by a link to root's."""
         self.state.rename(self.home / "moved")
         self.state.symlink_to(self.roots)
 
-    def lead_above(self) -> None:
+    def replace_parent(self) -> None:
         """Replace the parent directory by a link."""
         self.home.rename(f"{self.home}.moved")
         self.home.symlink_to(self.above)
@@ -422,9 +422,9 @@ class LedElsewhereTests(SynchronousTestCase):
         self.assertEqual([path.stat().st_uid for path in (self.roots, self.roots / "list")], [0, 0])
         self.assertEqual(mode(self.roots), 0o711)
 
-    def refuses(self, lead: Callable[[], None]) -> None:
+    def refuses(self, replace: Callable[[], None]) -> None:
         """Assert that all operations are rejected after the path was redirected."""
-        lead()
+        replace()
         for access in (
             partial(self.directory.write, "list", b"new"),
             partial(self.directory.write, "other", b"new"),
@@ -443,19 +443,19 @@ class LedElsewhereTests(SynchronousTestCase):
 
     def test_itself(self) -> None:
         """A link in its place is not followed."""
-        self.refuses(self.lead_itself)
+        self.refuses(self.replace_directory)
 
     def test_above(self) -> None:
         """The target of a link above it does not belong to the user, and is not used."""
-        self.refuses(self.lead_above)
+        self.refuses(self.replace_parent)
 
     def test_while_it_is_written(self) -> None:
         """A write that has begun continues in the original directory."""
-        leads = iter([self.lead_above])
+        leads = iter([self.replace_parent])
 
         def led(_: int) -> None:
-            for lead in leads:
-                lead()
+            for replace in leads:
+                replace()
 
         with mock.patch("os.fsync", led):
             self.directory.write("list", b"new")
@@ -478,7 +478,7 @@ class AcquireTests(SynchronousTestCase):
         error = self.assertRaises(StateError, StateDirectory.open(self.path).acquire)
         return str(error)
 
-    def test_held(self) -> None:
+    def test_locked(self) -> None:
         """A second holder gets an error with the first one; files can still be read and written."""
         release = self.directory.acquire()
         for _ in range(2):
@@ -629,7 +629,7 @@ class ReserveTests(SynchronousTestCase):
         self.path = Path(self.mktemp())
         self.directory = StateDirectory.open(self.path)
 
-    def test_kept_and_used(self) -> None:
+    def test_reserved_and_used(self) -> None:
         """The reserve uses disk space, is created once, and is not listed as a file."""
         self.assertFalse(self.directory.use_reserve())
         self.directory.reserve(64 * 1024)
@@ -654,7 +654,7 @@ class ReserveTests(SynchronousTestCase):
         self.assertTrue(error.disk_is_full)
         self.assertEqual((self.path / RESERVE).stat().st_size, 256 * 1024)
 
-    def test_no_room(self) -> None:
+    def test_no_space(self) -> None:
         """If the disk is full, no reserve is left behind."""
         with mock.patch("os.posix_fallocate", side_effect=OSError(errno.ENOSPC, "full")):
             error = self.assertRaises(StateError, self.directory.reserve, 1)

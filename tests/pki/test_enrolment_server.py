@@ -217,7 +217,7 @@ class EnrolmentProtocolTests(World):
         self.assertEqual([e for e in events if e["log_level"] is LogLevel.warn], [])
         self.assertEqual(self.flushLoggedErrors(), [])
 
-    def test_state_that_cannot_be_written_is_told(self) -> None:
+    def test_unwritable_state_is_reported(self) -> None:
         """The problem is reported until a node gets a certificate, or no attempt fails for long."""
         self.assertIsNone(self.factory.problem())
         problem = self.cannot_write()

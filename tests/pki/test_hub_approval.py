@@ -7,7 +7,7 @@ from ipaddress import ip_address
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.pki.test_approval import NAMESPACE, SERVER, of_template
+from tests.pki.test_approval import NAMESPACE, SERVER, template_request
 from yurttunnel.pki.approval import decide, lookups
 from yurttunnel.pki.approval_decision import Facts, Lookups, Reason
 from yurttunnel.pki.approval_requests import Kind, is_for_tunnel, recognize
@@ -31,7 +31,7 @@ class HubTests(SynchronousTestCase):
     def request(self, template, who):
         """Create a request."""
         username = who["username"]
-        request = recognize(of_template(template, username, groups=who["groups"]))
+        request = recognize(template_request(template, username, groups=who["groups"]))
         self.assertIsNotNone(request)
         return request
 
@@ -41,7 +41,7 @@ class HubTests(SynchronousTestCase):
         self.assertTrue(decision.approved, decision.message)
         self.assertIn("hub of node 'edge-1'", decision.message)
 
-    def left_alone(self, reason, template, who, *words, **facts):
+    def not_approved(self, reason, template, who, *words, **facts):
         """Assert that a request is left alone, with the message."""
         decision = decide(self.request(template, who), Facts(NAMESPACE, **facts))
         self.assertIs(reason, decision.reason, decision.message)
@@ -55,7 +55,7 @@ class HubTests(SynchronousTestCase):
         of_kubelet = replace(SERVING, dns_names=("edge-1",))
         of_another = replace(CLIENT, organizations=("system:nodes",))
         for template in (of_kubelet, of_another):
-            self.assertFalse(is_for_tunnel(of_template(template, NODE["username"])))
+            self.assertFalse(is_for_tunnel(template_request(template, NODE["username"])))
 
     def test_long_names(self):
         """Node names may have the length that Kubernetes allows, beyond X.520."""
@@ -73,7 +73,7 @@ class HubTests(SynchronousTestCase):
         """A user that may become a node by a bootstrap token gets its first certificate."""
         self.assertEqual(Lookups(may_join=True), lookups(self.request(CLIENT, JOINING), NAMESPACE))
         self.approved(CLIENT, JOINING, may_join=True)
-        self.left_alone(Reason.REQUESTER, CLIENT, JOINING, "nodeclient", may_join=False)
+        self.not_approved(Reason.REQUESTER, CLIENT, JOINING, "nodeclient", may_join=False)
 
     def test_others(self):
         """Other nodes, the servers' account and users with only the name get none."""
@@ -84,54 +84,56 @@ class HubTests(SynchronousTestCase):
             {**JOINING, "groups": ["system:authenticated"]},
             {**JOINING, "username": "ada"},
         ):
-            self.left_alone(Reason.REQUESTER, CLIENT, who, "find out what sends it", may_join=True)
-            self.left_alone(
+            self.not_approved(
+                Reason.REQUESTER, CLIENT, who, "find out what sends it", may_join=True
+            )
+            self.not_approved(
                 Reason.REQUESTER, SERVING, who, "only that node may have", may_join=True
             )
 
     def test_organizations(self):
         """Further organizations are approved only for a node that is a member already."""
         further = hub_client_template("edge-1", ["openyurt:tenant:a"])
-        self.left_alone(Reason.ORGANIZATION, further, NODE, "'openyurt:tenant:a'")
+        self.not_approved(Reason.ORGANIZATION, further, NODE, "'openyurt:tenant:a'")
         member = {**NODE, "groups": [*NODE["groups"], "openyurt:tenant:a"]}
         self.approved(further, member)
         joining = {**JOINING, "groups": [*JOINING["groups"], "openyurt:tenant:a"]}
-        self.left_alone(Reason.ORGANIZATION, further, joining, may_join=True)
+        self.not_approved(Reason.ORGANIZATION, further, joining, may_join=True)
         masters = hub_client_template("edge-1", ["system:masters"])
-        self.left_alone(Reason.ORGANIZATION, masters, NODE, "system:masters")
+        self.not_approved(Reason.ORGANIZATION, masters, NODE, "system:masters")
         alone = replace(CLIENT, organizations=("openyurt:yurthub",))
-        self.left_alone(Reason.ORGANIZATION, alone, NODE, "'system:nodes'")
+        self.not_approved(Reason.ORGANIZATION, alone, NODE, "'system:nodes'")
         serving = replace(SERVING, organizations=("system:masters",))
-        self.left_alone(Reason.ORGANIZATION, serving, NODE, "system:masters")
+        self.not_approved(Reason.ORGANIZATION, serving, NODE, "system:masters")
 
     def test_names_of_a_client(self):
         """The certificate for the API has no alternative names."""
         named = replace(CLIENT, dns_names=("kubernetes.default.svc",))
-        self.left_alone(Reason.NAMES, named, NODE, "kubernetes.default.svc")
+        self.not_approved(Reason.NAMES, named, NODE, "kubernetes.default.svc")
 
     def test_serving(self):
         """The certificate for pods has the API's names and addresses of the hub."""
         self.assertEqual(Lookups(api_service=True), lookups(self.request(SERVING, NODE), NAMESPACE))
         self.approved(SERVING, NODE, api_addresses=frozenset({SERVICE}))
-        self.left_alone(Reason.NAMES, SERVING, NODE, "10.96.0.1")
+        self.not_approved(Reason.NAMES, SERVING, NODE, "10.96.0.1")
         public = replace(SERVING, addresses=(ip_address("192.0.2.1"),))
-        self.left_alone(Reason.NAMES, public, NODE, "192.0.2.1")
+        self.not_approved(Reason.NAMES, public, NODE, "192.0.2.1")
         chosen = replace(SERVING, addresses=(ip_address("fd00::3:1"),))
-        self.left_alone(Reason.NAMES, chosen, NODE, "fd00::3:1", "link-local, fd00::2:1,")
+        self.not_approved(Reason.NAMES, chosen, NODE, "fd00::3:1", "link-local, fd00::2:1,")
         named = replace(SERVING, dns_names=(*SERVING.dns_names, "x-tunnel-server-svc"))
-        self.left_alone(Reason.NAMES, named, NODE, "x-tunnel-server-svc")
+        self.not_approved(Reason.NAMES, named, NODE, "x-tunnel-server-svc")
 
     def test_no_node(self):
         """A name that no node can have is left alone."""
         for name in ("", "Edge", "a b", "edge-1/x"):
             template = replace(CLIENT, common_name=f"system:node:{name}")
             who = {**NODE, "username": template.common_name}
-            self.left_alone(Reason.NAMES, template, who, "is not a valid name of a node")
+            self.not_approved(Reason.NAMES, template, who, "is not a valid name of a node")
             self.assertEqual(Lookups(), lookups(self.request(template, who), NAMESPACE))
 
     def test_usages(self):
         """Each certificate has one usage."""
         request = recognize(
-            of_template(CLIENT, NODE["username"], usages=["digital signature", "server auth"])
+            template_request(CLIENT, NODE["username"], usages=["digital signature", "server auth"])
         )
         self.assertIs(Reason.USAGES, decide(request, Facts(NAMESPACE)).reason)

@@ -26,7 +26,7 @@ class LockedDirectoryTests(SynchronousTestCase):
             self.assertIn(f"{self.path} is in use by process {os.getpid()}", str(error))
         locked.stopService()
 
-    def test_let_go(self) -> None:
+    def test_released(self) -> None:
         """Another process gets the lock as soon as the service is stopped, before all else ends."""
         before = len(os.listdir("/proc/self/fd"))
         for _ in range(2):

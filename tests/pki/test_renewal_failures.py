@@ -8,7 +8,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 from twisted.logger import capturedLogs
 
-from tests.pki.renewing import LIFE, Kept
+from tests.pki.renewal_support import LIFE, RenewalTestCase
 from yurttunnel.kube.errors import NotAllowed
 from yurttunnel.pki.certificate_template import serving_template
 
@@ -20,11 +20,11 @@ class _SlowToClose:
 
     def __init__(self, clock):
         self._clock = clock
-        self.asked = self.closed = 0
+        self.requested = self.closed = 0
 
     async def issue(self, request, on_waiting):
         """Wait until cancelled."""
-        self.asked += 1
+        self.requested += 1
         try:
             await Deferred()
         finally:
@@ -33,7 +33,7 @@ class _SlowToClose:
                 self.closed += 1
 
 
-class FailureTests(Kept):
+class FailureTests(RenewalTestCase):
     """Renewals without a certificate from the issuer."""
 
     def pauses(self):
@@ -178,7 +178,7 @@ class FailureTests(Kept):
         self.assertEqual(self.clock.getDelayedCalls(), [])
         self.assertEqual((renewal.counters.failed, renewal.counters.issued), (0, 0))
 
-    def test_given_up(self):
+    def test_cancelled_once(self):
         """The issuer's cleanup after a cancellation is not interrupted, and logged once."""
         issuer = _SlowToClose(self.clock)
         renewal = self.renewal(issuer=issuer)
@@ -186,7 +186,7 @@ class FailureTests(Kept):
         with capturedLogs() as events:
             self.template = serving_template(["two.example"])
             self.pass_time(10)
-        self.assertEqual((2, 2), (issuer.asked, issuer.closed))
+        self.assertEqual((2, 2), (issuer.requested, issuer.closed))
         changed = [event for event in events if "requested again" in event["log_format"]]
         self.assertEqual(1, len(changed))
 

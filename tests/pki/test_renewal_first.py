@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.internet.defer import CancelledError
 from twisted.logger import capturedLogs
 
-from tests.pki.renewing import Kept
+from tests.pki.renewal_support import RenewalTestCase
 from tests.pki.support import Issuer
 from yurttunnel.pki.certificate_store import DatedStore
 from yurttunnel.pki.certificate_template import proxy_client_template
@@ -13,7 +13,7 @@ from yurttunnel.pki.desired_template import SETTLE_TIME, TemplateUnknown
 from yurttunnel.pki.directory import StateError
 
 
-class FirstCertificateTests(Kept):
+class FirstCertificateTests(RenewalTestCase):
     """The start without a certificate, or with a stored one."""
 
     def test_at_once(self):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.pki.renewing import LIFE, Kept
+from tests.pki.renewal_support import LIFE, RenewalTestCase
 from yurttunnel.ops.clocks import utc_now
 from yurttunnel.pki.certificate_store import open_certificate_directory
 from yurttunnel.pki.certificate_template import serving_template
 from yurttunnel.pki.desired_template import SETTLE_TIME
 
 
-class RotationTests(Kept):
+class RotationTests(RenewalTestCase):
     """Replacement of the certificate in use."""
 
     def test_in_time(self):
@@ -80,7 +80,7 @@ class RotationTests(Kept):
         self.pass_time(60)
         self.assertEqual(self.requests, 1)
 
-    def test_restless_names(self):
+    def test_names_that_keep_changing(self):
         """Names that never settle do not prevent the renewal."""
         renewal = self.renewal()
         for number in range(int(LIFE)):

@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.pki.renewing import LIFE
+from tests.pki.renewal_support import LIFE
 from tests.pki.support import Issuer, SteppedClock, clock_now
 from yurttunnel.ops.clocks import utc_now
 from yurttunnel.pki.credentials import new_key

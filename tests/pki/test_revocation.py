@@ -225,7 +225,7 @@ class RevocationTests(TestCase):
         self.assertEqual(self.revoked, ["edge-1", "edge-2"])
         self.assertIsNone(self.revocations.problem)
 
-    def test_nobody_is_pardoned_by_a_lost_file(self) -> None:
+    def test_a_lost_file_lifts_no_revocation(self) -> None:
         """While the server runs, removing the file restores no node."""
         self.revoke()
         self.clock.advance(1)
@@ -267,7 +267,7 @@ class RevocationTests(TestCase):
         error = self.assertRaises(StateError, self.revoke, "edge-2")
         self.assertTrue(error.disk_is_full)
 
-    def test_room_is_kept_again(self) -> None:
+    def test_space_is_reserved_again(self) -> None:
         """The reserve is restored once there is space; readiness reports if there is none."""
         self.assertIsNone(self.revocations.warning)
         self.directory.use_reserve()
@@ -282,7 +282,7 @@ class RevocationTests(TestCase):
         self.assertIsNone(self.revocations.warning)
         self.assertTrue((self.directory.path / RESERVE).exists())
 
-    def test_without_room_that_was_kept(self) -> None:
+    def test_without_reserved_space(self) -> None:
         """Without a reserve, a full disk is an error, and nothing is partially written."""
         self.directory.use_reserve()
         self.no_room()

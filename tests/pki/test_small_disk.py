@@ -112,7 +112,7 @@ class SmallDiskTests(TestCase):
         """The first revocation needs no file that does not exist yet."""
         self.assert_revokes(self.start())
 
-    def test_no_room_to_keep_more(self) -> None:
+    def test_no_space_to_reserve(self) -> None:
         """The reserve stays if the disk has no more space, and readiness reports that."""
         revocations = self.start()
         kept = (self.directory.path / RESERVE).stat().st_blocks

@@ -183,7 +183,7 @@ class AgentTrustTests(World):
         failure = self.failureResultOf(self.get_ready(self.agent()), EnrolmentRefused)
         self.assertEqual(failure.value.code, Refusal.ALREADY_ENROLLED)
 
-    def test_refused_for_the_moment(self) -> None:
+    def test_temporary_rejection(self) -> None:
         """After a temporary rejection, the agent retries."""
         refused = EnrolmentRefused(Refusal.RATE_LIMITED, "for the moment")
         with mock.patch.object(Admission, "decide", side_effect=refused):
@@ -263,7 +263,7 @@ class AgentTrustTests(World):
         self.settle(servers)
         self.successResultOf(ready)
 
-    def test_renews_past_others(self) -> None:
+    def test_renews_at_the_next_server(self) -> None:
         """A server that is not trusted, or has no record of the node, does not end a renewal."""
         self.clock.advance(-25 * DAY)
         self.state = self.mktemp()
@@ -298,7 +298,7 @@ class AgentTrustTests(World):
         self.settle(servers)
         self.successResultOf(ready)
 
-    def test_revoked_is_told_first(self) -> None:
+    def test_revocation_is_reported_first(self) -> None:
         """Of several rejections, the revocation of the node is raised."""
         refused = [
             EnrolmentRefused(code, "no")
@@ -324,7 +324,7 @@ class AgentTrustTests(World):
         self.assertTrue(self.second.revocations.is_revoked(identity))
         self.assertFalse(self.trust.revocations.is_revoked(identity))
 
-    def test_told_to_wait(self) -> None:
+    def test_rate_limited(self) -> None:
         """A rate-limited agent retries."""
         right = self.read_token()
         wrong = JoinToken("0" * 16, "0" * 32, right.pin)

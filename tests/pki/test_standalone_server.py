@@ -224,7 +224,7 @@ class ServerTrustTests(World):
             self.assertTrue(error.disk_is_full)
         self.assertEqual([Path(self.state, name).read_bytes() for name in names], before)
 
-    def test_lets_go(self) -> None:
+    def test_released(self) -> None:
         """After the release it notices revocations, but issues no tokens or certificates."""
         token = self.read_token()
         self.trust.release_directory()

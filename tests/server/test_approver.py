@@ -17,11 +17,11 @@ from tests.pki.test_approval import (
     KUBELET,
     POD,
     SERVER,
-    by_hand,
-    for_agent,
+    agent_request,
     node,
-    of_template,
+    request_pem,
     signing_request,
+    template_request,
 )
 from yurttunnel.kube.errors import ApiUnreachable, Expired, NotAllowed
 from yurttunnel.kube.informer import Informers
@@ -120,7 +120,7 @@ class ApproverTests(SynchronousTestCase):
 
     def test_approves(self):
         """An entitled request is approved like by kubectl, and logged."""
-        self.put(for_agent())
+        self.put(agent_request())
         [condition] = self.conditions()
         for time in (condition.pop("lastUpdateTime"), condition.pop("lastTransitionTime")):
             self.assertRegex(time, r"\A2027-01-15T08:00:0\dZ\Z")
@@ -141,30 +141,30 @@ class ApproverTests(SynchronousTestCase):
 
     def test_kinds(self):
         """All three kinds of certificates are approved, and counted by kind."""
-        self.put(of_template(serving_template(["x.test"]), SERVER), "serving")
-        self.put(of_template(proxy_client_template(), SERVER), "proxy-client")
-        self.put(for_agent(), "agent")
+        self.put(template_request(serving_template(["x.test"]), SERVER), "serving")
+        self.put(template_request(proxy_client_template(), SERVER), "proxy-client")
+        self.put(agent_request(), "agent")
         for name in ("serving", "proxy-client", "agent"):
             self.assertTrue(self.approved(name), name)
         self.assertEqual({"serving": 1, "proxy-client": 1, "agent": 1}, self.counters.approved)
 
     def test_pod(self):
         """The pod of a bound token is looked up in the tunnel's namespace."""
-        self.put(for_agent(AGENT, extra=BOUND_TO_POD), "before")
+        self.put(agent_request(AGENT, extra=BOUND_TO_POD), "before")
         self.assertFalse(self.approved("before"))
         stored = self.client.put(
             PODS, {**POD, "metadata": {**POD["metadata"], "namespace": "kube-system"}}
         )
         uid = stored["metadata"]["uid"]
         extra = {**BOUND_TO_POD, "authentication.kubernetes.io/pod-uid": [uid]}
-        self.put(for_agent(AGENT, extra=extra), "after")
+        self.put(agent_request(AGENT, extra=extra), "after")
         self.assertTrue(self.approved("after"))
 
     def test_waiting_at_start(self):
         """Requests that are pending at the start are reviewed."""
         self.stop()
-        self.put(for_agent(), "a")
-        self.put(for_agent("system:node:edge-2"), "b")
+        self.put(agent_request(), "a")
+        self.put(agent_request("system:node:edge-2"), "b")
         self.assertFalse(self.approved("a"))
         self.approver.startService()
         self.settle()
@@ -173,7 +173,7 @@ class ApproverTests(SynchronousTestCase):
 
     def test_left_alone(self):
         """A request without entitlement is not approved: one event, one log line, one count."""
-        self.put(for_agent("system:node:edge-2"))
+        self.put(agent_request("system:node:edge-2"))
         self.assertEqual([], self.conditions())
         [(name, kind, reason, message)] = self.events.recorded
         self.assertEqual(("csr-1", "Warning", "NotApproved"), (name, kind, reason))
@@ -188,7 +188,7 @@ class ApproverTests(SynchronousTestCase):
 
     def test_told_once(self):
         """An unchanged decision is reported once, however many reviews there are."""
-        self.put(for_agent(text="host=edge-1&ipv4=192.0.2.8"))
+        self.put(agent_request(text="host=edge-1&ipv4=192.0.2.8"))
         looked = len(self.calls("csr-1"))
         for _ in range(7):
             self.settle(LOOK_AGAIN_SECONDS)
@@ -198,7 +198,7 @@ class ApproverTests(SynchronousTestCase):
 
     def test_looked_at_after_a_defect(self):
         """A failed round is logged, and the next one comes on time."""
-        self.put(for_agent(text="host=edge-1&ipv4=192.0.2.8"))
+        self.put(agent_request(text="host=edge-1&ipv4=192.0.2.8"))
         looked = len(self.calls("csr-1"))
         with mock.patch.object(heapq, "nsmallest", side_effect=ZeroDivisionError):
             self.settle(LOOK_AGAIN_SECONDS)
@@ -208,7 +208,7 @@ class ApproverTests(SynchronousTestCase):
 
     def test_pauses(self):
         """It is reviewed again after a minute, two, four and so on, up to the longest pause."""
-        self.put(for_agent(text="host=edge-1&ipv4=192.0.2.8"))
+        self.put(agent_request(text="host=edge-1&ipv4=192.0.2.8"))
         rounds, looked = [], len(self.calls("csr-1"))
         for number in range(1, 32 + LONGEST_PAUSE):
             self.clock.advance(LOOK_AGAIN_SECONDS)
@@ -219,7 +219,7 @@ class ApproverTests(SynchronousTestCase):
 
     def many_left_alone(self, count):
         """Create requests that one kubelet has made for itself, with an address of others."""
-        csr = for_agent(text="host=edge-1&ipv4=192.0.2.8")
+        csr = agent_request(text="host=edge-1&ipv4=192.0.2.8")
         for number in range(count):
             body = {**csr, "metadata": {"name": f"foreign-{number}"}}
             self.client.put(CERTIFICATE_SIGNING_REQUESTS, body)
@@ -250,7 +250,7 @@ class ApproverTests(SynchronousTestCase):
         self.many_left_alone(MOST_IN_A_ROUND)
         self.client.hold()
         self.clock.advance(LOOK_AGAIN_SECONDS)
-        body = {**for_agent(), "metadata": {"name": "new"}}
+        body = {**agent_request(), "metadata": {"name": "new"}}
         self.client.put(CERTIFICATE_SIGNING_REQUESTS, body)
         self.clock.advance(0)
         looks = self.looks()
@@ -265,8 +265,8 @@ class ApproverTests(SynchronousTestCase):
         reported = node("edge-1", ("Hostname", "edge-2"), ("InternalDNS", "edge-1.internal"))
         self.client.put(NODES, reported)
         self.client.put(NODES, node("edge-2"))
-        self.put(for_agent(text="host=edge-1&host=edge-1.internal"), "own")
-        self.put(for_agent(text="host=edge-1&host=edge-2"), "foreign")
+        self.put(agent_request(text="host=edge-1&host=edge-1.internal"), "own")
+        self.put(agent_request(text="host=edge-1&host=edge-2"), "foreign")
         self.assertTrue(self.approved("own"))
         self.assertFalse(self.approved("foreign"))
         self.assertEqual({("agent", "other_node"): 1}, self.counters.left_alone)
@@ -279,7 +279,7 @@ class ApproverTests(SynchronousTestCase):
     def test_other_installation(self):
         """A request of servers in another namespace is counted and logged once, as info."""
         account = "system:serviceaccount:other:yurt-tunnel-server"
-        self.put(of_template(serving_template(["x.test"]), account))
+        self.put(template_request(serving_template(["x.test"]), account))
         for _ in range(3):
             self.settle(LOOK_AGAIN_SECONDS)
         self.assertFalse(self.approved())
@@ -291,14 +291,14 @@ class ApproverTests(SynchronousTestCase):
 
     def test_final(self):
         """A final decision is not reviewed again."""
-        self.put(for_agent("system:node:edge-2"))
+        self.put(agent_request("system:node:edge-2"))
         looked = len(self.calls("csr-1"))
         self.settle(LOOK_AGAIN_SECONDS)
         self.assertEqual(looked, len(self.calls("csr-1")))
 
     def test_node_comes(self):
         """A request that came before its node is approved once that exists."""
-        self.put(for_agent("system:node:edge-3", "host=edge-3", "edge-3"))
+        self.put(agent_request("system:node:edge-3", "host=edge-3", "edge-3"))
         self.assertIn("no node edge-3", self.events.recorded[0][3])
         self.client.put(NODES, node("edge-3"))
         self.settle(LOOK_AGAIN_SECONDS)
@@ -306,7 +306,7 @@ class ApproverTests(SynchronousTestCase):
 
     def test_others(self):
         """Requests for other purposes, and malformed ones, are not even fetched."""
-        pem = by_hand([("O", "system:nodes"), ("CN", "system:node:edge-1")])
+        pem = request_pem([("O", "system:nodes"), ("CN", "system:node:edge-1")])
         self.put(signing_request(pem, KUBELET, "kubernetes.io/kubelet-serving"), "kubelet")
         self.put(signing_request(b"nonsense", KUBELET), "nonsense")
         self.put({"spec": None}, "broken")
@@ -318,15 +318,15 @@ class ApproverTests(SynchronousTestCase):
         """A request decided by others is left unchanged."""
         for kind in ("Approved", "Denied", "Failed"):
             status = {"conditions": [{"type": kind, "status": "True"}]}
-            self.put({**for_agent(), "status": status}, kind.lower())
+            self.put({**agent_request(), "status": status}, kind.lower())
         self.assertEqual([], self.calls("approved", "denied", "failed"))
 
     def test_decided_meanwhile(self):
         """So is one that was decided during the review."""
         self.client.hold()
-        self.put(for_agent())
+        self.put(agent_request())
         denied = {"conditions": [{"type": "Denied", "status": "True"}]}
-        self.put({**for_agent(), "status": denied})
+        self.put({**agent_request(), "status": denied})
         self.client.release()
         self.settle(1)
         self.assertEqual(["Denied"], [each["type"] for each in self.conditions()])
@@ -334,7 +334,7 @@ class ApproverTests(SynchronousTestCase):
 
     def test_changed_meanwhile(self):
         """One that has changed during the review is reviewed again."""
-        csr = for_agent()
+        csr = agent_request()
         self.client.hold()
         self.put(csr)
         stored = self.client.look(CERTIFICATE_SIGNING_REQUESTS, "csr-1")
@@ -349,7 +349,7 @@ class ApproverTests(SynchronousTestCase):
     def test_gone_meanwhile(self):
         """A deleted request is forgotten."""
         self.client.hold()
-        self.put(for_agent())
+        self.put(agent_request())
         self.client.remove(CERTIFICATE_SIGNING_REQUESTS, "csr-1")
         self.client.release()
         self.settle(1)
@@ -363,7 +363,7 @@ class ApproverTests(SynchronousTestCase):
         text = "user not permitted to approve requests with signerName"
         error = NotAllowed(403, "Forbidden", text)
         self.client.update = lambda *arguments: fail(error)
-        self.put(for_agent())
+        self.put(agent_request())
         problem = self.approver.problem()
         for words in (
             "certificate request csr-1 cannot be approved",
@@ -382,7 +382,7 @@ class ApproverTests(SynchronousTestCase):
         """While the API is unreachable that is reported, and afterwards it continues."""
         get = self.client.get
         self.client.get = lambda *arguments: fail(ApiUnreachable("10.96.0.1 does not answer"))
-        self.put(for_agent())
+        self.put(agent_request())
         self.assertIn("csr-1 cannot be looked at", self.approver.problem())
         self.assertIn("10.96.0.1 does not answer", self.approver.problem())
         self.client.get = get
@@ -394,12 +394,12 @@ class ApproverTests(SynchronousTestCase):
         """When another server leads, it does nothing, and reports no problem."""
         update = self.client.update
         self.client.update = lambda *arguments: fail(ApiUnreachable("no"))
-        self.put(for_agent())
+        self.put(agent_request())
         self.assertIsNotNone(self.approver.problem())
         self.stop()
         self.client.update = update
         self.assertIsNone(self.approver.problem())
-        self.put(for_agent(), "csr-2")
+        self.put(agent_request(), "csr-2")
         self.settle(LOOK_AGAIN_SECONDS)
         self.assertFalse(self.approved("csr-1"))
         self.assertFalse(self.approved("csr-2"))
@@ -407,7 +407,7 @@ class ApproverTests(SynchronousTestCase):
     def test_stop_while_asking(self):
         """Pending API calls end when it stops."""
         self.client.hold()
-        self.put(for_agent())
+        self.put(agent_request())
         stopped = self.approver.stopService()
         self.client.release()
         self.settle()
@@ -415,19 +415,19 @@ class ApproverTests(SynchronousTestCase):
 
     def test_forgets(self):
         """Nothing is stored of deleted requests."""
-        self.put(for_agent("system:node:edge-2"))
+        self.put(agent_request("system:node:edge-2"))
         self.client.remove(CERTIFICATE_SIGNING_REQUESTS, "csr-1")
         self.settle()
-        self.put(for_agent("system:node:edge-2"))
+        self.put(agent_request("system:node:edge-2"))
         self.assertEqual(2, len(self.events.recorded))
 
     def test_made_anew_while_nothing_was_heard(self):
         """A request of the same name that a new list has in place of another is a new one."""
-        self.put(for_agent("system:node:edge-2"))
+        self.put(agent_request("system:node:edge-2"))
         for watch in self.client.watches:
             watch.on_event = lambda *change: None
         self.client.remove(CERTIFICATE_SIGNING_REQUESTS, "csr-1")
-        self.put(for_agent())
+        self.put(agent_request())
         self.assertFalse(self.approved())
         self.client.end_watches(Expired(410, "Expired", "too old resource version"))
         self.settle(1)
@@ -436,12 +436,12 @@ class ApproverTests(SynchronousTestCase):
     def test_forgets_meanwhile(self):
         """Nothing is stored of a request that was deleted during its review."""
         self.client.hold()
-        self.put(for_agent("system:node:edge-2"))
+        self.put(agent_request("system:node:edge-2"))
         self.client.remove(CERTIFICATE_SIGNING_REQUESTS, "csr-1")
         self.client.release()
         self.settle(1)
         self.assertEqual([], self.events.recorded)
-        self.put(for_agent("system:node:edge-2"))
+        self.put(agent_request("system:node:edge-2"))
         self.assertEqual(1, len(self.events.recorded))
 
     def test_many(self):
@@ -449,7 +449,7 @@ class ApproverTests(SynchronousTestCase):
         for number in range(150):
             self.client.put(
                 CERTIFICATE_SIGNING_REQUESTS,
-                {**for_agent(), "metadata": {"name": f"csr-{number}"}},
+                {**agent_request(), "metadata": {"name": f"csr-{number}"}},
             )
         for _ in range(30):
             self.settle(1)
@@ -457,8 +457,8 @@ class ApproverTests(SynchronousTestCase):
 
     def test_metrics(self):
         """The metrics have the decisions."""
-        self.put(for_agent(), "a")
-        self.put(for_agent("system:node:edge-2"), "b")
+        self.put(agent_request(), "a")
+        self.put(agent_request("system:node:edge-2"), "b")
         text = self.scraped()
         for line in (
             'certificate_requests_approved_total{kind="agent"} 1\n',

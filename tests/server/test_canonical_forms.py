@@ -18,7 +18,7 @@ from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.fakes import FakeSession, MemoryConnection
-from tests.pki.test_approval import NAMESPACE, by_hand, node, signing_request
+from tests.pki.test_approval import NAMESPACE, node, request_pem, signing_request
 from tests.pki.world import World
 from tests.server.frontends.kubelet.fakes import head, request
 from tests.server.hellos import message, records, server_name
@@ -425,7 +425,7 @@ class EveryEntryTests(World):
         for own in (ADDRESS, "::ffff:10.77.2.2"):
             for asked in (ADDRESS, "::ffff:10.77.2.2", "::ffff:a4d:202"):
                 names = [x509.DNSName("edge-1"), x509.IPAddress(ip_address(asked))]
-                csr = recognize(signing_request(by_hand(names=names), kubelet))
+                csr = recognize(signing_request(request_pem(names=names), kubelet))
                 self.assertEqual((ip_address(ADDRESS),), csr.addresses)
                 facts = Facts(NAMESPACE, node("edge-1", ("InternalIP", own)))
                 self.assertTrue(decide(csr, facts).approved, f"{own} {asked}")
@@ -435,7 +435,7 @@ class EveryEntryTests(World):
             if not asked.isascii():
                 continue
             names = [x509.DNSName("edge-1"), x509.DNSName(asked)]
-            csr = recognize(signing_request(by_hand(names=names), kubelet))
+            csr = recognize(signing_request(request_pem(names=names), kubelet))
             facts = Facts(NAMESPACE, node("edge-1", ("Hostname", NAME)))
             self.assertFalse(decide(csr, facts).approved, repr(asked))
 
@@ -543,7 +543,7 @@ class LoopbackTests(World):
             self.assertRaises(EnrolmentRefused, self.ask, name)
             csr = recognize(
                 signing_request(
-                    by_hand(
+                    request_pem(
                         subject=(("O", "openyurt:yurttunnel"), ("CN", f"tunnel-agent:{name}")),
                         names=[x509.DNSName(name)],
                     ),

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
 
 from tests.cluster.fakes import CLOUD, EDGE
-from tests.steering.steered import EDGE4, PERIOD, SteeredTestCase
+from tests.steering.manager_support import EDGE4, PERIOD, ManagerTestCase
 from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.manager import CHECK_SECONDS
 from yurttunnel.steering.probe_schedule import MIN_PAUSE, RECHECK_SECONDS
@@ -25,7 +25,7 @@ _STEPS = st.one_of(
 )
 
 
-class AnyOrderTests(SteeredTestCase):
+class AnyOrderTests(ManagerTestCase):
     """Changes of nodes and ports, by others, failures, checks that hang, and leaps of the clock."""
 
     @settings(max_examples=60, deadline=None)

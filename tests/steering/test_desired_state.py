@@ -7,7 +7,7 @@ from ipaddress import ip_address
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.cluster.fakes import EDGE, node
-from tests.steering.steered import INSECURE, INSECURE6, SECURE, SECURE6, addresses
+from tests.steering.manager_support import INSECURE, INSECURE6, SECURE, SECURE6, addresses
 from yurttunnel.cluster.nodes import node_from
 from yurttunnel.cluster.proxy_ports import Ports
 from yurttunnel.steering.desired_state import Listeners, SteeringSettings, desired, not_intercepted
@@ -158,7 +158,7 @@ class AddressTests(SynchronousTestCase):
         [sentence] = not_intercepted(settings(), other)
         self.assertIn("IPv6 addresses of node a are ignored", sentence)
 
-    def test_many_crowded(self):
+    def test_many_nodes_with_too_many_addresses(self):
         """Ten such nodes are reported one by one, in order, and then the number of the others."""
         many = [f"192.0.2.{number}" for number in range(17)]
         for count, more in ((10, []), (12, ["the same applies to IPv4 addresses of 2 more nodes"])):

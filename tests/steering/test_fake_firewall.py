@@ -10,8 +10,8 @@ from twisted.trial.unittest import TestCase
 from tests.steering.fake_firewall import FakeFirewall
 from tests.steering.fakes import FakeAddressSets
 from tests.steering.firewall.machines import RealMachine
+from tests.steering.manager_support import EDGE4, INSECURE, SECURE, addresses
 from tests.steering.netlink.support import run_at_once
-from tests.steering.steered import EDGE4, INSECURE, SECURE, addresses
 from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.firewall.iptables import Iptables
 from yurttunnel.steering.firewall.tables import BackEnd

@@ -8,7 +8,15 @@ from __future__ import annotations
 from twisted.internet.defer import Deferred
 
 from tests.cluster.fakes import CLOUD, EDGE
-from tests.steering.steered import EDGE4, INSECURE, PERIOD, SECURE, SteeredTestCase, addresses, flow
+from tests.steering.manager_support import (
+    EDGE4,
+    INSECURE,
+    PERIOD,
+    SECURE,
+    ManagerTestCase,
+    addresses,
+    flow,
+)
 from yurttunnel.kube.resources import NODES
 from yurttunnel.steering.desired_state import Listeners
 from yurttunnel.steering.interception import Match, Target
@@ -21,7 +29,7 @@ from yurttunnel.steering.probe_schedule import (
 )
 
 
-class KnownDefectTests(SteeredTestCase):
+class KnownDefectTests(ManagerTestCase):
     """One test for each, named by its number."""
 
     def test_f1(self):
@@ -175,7 +183,7 @@ class KnownDefectTests(SteeredTestCase):
         self.assertEqual({10250, 10255}, self.firewall.rules.keys())
         self.assertIsNone(manager.problem())
 
-    def held_look(self, seconds, cpu_seconds):
+    def check_during_hold(self, seconds, cpu_seconds):
         """Have a check, caused by a change, take this long, and this much processor time."""
         self.flush()
         self.firewall.hold = hold = Deferred()
@@ -189,7 +197,7 @@ class KnownDefectTests(SteeredTestCase):
     def test_f7_busy_machine(self):
         """F7: a check that has waited long for a processor, or a lock, does not delay the next."""
         self.start()
-        self.held_look(30.0, cpu_seconds=0.1)
+        self.check_during_hold(30.0, cpu_seconds=0.1)
         self.flush()
         self.clock.pump([CHECK_SECONDS] * round((MIN_PAUSE + 1) / CHECK_SECONDS))
         self.assertIn(10250, self.firewall.rules)
@@ -197,7 +205,7 @@ class KnownDefectTests(SteeredTestCase):
     def test_f7_many_rules(self):
         """F7: a check that used much processor time, because others have many rules, does."""
         self.start()
-        self.held_look(0.0, cpu_seconds=1.0)
+        self.check_during_hold(0.0, cpu_seconds=1.0)
         self.flush()
         self.clock.pump([CHECK_SECONDS] * round((PAUSE_FACTOR - 1) / CHECK_SECONDS))
         self.assertNotIn(10250, self.firewall.rules)

@@ -7,7 +7,7 @@ from ipaddress import ip_address
 from twisted.internet.defer import Deferred
 
 from tests.cluster.fakes import CLOUD, EDGE
-from tests.steering.steered import (
+from tests.steering.manager_support import (
     EDGE4,
     EDGE6,
     INSECURE,
@@ -15,7 +15,7 @@ from tests.steering.steered import (
     REFUSED,
     RULES,
     SECURE,
-    SteeredTestCase,
+    ManagerTestCase,
     addresses,
     flow,
 )
@@ -26,7 +26,7 @@ from yurttunnel.steering.interception import Match
 from yurttunnel.steering.manager import CHECK_SECONDS, SYNC_BURST
 
 
-class BeginningTests(SteeredTestCase):
+class StartTests(ManagerTestCase):
     """What it waits for."""
 
     def test_start(self):
@@ -118,7 +118,7 @@ class BeginningTests(SteeredTestCase):
         self.assertIsNone(manager.problem())
 
 
-class ChangeTests(SteeredTestCase):
+class ChangeTests(ManagerTestCase):
     """What triggers a sync."""
 
     def test_period(self):
@@ -133,7 +133,7 @@ class ChangeTests(SteeredTestCase):
         self.assertEqual(0, report.last_change)
         self.assertEqual(PERIOD, report.last_success)
 
-    def test_storm(self):
+    def test_many_changes(self):
         """Many changes at the same time trigger one sync, a moment later."""
         self.start()
         self.calls.clear()
@@ -146,7 +146,7 @@ class ChangeTests(SteeredTestCase):
         self.assertNotIn(("apply", 4), self.calls)
         self.assertEqual(101 - 1, len(self.sets.sets[EDGE4]))
 
-    def test_node_that_flaps(self):
+    def test_flapping_node(self):
         """One that changes repeatedly triggers one sync a second; the last change is applied."""
         self.start()
         self.calls.clear()
@@ -266,7 +266,7 @@ class ChangeTests(SteeredTestCase):
         self.assertEqual(1, len(self.logged("cloud node evil")))
 
 
-class MatchTests(SteeredTestCase):
+class MatchTests(ManagerTestCase):
     """How intercepted connections are matched."""
 
     def test_sets(self):

@@ -5,14 +5,14 @@ from __future__ import annotations
 from twisted.internet.defer import Deferred
 
 from tests.cluster.fakes import EDGE
-from tests.steering.steered import (
+from tests.steering.manager_support import (
     EDGE4,
     EDGE6,
     PERIOD,
     REFUSED,
     RULES,
     SECURE,
-    SteeredTestCase,
+    ManagerTestCase,
     flow,
 )
 from yurttunnel.steering.failures import SteeringFailed
@@ -25,7 +25,7 @@ from yurttunnel.steering.manager import (
 )
 
 
-class ListenerTests(SteeredTestCase):
+class ListenerTests(ManagerTestCase):
     """Rules exist as long as their listeners accept."""
 
     def look(self, seconds=CHECK_SECONDS):
@@ -89,7 +89,7 @@ class ListenerTests(SteeredTestCase):
         self.assertEqual({}, self.firewall.rules)
 
 
-class EndTests(SteeredTestCase):
+class EndTests(ManagerTestCase):
     """Stopping the manager."""
 
     def test_stop(self):

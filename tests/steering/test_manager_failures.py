@@ -5,14 +5,14 @@ from __future__ import annotations
 from twisted.internet.defer import Deferred
 
 from tests.cluster.fakes import CLOUD, EDGE, node
-from tests.steering.steered import (
+from tests.steering.manager_support import (
     EDGE4,
     INSECURE,
     PERIOD,
     REFUSED,
     RULES,
     SECURE,
-    SteeredTestCase,
+    ManagerTestCase,
     addresses,
     flow,
 )
@@ -22,7 +22,7 @@ from yurttunnel.steering.interception import Match, Target
 from yurttunnel.steering.manager import CHECK_SECONDS, SETTLE_SECONDS, SYNC_SECONDS
 
 
-class FailureTests(SteeredTestCase):
+class FailureTests(ManagerTestCase):
     """What fails, and what continues."""
 
     def test_one_family(self):
@@ -208,7 +208,7 @@ class FailureTests(SteeredTestCase):
         self.assertEqual([], self.flows.flows)
 
 
-class ReportTests(SteeredTestCase):
+class ReportTests(ManagerTestCase):
     """The reports."""
 
     def test_families(self):

@@ -41,9 +41,9 @@ class SocketMarkerTests(SynchronousTestCase):
             PermissionError(errno.EPERM, "Operation not permitted"),
             OSError(errno.ENOPROTOOPT, "Protocol not available"),
         ):
-            self.check_told(error)
+            self.assert_logged(error)
 
-    def check_told(self, error):
+    def assert_logged(self, error):
         """Check the message about an error, however often it occurs."""
         events = []
         globalLogPublisher.addObserver(events.append)

@@ -7,7 +7,7 @@ from ipaddress import ip_address
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.steering.steered import INSECURE, SECURE, addresses, flow
+from tests.steering.manager_support import INSECURE, SECURE, addresses, flow
 from yurttunnel.steering.family import wrong_flows
 from yurttunnel.steering.interception import Interception, Match, Target
 
@@ -15,7 +15,7 @@ EDGE, CLOUD, OTHER = "192.168.0.1", "10.0.0.2", "203.0.113.1"
 ANYWHERE = Target(None, 10263)
 
 
-class JudgementTests(SynchronousTestCase):
+class WrongFlowsTests(SynchronousTestCase):
     """Checks of one flow at a time."""
 
     def is_wrong(self, flow, match=Match.EDGE_SET, secure=SECURE, **changes):
@@ -77,7 +77,7 @@ class JudgementTests(SynchronousTestCase):
         direct = flow(EDGE, 10250, Target(ip_address(EDGE), 10250))
         self.assertTrue(self.is_wrong(direct, secure=ANYWHERE))
 
-    def test_not_led(self):
+    def test_not_redirected(self):
         """A flow whose original destination was our listener is left alone."""
         self.assertFalse(self.is_wrong(flow(CLOUD, 10263), secure=ANYWHERE))
         self.assertFalse(self.is_wrong(flow(CLOUD, 10263), secure=Target(ip_address(CLOUD), 10263)))

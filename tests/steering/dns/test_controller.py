@@ -102,7 +102,7 @@ class RecordTests(ControllerTestCase):
         self.start()
         self.assertIn("10.96.0.5\tcloud-1", self.text())
 
-    def test_nodes_that_are_left_out_are_told_once(self):
+    def test_missing_records_are_reported_once(self):
         """The log names some of those without address, and the number of the others."""
         for number in range(MAX_REPORTED + 5):
             self.client.put(NODES, node(f"cloud-x{number:02d}", labels=CLOUD))

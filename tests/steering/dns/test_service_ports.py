@@ -85,7 +85,7 @@ class ReconcilingTests(SynchronousTestCase):
             reconciled([entry(9443, 10263), other, connect, udp, entry(9101, 1)], desired()),
         )
 
-    def test_protocols_are_told_apart(self):
+    def test_protocols_are_distinguished(self):
         """An entry for UDP is not one for TCP; without a protocol it is for TCP."""
         udp = {**entry(9100, 1, "udp"), "protocol": "UDP"}
         self.assertEqual([udp, entry(9100, 10264)], reconciled([udp], desired([9100])))

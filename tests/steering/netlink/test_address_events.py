@@ -30,7 +30,7 @@ class AddressEventsTests(KernelTestCase):
         """Count a change."""
         self.changes += 1
 
-    def is_told(self, seconds=SECONDS):
+    def is_notified(self, seconds=SECONDS):
         """Return whether a change is reported within this time."""
         poll = select.poll()
         poll.register(self.events.fileno(), select.POLLIN)
@@ -43,26 +43,26 @@ class AddressEventsTests(KernelTestCase):
     def test_address(self):
         """A new address is reported, and a removed one."""
         self.assertEqual([self.events], self.reactor.getReaders())
-        self.assertFalse(self.is_told(0))
+        self.assertFalse(self.is_notified(0))
         self.network.add("192.0.2.7")
-        self.assertTrue(self.is_told())
-        self.assertFalse(self.is_told(0))
+        self.assertTrue(self.is_notified())
+        self.assertFalse(self.is_notified(0))
         self.network.remove("192.0.2.7")
-        self.assertTrue(self.is_told())
+        self.assertTrue(self.is_notified())
 
     def test_route(self):
         """Routes are reported as well: one may lead to a link without an address."""
         for family, pod in (("-4", "10.9.0.5"), ("-6", "fd09::5")):
-            self.assertFalse(self.is_told(0))
+            self.assertFalse(self.is_notified(0))
             command("ip", family, "route", "add", pod, "dev", "lo")
-            self.assertTrue(self.is_told())
+            self.assertTrue(self.is_notified())
 
     def test_many(self):
         """Many at once are reported in few turns, and all are read in the end."""
         for number in range(1, 41):
             self.network.add(f"192.0.2.{number}")
         turns = 0
-        while self.is_told(0):
+        while self.is_notified(0):
             turns += 1
         self.assertTrue(1 <= turns <= 8, turns)
 
@@ -73,7 +73,7 @@ class AddressEventsTests(KernelTestCase):
         kernel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
         for number in range(1, 41):
             self.network.add(f"192.0.2.{number}")
-        self.assertTrue(self.is_told())
+        self.assertTrue(self.is_notified())
 
     def test_stop(self):
         """After a stop nothing is read."""

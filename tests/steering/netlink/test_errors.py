@@ -15,7 +15,7 @@ from yurttunnel.steering.netlink.netlink_socket import NetlinkError
 class RefusalsTests(SynchronousTestCase):
     """Messages."""
 
-    def told(self, error, **meanings):
+    def message(self, error, **meanings):
         """Return the message of an error, without what was attempted."""
         with (
             self.assertRaises(SteeringFailed) as caught,
@@ -36,24 +36,24 @@ class RefusalsTests(SynchronousTestCase):
     def test_from_the_kernel_or_from_the_socket(self):
         """The same words report what is missing, for errors of both."""
         for error in (NetlinkError(errno.EPERM), OSError(errno.EPERM, "not permitted")):
-            self.assertIn("NET_ADMIN", self.told(error))
+            self.assertIn("NET_ADMIN", self.message(error))
 
     def test_what_a_code_means_here(self):
         """The meanings of the caller take precedence."""
-        self.assertEqual("it is no", self.told(NetlinkError(errno.EPERM), EPERM="it is no"))
+        self.assertEqual("it is no", self.message(NetlinkError(errno.EPERM), EPERM="it is no"))
 
     def test_no_answer(self):
         """A socket's timeout has no code of its own."""
-        self.assertIn("not answered in time", self.told(TimeoutError("timed out")))
+        self.assertIn("not answered in time", self.message(TimeoutError("timed out")))
 
     def test_no_netlink(self):
         """A kernel without netlink is reported."""
-        self.assertIn("nfnetlink", self.told(OSError(errno.EPROTONOSUPPORT, "?")))
+        self.assertIn("nfnetlink", self.message(OSError(errno.EPROTONOSUPPORT, "?")))
 
     def test_other_codes(self):
         """They are passed on."""
-        self.assertIn(os.strerror(errno.ENOBUFS), self.told(OSError(errno.ENOBUFS, "?")))
-        self.assertIn("error 4999", self.told(NetlinkError(4999)))
+        self.assertIn(os.strerror(errno.ENOBUFS), self.message(OSError(errno.ENOBUFS, "?")))
+        self.assertIn("error 4999", self.message(NetlinkError(4999)))
 
     def test_defects(self):
         """Other exceptions are not changed."""

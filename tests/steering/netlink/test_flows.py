@@ -125,7 +125,7 @@ class KernelFlowsTests(FlowsContract, KernelTestCase):
             *("-j", "DNAT", "--to-destination", f"{there}:{target.port}"),
         )
 
-    def says(self, client, server):
+    def sends(self, client, server):
         """Send data; return whether it arrives."""
         client.send(b"?")
         self.assertEqual(b"?", server.recv(10))
@@ -137,14 +137,14 @@ class KernelFlowsTests(FlowsContract, KernelTestCase):
     def test_a_node_moves_behind_the_tunnel(self):
         """A connection that should be redirected now is ended at once, even if it is idle."""
         client, server = self.connect(flow(EDGE))
-        self.says(client, server)
+        self.sends(client, server)
         self.listen(Target(OWN, SERVER))
         self.lead("-A", Target(EDGE, KUBELET), Target(OWN, SERVER))
-        self.says(client, server)
+        self.sends(client, server)
         self.assertEqual(1, self.cut(lambda each: each.responder.address == EDGE))
         self.assertRaises(ConnectionAbortedError, client.recv, 10)
-        again, answering = self.connect_led(EDGE)
-        self.says(again, answering)
+        again, answering = self.connect_redirected(EDGE)
+        self.sends(again, answering)
 
     def test_no_socket_to_end(self):
         """A connection whose socket must not be destroyed is reset with its next packet."""
@@ -157,7 +157,7 @@ class KernelFlowsTests(FlowsContract, KernelTestCase):
         client.send(b"?")
         self.assertRaises(ConnectionResetError, client.recv, 10)
 
-    def connect_led(self, address):
+    def connect_redirected(self, address):
         """Connect with a rule that redirects to the server."""
         client = self.make(socket.socket())
         client.connect((str(address), KUBELET))
@@ -168,10 +168,10 @@ class KernelFlowsTests(FlowsContract, KernelTestCase):
         """A connection that was redirected is ended, and a new one goes to the node."""
         client, server = self.connect(flow(EDGE, responder=Target(OWN, SERVER)))
         self.listen(Target(EDGE, KUBELET))
-        self.says(client, server)
+        self.sends(client, server)
         self.assertEqual(1, self.cut(lambda each: each.responder.address == OWN))
         self.assertRaises(ConnectionAbortedError, client.recv, 10)
-        self.says(*self.connect(flow(EDGE)))
+        self.sends(*self.connect(flow(EDGE)))
 
     def test_connections_of_others_are_not_touched(self):
         """Correct connections continue; other ports and protocols are not affected either."""
@@ -181,7 +181,7 @@ class KernelFlowsTests(FlowsContract, KernelTestCase):
         self.connect(flow(EDGE))
         self.assertEqual(1, self.cut(lambda each: each.destination == EDGE))
         for client, server in kept:
-            self.says(client, server)
+            self.sends(client, server)
         self.assertIn("udp", command("conntrack", "-L", "-p", "udp"))
 
     def test_a_redirected_connection(self):
@@ -224,7 +224,7 @@ connected = socket.create_connection(("{CLOUD}", {KUBELET}), source_address=("{E
         self.assertEqual(1, self.cut(lambda each: True))
         client = self.make(socket.create_connection(("127.0.0.1", port)))
         server, _ = listener.accept()
-        self.says(client, self.make(server))
+        self.sends(client, self.make(server))
 
     def test_a_connection_to_elsewhere(self):
         """A connection to another machine is not to this machine itself."""

@@ -47,7 +47,7 @@ def flow(destination, port, responder=None, local=True):
     return Flow(address, port, responder or Target(address, port), local)
 
 
-class SteeredTestCase(SynchronousTestCase):
+class ManagerTestCase(SynchronousTestCase):
     """The environment of a manager, without a manager."""
 
     def setUp(self):

@@ -15,7 +15,7 @@ from yurttunnel.pki.renewal_schedule import CLUSTER_SCHEDULE
 LIFE = 3600.0
 
 
-class Kept(SynchronousTestCase):
+class RenewalTestCase(SynchronousTestCase):
     """The service for the serving certificate of a cluster."""
 
     def setUp(self):
