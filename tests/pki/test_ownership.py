@@ -30,7 +30,7 @@ class OwnershipTests(World):
         self.ask("mallory", "default-route=true&cidr=10.77.2.0/24")
         self.registry = SessionRegistry(self.clock)
         self.registry.belongs_to_other_node = self.ownership.belongs_to_other_node
-        self.registry.nodes_with = self.ownership.nodes_with
+        self.registry.nodes_with_address = self.ownership.nodes_with
         self.owner = FakeSession("edge-1", hosts=["edge-1", "camera"], addresses=["10.77.2.2"])
         self.other = FakeSession(
             "mallory",

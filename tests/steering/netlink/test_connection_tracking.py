@@ -150,7 +150,7 @@ class KernelTests(KernelTestCase):
             with capturedLogs() as logged:
                 refused.startService()
             [event] = logged
-            self.assertIn("takes nf_tables of Linux 5.12 or later", event["error"])
+            self.assertIn("requires nf_tables of Linux 5.12 or later", event["error"])
             self.assertEqual("", command("nft", "list", "tables"))
             refused.stopService()
 
